@@ -124,9 +124,14 @@ class _PatientSocket(socket.socket):
 
 
 class _PatientTlsSocket(ssl.SSLSocket):
-    """As `_PatientSocket`, over TLS; closed when a handshake fails, which kafka-python forgets."""
+    """As `_PatientSocket`, over TLS; closed when a handshake fails, or when its client is closed
+    meanwhile, both of which kafka-python forgets."""
 
     _gave = False
+
+    def __del__(self) -> None:
+        """Without the warning that it was left open."""
+        self.close()
 
     def do_handshake(self, block: bool = False) -> None:
         """As `ssl.SSLSocket.do_handshake`."""

@@ -220,8 +220,8 @@ def require_logged(fs: FileSystem, record: RegionRecord) -> None:
         DamagedCheckpointError: the last decided batch is not logged, or with other ranges, of our
             sources or of others.
     """
+    _tell_of_foreign_batches(fs, decided=-1 if record.batch_id is None else record.batch_id)
     if record.batch_id is None:
-        _tell_of_a_foreign_log(fs)
         return
     if not fs.exists(f"offsets/{record.batch_id}"):
         raise _not_the_same(record.batch_id, {"path": f"offsets/{record.batch_id}"})
@@ -245,10 +245,20 @@ def require_logged(fs: FileSystem, record: RegionRecord) -> None:
         )
 
 
-def _tell_of_a_foreign_log(fs: FileSystem) -> None:
-    """Of a query's own first batch alone nothing is on record, and what it wrote is swept."""
-    last = max(map(int, fs.names("offsets", _BATCH)), default=0)
-    if last > 0 and not fs.exists(f"commits/{last}"):
+def _tell_of_foreign_batches(fs: FileSystem, *, decided: int) -> None:
+    """Behind the last decided batch only the next one may be in the log; what it wrote is swept."""
+    last = max(map(int, fs.names("offsets", _BATCH)), default=-1)
+    committed = max(map(int, fs.names("commits", _BATCH)), default=-1)
+    if committed > decided >= 0:
+        log.warning(
+            "Spark has completed batches of which nothing is on record here, as where another sink "
+            "has written meanwhile, or this one with a weaker guarantee. They are not written "
+            "again: batch_ids=%d-%d location=%s",
+            decided + 1,
+            committed,
+            fs.uri,
+        )
+    if last > max(decided + 1, committed):
         log.warning(
             "Spark's log has a batch under way of which nothing is on record here, as where "
             "another sink has written until now, or the records are deleted. It is written now: "

@@ -24,9 +24,10 @@ _CONTINUOUS = {"ENGINE": "continuous"}
 @pytest.mark.parametrize(
     "failpoints",
     [
-        ("after-epoch-begun", "after-decision", "before-commit"),
+        ("after-epoch-begun", "after-decision"),
         pytest.param(
-            ("after-pre-commit", "after-epoch-ack", "before-mark"), marks=pytest.mark.long
+            ("after-pre-commit", "after-epoch-ack", "before-commit", "before-mark"),
+            marks=pytest.mark.long,
         ),
     ],
     ids=["begun, decided", "flushed, told, committed"],

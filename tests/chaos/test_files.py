@@ -25,12 +25,16 @@ INTERRUPTED_S = 600.0
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [("mid-rename",), pytest.param(("after-stage", "mid-commit"), marks=pytest.mark.extended)],
+    ids=", ".join,
+)
 def test_rules_19_and_20_a_topic_and_files_show_an_epoch_both_or_neither(
-    kafka: EmbeddedKafka, tmp_path: Path
+    kafka: EmbeddedKafka, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     """Killed where files are staged and published, and where the truth changes hands; a reader
     that lists the directory all along finds whole files only, and each stays as it was."""
-    names = ("after-stage", "mid-commit", "mid-rename")
     survive(BOTH, kafka, tmp_path, kills(names))
 
 

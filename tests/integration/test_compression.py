@@ -107,7 +107,7 @@ def test_of_several_codecs_the_most_frequent_one_is_taken(
     ("codec", "engine"),
     [
         pytest.param("none", "continuous", marks=pytest.mark.extended),
-        ("gzip", "micro-batch"),
+        pytest.param("gzip", "micro-batch", marks=pytest.mark.extended),
         pytest.param("snappy", "continuous", marks=pytest.mark.extended),
         pytest.param("lz4", "micro-batch", marks=pytest.mark.extended),
         ("zstd", "continuous"),

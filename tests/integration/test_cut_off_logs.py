@@ -143,6 +143,11 @@ def test_a_leader_that_is_newer_than_the_look_is_asked_for_what_it_knows(written
     cluster.close()
 
 
+@pytest.mark.parametrize(
+    "hot_path",
+    [pytest.param("native", marks=pytest.mark.extended), "plain"],
+    indirect=True,
+)
 def test_a_range_is_not_read_from_another_log(written: Log, hot_path: str) -> None:
     """It was cut before; its last three records are gone, and others have their offsets."""
     ranges = written.read_to_the_end()

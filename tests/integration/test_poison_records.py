@@ -176,7 +176,14 @@ def bed(spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path
     return Bed(spark, kafka, topic, tmp_path)
 
 
-@pytest.mark.parametrize("fails", [0, 1, TASK_ATTEMPTS], ids=["well", "task", "region"])
+@pytest.mark.parametrize(
+    "fails",
+    [
+        pytest.param(0, id="well", marks=pytest.mark.extended),
+        pytest.param(1, id="task", marks=pytest.mark.extended),
+        pytest.param(TASK_ATTEMPTS, id="region"),
+    ],
+)
 def test_poison_records_are_dead_letters_once_whatever_is_tried_again(bed: Bed, fails: int) -> None:
     """All goes well; or a task fails behind its first dead letters and is tried again alone; or the
     whole region is. Readers see neither of them twice, and each counts once."""

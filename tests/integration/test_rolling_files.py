@@ -105,7 +105,7 @@ def data_files(target: Path) -> list[Path]:
     ("format_name", "columns", "options"),
     [
         ("parquet", TYPED, {}),
-        ("orc", TYPED, {}),
+        pytest.param("orc", TYPED, {}, marks=pytest.mark.extended),
         ("json", PLAIN, {"compression": "gzip"}),
         ("csv", PLAIN, {}),
     ],

@@ -155,6 +155,7 @@ FAULTS = [loses, doubles, invents, swaps, moves, delays, corrupts]
     seed=SEEDS,
 )
 @example(count=200, faults=[delays], rows=30, seed=0)
+@example(count=30, faults=[loses, loses, delays, *5 * [loses]], rows=30, seed=30)
 def test_the_verdict_on_disk_is_the_one_in_memory(
     tmp_path: Path,
     count: int,
@@ -188,7 +189,7 @@ def test_the_verdict_on_disk_is_the_one_in_memory(
         assert verdict == wanted
         assert sorted(map(str, on_disk)) == sorted(map(str, in_memory))
     else:
-        assert rows < len(found)
+        assert rows // 4 < len(found), "a quarter of the memory is for what is in disorder"
         assert verdict.reordered >= wanted.reordered > 0
         assert (verdict.lost, verdict.torn) == (wanted.lost, wanted.torn)
 

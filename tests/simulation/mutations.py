@@ -426,7 +426,11 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
         {"unanswered": 0.2, "kill": 0.03},
         "a coordinator stops by TransactionLostError",
     ),
-    "end too new": (end_too_new, {"level": 0}, _INVISIBLE),
+    "end too new": (
+        end_too_new,
+        {"level": 0},
+        "the job is started again and again, and is not whole",
+    ),
     "sweep by name alone": (sweep_by_name_alone, {}, _NAMED),
     "carry beyond the limit": (
         carry_beyond_the_limit,

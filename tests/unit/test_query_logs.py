@@ -17,6 +17,7 @@ from tests.fake_file_system import Disk, FakeFileSystem
 from tests.unit.test_job_pieces import StubSource
 
 FOREIGN = 'rate:{"seconds": 7}'
+_TWICE = "twice: batch_id=2"
 
 
 def split(start: int, end: int, *, partition: int = 0) -> SplitRange:
@@ -112,17 +113,35 @@ def test_a_log_that_holds_the_decided_batch_may_be_gone_on_with() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "committed", "told"), [(1, (), 0), (3, (0, 1), 1), (3, (0, 1, 2), 0)]
+    ("record", "batches", "committed", "told"),
+    [
+        (None, 1, 0, []),
+        (None, 3, 2, [_TWICE]),
+        (None, 3, 3, []),
+        (0, 1, 0, []),
+        (0, 1, 1, []),
+        (0, 2, 1, []),
+        (0, 3, 2, ["batch_ids=1-1", _TWICE]),
+        (0, 3, 3, ["batch_ids=1-2"]),
+        (1, 3, 2, []),
+    ],
 )
-def test_a_batch_that_somebody_else_may_have_written_is_told(
-    batches: int, committed: Sequence[int], told: int, caplog: pytest.LogCaptureFixture
+def test_batches_that_somebody_else_may_have_written_are_told(
+    record: int | None,
+    batches: int,
+    committed: int,
+    told: Sequence[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As where the records below `sluice/` are deleted, or Spark's own sink wrote until now."""
+    """As where the records below `sluice/` are deleted, or Spark's own sink wrote until now, or in
+    between."""
     fs = logged(*[(split(0, 5),)] * batches)
-    for number in committed:
+    for number in range(committed):
         fs.replace(f"commits/{number}", b"v1")
-    require_logged(fs, RegionRecord(region="query", generation=0))
-    assert caplog.text.count("twice: batch_id=2") == told
+    last = RegionRecord(region="query", generation=0, batch_id=record, splits=(split(0, 5),))
+    require_logged(fs, replace(last, other_offsets_sha256=digest_of(fs)))
+    assert len(caplog.records) == len(told)
+    assert all(what in caplog.text for what in told)
 
 
 def test_a_decided_batch_that_spark_has_forgotten_is_not_run_with_other_records() -> None:
