@@ -2,7 +2,8 @@
 
 A contender reads one topic from its beginning, appends ``!`` to every value and writes to another
 topic until it is killed. Where a setting exists everywhere it is the same for all: two threads or
-processes, `read_committed` input, ``linger.ms`` 20, ``batch.size`` 1,000,000, 1 GiB of Java heap.
+processes, `read_committed` input, ``linger.ms`` 20, ``batch.size`` 1,000,000, 1 GiB of Java heap;
+but ours have the ``linger.ms`` of their own (docs/adr/0016).
 """
 
 import sys

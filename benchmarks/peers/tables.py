@@ -80,13 +80,12 @@ def slowest_pace(settings: Mapping[Setting, Sequence[Row]]) -> Setting | None:
 
 
 def measured_on(results: Sequence[Result]) -> str:
-    """Machine, dates, and whether others used it."""
-    machine = results[-1].machine
+    """Machines, dates, and whether others used them."""
     days = sorted({result.at.partition(" ")[0] for result in results})
     sittings = len({result.sitting for result in results})
     load = max(result.load_before for result in results)
     names = ("processor", "cores", "memory", "system", "python", "java", "confluent-kafka")
-    on = ", ".join(f"{name} {machine[name]}" for name in names if name in machine)
+    on = ", ".join(f"{name} {told}" for name in names if (told := _told(results, name)))
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     lines = [f"Measured {when} on: {on}; {sittings} broker{'s' if sittings > 1 else ''} in turn."]
     if any(result.setting.is_quick for result in results):
@@ -99,6 +98,11 @@ def measured_on(results: Sequence[Result]) -> str:
             f"at most {load:.1f}.**"
         )
     return "\n".join(lines)
+
+
+def _told(results: Sequence[Result], name: str) -> str:
+    """What the machines have under this name, each once."""
+    return " or ".join(dict.fromkeys(o.machine[name] for o in results if name in o.machine))
 
 
 def _place(setting: Setting) -> tuple[float, ...]:

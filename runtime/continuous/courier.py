@@ -92,8 +92,8 @@ class Courier:
     still (stopped, no core, another thread that kept the interpreter), and it asks once more before
     it gives the coordinator up.
 
-    So a task that runs ends after ``lost_timeout_s`` of silence and one try at most, which lies
-    below half of its transactions' time-out (`runtime.continuous.lost_timeout`). One that stood
+    So a task that runs ends after ``lost_timeout_s`` of silence, which lies below half of its
+    transactions' time-out (`runtime.continuous.lost_timeout`), and one try at most. One that stood
     still ends as much later, but for one try, and could not have ended before. That prolongs
     nothing that it has open: how old a transaction is goes by the age clock (`runtime.host_clock`),
     here, where one that may have timed out is not pre-committed, and at the coordinator, which

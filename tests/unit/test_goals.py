@@ -176,6 +176,12 @@ def test_the_overview_has_latency_beside_the_rate_or_says_that_it_has_none() -> 
     assert "abacus" in text
 
 
+def test_tables_name_each_machine_that_they_are_from() -> None:
+    here = race(FLINK, [1.0, 2.0])
+    there = [replace(one, machine={"processor": "slide rule"}) for one in race(OURS, [3.0])]
+    assert "processor abacus or slide rule;" in overview([*here, *there])
+
+
 def test_waits_are_told_minute_by_minute_and_a_short_rest_belongs_to_the_last() -> None:
     minute = 60_000_000
     made = np.array([0, 1, minute, minute + 1, 2 * minute + 5], dtype=np.int64)
