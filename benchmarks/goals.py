@@ -103,9 +103,10 @@ class _Against:
 
 
 def _turns(*turns: int) -> str:
-    if len(set(turns)) == 1 and turns[0] >= PLANNED_TURNS:
-        return f"{turns[0]} turns"
-    return f"**{' and '.join(map(str, turns))}** turns of {PLANNED_TURNS}"
+    told = " and ".join(map(str, dict.fromkeys(turns)))
+    return (
+        f"{told} turns" if min(turns) >= PLANNED_TURNS else f"**{told}** turns of {PLANNED_TURNS}"
+    )
 
 
 _PLAIN = "sluice-continuous-plain"

@@ -102,7 +102,8 @@ def measured_on(results: Sequence[Result]) -> str:
 
 def _told(results: Sequence[Result], name: str) -> str:
     """What the machines have under this name, each once."""
-    return " or ".join(dict.fromkeys(o.machine[name] for o in results if name in o.machine))
+    told = dict.fromkeys(one.machine[name] for one in results if name in one.machine)
+    return " or ".join(told)
 
 
 def _place(setting: Setting) -> tuple[float, ...]:

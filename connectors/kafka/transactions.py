@@ -130,7 +130,7 @@ class _PatientTlsSocket(ssl.SSLSocket):
     _gave = False
 
     def __del__(self) -> None:
-        """Without the warning that it was left open."""
+        """Of a handshake that ended with the client's I/O thread nobody else knows any more."""
         self.close()
 
     def do_handshake(self, block: bool = False) -> None:

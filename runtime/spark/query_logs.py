@@ -252,8 +252,8 @@ def _tell_of_foreign_batches(fs: FileSystem, *, decided: int) -> None:
     if committed > decided >= 0:
         log.warning(
             "Spark has completed batches of which nothing is on record here, as where another sink "
-            "has written meanwhile, or this one with a weaker guarantee. They are not written "
-            "again: batch_ids=%d-%d location=%s",
+            "has written meanwhile, or the records are an older copy. They are not written again: "
+            "batch_ids=%d-%d location=%s",
             decided + 1,
             committed,
             fs.uri,

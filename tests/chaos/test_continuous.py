@@ -25,12 +25,12 @@ _CONTINUOUS = {"ENGINE": "continuous"}
     "failpoints",
     [
         ("after-epoch-begun", "after-decision"),
+        pytest.param(("before-commit",), marks=pytest.mark.extended),
         pytest.param(
-            ("after-pre-commit", "after-epoch-ack", "before-commit", "before-mark"),
-            marks=pytest.mark.long,
+            ("after-pre-commit", "after-epoch-ack", "before-mark"), marks=pytest.mark.long
         ),
     ],
-    ids=["begun, decided", "flushed, told, committed"],
+    ids=["begun, decided", "not committed", "flushed, told, committed"],
 )
 def test_rule_18_kills_around_the_end_of_an_epoch(
     kafka: EmbeddedKafka, tmp_path: Path, failpoints: tuple[str, ...]

@@ -145,7 +145,7 @@ def test_a_leader_that_is_newer_than_the_look_is_asked_for_what_it_knows(written
 
 @pytest.mark.parametrize(
     "hot_path",
-    [pytest.param("native", marks=pytest.mark.extended), "plain"],
+    ["native", pytest.param("plain", marks=pytest.mark.extended)],
     indirect=True,
 )
 def test_a_range_is_not_read_from_another_log(written: Log, hot_path: str) -> None:

@@ -343,6 +343,7 @@ def _refused(
         bootstrap_servers=kafka.bootstrap,
         topic=topic,
         transactional_id_prefix=unique("refused"),
+        transaction_timeout_s=60,  # an abort that is not answered in time is left to a sweep
         hot_path=path,
         options={"message.max.bytes": "4000000"},
     )

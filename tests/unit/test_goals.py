@@ -72,6 +72,8 @@ def test_a_goal_against_a_peer_is_judged_and_fewer_turns_are_told() -> None:
     assert (whole.is_reached, whole.found) == (True, "2.30 x (2.30 to 2.30), 3 turns")
     fewer = goal(results[:-2], [], "1,000,000 records of 100 B")
     assert "**3 and 1** turns of 3" in fewer.found
+    more = goal([*race(OURS, [230.0] * 5), *results[3:]], [], "1,000,000 records of 100 B")
+    assert more.found.endswith(", 5 and 3 turns")
     # What a peer needs to begin is its own: it counts in the first of these lines.
     found = [
         goal(results, [], what).found[:6]
