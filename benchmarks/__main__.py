@@ -27,6 +27,7 @@ from benchmarks import (
     region_costs,
     region_kills,
     rolling,
+    service_costs,
     single_point,
     throughput,
 )
@@ -57,6 +58,7 @@ _PARTS: Mapping[str, _Measure] = {
     "idle": lambda rig, args: latency.measure_idle(rig, engine=args.engine, repeat=args.repeat),
     "recovery": lambda rig, args: recovery.measure(rig, repeat=args.repeat),
     "producers": lambda rig, args: producer_costs.measure(rig, repeat=args.repeat),
+    "messages": lambda _, args: service_costs.measure(repeat=args.repeat),
     "files": lambda rig, args: files.measure(
         rig, records=args.records, repeat=args.repeat, files=args.files
     ),

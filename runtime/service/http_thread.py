@@ -8,7 +8,8 @@ import threading
 import time
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from runtime.errors import MissingRequirementError, WaitedTooLongError
 
@@ -19,6 +20,30 @@ log = logging.getLogger(__name__)
 _START_S = 60.0
 _STOP_S = 5.0
 _POLL_S = 0.005
+_MOST_HEAD_BYTES = 64 << 10
+
+
+class _BoundedHead(HttpToolsProtocol):
+    """Hangs up on who sends a head without end: the parser keeps all of it, for anybody."""
+
+    _head_bytes = 0  # since a request's end, or a part of its body
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of this request is too long.")
+
+    def on_body(self, body: bytes) -> None:
+        """See `httptools.HttpRequestParser`."""
+        self._head_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """See `httptools.HttpRequestParser`."""
+        self._head_bytes = 0
+        super().on_message_complete()
 
 
 class HttpThread:
@@ -33,11 +58,16 @@ class HttpThread:
         MissingRequirementError: it cannot listen there.
     """
 
-    def __init__(self, app: FastAPI, *, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, *, host: str, port: int) -> None:
         self._host = host
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
+                http=_BoundedHead,
+                ws="none",
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
                 log_config=None,
                 log_level="warning",
                 access_log=False,

@@ -1,23 +1,23 @@
-"""The coordinator over HTTP, for source runners, workers and drop-in queries: FastAPI on uvicorn in
-a thread of the driver's process."""
+"""The coordinator over HTTP, for source runners, workers and drop-in queries: Starlette on uvicorn
+in a thread of the driver's process."""
 
 import dataclasses
 import hmac
-import json
 import logging
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import anyio.to_thread
-from fastapi import Depends, FastAPI, Header, Query, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
-from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from starlette.exceptions import HTTPException
+from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from runtime.checkpoint.commands import JobCommands
 from runtime.checkpoint.coordinator import BarrierCoordinator
@@ -28,13 +28,12 @@ from runtime.errors import (
     AuthenticationError,
     ConfigError,
     FencedError,
-    StreamError,
     UnreachableError,
 )
-from runtime.json_text import parsed_json
 from runtime.model import BatchKey
 from runtime.service import values, wire
 from runtime.service.client import CoordinatorAddress
+from runtime.service.endpoints import ERROR_ANSWERS, Answer, Endpoint, body_of, query_of
 from runtime.service.http_thread import HttpThread
 from runtime.service.messages import (
     AttemptBody,
@@ -55,6 +54,7 @@ __all__ = ["CoordinatorService", "QueryHandler"]
 log = logging.getLogger(__name__)
 
 _Told = TypeVar("_Told")
+_Message = TypeVar("_Message", bound=BaseModel)
 
 _LOOPBACK = "127.0.0.1"
 _THREADS = 256
@@ -66,7 +66,10 @@ class QueryHandler(Protocol):
     """Answers the driver-side processes of drop-in queries. Called in the service's threads."""
 
     def call(self, call: str, payload: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
-        """One message, ``begin``, ``commit``, ``abort``, …; safe to repeat; raises StreamError."""
+        """One message, ``begin``, ``commit``, ``abort``, …; safe to repeat; raises StreamError.
+
+        Returns only what `json` takes.
+        """
         ...
 
 
@@ -168,44 +171,60 @@ class CoordinatorService:
 
     # --- endpoints --------------------------------------------------------------------------------
 
-    def _app(self) -> FastAPI:
-        app = FastAPI(
-            title="Sluice coordinator",
-            version="1",
-            openapi_url=None,
-            default_response_class=_Answer,
+    def _app(self) -> Starlette:
+        asked = [
+            ("/v1/barrier", self._message(BarrierBody, self._barrier)),
+            ("/v1/attempts", self._message(AttemptBody, self._attempts)),
+            ("/v1/epochs/next", self._message(NextBarrierBody, self._next_barrier)),
+            ("/v1/epochs", self._message(EpochBody, self._epochs)),
+            ("/v1/waits", self._message(WaitBody, self._waiting)),
+            ("/v1/regions/restart", self._message(RestartBody, self._restart)),
+            ("/v1/queries/{key}/{call}", self._query),
+        ]
+        shown = [
+            ("/v1/batches/decided", self._decided),
+            ("/v1/status", self._status),
+            ("/metrics", self._metrics),
+        ]
+        return Starlette(
+            routes=[
+                *(Route(path, self._guarded(each), methods=["POST"]) for path, each in asked),
+                *(Route(path, self._guarded(each), methods=["GET"]) for path, each in shown),
+            ],
+            exception_handlers=ERROR_ANSWERS,
             lifespan=_many_threads,
-            dependencies=[Depends(self._authorize)],
         )
-        app.router.route_class = _Route
-        app.add_exception_handler(StreamError, _error_answer)
-        app.add_exception_handler(HTTPException, _refused_answer)
-        app.add_exception_handler(RequestValidationError, _invalid_answer)
-        app.add_exception_handler(Exception, _unexpected_answer)
-        app.post("/v1/barrier")(self._barrier)
-        app.post("/v1/attempts")(self._attempts)
-        app.post("/v1/epochs/next")(self._next_barrier)
-        app.post("/v1/epochs")(self._epochs)
-        app.post("/v1/waits")(self._waiting)
-        app.get("/v1/batches/decided")(self._decided)
-        app.get("/v1/status")(self._status)
-        app.post("/v1/regions/restart")(self._restart)
-        app.post("/v1/queries/{key}/{call}")(self._query)
-        app.get("/metrics")(self._metrics)
-        return app
 
-    async def _authorize(
-        self, request: Request, authorization: Annotated[str, Header()] = ""
-    ) -> None:
-        tokens = [self._token]
-        if request.url.path in _FOR_PEOPLE:
+    def _guarded(self, endpoint: Endpoint) -> Endpoint:
+        """For those alone who have a token."""
+
+        async def guarded(request: Request) -> Response:
+            self._authorize(request)
+            return await endpoint(request)
+
+        return guarded
+
+    def _message(
+        self, kind: type[_Message], answer: Callable[[_Message], dict[str, Any]]
+    ) -> Endpoint:
+        """Answers a message in a thread of the pool: it may wait."""
+
+        async def endpoint(request: Request) -> Response:
+            return Answer(await run_in_threadpool(answer, await body_of(kind, request)))
+
+        return endpoint
+
+    def _authorize(self, request: Request) -> None:
+        # Not of `request.url`, which the header Host has a part in.
+        tokens, path = [self._token], request.scope["path"]
+        if path in _FOR_PEOPLE:
             tokens.append(self._command_token)
-        given = authorization.encode()
+        given = request.headers.get("authorization", "").encode()
         if not any(hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens):
             kind = "with a token that is not its own" if given else "without its token"
             raise AuthenticationError(
                 f"the coordinator refused a request {kind}",
-                {"address": self.address, "path": request.url.path},
+                {"address": self.address, "path": path},
                 "Each run has tokens of its own, and that of people is good for the status and "
                 "commands alone: use the address object that the job gave out, or `sluice job`.",
             )
@@ -263,20 +282,25 @@ class CoordinatorService:
             )
         return {}
 
-    def _decided(self, query: Annotated[BatchQuery, Query()]) -> dict[str, Any]:
+    async def _decided(self, request: Request) -> Response:
+        query = query_of(BatchQuery, request)
         coordinator = self._of(query.leader_session_id, query.job_uid)
-        return {"decided": coordinator.is_decided(_batch(query))}
+        is_decided = await run_in_threadpool(coordinator.is_decided, _batch(query))
+        return Answer({"decided": is_decided})
 
-    async def _status(self) -> dict[str, Any]:
+    async def _status(self, request: Request) -> Response:
         """Never waits for a thread of the pool: all of them may be waiting for commits."""
+        del request
         started = None if self._coordinator is None else self._coordinator.started
         status = self._coordinator.status() if self._coordinator and started else None
-        return {
-            "leader_session_id": self._session,
-            "job_uid": self.coordinator_address.job_uid,
-            "queries": sorted(self._handlers),
-            "job": dataclasses.asdict(status) if status else None,
-        }
+        return Answer(
+            {
+                "leader_session_id": self._session,
+                "job_uid": self.coordinator_address.job_uid,
+                "queries": sorted(self._handlers),
+                "job": dataclasses.asdict(status) if status else None,
+            }
+        )
 
     def _restart(self, body: RestartBody) -> dict[str, Any]:
         self._of(body.leader_session_id, body.job_uid)
@@ -286,7 +310,8 @@ class CoordinatorService:
             )
         return dataclasses.asdict(self._commands.restart(body.regions, body.exclude_hosts))
 
-    def _query(self, key: str, call: str, body: QueryBody) -> dict[str, Any]:
+    async def _query(self, request: Request) -> Response:
+        body, key = await body_of(QueryBody, request), request.path_params["key"]
         self._require_session(body.leader_session_id)
         handler = self._handlers.get(key)
         if handler is None:
@@ -295,10 +320,13 @@ class CoordinatorService:
                 {"key": key, "mounted": ",".join(self._handlers)},
                 "Call connectors.install(spark) in the process that runs the query.",
             )
-        return {"answer": handler.call(call, body.payload)}
+        call = request.path_params["call"]
+        return Answer({"answer": await run_in_threadpool(handler.call, call, body.payload)})
 
-    def _metrics(self) -> Response:
-        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+    async def _metrics(self, request: Request) -> Response:
+        del request
+        shown = await run_in_threadpool(generate_latest, self._registry)
+        return Response(shown, media_type=CONTENT_TYPE_LATEST)
 
     def _of(self, session: str, job_uid: str) -> BarrierCoordinator:
         """The coordinator, if the message was meant for it."""
@@ -339,88 +367,9 @@ def _batch(body: AttemptBody | BatchQuery | WaitBody) -> BatchKey:
     return BatchKey(region=body.region, generation=body.generation, batch_id=body.batch_id)
 
 
-class _Answer(JSONResponse):
-    """Also of text that has no UTF-8."""
-
-    def render(self, content: object) -> bytes:
-        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
-
-
-class _Body(Request):
-    """Whose numbers are finite, so that they can be compared and sent back."""
-
-    async def json(self) -> Any:  # noqa: ANN401 - JSON
-        return parsed_json(await self.body())
-
-
-class _Route(APIRoute):
-    def __init__(self, *args: Any, **words: Any) -> None:  # noqa: ANN401 - FastAPI's own
-        # A model of the answer would refuse the text that `_Answer` takes.
-        super().__init__(*args, **{**words, "response_model": None})
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
-
-        async def strict(request: Request) -> Response:
-            return await handler(_Body(request.scope, request.receive))
-
-        return strict
-
-
 @asynccontextmanager
-async def _many_threads(app: FastAPI) -> AsyncIterator[None]:
+async def _many_threads(app: Starlette) -> AsyncIterator[None]:
     """Long polls and commits each keep a thread busy; the default of 40 is too few for that."""
     del app
     anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
     yield
-
-
-_STATUS = (
-    (AuthenticationError, 401),
-    (FencedError, 409),
-    (UnreachableError, 503),
-)
-
-
-async def _error_answer(request: Request, err: Exception) -> JSONResponse:
-    """The error whole, so that the client raises the same one."""
-    del request
-    if not isinstance(err, StreamError):
-        raise err
-    status = next((code for kind, code in _STATUS if isinstance(err, kind)), 400)
-    return _Answer({"error": wire.error_to_json(err)}, status_code=status)
-
-
-async def _refused_answer(request: Request, err: Exception) -> JSONResponse:
-    """A path that is none, or a body that cannot be read."""
-    assert isinstance(err, HTTPException)
-    error = ConfigError(
-        "the coordinator has no answer to this message",
-        {"method": request.method, "path": request.url.path, "reason": err.detail},
-        "Sender and coordinator must be of the same version.",
-    )
-    return _Answer({"error": wire.error_to_json(error)}, status_code=err.status_code)
-
-
-async def _invalid_answer(request: Request, err: Exception) -> JSONResponse:
-    """Names the fields, never their values."""
-    fields = [
-        ".".join(map(str, found["loc"]))
-        for found in (err.errors() if isinstance(err, RequestValidationError) else ())
-    ]
-    error = ConfigError(
-        "a message has missing, unknown or wrong fields",
-        {"path": request.url.path, "fields": ",".join(fields)},
-        "Sender and coordinator must be of the same version.",
-    )
-    return _Answer({"error": wire.error_to_json(error)}, status_code=422)
-
-
-async def _unexpected_answer(request: Request, err: Exception) -> JSONResponse:
-    """Behind it the server logs the trace."""
-    error = StreamError(
-        "the coordinator failed unexpectedly",
-        {"path": request.url.path, "error": f"{type(err).__name__}: {err}"},
-        "See the log of the driver's process.",
-    )
-    return _Answer({"error": wire.error_to_json(error)}, status_code=500)

@@ -14,6 +14,7 @@ from runtime.continuous.desk import ContinuousDesk, EpochBook
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import ConfigError, FencedError, StreamError, UnreachableError, WrongJobError
 from runtime.model import Barrier
+from runtime.service import server
 from runtime.service.client import CoordinatorClient
 from runtime.service.server import CoordinatorService
 from runtime.storage.web_hdfs import WebHdfsAddress
@@ -21,6 +22,8 @@ from tests.coordinated_service import BATCH
 from tests.fakes import FakeBroker, FakeSource
 from tests.region_threads import RegionThread
 from tests.waiting import PATIENCE_S, join, wait_for
+
+_FEW_THREADS = 4
 
 
 def test_the_address_says_where_its_coordinator_has_sealed_and_where_that_is_to_be_seen(
@@ -241,8 +244,11 @@ def test_a_drop_in_query_is_told_at_once_what_its_handler_met(
     assert len(handler.calls) == 1
 
 
-def test_status_answers_while_every_thread_waits(coordinator: BarrierCoordinator) -> None:
-    """Commits and long polls may fill the pool; whoever looks still gets an answer."""
+def test_status_and_refusals_are_answered_while_every_thread_waits(
+    coordinator: BarrierCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits and long polls may fill the pool; whoever looks, or errs, still gets an answer."""
+    monkeypatch.setattr(server, "_THREADS", _FEW_THREADS)
     handler = _Handler()
     with CoordinatorService(coordinator) as service:
         service.mount("key", handler)
@@ -251,15 +257,27 @@ def test_status_answers_while_every_thread_waits(coordinator: BarrierCoordinator
             threading.Thread(
                 target=lambda: CoordinatorClient(address).query("key", "wait", {}, timeout_s=300.0)
             )
-            for _ in range(60)
+            for _ in range(_FEW_THREADS)
         ]
         for thread in waiting:
             thread.start()
         for _ in waiting:
             assert handler.entered.acquire(timeout=PATIENCE_S)
-        before_s = time.monotonic()
-        assert CoordinatorClient(address).status()["job"]["state"] == "running"
-        took_s = time.monotonic() - before_s
-        handler.leave.set()
+        try:
+            assert CoordinatorClient(address).status()["job"]["state"] == "running"
+            assert _refusals(service) == [401, 404, 422]
+        finally:
+            handler.leave.set()
         join(*waiting)
-    assert took_s < 300.0
+
+
+def _refusals(service: CoordinatorService) -> list[int]:
+    """Status of who has no token, of a path that is none, and of a message that is none."""
+    token = {"Authorization": f"Bearer {service.coordinator_address.token}"}
+    asked = (("/v1/barrier", {}), ("/v1/nothing", token), ("/v1/barrier", token))
+    return [
+        urllib3.request(
+            "POST", service.address + path, headers=headers, body=b"{}", timeout=60, retries=False
+        ).status
+        for path, headers in asked
+    ]

@@ -1,7 +1,9 @@
 """Who may ask the coordinator's service, and what nobody is shown."""
 
+import contextlib
 import dataclasses
 import logging
+import socket
 
 import pytest
 import urllib3
@@ -10,6 +12,7 @@ from runtime.errors import AuthenticationError, ConfigError, FencedError, Stream
 from runtime.service import wire
 from runtime.service.client import CoordinatorClient
 from runtime.service.server import CoordinatorService
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,57 @@ def test_nothing_is_shown_without_the_token(service: CoordinatorService, path: s
     """Not even numbers."""
     response = urllib3.request("GET", f"{service.address}{path}")
     assert response.status == 401
+
+
+def connected(service: CoordinatorService) -> socket.socket:
+    """A connection of its own."""
+    host, _, port = service.address.removeprefix("http://").rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+
+
+def test_who_has_no_token_is_answered_before_the_body(service: CoordinatorService) -> None:
+    """It is never taken in."""
+    head = f"POST /v1/epochs HTTP/1.1\r\nHost: h\r\nContent-Length: {1 << 40}\r\n\r\n{{"
+    with connected(service) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"GET /", b"GET /v1/status HTTP/1.1\r\nHost: h\r\nA: ", b"GET / HTTP/1.1\r\n"],
+    ids=["target", "value", "names"],
+)
+def test_a_head_without_end_is_hung_up_on(service: CoordinatorService, start: bytes) -> None:
+    """Else anybody could fill the driver's memory, token or not."""
+    more = b"a: b\r\n" * 20_000 if start.endswith(b"1.1\r\n") else b"a" * 120_000
+    with connected(service) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(start + more)
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+        assert connection.recv(1 << 16) == b""
+
+
+def test_a_long_body_behind_a_short_head_is_taken(service: CoordinatorService) -> None:
+    """Epochs of many splits are long."""
+    response = urllib3.request(
+        "POST",
+        f"{service.address}/v1/barrier",
+        json={"job_uid": "u" * 1_000_000},
+        headers={"Authorization": f"Bearer {service.coordinator_address.token}"},
+        timeout=PATIENCE_S,
+    )
+    assert response.status == 422
+
+
+def test_peoples_token_is_good_for_no_message_whatever_the_host_is_called(
+    service: CoordinatorService,
+) -> None:
+    """Where a request's address is made of both, the header could make another path of it."""
+    token = service.command_address.token
+    head = f"POST /v1/barrier HTTP/1.1\r\nHost: y/v1/status?\r\nAuthorization: Bearer {token}\r\n"
+    with connected(service) as connection:
+        connection.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 401 ")
 
 
 def test_the_token_is_in_no_repr_and_no_error(service: CoordinatorService) -> None:

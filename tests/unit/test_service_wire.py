@@ -63,8 +63,8 @@ def test_the_client_is_light() -> None:
     """Every Python worker imports it: no server, no Spark, no Kafka client."""
     code = (
         "import sys; import runtime.service.client, runtime.service.drop_in_client; "
-        "print([m for m in ('fastapi','uvicorn','pydantic','pyspark','confluent_kafka','kafka',"
-        "'prometheus_client','fastavro') if m in sys.modules])"
+        "print([m for m in ('starlette','uvicorn','httptools','pydantic','pyspark',"
+        "'confluent_kafka','kafka','prometheus_client','fastavro') if m in sys.modules])"
     )
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True

@@ -1,0 +1,126 @@
+"""From an HTTP request to a call, and from what it returns or raises to an answer: on Starlette."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    FencedError,
+    StreamError,
+    UnreachableError,
+)
+from runtime.json_text import parsed_json
+from runtime.service import wire
+
+__all__ = ["ERROR_ANSWERS", "Answer", "Endpoint", "body_of", "query_of"]
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+_Message = TypeVar("_Message", bound=BaseModel)
+
+_STATUS = (
+    (AuthenticationError, 401),
+    (FencedError, 409),
+    (UnreachableError, 503),
+)
+
+
+class Answer(JSONResponse):
+    """Also of text that has no UTF-8."""
+
+    def render(self, content: object) -> bytes:
+        """See `starlette.responses.JSONResponse`."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+class _InvalidMessageError(Exception):
+    """Of these fields, never their values."""
+
+    def __init__(self, fields: Sequence[str]) -> None:
+        super().__init__(*fields)
+        self.fields = fields
+
+
+async def body_of(kind: type[_Message], request: Request) -> _Message:
+    """The message that a request's body is. What it raises is answered by `ERROR_ANSWERS`."""
+    try:
+        # Whose numbers are finite, so that they can be compared and sent back.
+        found = parsed_json(await request.body())
+    except ClientDisconnect:  # nobody hears this, but else the log would tell of it at length
+        raise HTTPException(400, "the body ends before its length") from None
+    except ValueError:
+        raise _InvalidMessageError(["body"]) from None
+    return _checked(kind, found, place="body")
+
+
+def query_of(kind: type[_Message], request: Request) -> _Message:
+    """The message behind the question mark; see `body_of`."""
+    return _checked(kind, dict(request.query_params), place="query")
+
+
+def _checked(kind: type[_Message], told: object, *, place: str) -> _Message:
+    try:
+        return kind.model_validate(told)
+    except ValidationError as err:
+        found = err.errors(include_url=False, include_context=False, include_input=False)
+        fields = [".".join(map(str, (place, *each["loc"]))) for each in found]
+        raise _InvalidMessageError(fields) from None
+
+
+async def _own_answer(request: Request, err: Exception) -> Response:
+    """The error whole, so that the client raises the same one."""
+    del request
+    assert isinstance(err, StreamError)
+    status = next((code for kind, code in _STATUS if isinstance(err, kind)), 400)
+    return _error_answer(err, status)
+
+
+async def _refused_answer(request: Request, err: Exception) -> Response:
+    """A path that is none, or a body that cannot be read."""
+    assert isinstance(err, HTTPException)
+    error = ConfigError(
+        "the coordinator has no answer to this message",
+        {"method": request.method, "path": request.scope["path"], "reason": err.detail},
+        "Sender and coordinator must be of the same version.",
+    )
+    return _error_answer(error, err.status_code)
+
+
+async def _invalid_answer(request: Request, err: Exception) -> Response:
+    assert isinstance(err, _InvalidMessageError)
+    error = ConfigError(
+        "a message has missing, unknown or wrong fields",
+        {"path": request.scope["path"], "fields": ",".join(err.fields)},
+        "Sender and coordinator must be of the same version.",
+    )
+    return _error_answer(error, 422)
+
+
+async def _unexpected_answer(request: Request, err: Exception) -> Response:
+    """Behind it the server logs the trace."""
+    error = StreamError(
+        "the coordinator failed unexpectedly",
+        {"path": request.scope["path"], "error": f"{type(err).__name__}: {err}"},
+        "See the log of the driver's process.",
+    )
+    return _error_answer(error, 500)
+
+
+def _error_answer(error: StreamError, status: int) -> Response:
+    return Answer({"error": wire.error_to_json(error)}, status_code=status)
+
+
+ERROR_ANSWERS: Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+    StreamError: _own_answer,
+    HTTPException: _refused_answer,
+    _InvalidMessageError: _invalid_answer,
+    Exception: _unexpected_answer,
+}
+"""By what was raised. None of them waits for a thread: all may be waiting for commits."""
