@@ -354,12 +354,12 @@ def end_silent(book: Book, now_s: float) -> None:
     """Regions that have stopped asking for barriers between two batches, or have never begun to. No
     barrier is cut for them, so no checkpoint of theirs expires, and Spark says that they run."""
     book.silence.watch(now_s)
-    if book.is_over:
+    if book.is_over or not book.silence.is_anybody(_SHORTEST_SILENCE_S):
         return
     timeout_s = book.settings.timeout_s
     silence_s, start_s = max(timeout_s, _SHORTEST_SILENCE_S), max(timeout_s, _SHORTEST_START_S)
     if not (book.silence.over(silence_s) or book.silence.never_asked(start_s)):
-        return  # as nearly always, and this is asked at every step
+        return
     found = {name: stopped_asking(book.regions[name], silence_s) for name in book.silent(silence_s)}
     found |= {name: never_asked(book.regions[name], start_s) for name in book.never_asked(start_s)}
     for name, error in found.items():

@@ -1,6 +1,6 @@
 """From the last acknowledgement to the mark, or to the end of an abort: the second half. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from runtime.checkpoint import rulings
 from runtime.checkpoint.aftercare import (
@@ -95,31 +95,31 @@ def _is_doomed(book: Book) -> bool:
 
 def next_step_s(book: Book) -> float | None:
     """When time alone makes something due: a ruling, an expiry or another try."""
-    settings = book.settings
-    moments: list[float | None] = [
-        moment
-        for p in book.pending.values()
-        if p.state in (State.ALIGNING, State.PRE_COMMITTED) and p.barrier_s is not None
-        for after_s in settings.handler.deadlines_s(timeout_s=settings.timeout_s)
-        if (moment := p.barrier_s + after_s) > p.looked_s
-    ]
-    moments += [
-        p.decide_by_s - book.missed_s
-        for p in book.pending.values()
-        if p.state in (State.ALIGNING, State.PRE_COMMITTED) and p.decide_by_s is not None
-    ]
-    moments += [
-        p.retry_at_s
-        for p in book.pending.values()
-        if p.state not in ABORTABLE and not p.in_flight and not p.halted and p.retry_at_s > 0
-    ]
-    moments += [
-        region.begins_s
-        for region in map(book.regions.__getitem__, book.restless)
-        if region.begins_s is not None and region.restart_asked and not book.is_over
-    ]
-    moments.append(next_aftercare_s(book))
-    return min((moment for moment in moments if moment is not None), default=None)
+    moments = [moment for p in book.pending.values() for moment in _due(book, p)]
+    if not book.is_over:
+        moments += [
+            region.begins_s
+            for region in map(book.regions.__getitem__, book.restless)
+            if region.begins_s is not None and region.restart_asked
+        ]
+    aftercare_s = next_aftercare_s(book)
+    if aftercare_s is not None:
+        moments.append(aftercare_s)
+    return min(moments, default=None)
+
+
+def _due(book: Book, checkpoint: PendingCheckpoint) -> Iterator[float]:
+    if checkpoint.state in (State.ALIGNING, State.PRE_COMMITTED):
+        if checkpoint.barrier_s is not None:
+            afters_s = book.settings.handler.deadlines_s(timeout_s=book.settings.timeout_s)
+            rulings_s = (checkpoint.barrier_s + after_s for after_s in afters_s)
+            yield from (moment_s for moment_s in rulings_s if moment_s > checkpoint.looked_s)
+        if checkpoint.decide_by_s is not None:
+            yield checkpoint.decide_by_s - book.missed_s
+        return
+    is_waiting = not (checkpoint.in_flight or checkpoint.halted) and checkpoint.retry_at_s > 0
+    if is_waiting and checkpoint.state not in ABORTABLE:
+        yield checkpoint.retry_at_s
 
 
 # --- deciding -----------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Regions that ask for no barrier any more: between two batches nobody else misses them. Pure."""
 
-from collections.abc import Mapping
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from math import inf
 
 from runtime.attended import AttendedTime
 
@@ -28,8 +29,10 @@ class Silence:
     """
 
     _watched: AttendedTime = field(default_factory=_time)
-    _heard_s: dict[str, float] = field(default_factory=dict)  # in the order of the moments
-    _begun_s: dict[str, float] = field(default_factory=dict)  # who has not asked yet; the same
+    # In the order of the moments. A plain dict looks for its first entry past all that were taken
+    # out in front of it, at each step, and the more there are the longer.
+    _heard_s: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    _begun_s: OrderedDict[str, float] = field(default_factory=OrderedDict)  # who has not asked yet
     _replayed: dict[str, int] = field(default_factory=dict)  # of them, what has been done so far
 
     @property
@@ -61,8 +64,8 @@ class Silence:
         self.watch(now_s)
         self._begun_s.pop(region, None)
         self._replayed.pop(region, None)
-        self._heard_s.pop(region, None)
         self._heard_s[region] = self.watched_s
+        self._heard_s.move_to_end(region)
 
     def returned(self, region: str, now_s: float) -> None:
         """Its batch is done with; it asks again, if its life still goes on."""
@@ -79,6 +82,12 @@ class Silence:
         """The core is stepped."""
         self._watched.look(now_s)
 
+    def is_anybody(self, least_s: float) -> bool:
+        """Whether somebody was not heard of for so long; asked at each step."""
+        before_s = self._watched.passed_s - least_s
+        heard_s = next(iter(self._heard_s.values()), inf)
+        return heard_s <= before_s or next(iter(self._begun_s.values()), inf) <= before_s
+
     def over(self, limit_s: float) -> list[str]:
         """Those that were not heard of for so long, with a batch under way or without."""
         return self._before(limit_s, self._heard_s)
@@ -87,7 +96,7 @@ class Silence:
         """Those whose queries were started so long ago, and have not asked once."""
         return self._before(limit_s, self._begun_s)
 
-    def _before(self, limit_s: float, moments: Mapping[str, float]) -> list[str]:
+    def _before(self, limit_s: float, moments: OrderedDict[str, float]) -> list[str]:
         found, watched_s = [], self._watched.passed_s
         for region, moment_s in moments.items():
             if watched_s - moment_s < limit_s:

@@ -1,5 +1,6 @@
 """A region of micro-batches that stops asking for barriers: it ends, and its neighbours do not."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,6 +16,25 @@ from tests.core_driver import FAST, TWO, CoreDriver
 _ONE = TWO[:1]
 _SILENCE_S = 60  # a core whose time-out is shorter waits as long, too
 _FIRST_QUESTION_S = 120  # and so long for what comes before the first question
+
+
+def _asking_s(regions: int) -> float:
+    """Processor time of a question, and the look behind it, where so many ask one after another."""
+    silence = Silence()
+    names = [f"region-{number}" for number in range(regions)]
+    for name in names:
+        silence.asked(name, 0.0)
+    began_s = time.process_time()
+    for name in names:
+        silence.asked(name, 1.0)
+        assert not silence.is_anybody(_SILENCE_S)
+    return (time.process_time() - began_s) / regions
+
+
+def test_to_look_for_who_is_silent_costs_the_same_among_many() -> None:
+    """It is done at each step; a plain dict would be looked through from where it once began."""
+    of_few_s = min(_asking_s(500) for _ in range(5))
+    assert min(_asking_s(40_000) for _ in range(3)) < 5 * of_few_s
 
 
 def _wait(driver: CoreDriver, seconds: int, *asking: str) -> None:
