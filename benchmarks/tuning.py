@@ -69,12 +69,15 @@ class Setting:
         side: ``source`` or ``sink``.
         values: tried beside the default.
         paced: whether it can matter where records come one by one.
+        columns: of the source. With the partition, records go to the one that they come from;
+            without it and the key, librdkafka chooses.
     """
 
     name: str
     side: str
     values: Sequence[str]
     paced: bool = False
+    columns: Sequence[str] = ("key", "value", "partition")
 
 
 SETTINGS: Sequence[Setting] = (
@@ -90,6 +93,12 @@ SETTINGS: Sequence[Setting] = (
     Setting(name="batch.bytes", side="source", values=("1048576", "33554432")),
     Setting(name="batch.size", side="sink", values=("16384", "131072")),
     Setting(name="batch.num.messages", side="sink", values=("1000", "10000")),
+    Setting(
+        name="sticky.partitioning.linger.ms",
+        side="sink",
+        values=("0", "10", "200"),
+        columns=("value",),
+    ),
     Setting(name="queue.buffering.max.kbytes", side="sink", values=("2048", "131072")),
     Setting(name="queue.buffering.max.messages", side="sink", values=("10000", "500000")),
     Setting(
@@ -217,6 +226,7 @@ def _task(
         *(sys.executable, "-m", "benchmarks.tuning_task", "--bootstrap", rig.bootstrap),
         *("--input", source, "--output", output, "--side", run.setting.side),
         *("--options", json.dumps(run.options()), *arguments),
+        *("--columns", *run.setting.columns),
     ]
     answer = subprocess.run(
         command,

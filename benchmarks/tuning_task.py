@@ -77,7 +77,7 @@ class _Task:
         source = KafkaSource(
             bootstrap_servers=args.bootstrap,
             topics=[args.input],
-            columns=["key", "value", "partition"],
+            columns=args.columns,
             include_headers=False,
             options=reading,
         )
@@ -212,6 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("bootstrap", "input", "output", "options", "side"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--columns", nargs="+", required=True, help="of the source")
     parser.add_argument("--epoch-records", type=int, default=100_000)
     parser.add_argument("--interval", type=float, help="seconds; None: a backlog")
     parser.add_argument("--seconds", type=float, default=10.0)
