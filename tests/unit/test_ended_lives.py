@@ -52,7 +52,8 @@ def test_rule_17_a_life_that_is_over_says_what_it_left_open(
     watched.run()
     wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
     first = watched.regions.generations["left"][0]
-    assert [len(each.open) for each in told if each.generation == first] == [0, 1]
+    at_its_begin, at_its_end = [len(each.open) for each in told if each.generation == first]
+    assert at_its_begin <= at_its_end == 1  # it may have begun to write before it was heard of
     wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
 
 
