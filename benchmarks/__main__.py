@@ -31,7 +31,7 @@ from benchmarks import (
     single_point,
     throughput,
 )
-from benchmarks.figures import PARTS_RESULTS, Figure, log_figures, table
+from benchmarks.figures import PARTS_RESULTS, Figure, command_line, log_figures, table
 from benchmarks.rig import Rig, open_rig
 
 _Measure = Callable[[Rig, argparse.Namespace], Sequence[Figure]]
@@ -124,7 +124,7 @@ def _measure_parts() -> None:
                 found,
                 part=name,
                 engine=args.engine if name in _BY_ENGINE else "",
-                command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
+                command=command_line(sys.argv[1:]),
                 load_before=load_before,
                 machine=dict(measured_on),
             )

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import machine
-from benchmarks.figures import PARTS_RESULTS, Figure, log_figures, table
+from benchmarks.figures import PARTS_RESULTS, Figure, command_line, log_figures, table
 from runtime.checkpoint.assignment import assignment_of
 from runtime.checkpoint.core import CoordinatorCore
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         figures,
         part="coordinator-load",
         engine="",
-        command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
+        command=command_line(sys.argv[1:]),
         load_before=load_before,
         machine=dict(measured_on),
     )

@@ -1,5 +1,6 @@
 """Figures, their table, and their log."""
 
+import argparse
 import json
 import os
 import statistics
@@ -12,7 +13,15 @@ from typing import Any
 
 from rich.table import Table
 
-__all__ = ["PARTS_RESULTS", "Figure", "Measured", "log_figures", "read_figures", "table"]
+__all__ = [
+    "PARTS_RESULTS",
+    "Figure",
+    "Measured",
+    "command_line",
+    "log_figures",
+    "read_figures",
+    "table",
+]
 
 PARTS_RESULTS = Path(__file__).with_name("parts_results.jsonl")
 """What the parts measured; kept in the repository, as the source of their lines among the goals."""
@@ -116,6 +125,18 @@ class Measured:
     load_before: float
     figure: Figure
     machine: Mapping[str, str] = field(default_factory=dict)
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """The command that measures a figure again: without where it was logged.
+
+    Args:
+        arguments: behind ``python -m benchmarks``.
+    """
+    where = argparse.ArgumentParser(add_help=False)
+    where.add_argument("--results")
+    _, kept = where.parse_known_args(arguments)
+    return " ".join(["python -m benchmarks", *kept])
 
 
 def log_figures(path: Path, figures: Sequence[Figure], **where: Any) -> None:  # noqa: ANN401 - fields of `Measured`

@@ -358,8 +358,6 @@ def end_silent(book: Book, now_s: float) -> None:
         return
     timeout_s = book.settings.timeout_s
     silence_s, start_s = max(timeout_s, _SHORTEST_SILENCE_S), max(timeout_s, _SHORTEST_START_S)
-    if not (book.silence.over(silence_s) or book.silence.never_asked(start_s)):
-        return
     found = {name: stopped_asking(book.regions[name], silence_s) for name in book.silent(silence_s)}
     found |= {name: never_asked(book.regions[name], start_s) for name in book.never_asked(start_s)}
     for name, error in found.items():

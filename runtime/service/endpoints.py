@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -19,7 +20,7 @@ from runtime.errors import (
 from runtime.json_text import parsed_json
 from runtime.service import wire
 
-__all__ = ["ERROR_ANSWERS", "Answer", "Endpoint", "body_of", "query_of"]
+__all__ = ["ERROR_ANSWERS", "Answer", "Endpoint", "answering", "body_of", "query_of"]
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -46,6 +47,16 @@ class _InvalidMessageError(Exception):
     def __init__(self, fields: Sequence[str]) -> None:
         super().__init__(*fields)
         self.fields = fields
+
+
+def answering(kind: type[_Message], answer: Callable[[_Message], dict[str, Any]]) -> Endpoint:
+    """Takes messages of this kind as bodies; they are answered in a thread of the pool, where it
+    may be waited."""
+
+    async def endpoint(request: Request) -> Response:
+        return Answer(await run_in_threadpool(answer, await body_of(kind, request)))
+
+    return endpoint
 
 
 async def body_of(kind: type[_Message], request: Request) -> _Message:

@@ -6,13 +6,12 @@ import hmac
 import logging
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, Self, TypeVar
 
 import anyio.to_thread
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -33,7 +32,7 @@ from runtime.errors import (
 from runtime.model import BatchKey
 from runtime.service import values, wire
 from runtime.service.client import CoordinatorAddress
-from runtime.service.endpoints import ERROR_ANSWERS, Answer, Endpoint, body_of, query_of
+from runtime.service.endpoints import ERROR_ANSWERS, Answer, Endpoint, answering, body_of, query_of
 from runtime.service.http_thread import HttpThread
 from runtime.service.messages import (
     AttemptBody,
@@ -54,7 +53,6 @@ __all__ = ["CoordinatorService", "QueryHandler"]
 log = logging.getLogger(__name__)
 
 _Told = TypeVar("_Told")
-_Message = TypeVar("_Message", bound=BaseModel)
 
 _LOOPBACK = "127.0.0.1"
 _THREADS = 256
@@ -173,12 +171,12 @@ class CoordinatorService:
 
     def _app(self) -> Starlette:
         asked = [
-            ("/v1/barrier", self._message(BarrierBody, self._barrier)),
-            ("/v1/attempts", self._message(AttemptBody, self._attempts)),
-            ("/v1/epochs/next", self._message(NextBarrierBody, self._next_barrier)),
-            ("/v1/epochs", self._message(EpochBody, self._epochs)),
-            ("/v1/waits", self._message(WaitBody, self._waiting)),
-            ("/v1/regions/restart", self._message(RestartBody, self._restart)),
+            ("/v1/barrier", answering(BarrierBody, self._barrier)),
+            ("/v1/attempts", answering(AttemptBody, self._attempts)),
+            ("/v1/epochs/next", answering(NextBarrierBody, self._next_barrier)),
+            ("/v1/epochs", answering(EpochBody, self._epochs)),
+            ("/v1/waits", answering(WaitBody, self._waiting)),
+            ("/v1/regions/restart", answering(RestartBody, self._restart)),
             ("/v1/queries/{key}/{call}", self._query),
         ]
         shown = [
@@ -203,16 +201,6 @@ class CoordinatorService:
             return await endpoint(request)
 
         return guarded
-
-    def _message(
-        self, kind: type[_Message], answer: Callable[[_Message], dict[str, Any]]
-    ) -> Endpoint:
-        """Answers a message in a thread of the pool: it may wait."""
-
-        async def endpoint(request: Request) -> Response:
-            return Answer(await run_in_threadpool(answer, await body_of(kind, request)))
-
-        return endpoint
 
     def _authorize(self, request: Request) -> None:
         # Not of `request.url`, which the header Host has a part in.

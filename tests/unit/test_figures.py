@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.figures import Figure, log_figures, read_figures, table
+from benchmarks.figures import PARTS_RESULTS, Figure, command_line, log_figures, read_figures, table
 
 
 def figure(**changes: object) -> Figure:
@@ -39,6 +39,14 @@ def test_details_stand_below_the_table() -> None:
     for part in table([figure(), figure(what="lost", details=["checkpoint 4: why"])], []):
         console.print(part)
     assert "checkpoint 4: why" in console.export_text()
+
+
+@pytest.mark.parametrize("where", [["--results", "/a/b"], ["--results=/a/b"], []])
+def test_a_logged_command_says_how_to_measure_and_not_where_it_was_logged(where: list[str]) -> None:
+    """A path of one machine is nobody else's."""
+    told = command_line(["messages", *where, "--repeat", "5"])
+    assert told == "python -m benchmarks messages --repeat 5"
+    assert not any("--results" in each.command for each in read_figures(PARTS_RESULTS))
 
 
 def test_of_logged_figures_the_newest_run_of_each_part_and_engine_is_read(tmp_path: Path) -> None:

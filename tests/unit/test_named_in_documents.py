@@ -144,7 +144,10 @@ def test_a_page_names_each_argument_of_what_it_describes(function: Callable[...,
 def test_the_page_on_monitoring_names_each_path_of_the_service() -> None:
     """People's in its table, and those of tasks beside it: a firewall's rules are made of them."""
     server = (ROOT / "runtime" / "service" / "server.py").read_text("utf-8")
-    served = {path.partition("/{")[0] for path in re.findall(r"\(\"(/[^\"]+)\", self", server)}
+    served = {
+        path.partition("/{")[0]
+        for path in re.findall(r"\(\"(/[^\"]+)\", (?:self|answering)", server)
+    }
     assert len(served) > 5
     told = set(
         re.findall(r"`(?:GET |POST )?(/[\w/]+)`", (DOCS / "monitoring.md").read_text("utf-8"))

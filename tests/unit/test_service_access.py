@@ -59,7 +59,8 @@ def test_who_has_no_token_is_answered_before_the_body(service: CoordinatorServic
     ids=["target", "value", "names"],
 )
 def test_a_head_without_end_is_hung_up_on(service: CoordinatorService, start: bytes) -> None:
-    """Else anybody could fill the driver's memory, token or not."""
+    """Else anybody could fill the driver's memory, token or not. Who still sends may find the
+    connection reset in place of an answer; who is kept waiting runs into the time-out."""
     more = b"a: b\r\n" * 20_000 if start.endswith(b"1.1\r\n") else b"a" * 120_000
     with connected(service) as connection, contextlib.suppress(ConnectionError):
         connection.sendall(start + more)
