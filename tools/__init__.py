@@ -1,0 +1,1 @@
+"""Programs for those who work on Sluice; nothing of the product imports them."""
