@@ -123,7 +123,7 @@ def test_a_minute_of_which_nothing_was_seen_holds_nothing() -> None:
 
 
 def test_figures_of_parts_stand_with_their_goals_date_and_own_command() -> None:
-    def figure(what: str, **changes: float | None) -> Measured:
+    def figure(what: str, most: float | None = None) -> Measured:
         return Measured(
             run="r",
             part="region-kills",
@@ -131,7 +131,7 @@ def test_figures_of_parts_stand_with_their_goals_date_and_own_command() -> None:
             command="python -m benchmarks region-kills --engine continuous --seconds 5",
             at="2026-01-02 03:04",
             load_before=7.5,
-            figure=Figure(what=what, runs=[2.5], unit="s", goal="<= 3", **changes),  # type: ignore[arg-type]
+            figure=Figure(what=what, runs=[2.5], unit="s", goal="<= 3", most=most),
         )
 
     lines = goals.judged([], [figure("back", most=3.0), figure("waits")])
