@@ -28,7 +28,7 @@ PARALLEL = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb
 # Tests start Python processes all the time: none shall compile the checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts bench-check clean
+.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts bench-check prose clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -167,6 +167,10 @@ bench-quick: setup ## as bench with small runs, once each, printed only; a first
 
 bench-parts: setup ## our own throughput, latency, recovery and regions, as a table
 	@$(BIN)/python -m benchmarks
+
+PROSE ?=
+prose: setup ## sentences that need a second reading, against the limits; PROSE="--show docs" lists them
+	@$(BIN)/python -m tools.prose $(PROSE)
 
 bench-check: setup ## tests of the benchmarks' own code; seconds
 	@$(PYTEST) -q benchmarks/tests

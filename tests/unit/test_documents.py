@@ -138,7 +138,7 @@ def table_of(names: Collection[str]) -> Table:
 
 
 def arguments_of(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
-    """What it may be given, by name."""
+    """The parameters of a function or a class, by name."""
     parameters = inspect.signature(function).parameters
     return {name: each for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD}
 
@@ -184,7 +184,7 @@ def examples(page: Path) -> Iterator[ast.Module]:
 
 
 def imported(tree: ast.AST) -> dict[str, Any]:
-    """What an example imports from the product, by name."""
+    """The names that an example imports from the product, with their objects."""
     return {
         name.asname or name.name: getattr(importlib.import_module(node.module), name.name)
         for node in ast.walk(tree)
