@@ -14,18 +14,17 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from connectors import hdfs, kafka
-from connectors.hdfs import HdfsSink, PartitionCommit
-from connectors.kafka.options import SOURCE_OPTIONS
-from runtime import job
-from runtime.job import Job
-from runtime.rate_limit import PidRateLimit
-from runtime.service.metrics import CheckpointMetrics, RegionMetrics
+import sluice
+from sluice import HdfsSink, Job, PartitionCommit, PidRateLimit
+from sluice.connectors.kafka.source.source_options import SOURCE_OPTIONS
+from sluice.runtime.service.metrics import CheckpointMetrics, RegionMetrics
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("connectors", "runtime", "sluice")
-TREES = (*PRODUCT, "benchmarks", "docker", "docs", "examples", "tests", "tools")
-PUBLIC = {name: getattr(each, name) for each in (hdfs, kafka, job) for name in each.__all__}
+CODE = ("connectors", "examples", "runtime")
+TREES = (*CODE, "benchmarks", "docker", "docs", "tests", "tools")
+PUBLIC = {
+    name: getattr(sluice, each) for each in sluice.__all__ for name in (each, f"sluice.{each}")
+}
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = sorted(
     {*ROOT.glob("*.md"), *(page for tree in TREES for page in (ROOT / tree).rglob("*.md"))}
@@ -41,6 +40,8 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _PAGE_NAME = re.compile(r"docs/[\w/-]+\.md")
 _TABLE = re.compile(r"^\|.*\n\|[ |:-]+\n((?:\|.*\n?)*)", re.MULTILINE)
 _PYTHON = re.compile(r"^ *```python\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+_OURS = re.compile(r"(connectors|runtime|sluice)\b")
+_PUBLIC = re.compile(r"sluice(\.(?!connectors|runtime)\w+)?$")
 
 
 def of(page: Path) -> str:
@@ -88,7 +89,7 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 def test_every_page_that_the_code_names_exists() -> None:
     """Error messages send users to these pages."""
-    modules = [path for tree in (*PRODUCT, "examples") for path in (ROOT / tree).rglob("*.py")]
+    modules = [path for tree in CODE for path in (ROOT / tree).rglob("*.py")]
     named = {name for path in modules for name in _PAGE_NAME.findall(path.read_text("utf-8"))}
     assert named
     assert sorted(name for name in named if not (ROOT / name).is_file()) == []
@@ -188,8 +189,7 @@ def imported(tree: ast.AST) -> dict[str, Any]:
     return {
         name.asname or name.name: getattr(importlib.import_module(node.module), name.name)
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module
-        if node.module.split(".")[0] in PRODUCT
+        if isinstance(node, ast.ImportFrom) and node.module and _OURS.match(node.module)
         for name in node.names
     }
 
@@ -198,7 +198,7 @@ def wrong_arguments(tree: ast.AST, names: Mapping[str, Any]) -> Iterator[str]:
     """Calls of these names with arguments that they do not take."""
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         called = names.get(ast.unparse(call.func))
-        if callable(called) and called.__module__.split(".")[0] in PRODUCT:
+        if callable(called) and called.__module__.split(".")[0] == "sluice":
             given = {keyword.arg for keyword in call.keywords if keyword.arg}
             if not given <= arguments_of(called).keys():
                 yield ast.unparse(call)
@@ -213,8 +213,19 @@ def test_an_example_imports_names_and_gives_arguments_that_exist(page: Path) -> 
         assert list(wrong_arguments(tree, names)) == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=of)
+def test_an_example_imports_the_public_interface_only(page: Path) -> None:
+    """`sluice`, or a module directly below it."""
+    for tree in examples(page):
+        modules = re.findall(r"^ *(?:from|import) ([\w.]+)", ast.unparse(tree), re.MULTILINE)
+        assert [each for each in modules if _OURS.match(each) and not _PUBLIC.match(each)] == []
+
+
 def test_a_wrong_import_and_a_wrong_argument_are_found() -> None:
-    tree = ast.parse("from connectors.kafka import KafkaSink as Sink\nSink(topics=1)\nJob(name=1)")
+    code = "from sluice import KafkaSink as Sink\nSink(topics=1)\nsluice.install(s, host=1)"
+    tree = ast.parse(code)
     assert list(wrong_arguments(tree, {**PUBLIC, **imported(tree)})) == ["Sink(topics=1)"]
     with pytest.raises(AttributeError):
-        imported(ast.parse("from connectors.kafka import Sink"))
+        imported(ast.parse("from sluice import Sink"))
+    assert not _PUBLIC.match("sluice.runtime.job")
+    assert not _PUBLIC.match("sluice.connectors")

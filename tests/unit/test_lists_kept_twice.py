@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from connectors.hdfs.drop_in import FileDropIn
-from connectors.kafka import KafkaSink
-from connectors.kafka.codecs import CODECS, prevailing
-from connectors.kafka.options import SourceOptions
-from connectors.kafka.writer import Guarantee
-from runtime.checkpoint.failpoints import FAILPOINTS
-from runtime.checkpoint.store import STORE_FAILPOINTS
+from sluice import KafkaSink
+from sluice.connectors.hdfs.file_drop_in import FileDropIn
+from sluice.connectors.kafka.sink.writer.kafka_writer import Guarantee
+from sluice.connectors.kafka.source.enumerator.topic_compression import CODECS, prevailing
+from sluice.connectors.kafka.source.source_options import SourceOptions
+from sluice.runtime.checkpoint.checkpoint_store import STORE_FAILPOINTS
+from sluice.runtime.coordinator.policy.commit_failpoints import FAILPOINTS
 
 ROOT = Path(__file__).parents[2]
 _KAFKA = {"kafka.bootstrap.servers": "h:1", "subscribe": "orders"}
