@@ -1,1 +1,1 @@
-"""Programs for those who work on Sluice; nothing of the product imports them."""
+"""Programs for work on the project itself; the product does not import them."""

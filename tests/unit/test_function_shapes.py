@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
-TREES = ("runtime", "connectors", "benchmarks", "examples")
+TREES = ("runtime", "connectors", "benchmarks", "examples", "tools")
 MOST_LINES = 600
 MOST_FUNCTION_LINES = 60
 MOST_LEVELS = 3

@@ -1,17 +1,16 @@
-"""The benchmark's table says what was reached, and does not flatter."""
+"""Figures of the benchmark: the median decides about a goal, and the log is read back."""
 
-import io
 from pathlib import Path
+from typing import Any
 
 import pytest
-from rich.console import Console
 
-from benchmarks.figures import PARTS_RESULTS, Figure, command_line, log_figures, read_figures, table
+from benchmarks.figures import PARTS_RESULTS, Figure, command_line, log_figures, read_figures
 
 
 def figure(**changes: object) -> Figure:
-    given = {"what": "rate", "runs": [3.0, 1.0, 2.0], "unit": "records/s", **changes}
-    return Figure(**given)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"what": "rate", "runs": [3.0, 1.0, 2.0], "unit": "records/s"}
+    return Figure(**{**given, **changes})
 
 
 @pytest.mark.parametrize(
@@ -23,22 +22,6 @@ def test_a_goal_is_judged_by_the_median(
 ) -> None:
     assert figure().median == 2.0
     assert figure(least=least, most=most).is_reached is reached
-
-
-def test_the_table_shows_every_run_and_the_machine() -> None:
-    console = Console(width=200, record=True, file=io.StringIO())
-    for part in table([figure(least=9.0, goal=">= 9")], [("cores", "2")]):
-        console.print(part)
-    text = console.export_text()
-    for shown in ("rate", "2 records/s", "3 1 2", ">= 9", "missed", "cores"):
-        assert shown in text
-
-
-def test_details_stand_below_the_table() -> None:
-    console = Console(width=200, record=True, file=io.StringIO())
-    for part in table([figure(), figure(what="lost", details=["checkpoint 4: why"])], []):
-        console.print(part)
-    assert "checkpoint 4: why" in console.export_text()
 
 
 @pytest.mark.parametrize("where", [["--results", "/a/b"], ["--results=/a/b"], []])

@@ -1,13 +1,11 @@
-"""Whose processor time it was, and how it is shown."""
+"""The profile assigns processor time to the right process and thread."""
 
 import pytest
 
 from benchmarks.transform_profile import (
-    Run,
     part_of_process,
     part_of_thread,
     spent_between,
-    table,
 )
 
 
@@ -43,21 +41,3 @@ def test_what_has_ended_meanwhile_takes_no_time_back() -> None:
     }
     after = {("JVM", 1): 14.0, ("JVM: others", 12): 2.0, ("JVM: tasks", 13): 2.0}
     assert spent_between(before, after) == {"JVM: tasks": 2.0, "JVM: others": 2.0}
-
-
-def test_the_table_has_medians_side_by_side_and_every_sum() -> None:
-    runs = [
-        Run(
-            load="idle",
-            tree=tree,
-            parts={"JVM: tasks": spent, "broker": 1.0, "all": spent},
-            epochs=3,
-            epoch_s=0.5,
-        )
-        for tree, spends in (("this", (1.0, 3.0, 2.0)), ("that", (7.0, 9.0, 8.0)))
-        for spent in spends
-    ]
-    shown = table(runs)
-    assert "| JVM: tasks | 2.00 | 8.00 |" in shown
-    assert "| all | **2.00** (1.00 3.00 2.00) | **8.00** (7.00 9.00 8.00) |" in shown
-    assert "backlog" not in shown
