@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import StreamError
+from sluice.runtime.errors import StreamError
 
 __all__ = ["FailureReport", "kind_of"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError
 from tests.mutants.catalog import ALL_MUTANTS
 from tests.mutants.failure_report import kind_of
 from tests.mutants.model import CRITICAL_RULES, OTHER_RULES, Edit, Mutant, chosen
@@ -117,7 +117,7 @@ class TestEdits:
             mutated(source, [THREE])
 
     def test_a_module_that_is_imported_already_cannot_be_mutated(self) -> None:
-        edit = Edit(function="runtime.errors:StreamError", old="pass", new="")
+        edit = Edit(function="sluice.runtime.errors:StreamError", old="pass", new="")
         with pytest.raises(RuntimeError, match=r"runtime\.errors"):
             mutate_imports([edit])
 

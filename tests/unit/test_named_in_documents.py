@@ -14,22 +14,21 @@ from typing import Any
 import pytest
 import typer
 
-from connectors.hdfs import HdfsSink, PartitionCommit, Roll
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.serde import AvroDeserializer, JsonDeserializer
-from runtime.checkpoint.balance import LoadBalancer
-from runtime.checkpoint.core import CheckpointStatus, JobStatus, RegionStatusView
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.cli import ENTRY_POINT_GROUP, build_app
-from runtime.failover.restart_strategies import (
+from sluice import HdfsSink, KafkaSink, KafkaSource, PartitionCommit, Roll
+from sluice.connectors.kafka.records.serde.avro_records import AvroDeserializer
+from sluice.connectors.kafka.records.serde.json_records import JsonDeserializer
+from sluice.runtime.cli import ENTRY_POINT_GROUP, build_app
+from sluice.runtime.coordinator.core.core import CheckpointStatus, JobStatus, RegionStatusView
+from sluice.runtime.coordinator.policy.balance import LoadBalancer
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.failover.restart_strategies import (
     ExponentialDelayRestart,
     FailureRateRestart,
     FixedDelayRestart,
 )
-from runtime.job import Job
-from runtime.on_error import DeadLetters, Skip
-from runtime.rate_limit import PidRateLimit
-from tests.mutants.catalog import ALL_MUTANTS
+from sluice.runtime.job.job import Job
+from sluice.runtime.model.on_error import DeadLetters, Skip
+from sluice.runtime.model.rate_limit import PidRateLimit
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -165,23 +164,6 @@ def test_the_page_on_monitoring_names_each_field_of_the_status() -> None:
     assert told == {each.name for each in fields(JobStatus)}
     assert {each.name for each in fields(CheckpointStatus)} == set(names_in(pending[1]))
     assert {each.name for each in fields(RegionStatusView)} <= set(names_in(regions[1]))
-
-
-def test_mutated_modules_that_need_no_full_coverage_are_named() -> None:
-    """And counted: the page on reliability says of which modules less is asked than mutants do."""
-    make = (ROOT / "Makefile").read_text("utf-8")
-    asked = ",".join(re.findall(r"^PROTOCOL := (?:\$\(PROTOCOL\),)?(.*)$", make, re.MULTILINE))
-    modules = {edit.module for mutant in ALL_MUTANTS for edit in mutant.edits}
-    mutated = {f"{module.replace('.', '/')}.py" for module in modules}
-    others = {
-        path for path in mutated if not any(Path(path).match(each) for each in asked.split(","))
-    }
-    text = (DOCS / "reliability.md").read_text("utf-8")
-    said = re.search(r"break rules in (\d+) modules besides(.*?)\n\n", text, re.DOTALL)
-    assert said is not None
-    named = set(names_in(said[2]))
-    assert {path for path in others if not any(path.endswith(each) for each in named)} == set()
-    assert int(said[1]) == len(others)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -14,7 +14,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.succession:is_settled",
+                function="sluice.runtime.checkpoint.succession:is_settled",
                 old="""
                 record = store.read(checkpoint_id)
                 return record is None or record.verdict is not Verdict.DECIDED
@@ -30,7 +30,7 @@ MUTANTS = (
         catchers=("tests/unit/test_retention.py::test_newest_decisions_and_checkpoint_0_are_kept",),
         edits=(
             Edit(
-                function="runtime.checkpoint.retention:indispensable",
+                function="sluice.runtime.checkpoint.retention:indispensable",
                 old="needed = set(seals(ordered) | unfinished(ordered))",
                 new="needed = set(unfinished(ordered))",
             ),
@@ -45,7 +45,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.retention:facts_of",
+                function="sluice.runtime.checkpoint.retention:facts_of",
                 old="is_seal=record.asked_by == SEAL or record.checkpoint_id == 0,",
                 new="is_seal=record.checkpoint_id == 0,",
             ),
@@ -60,7 +60,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.known_places:KnownPlaces.ids",
+                function="sluice.runtime.checkpoint.checkpoint_slots:KnownPlaces.ids",
                 old="""
                 highest, listed = max(listed, default=-1), self.listed()
                 if max(listed, default=-1) <= highest:
@@ -77,7 +77,7 @@ MUTANTS = (
         catchers=("tests/contract/test_checkpoint_store.py::test_one_of_many_publishers_wins",),
         edits=(
             Edit(
-                function="runtime.storage.local_fs:LocalFileSystem.place",
+                function="sluice.runtime.storage.local_fs:LocalFileSystem.place",
                 old="target.hardlink_to(source)",
                 new="source.rename(target)",
             ),
@@ -90,7 +90,7 @@ MUTANTS = (
         catchers=("tests/unit/test_local_files.py",),
         edits=(
             Edit(
-                function="runtime.storage.local_fs:LocalFileSystem.write_temporary",
+                function="sluice.runtime.storage.local_fs:LocalFileSystem.write_temporary",
                 old="""
                 file.flush()
                 os.fsync(file.fileno())
@@ -106,7 +106,7 @@ MUTANTS = (
         catchers=("tests/unit/test_publish_answers.py",),
         edits=(
             Edit(
-                function="runtime.checkpoint.placing:Placing.run",
+                function="sluice.runtime.checkpoint.slot_publishing:Placing.run",
                 old="""
                 found = self._standing()
                 if found is None:
@@ -123,7 +123,7 @@ MUTANTS = (
         catchers=("tests/unit/test_publish_answers.py",),
         edits=(
             Edit(
-                function="runtime.checkpoint.store:CheckpointStore._publish_repair",
+                function="sluice.runtime.checkpoint.checkpoint_store:CheckpointStore._publish_repair",
                 old="if repair.leader_session_id == session and repair.replaced == wanted:",
                 new="if repair.leader_session_id == session:",
             ),
@@ -138,7 +138,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.store:CheckpointStore._publish_repair",
+                function="sluice.runtime.checkpoint.checkpoint_store:CheckpointStore._publish_repair",
                 old='self.fs.make_durable(_path(checkpoint_id, f"_repair-{repair.number}"))',
                 new="",
             ),
@@ -153,7 +153,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.store:CheckpointStore.effective_committables",
+                function="sluice.runtime.checkpoint.checkpoint_store:CheckpointStore.effective_committables",
                 old="replaced = dict(repair.replaced)",
                 new="replaced: dict[bytes, StateEntry] = {}",
             ),
@@ -168,7 +168,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.store:CheckpointStore.publish_repair",
+                function="sluice.runtime.checkpoint.checkpoint_store:CheckpointStore.publish_repair",
                 old="return outcome if holds_decision else PublishOutcome.TAKEN",
                 new="return outcome",
             ),

@@ -14,7 +14,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.continuous.native_commits:NativeCommits.answered",
+                function="sluice.runtime.continuous.native_commits:NativeCommits.answered",
                 old="life.committed |= {e for e in told if e.operator_id in epoch.operators}",
                 new="life.committed |= set(told)",
             ),
@@ -29,7 +29,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.continuous.loop:TaskLoop._end",
+                function="sluice.runtime.continuous.task_loop:TaskLoop._end",
                 old='failpoint("after-epoch-begun")',
                 new="""
                 self._epoch = epoch
@@ -45,7 +45,7 @@ MUTANTS = (
         catchers=("tests/unit/test_engines.py::test_rule_18_no_region_waits_for_a_core_for_ever",),
         edits=(
             Edit(
-                function="runtime.spark.engines:_require",
+                function="sluice.runtime.spark.run.engine_choice:_require",
                 old="if needed > slots:",
                 new="if slots < 1:",
             ),
@@ -58,7 +58,7 @@ MUTANTS = (
         catchers=("tests/unit/test_continuous_sink.py",),
         edits=(
             Edit(
-                function="runtime.continuous.sink:ContinuousSink.renew",
+                function="sluice.runtime.continuous.continuous_sink:ContinuousSink.renew",
                 old="self._sink.renew()",
                 new="return",
             ),

@@ -12,7 +12,7 @@ MUTANTS = (
         catchers=("tests/unit/test_kept_states.py",),
         edits=(
             Edit(
-                function="runtime.checkpoint.core:CoordinatorCore.sweep_view",
+                function="sluice.runtime.coordinator.core.core:CoordinatorCore.sweep_view",
                 old="and batch.generation == r.generation",
                 new="",
             ),
@@ -27,7 +27,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.settling:commit_reported",
+                function="sluice.runtime.coordinator.core.post_commit:commit_reported",
                 old="entry for entry, report in answers if report.outcome is not CommitOutcome.COMMITTED",
                 new="entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED",
             ),
@@ -42,7 +42,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.settling:published",
+                function="sluice.runtime.coordinator.core.post_commit:published",
                 old="checkpoint.remaining = committables_of(checkpoint.regions)",
                 new="checkpoint.remaining = committables_of(checkpoint.regions)[1:]",
             ),
@@ -57,7 +57,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.steps:Hands._commit",
+                function="sluice.runtime.coordinator.shell.io_executor:Hands._commit",
                 old="""
                 if any(report.outcome in _FINAL for report in reports):
                     reports = self._unless_taken_over(action.checkpoint_id, reports)
@@ -75,7 +75,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.settling:_drive_one",
+                function="sluice.runtime.coordinator.core.post_commit:_drive_one",
                 old="is_next_place = checkpoint.checkpoint_id == book.last_place + 1",
                 new="is_next_place = True",
             ),
@@ -88,7 +88,7 @@ MUTANTS = (
         catchers=("tests/unit/test_decision_places.py::test_a_taken_place_stops_everything",),
         edits=(
             Edit(
-                function="runtime.checkpoint.settling:published",
+                function="sluice.runtime.coordinator.core.post_commit:published",
                 old="""
                 if event.outcome is PublishOutcome.TAKEN or is_late:
                     book.move(checkpoint, Event.PLACE_TAKEN, now_s)
@@ -108,7 +108,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.steps:Hands._unless_followed",
+                function="sluice.runtime.coordinator.shell.io_executor:Hands._unless_followed",
                 old="return PublishOutcome.TAKEN if self._is_taken_over() else outcome",
                 new="return outcome",
             ),
@@ -123,7 +123,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.settling:_start_deciding",
+                function="sluice.runtime.coordinator.core.post_commit:_start_deciding",
                 old="_publish(book, checkpoint, Verdict.DECIDED)",
                 new="""
                 checkpoint.remaining = committables_of(checkpoint.regions)
@@ -150,7 +150,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.settling:published",
+                function="sluice.runtime.coordinator.core.post_commit:published",
                 old="""
                 if event.outcome is PublishOutcome.UNKNOWN:
                     retry(book, checkpoint, now_s)
@@ -169,7 +169,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.regions:_is_set_back",
+                function="sluice.runtime.coordinator.region.region_state:_is_set_back",
                 old="if split.set_back_from is None or split.set_back_from < decided.end_offset:",
                 new="if split.set_back_from is None:",
             ),
@@ -184,7 +184,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.assignment:_require_whole",
+                function="sluice.runtime.coordinator.policy.assignment:_require_whole",
                 old="if not is_once or assigned != standing.keys() or names != assignment.regions.keys():",
                 new="if assigned != standing.keys() or names != assignment.regions.keys():",
             ),
@@ -199,7 +199,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.plan:RegionPlan.can_repair",
+                function="sluice.runtime.coordinator.policy.checkpoint_plan:RegionPlan.can_repair",
                 old="return self.chained and self.deterministic",
                 new="return self.chained",
             ),
@@ -214,7 +214,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.lost_slices:_has_open_rest",
+                function="sluice.runtime.coordinator.core.lost_transactions:_has_open_rest",
                 old="return any(report.outcome is CommitOutcome.PENDING for report in event.reports)",
                 new="return False",
             ),
@@ -229,7 +229,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.repairs:Repairs._write",
+                function="sluice.runtime.coordinator.committing.repairs:Repairs._write",
                 old="self._require_readable(action.checkpoint_id, repairer.ranges(lost))",
                 new="pass",
             ),
@@ -244,7 +244,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.settling:_start_deciding",
+                function="sluice.runtime.coordinator.core.post_commit:_start_deciding",
                 old="if checkpoint.must_sweep or unswept:",
                 new="if checkpoint.must_sweep:",
             ),
@@ -259,7 +259,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.lost_slices:_abort_later",
+                function="sluice.runtime.coordinator.core.lost_transactions:_abort_later",
                 old="if book.regions[name].plan.follows:",
                 new="if book.is_over:",
             ),
@@ -274,7 +274,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.ledger:decided",
+                function="sluice.runtime.coordinator.committing.commit_ledger:decided",
                 old="if epoch.checkpoint_id <= checkpoint_id and epoch.region not in regions",
                 new="if epoch.checkpoint_id <= checkpoint_id",
             ),
@@ -289,7 +289,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.steps:Hands._publish",
+                function="sluice.runtime.coordinator.shell.io_executor:Hands._publish",
                 old="self._before_decision()",
                 new="",
             ),
@@ -302,7 +302,7 @@ MUTANTS = (
         catchers=("tests/unit/test_decision_places.py",),
         edits=(
             Edit(
-                function="runtime.checkpoint.book:Book.begin",
+                function="sluice.runtime.coordinator.core.coordinator_state:Book.begin",
                 old="checkpoint.decide_by(region.decide_by_s, region.attended_by_s)",
                 new="",
             ),
@@ -317,7 +317,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.moments:earliest",
+                function="sluice.runtime.model.timestamps:earliest",
                 old="return min((each for each in moments if each is not None), default=None)",
                 new="return max((each for each in moments if each is not None), default=None)",
             ),
@@ -332,7 +332,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.steps:publish_record",
+                function="sluice.runtime.coordinator.committing.commit_steps:publish_record",
                 old="return PublishOutcome.DECIDED if is_decided else PublishOutcome.TAKEN",
                 new="return PublishOutcome.OURS if is_decided else PublishOutcome.TAKEN",
             ),
@@ -347,7 +347,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.routes:ActionRoutes._last_looks",
+                function="sluice.runtime.coordinator.shell.action_dispatcher:ActionRoutes._last_looks",
                 old='return [("orphans", self._is_swept), *visible]',
                 new="return visible",
             ),
@@ -360,7 +360,7 @@ MUTANTS = (
         catchers=("tests/unit/test_remote_steps.py",),
         edits=(
             Edit(
-                function="runtime.checkpoint.steps:Hands._retire",
+                function="sluice.runtime.coordinator.shell.io_executor:Hands._retire",
                 old="""
                 if self._is_taken_over():
                     return
@@ -378,7 +378,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.steps:Hands._publish",
+                function="sluice.runtime.coordinator.shell.io_executor:Hands._publish",
                 old="""
                     self._kept.note(record)
                 outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)

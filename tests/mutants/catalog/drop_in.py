@@ -14,7 +14,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.drop_in_writer:DropInStreamWriter.write",
+                function="sluice.runtime.spark.drop_in.drop_in_writer:DropInStreamWriter.write",
                 old="""
                 if coordinator.is_decided(batch):
                     for _ in iterator:
@@ -34,7 +34,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.drop_in:DropInQueries._abort",
+                function="sluice.runtime.spark.drop_in.drop_in_queries:DropInQueries._abort",
                 old="""
                 if run.coordinator.is_decided(batch):
                     return
@@ -52,7 +52,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.drop_in:DropInQueries._begin",
+                function="sluice.runtime.spark.drop_in.drop_in_queries:DropInQueries._begin",
                 old="if run is None or run.active.run_id != active.run_id:",
                 new="if run is None or run.active.is_active():",
             ),
@@ -67,7 +67,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.drop_in:DropInQueries._begin",
+                function="sluice.runtime.spark.drop_in.drop_in_queries:DropInQueries._begin",
                 old="""
                 if run is not None:
                     run.stop()
@@ -85,7 +85,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.drop_in_writer:DropInStreamWriter._is_of_another_run",
+                function="sluice.runtime.spark.drop_in.drop_in_writer:DropInStreamWriter._is_of_another_run",
                 old="return any((each.run_id, each.generation) != present for each in _written(messages))",
                 new="return any((each.run_id, each.generation) > present for each in _written(messages))",
             ),
@@ -98,7 +98,7 @@ MUTANTS = (
         catchers=("tests/unit/test_drop_in_queries.py::test_rule_14_the_sink_says_what_it_needs",),
         edits=(
             Edit(
-                function="runtime.spark.drop_in_writer:DropInStreamWriter.__init__",
+                function="sluice.runtime.spark.drop_in.drop_in_writer:DropInStreamWriter.__init__",
                 old='location = options.get("checkpointLocation")',
                 new='location = options.get("checkpointLocation", ".")',
             ),
@@ -113,7 +113,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.drop_in_writer:_write_all",
+                function="sluice.runtime.spark.drop_in.drop_in_writer:_write_all",
                 old="writer.abort()",
                 new="",
             ),

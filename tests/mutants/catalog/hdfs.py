@@ -12,7 +12,7 @@ MUTANTS = (
         catchers=("tests/unit/test_staged_files.py::TestOrphans",),
         edits=(
             Edit(
-                function="connectors.hdfs.sweep:orphans",
+                function="sluice.connectors.hdfs.committing.file_sweep:orphans",
                 old="protected |= decode_held_files(entry).stagings",
                 new="decode_held_files(entry)",
             ),
@@ -27,7 +27,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.hdfs.frame_writer:FileFrameWriter.write",
+                function="sluice.connectors.hdfs.writing.frame_writer:FileFrameWriter.write",
                 old="return StagedFrame(",
                 new="""
                 for file in found.files:
@@ -46,7 +46,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.hdfs.publishing:next_step",
+                function="sluice.connectors.hdfs.committing.file_committer:next_step",
                 old="if found != {length_bytes}:",
                 new="if found - {length_bytes}:",
             ),
@@ -61,7 +61,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.hdfs.publishing:next_step",
+                function="sluice.connectors.hdfs.committing.file_committer:next_step",
                 old="if found != {length_bytes}:",
                 new="if not found:",
             ),
@@ -76,7 +76,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.hdfs.committer:_publish_one",
+                function="sluice.connectors.hdfs.committing.file_committer:_publish_one",
                 old="""
                 if fs.move(staged, final):
                     return _DONE
@@ -95,7 +95,7 @@ MUTANTS = (
         catchers=("tests/unit/test_staged_files.py::TestNames",),
         edits=(
             Edit(
-                function="connectors.hdfs.staging:StagingAttempt.draw",
+                function="sluice.connectors.hdfs.staging.staged_names:StagingAttempt.draw",
                 old="return cls(batch=batch, attempt=uuid.uuid4().hex)",
                 new="return cls(batch=batch, attempt=uuid.UUID(int=0).hex)",
             ),
@@ -110,7 +110,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.hdfs.coordination:FileSinkCoordinator.claim",
+                function="sluice.connectors.hdfs.committing.file_sink_coordinator:FileSinkCoordinator.claim",
                 old="claim.take()",
                 new="",
             ),

@@ -14,7 +14,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.verdicts:judge",
+                function="sluice.connectors.kafka.sink.committer.commit_outcomes:judge",
                 old="open=is_ongoing and step is EpochStep.SAME,",
                 new="open=is_ongoing,",
             ),
@@ -27,7 +27,7 @@ MUTANTS = (
         catchers=("tests/unit/test_sweep.py::test_rule_4_the_present_generation_is_left_alone",),
         edits=(
             Edit(
-                function="connectors.kafka.sweep:_is_orphan",
+                function="sluice.connectors.kafka.sink.committer.transaction_sweep:_is_orphan",
                 old="return name.generation == view.generations.get(name.region) and identity in declared",
                 new="return name.generation == view.generations.get(name.region)",
             ),
@@ -42,7 +42,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.sweep:_is_orphan",
+                function="sluice.connectors.kafka.sink.committer.transaction_sweep:_is_orphan",
                 old="if name is None or name.prefix != prefix or name.job_uid != view.job_uid:",
                 new="if name is None or name.prefix != prefix:",
             ),
@@ -55,7 +55,7 @@ MUTANTS = (
         catchers=("tests/unit/test_sweep.py::test_rule_4_a_decided_transaction_is_never_touched",),
         edits=(
             Edit(
-                function="connectors.kafka.sweep:orphans",
+                function="sluice.connectors.kafka.sink.committer.transaction_sweep:orphans",
                 old="and one.transactional_id not in protected",
                 new="",
             ),
@@ -70,7 +70,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.committer:KafkaCommitter.abort_transactions",
+                function="sluice.connectors.kafka.sink.committer.kafka_committer:KafkaCommitter.abort_transactions",
                 old="verdict_first=True,",
                 new="verdict_first=False,",
             ),
@@ -85,7 +85,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.committer:KafkaCommitter.commit",
+                function="sluice.connectors.kafka.sink.committer.kafka_committer:KafkaCommitter.commit",
                 old="verdict_first=after_crash,",
                 new="verdict_first=False,",
             ),
@@ -100,7 +100,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.committer:KafkaCommitter._end",
+                function="sluice.connectors.kafka.sink.committer.kafka_committer:KafkaCommitter._end",
                 old="if answer.outcome is EndOutcome.DONE:",
                 new="if answer.outcome is not EndOutcome.UNKNOWN:",
             ),
@@ -115,7 +115,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.verdicts:judge",
+                function="sluice.connectors.kafka.sink.committer.commit_outcomes:judge",
                 old="outcome = TABLE.get((described.state, step), CommitOutcome.UNKNOWN)",
                 new="outcome = TABLE.get((described.state, step), CommitOutcome.ABORTED)",
             ),
@@ -128,7 +128,7 @@ MUTANTS = (
         catchers=("tests/unit/test_verdicts.py::test_rule_5_an_unknown_id_is_unknown",),
         edits=(
             Edit(
-                function="connectors.kafka.verdicts:judge",
+                function="sluice.connectors.kafka.sink.committer.commit_outcomes:judge",
                 old='outcome=CommitOutcome.UNKNOWN, detail="the coordinator does not know this id any more"',
                 new='outcome=CommitOutcome.ABORTED, detail="the coordinator does not know this id any more"',
             ),
@@ -143,7 +143,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.verdicts:",
+                function="sluice.connectors.kafka.sink.committer.commit_outcomes:",
                 old="(_State.COMPLETE_COMMIT, _Step.SAME): CommitOutcome.COMMITTED,",
                 new="(_State.COMPLETE_COMMIT, _Step.SAME): CommitOutcome.ABORTED,",
             ),
@@ -158,7 +158,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.committer:KafkaCommitter.abort_transactions",
+                function="sluice.connectors.kafka.sink.committer.kafka_committer:KafkaCommitter.abort_transactions",
                 old="commit=False,",
                 new="commit=True,",
             ),
@@ -173,7 +173,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.committer:KafkaCommitter.abort_transactions",
+                function="sluice.connectors.kafka.sink.committer.kafka_committer:KafkaCommitter.abort_transactions",
                 old="""
                 return self._finish(
                     transactions,
@@ -207,7 +207,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.sweep:Sweeper.sweep",
+                function="sluice.connectors.kafka.sink.committer.transaction_sweep:Sweeper.sweep",
                 old="missing = (*listing.missing, *untold)",
                 new="missing = listing.missing if untold else listing.missing",
             ),

@@ -14,7 +14,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.slots:_is_over",
+                function="sluice.connectors.kafka.sink.producers.producer_slots:_is_over",
                 old="return slot.checkpoint_id <= scope.committed_through and slot.batch_id < scope.batch.batch_id",
                 new="return slot.batch_id < scope.batch.batch_id",
             ),
@@ -29,7 +29,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.slots:",
+                function="sluice.connectors.kafka.sink.producers.producer_slots:",
                 old="(SlotState.PREPARING, SlotEvent.UNANSWERED): SlotState.RETIRED,",
                 new="(SlotState.PREPARING, SlotEvent.UNANSWERED): SlotState.FREE,",
             ),
@@ -44,7 +44,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.producers:ProducerPool.__init__",
+                function="sluice.connectors.kafka.sink.producers.producer_pool:ProducerPool.__init__",
                 old="self._owner = draw_owner()",
                 new='self._owner = "owner"',
             ),
@@ -59,7 +59,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.producers:process_pools",
+                function="sluice.connectors.kafka.sink.producers.producer_pool:process_pools",
                 old="if os.getpid() != _pid:",
                 new="if os.getpid() < 0:",
             ),
@@ -74,7 +74,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.producers:ProducerPool.abort",
+                function="sluice.connectors.kafka.sink.producers.producer_pool:ProducerPool.abort",
                 old="self._return(lease, SlotEvent.ABORTED if acknowledged else SlotEvent.GIVEN_UP)",
                 new="self._return(lease, SlotEvent.ABORTED if acknowledged else SlotEvent.SPEND)",
             ),
@@ -87,7 +87,7 @@ MUTANTS = (
         catchers=("tests/unit/test_producer_slots.py",),
         edits=(
             Edit(
-                function="connectors.kafka.slots:_is_over",
+                function="sluice.connectors.kafka.sink.producers.producer_slots:_is_over",
                 old="""
                 if scope.committed_batch is not None:
                     return slot.batch_id <= scope.committed_batch
@@ -105,7 +105,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.producers:ProducerPool._is_open",
+                function="sluice.connectors.kafka.sink.producers.producer_pool:ProducerPool._is_open",
                 old="return kept is not None and kept.producer is lease.producer",
                 new="return kept is not None",
             ),

@@ -14,7 +14,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.transaction_wire:_end_request",
+                function="sluice.connectors.kafka.sink.committer.kafka_wire:_end_request",
                 old="max_version=5 if level >= 1 else 4,",
                 new="max_version=5,",
             ),
@@ -29,7 +29,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.transaction_status:may_arrive_late",
+                function="sluice.connectors.kafka.sink.producers.transaction_status:may_arrive_late",
                 old="return sent > 1 and given_up > 0",
                 new="return sent > 9 and given_up > 0",
             ),
@@ -44,7 +44,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.transaction_wire:TransactionWire._call",
+                function="sluice.connectors.kafka.sink.committer.kafka_wire:TransactionWire._call",
                 old="if client.refused is not None:",
                 new="if client.refused is not None and ask is None:",
             ),
@@ -59,7 +59,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.transaction_status:_unanswered",
+                function="sluice.connectors.kafka.sink.producers.transaction_status:_unanswered",
                 old='answered = broker["rx"] - broker["rxcorriderrs"]',
                 new='answered = broker["rx"]',
             ),
@@ -72,7 +72,7 @@ MUTANTS = (
         catchers=("tests/unit/test_given_up_requests.py",),
         edits=(
             Edit(
-                function="connectors.kafka.transaction_status:Additions.is_settled",
+                function="sluice.connectors.kafka.sink.producers.transaction_status:Additions.is_settled",
                 old="return self._added > 0 and not self._was_added and not self._is_under_way",
                 new="return self._added > 0 and not self._was_added",
             ),
@@ -87,7 +87,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.transaction_status:Additions.may_come_late",
+                function="sluice.connectors.kafka.sink.producers.transaction_status:Additions.may_come_late",
                 old="return self.is_unknown or (self._added > 0 and self._given_up > 0)",
                 new="return self.is_unknown or (self._added > 9 and self._given_up > 0)",
             ),
@@ -102,7 +102,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.transaction_wire:_end_request",
+                function="sluice.connectors.kafka.sink.committer.kafka_wire:_end_request",
                 old="return EndTxnRequest(",
                 new="""
                 if not commit:

@@ -14,7 +14,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.enumerator:KafkaSplitEnumerator.readable",
+                function="sluice.connectors.kafka.source.enumerator.enumerator:KafkaSplitEnumerator.readable",
                 old="self._shared.forget()",
                 new="",
             ),
@@ -29,7 +29,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka._spark_source:KafkaStreamReader.latestOffset",
+                function="sluice.connectors.kafka.kafka_drop_in_source:KafkaStreamReader.latestOffset",
                 old='if not once and not self._initial_given and start.get("run") == self._run:',
                 new='if once and not self._initial_given and start.get("run") == self._run:',
             ),
@@ -44,7 +44,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka._spark_source:KafkaStreamReader.prepareForTriggerAvailableNow",
+                function="sluice.connectors.kafka.kafka_drop_in_source:KafkaStreamReader.prepareForTriggerAvailableNow",
                 old="self._enumerator.fix_ends(timeout_s=_TIMEOUT_S)",
                 new="self._enumerator.latest()",
             ),
@@ -59,7 +59,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.losses:_log_end",
+                function="sluice.connectors.kafka.source.enumerator.lost_ranges:_log_end",
                 old="end, told = look.log_ends.get(key), look.latest[key].leader_epoch",
                 new="end, told = look.latest.get(key), look.latest[key].leader_epoch",
             ),
@@ -74,7 +74,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.losses:LossWatch.of_no_earlier_leader",
+                function="sluice.connectors.kafka.source.enumerator.lost_ranges:LossWatch.of_no_earlier_leader",
                 old="for key, fact in look.latest.items()",
                 new="for key, fact in (*look.latest.items(), *look.earliest.items())",
             ),
@@ -87,7 +87,7 @@ MUTANTS = (
         catchers=("tests/property/test_source_splits.py",),
         edits=(
             Edit(
-                function="connectors.kafka.ranges:RangeProgress.accept",
+                function="sluice.connectors.kafka.source.reader.ranges:RangeProgress.accept",
                 old="self._received[slots] = np.maximum(self._received[slots], offsets + 1)",
                 new="np.add.at(self._received, slots, 1)",
             ),

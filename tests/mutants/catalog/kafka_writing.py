@@ -14,7 +14,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.sending:RecordSender._check",
+                function="sluice.connectors.kafka.sink.writer.sender:RecordSender._check",
                 old="""
                 if self._stops_at_errors:
                     self._delivery.check()
@@ -22,7 +22,7 @@ MUTANTS = (
                 new="pass",
             ),
             Edit(
-                function="connectors.kafka.sending:flush",
+                function="sluice.connectors.kafka.sink.writer.sender:flush",
                 old="""
                 if stops_at_errors or not left:
                     delivery.check()
@@ -30,7 +30,7 @@ MUTANTS = (
                 new="",
             ),
             Edit(
-                function="connectors.kafka.writer:TransactionalWriter.pre_commit",
+                function="sluice.connectors.kafka.sink.writer.kafka_writer:TransactionalWriter.pre_commit",
                 old="self._delivery.check()",
                 new="",
             ),
@@ -45,7 +45,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.sending:flush",
+                function="sluice.connectors.kafka.sink.writer.sender:flush",
                 old="""
                 if not left:
                     return
@@ -68,7 +68,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.sending:RecordSender._refused",
+                function="sluice.connectors.kafka.sink.writer.sender:RecordSender._refused",
                 old="""
                 self._delivery.refused(
                     refusal.args[0], topic=topic, partition=partition, rows=rows, row=row
@@ -88,7 +88,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.transactional_producer:TransactionalProducer.confirm",
+                function="sluice.connectors.kafka.sink.producers.transactional_producer:TransactionalProducer.confirm",
                 old='if not same or state != "InTransaction":',
                 new='if state != "InTransaction":',
             ),
@@ -103,7 +103,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.transactional_producer:TransactionalProducer.confirm",
+                function="sluice.connectors.kafka.sink.producers.transactional_producer:TransactionalProducer.confirm",
                 old='if not same or state != "InTransaction":',
                 new="if not same:",
             ),
@@ -118,7 +118,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="connectors.kafka.writer:TransactionalWriter.write",
+                function="sluice.connectors.kafka.sink.writer.kafka_writer:TransactionalWriter.write",
                 old="""
                 if batch.num_rows == 0:
                     return

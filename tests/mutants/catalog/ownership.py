@@ -14,7 +14,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.ownership:OwnerWatch._wait_for_looks",
+                function="sluice.runtime.ownership.lease_watch:OwnerWatch._wait_for_looks",
                 old="waited_s, pauses = 0.0, pauses + 1",
                 new="pauses += 1",
             ),
@@ -29,7 +29,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.owner_record:OwnerClaim._watch",
+                function="sluice.runtime.ownership.lease_record:OwnerClaim._watch",
                 old="""
                 if now != found:
                     raise self._refusal(now)
@@ -47,7 +47,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.owner_record:OwnerClaim._is_written_over",
+                function="sluice.runtime.ownership.lease_record:OwnerClaim._is_written_over",
                 old="""
                 if not self._is_over(found) or not self._late_writes:
                     raise self._refusal(found)

@@ -14,7 +14,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.query_logs:require_logged",
+                function="sluice.runtime.spark.microbatch.query_logs:require_logged",
                 old="""
                 if not fs.exists(f"offsets/{record.batch_id}"):
                     raise _not_the_same(record.batch_id, {"path": f"offsets/{record.batch_id}"})
@@ -32,7 +32,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.region:RegionQuery._run_batch",
+                function="sluice.runtime.spark.microbatch.region_query:RegionQuery._run_batch",
                 old="if offsets.is_initial(offset) or self._coordinator.is_decided(batch):",
                 new="if offsets.is_initial(offset):",
             ),
@@ -47,7 +47,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.job_source:SourcePlan.left_of",
+                function="sluice.runtime.spark.microbatch.job_source:SourcePlan.left_of",
                 old="""
                 if again is None or (again.generation, again.checkpoint_id) != (
                     batch.generation,
@@ -67,7 +67,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.query_logs:rewind",
+                function="sluice.runtime.spark.microbatch.query_logs:rewind",
                 old='fs.delete(f"{directory}/{name}")',
                 new='fs.exists(f"{directory}/{name}")',
             ),
@@ -82,7 +82,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.region:RegionQuery._run_batch",
+                function="sluice.runtime.spark.microbatch.region_query:RegionQuery._run_batch",
                 old="if barrier.generation != tasks.generation:",
                 new="if barrier.generation > tasks.generation:",
             ),
@@ -97,7 +97,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.job_source:JobStreamReader.partitions",
+                function="sluice.runtime.spark.microbatch.job_source:JobStreamReader.partitions",
                 old="barrier = offsets.decode(end)",
                 new="barrier = offsets.decode(end if offsets.is_initial(start) else {**end, **start})",
             ),
@@ -112,7 +112,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.region_start:delete_lives",
+                function="sluice.runtime.spark.microbatch.region_start:delete_lives",
                 old="if newest <= generation:",
                 new="if newest <= generation + 1:",
             ),
@@ -127,7 +127,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.region_start:make_ready",
+                function="sluice.runtime.spark.microbatch.region_start:make_ready",
                 old="if max(_lives(fs, region.name).values(), default=-1) > generation:",
                 new="if max(_lives(fs, region.name).values(), default=-1) < -1:",
             ),
@@ -142,7 +142,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.region:RegionQuery._run_batch",
+                function="sluice.runtime.spark.microbatch.region_query:RegionQuery._run_batch",
                 old="self._coordinator.await_committed(batch)",
                 new="",
             ),
@@ -157,7 +157,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.lives:RegionLives._bring_back",
+                function="sluice.runtime.spark.run.attempt_supervisor:RegionLives._bring_back",
                 old="self._register(watched)",
                 new="",
             ),
@@ -172,7 +172,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.region:RegionQuery._passed_on",
+                function="sluice.runtime.spark.microbatch.region_query:RegionQuery._passed_on",
                 old="if self._spec.chained or not self._spec.tasks.factories:",
                 new="if not self._spec.tasks.factories:",
             ),
@@ -187,7 +187,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.spark.region:RegionQuery._replay_state",
+                function="sluice.runtime.spark.microbatch.region_query:RegionQuery._replay_state",
                 old="if self._spec.stateful:",
                 new="if not self._spec.stateful:",
             ),
@@ -200,7 +200,7 @@ MUTANTS = (
         catchers=("tests/unit/test_job_pieces.py::test_a_job_that_cannot_be_exact_is_refused",),
         edits=(
             Edit(
-                function="runtime.spark.job_graph:_require_runnable",
+                function="sluice.runtime.graph.job_graph:_require_runnable",
                 old="if random and (stateful or len(pipeline.sinks) > 1):",
                 new="if random and len(pipeline.sinks) > 1:",
             ),

@@ -12,7 +12,7 @@ MUTANTS = (
         catchers=("tests/unit/test_recovery.py",),
         edits=(
             Edit(
-                function="runtime.checkpoint.recovery:to_settle",
+                function="sluice.runtime.coordinator.start.recovery:to_settle",
                 old="for place in reversed(history.places)",
                 new="for place in reversed(history.places[1:])",
             ),
@@ -27,7 +27,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.coordinator:BarrierCoordinator.start",
+                function="sluice.runtime.coordinator.shell.coordinator:BarrierCoordinator.start",
                 old="log.info(",
                 new="""
                 threading.Thread(target=drive, args=(sequence.settling,), daemon=True).start()
@@ -35,7 +35,7 @@ MUTANTS = (
                 """,
             ),
             Edit(
-                function="runtime.checkpoint.startup:StartSequence.run",
+                function="sluice.runtime.coordinator.start.startup:StartSequence.run",
                 old="yield from self._settle(history, generation, kept)",
                 new="self.settling = self._settle(history, generation, kept)",
             ),
@@ -50,7 +50,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.settlement:Settlement._without_words",
+                function="sluice.runtime.coordinator.start.settlement:Settlement._without_words",
                 old="unknown = [e for e, report in answers if report.outcome is CommitOutcome.UNKNOWN]",
                 new="unknown = [e for e, report in answers if report.outcome is not CommitOutcome.COMMITTED]",
             ),
@@ -63,7 +63,7 @@ MUTANTS = (
         catchers=("tests/unit/test_recovery.py::test_a_seal_below_a_taken_place_does_not_count",),
         edits=(
             Edit(
-                function="runtime.checkpoint.startup:StartSequence._seal",
+                function="sluice.runtime.coordinator.start.startup:StartSequence._seal",
                 old="if outcome is PublishOutcome.OURS and is_last:",
                 new="if outcome is PublishOutcome.OURS:",
             ),
@@ -78,7 +78,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.startup:_positions",
+                function="sluice.runtime.coordinator.start.startup:_positions",
                 old="if split.source_id == source_id",
                 new="if True",
             ),
@@ -91,7 +91,7 @@ MUTANTS = (
         catchers=("tests/unit/test_recovery.py",),
         edits=(
             Edit(
-                function="runtime.checkpoint.settlement:Settlement._can_repair",
+                function="sluice.runtime.coordinator.start.settlement:Settlement._can_repair",
                 old="if heir is None or not heir.can_repair or self.settings.on_lost is not OnLost.REPAIR:",
                 new="if heir is None or not heir.can_repair:",
             ),
@@ -106,7 +106,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.settlement:Settlement._lose",
+                function="sluice.runtime.coordinator.start.settlement:Settlement._lose",
                 old="told = yield from self._repair_each(record, filter(self._can_repair, by_region))",
                 new="""
                 if self.store.accepted(record.checkpoint_id):
@@ -127,7 +127,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="runtime.checkpoint.startup:StartSequence.run",
+                function="sluice.runtime.coordinator.start.startup:StartSequence.run",
                 old="""
                     raise taken_over(generation + 1)
                 self._claim(history.newest.job_uid, generation)
