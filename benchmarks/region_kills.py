@@ -240,8 +240,8 @@ def _figures(run: _Run, bed: Bed, where: str) -> list[Figure]:
     faults = sum(seen.faults(run.sent[number]) for number, seen in run.seen.items())
     lost = region_lives.lost_epochs(run.lines, run.deaths, run.events)
     epochs = sum(one.count for one in lost)
-    lives = region_lives.extra_lives(run.lines, run.deaths)
-    unasked = region_lives.unasked_ends(run.events, run.deaths) if lives else []
+    attempts = region_lives.extra_lives(run.lines, run.deaths)
+    unasked = region_lives.unasked_ends(run.events, run.deaths) if attempts else []
     return [
         Figure(
             what=f"{where}: records lost, doubled or misplaced",
@@ -254,11 +254,11 @@ def _figures(run: _Run, bed: Bed, where: str) -> list[Figure]:
         ),
         Figure(
             what=f"{where}: epochs that the others lost, or lives",
-            runs=[float(epochs + lives)],
+            runs=[float(epochs + attempts)],
             unit="epochs",
             goal="0",
             most=0,
-            note=f"carried or given up {epochs}; lives that nobody had ended {lives}",
+            note=f"carried or given up {epochs}; lives that nobody had ended {attempts}",
             details=[*map(str, lost), *unasked],
         ),
         *_rates(run, where),

@@ -24,7 +24,7 @@ __all__ = [
     "PoisonRecordsError",
     "RegionGivenUpError",
     "RegionUnansweredError",
-    "RegionsParkedError",
+    "RegionsSuspendedError",
     "RestartCommandedError",
     "SourceChangedError",
     "StorageError",
@@ -161,9 +161,9 @@ class RegionGivenUpError(StreamError):
     often, and the last cause, are in ``where``."""
 
 
-class RegionsParkedError(StreamError):
-    """A bounded job came to its end without regions that it had parked; who, why, and from where on
-    nothing of them was written are in ``where``."""
+class RegionsSuspendedError(StreamError):
+    """A bounded job came to its end without regions that it had suspended; who, why, and from
+    where on nothing of them was written are in ``where``."""
 
 
 class RestartCommandedError(FencedError):

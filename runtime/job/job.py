@@ -203,7 +203,7 @@ class Job:
             each region by itself: a `FixedDelayRestart`, `ExponentialDelayRestart` or
             `FailureRateRestart`. The first region that it gives up ends the job.
         on_region_failure: what becomes of the job when a region fails for good, by one of these
-            limits or with an error that would come again. ``fail``: it ends. ``park``: the others
+            limits or with an error that would recur. ``fail``: it ends. ``suspend``: the others
             go on without the region, which stays in every checkpoint as it was, until it is
             restarted (``sluice job restart``, or a new start of the job); the last one that is left
             ends the job.

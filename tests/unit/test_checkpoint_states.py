@@ -35,7 +35,7 @@ def test_nothing_leads_back_from_a_decision() -> None:
     assert not reached & (ABORTABLE | {State.ABORTING, State.ABORTED, State.DECIDING})
     assert {event for (source, event) in TRANSITIONS if source is State.DECIDING} == {
         Event.METADATA_DURABLE,
-        Event.PLACE_TAKEN,
+        Event.SLOT_TAKEN,
         Event.GREW_OLD,
     }
 
@@ -48,7 +48,7 @@ def test_what_is_withdrawn_ends_by_a_durable_record_alone() -> None:
     assert leads_to == {
         Event.METADATA_DURABLE: State.DECIDED,
         Event.ABORT_RECORD_DURABLE: State.ABORTED,
-        Event.PLACE_TAKEN: State.FENCED,
+        Event.SLOT_TAKEN: State.FENCED,
     }
 
 
