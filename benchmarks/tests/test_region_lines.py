@@ -1,4 +1,4 @@
-"""What the lines of a regional job say."""
+"""The lines that a regional job prints for each checkpoint."""
 
 import io
 from typing import Any
