@@ -129,9 +129,9 @@ test-asan: setup ## the native hot path under AddressSanitizer; needs a C compil
 	    $(BIN)/pytest -q tests/contract/test_native_clients.py \
 	    tests/integration/test_hot_path.py tests/integration/test_hot_path_restarts.py
 
-# By name, by number or as a part (2/4); where none is named all are run, and docs/mutants.md is written.
+# By name or as a part (2/4). Without names all mutants run, and the page docs/research/mutants.md is written.
 MUTANTS ?=
-mutants: setup ## each rule of the protocol broken on purpose: some test must notice; MUTANTS="84 85" for a few
+mutants: setup ## each rule of the protocol broken on purpose: some test must notice; MUTANTS="seals-retired record-replaced" for a few
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 coverage: setup ## make test but for its kills, with the lines and branches that it runs counted
