@@ -137,7 +137,7 @@ doom = Doom(Path(sys.argv[1]))
 assert doom.take("b") is None
 moment = doom.take("a")
 assert moment is not None and doom.take("a") is None
-doom.die(Death(region="a", moment=moment, attempt=1, at_s=1.0, lived_s=0.5, ranges=[(0, 1, 2)]))
+doom.die(Death(region="a", moment=moment, attempt_id=1, at_s=1.0, lived_s=0.5, ranges=[(0, 1, 2)]))
 """
 
 
