@@ -79,12 +79,12 @@ def _figures(regions: int, samples: Sequence["_Sample"]) -> list[Figure]:
             note=f"{_CHECKPOINTS} checkpoints each, the regions' own threads included",
         ),
         Figure(
-            what="  from the last acknowledgement to the mark, by the clock",
+            what="  from the last acknowledgement to the marker, by the clock",
             runs=[sample.wall_ms for sample in samples],
             unit="ms per region",
             goal="" if goal is None else "<= 5",
             most=goal,
-            note="record and mark synced to the disk",
+            note="record and marker synced to the disk",
         ),
     ]
 

@@ -253,12 +253,12 @@ def _figures(run: _Run, bed: Bed, where: str) -> list[Figure]:
             f"{bed.engine} regions",
         ),
         Figure(
-            what=f"{where}: epochs that the others lost, or lives",
+            what=f"{where}: epochs or attempts that other regions lost",
             runs=[float(epochs + attempts)],
             unit="epochs",
             goal="0",
             most=0,
-            note=f"carried or given up {epochs}; lives that nobody had ended {attempts}",
+            note=f"skipped or aborted {epochs}; attempts that ended by themselves {attempts}",
             details=[*map(str, lost), *unasked],
         ),
         *_rates(run, where),
@@ -279,12 +279,12 @@ def _rates(run: _Run, where: str) -> list[Figure]:
         shares.append(found / _EVERY_S / (usual / calm_s))
     return [
         Figure(
-            what=f"{where}: the others' rate after a kill, over their rate before the first",
+            what=f"{where}: rate of the other regions after a kill, over their rate before",
             runs=[statistics.mean(shares)],
             unit="x",
             goal=">= 0.9",
             least=0.9,
-            note=f"by a reader, in the {_EVERY_S:g} s behind each; the worst {min(shares):.2f}",
+            note=f"by a reader, in the {_EVERY_S:g} s after each; the worst {min(shares):.2f}",
         )
     ]
 

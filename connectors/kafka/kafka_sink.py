@@ -58,7 +58,7 @@ class KafkaSink:
         uid: the operator's stable id, where the name may change.
         options: further Kafka options, Java's names or librdkafka's, with or without ``kafka.``.
         oauth_token: gives tokens for OAUTHBEARER; picklable.
-        hot_path: ``auto``, ``native`` or ``plain``; see docs/hot-path.md.
+        hot_path: ``auto``, ``native`` or ``plain``; see docs/internals/native-clients.md.
 
     Raises:
         ConfigError: a setting is missing, misspelt, out of range or unsafe.

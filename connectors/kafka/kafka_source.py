@@ -81,7 +81,7 @@ class KafkaSource:
         on_error: what becomes of a record that they fail for, as of ``map_batches``.
         rate_limit: keeps each region's epochs as short as the job's interval, by reading less;
             None: as much as there is; in micro-batches, in epochs of about ten intervals.
-        hot_path: ``auto``, ``native`` or ``plain``; see docs/hot-path.md.
+        hot_path: ``auto``, ``native`` or ``plain``; see docs/internals/native-clients.md.
     Raises:
         ConfigError: arguments or options that are misspelt, conflicting, missing or unsafe.
     """

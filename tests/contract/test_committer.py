@@ -1,6 +1,6 @@
 """The promises of the committer, on the fake broker and on real ones of every feature level.
 
-Each test names the rule of docs/protocol.md that it would catch being broken.
+Each test names the rule of docs/internals/protocol.md that it would catch being broken.
 """
 
 from collections.abc import Iterator

@@ -12,7 +12,7 @@ from sluice.runtime.errors import IllegalTransitionError
 from tools import state_diagram
 from tools.state_diagram import page
 
-PAGE = Path(__file__).parents[2] / "docs" / "checkpoint-states.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "checkpoint-states.md"
 FINAL = {State.MARKED, State.ABORTED, State.FENCED}
 
 
@@ -66,7 +66,7 @@ def test_every_state_is_reached_and_only_three_are_final() -> None:
 
 
 def test_the_page_in_the_docs_is_current() -> None:
-    """Run ``python -m tools.state_diagram > docs/checkpoint-states.md``."""
+    """Run ``python -m tools.state_diagram > docs/internals/checkpoint-states.md``."""
     assert PAGE.read_text() == page()
 
 

@@ -30,21 +30,21 @@ class Event(enum.Enum):
 
     BARRIER_CUT = "barrier cut"
     ALL_ACKED = "all acknowledged"
-    REST_SKIPPED = "rest carried"
+    REST_SKIPPED = "remaining regions skipped"
     EXPIRED = "expired"
     REGION_FAILED = "region failed"
     OVERTAKEN = "an earlier one aborted"
     STOPPED = "job stopped"
     PUBLISH_STARTED = "publish started"
-    GREW_OLD = "grew old"
+    GREW_OLD = "too old"
     METADATA_DURABLE = "metadata durable"
     ABORT_RECORD_DURABLE = "abort record durable"
-    SLOT_TAKEN = "place taken"
+    SLOT_TAKEN = "slot taken"
     COMMITTABLE_LOST = "committable lost"
     REPAIR_DURABLE = "repair durable"
     REPAIR_FAILED = "repair failed"
     ALL_COMMITTED = "all committed"
-    MARK_DURABLE = "mark durable"
+    MARK_DURABLE = "marker durable"
 
 
 _ABORTABLE = (State.ARMED, State.ALIGNING, State.PRE_COMMITTED)
