@@ -9,7 +9,7 @@ from sluice.connectors.kafka.sink.producers import producer_slots as slots
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.continuous.task_loop import TaskLoop
-from sluice.runtime.coordinator.core import lost_transactions as lost_slices
+from sluice.runtime.coordinator.core import lost_transactions
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.model.model import StateEntry
 
@@ -79,7 +79,7 @@ def go_on_behind_an_epoch_that_is_given_up(patch: pytest.MonkeyPatch) -> None:
 
 def go_on_behind_a_repair(patch: pytest.MonkeyPatch) -> None:
     """Rule `continuous-order`: what was written since lies before what is written again."""
-    patch.setattr(lost_slices, "_abort_later", lambda book, checkpoint, lost, now_s: None)
+    patch.setattr(lost_transactions, "_abort_later", lambda state, checkpoint, lost, now_s: None)
 
 
 _TASKS: Mapping[str, Any] = {"continuous": True}

@@ -13,10 +13,7 @@ from sluice.connectors.kafka.sink.producers.producer_pool import Lease, Producer
 from sluice.connectors.kafka.sink.producers.producer_slots import SlotEvent, SlotState
 from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
 from sluice.runtime.coordinator.committing.commit_steps import commit_all
-from sluice.runtime.coordinator.core import alignment as aligning
-from sluice.runtime.coordinator.core import failure_policy as rulings
-from sluice.runtime.coordinator.core import post_commit as settling
-from sluice.runtime.coordinator.core import suspension as suspending
+from sluice.runtime.coordinator.core import alignment, failure_policy, post_commit, suspension
 from sluice.runtime.coordinator.core.checkpoint_states import Event
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.core import CoordinatorCore
@@ -168,18 +165,18 @@ def use_unanswered_ids_again(patch: pytest.MonkeyPatch) -> None:
 
 def abort_when_unsure(patch: pytest.MonkeyPatch) -> None:
     """Rule `publish-whole`: a publish without an answer may have happened; it is not an abort."""
-    published = settling.published
+    published = post_commit.published
 
-    def broken(book: Any, event: Published, now_s: float) -> None:
-        checkpoint = book.pending[event.checkpoint_id]
+    def broken(state: Any, event: Published, now_s: float) -> None:
+        checkpoint = state.pending[event.checkpoint_id]
         if event.outcome is PublishOutcome.UNKNOWN and checkpoint.regions:
             checkpoint.discarded.extend(checkpoint.acknowledged())
             for region in checkpoint.regions:
-                book.close_region(region.region, RuntimeError("unsure"), now_s, fence=None)
-            book.last_slot = event.checkpoint_id
-            book.discard(checkpoint)
+                state.close_region(region.region, RuntimeError("unsure"), now_s, fence=None)
+            state.last_slot = event.checkpoint_id
+            state.discard(checkpoint)
             return
-        published(book, event, now_s)
+        published(state, event, now_s)
 
     patch.setitem(_handlers(), Published, broken)
 
@@ -237,13 +234,13 @@ def _handlers() -> Any:
 def cut_again_while_late(patch: pytest.MonkeyPatch) -> None:
     """Rule `restore-by-attempt`: a barrier that was given out is the same when it is asked for
     again, whatever was decided meanwhile: Spark may not have logged it."""
-    polled = aligning.barrier_polled
+    polled = alignment.barrier_polled
 
-    def broken(book: Any, event: BarrierPolled, now_s: float) -> None:
-        book.regions[event.region].late = None
-        polled(book, event, now_s)
+    def broken(state: Any, event: BarrierPolled, now_s: float) -> None:
+        state.regions[event.region].late = None
+        polled(state, event, now_s)
 
-    patch.setattr(aligning, "barrier_polled", broken)
+    patch.setattr(alignment, "barrier_polled", broken)
 
 
 def carry_what_was_only_cut(patch: pytest.MonkeyPatch) -> None:
@@ -260,43 +257,43 @@ def begin_again_before_the_end(patch: pytest.MonkeyPatch) -> None:
     """Rule `callback-after-commit`: a new life begins only once the old one's work is settled:
     decided, or aborted."""
 
-    def broken(book: Any, name: str, now_s: float) -> None:
-        region = book.regions[name]
-        if not region.restart_requested or book.is_over:
+    def broken(state: Any, name: str, now_s: float) -> None:
+        region = state.regions[name]
+        if not region.restart_requested or state.is_over:
             return
         if region.fence is None:
-            fence = book.create(CheckpointKind.CHECKPOINT, "restart", forced=False)
-            book.move(fence, Event.REGION_FAILED, now_s)
+            fence = state.create(CheckpointKind.CHECKPOINT, "restart", forced=False)
+            state.move(fence, Event.REGION_FAILED, now_s)
             region.fence = fence.checkpoint_id
         region.reopen()
-        book.out.append(
+        state.out.append(
             RegionRestarted(region=name, attempt_id=region.attempt_id, restored=region.record)
         )
 
-    patch.setattr(rulings, "drive_restart", broken)
+    patch.setattr(failure_policy, "drive_restart", broken)
 
 
 def come_back_at_a_word(patch: pytest.MonkeyPatch) -> None:
     """Rule `callback-after-commit` holds for a command, too: the suspended region's old work is
     settled first."""
-    fence = suspending.fence
+    fence = suspension.fence
 
-    def broken(book: Any, name: str, now_s: float, *, reason: str) -> None:
-        fence(book, name, now_s, reason=reason)
+    def broken(state: Any, name: str, now_s: float, *, reason: str) -> None:
+        fence(state, name, now_s, reason=reason)
         if reason == "is restarted by command":
-            region = book.regions[name]
+            region = state.regions[name]
             region.reopen()
             restarted = RegionRestarted(
                 region=name, attempt_id=region.attempt_id, restored=region.record
             )
-            book.out.append(restarted)
+            state.out.append(restarted)
 
-    patch.setattr(suspending, "fence", broken)
+    patch.setattr(suspension, "fence", broken)
 
 
 def end_without_suspended_regions(patch: pytest.MonkeyPatch) -> None:
     """A bounded job that has not read everything says so: nobody starts it again otherwise."""
-    patch.setattr(settling, "suspended_at_the_end", lambda book: None)
+    patch.setattr(post_commit, "suspended_at_the_end", lambda state: None)
 
 
 def abort_all_that_a_life_tells(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.runtime.checkpoint import retention
 from sluice.runtime.contracts import PublishOutcome, SweepView
-from sluice.runtime.coordinator.core import post_commit as settling
+from sluice.runtime.coordinator.core import post_commit
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.region.region_state import RegionState
@@ -19,7 +19,7 @@ from sluice.runtime.model.timestamps import is_past
 
 __all__ = ["RUN_MUTATIONS"]
 
-_USERS_OF_IS_PAST = ("blame", "book", "steps")
+_USERS_OF_IS_PAST = ("blame", "state", "steps")
 
 _ANSWERED: Mapping[str, Any] = {"unreached": 0.0, "unanswered": 0.0, "late": 0.0}
 
@@ -35,7 +35,7 @@ def age_by_the_clock_of_waits(patch: pytest.MonkeyPatch) -> None:
     """Rule `transaction-timeout`: what is open grows old while the host sleeps, as it does for the
     brokers."""
 
-    def broken(book: CoordinatorState, decide_by_s: float | None, now_s: float) -> bool:
+    def broken(state: CoordinatorState, decide_by_s: float | None, now_s: float) -> bool:
         return is_past(decide_by_s, now_s)
 
     patch.setattr(CoordinatorState, "is_too_old", broken)
@@ -47,15 +47,15 @@ def age_by_the_clock_of_waits(patch: pytest.MonkeyPatch) -> None:
 def carry_without_a_sweep(patch: pytest.MonkeyPatch) -> None:
     """Rule `abort-before-skip`: what a failed region left open is aborted before a decision
     without it, or readers of the others' records wait behind it."""
-    start_deciding = settling._start_deciding  # noqa: SLF001 - broken on purpose
+    start_deciding = post_commit._start_deciding  # noqa: SLF001 - broken on purpose
 
-    def broken(book: Any, checkpoint: Any, now_s: float) -> None:
+    def broken(state: Any, checkpoint: Any, now_s: float) -> None:
         checkpoint.must_sweep = False
         for name in checkpoint.skipped:
-            book.regions[name].needs_sweep = False
-        start_deciding(book, checkpoint, now_s)
+            state.regions[name].needs_sweep = False
+        start_deciding(state, checkpoint, now_s)
 
-    patch.setattr(settling, "_start_deciding", broken)
+    patch.setattr(post_commit, "_start_deciding", broken)
 
 
 def keep_new_splits_off_the_record(patch: pytest.MonkeyPatch) -> None:
@@ -84,18 +84,18 @@ def forget_new_splits_in_a_restart(patch: pytest.MonkeyPatch) -> None:
 
 def forget_when_to_try_again(patch: pytest.MonkeyPatch) -> None:
     """What was not answered is tried again by time alone: nobody else tells the core anything."""
-    next_step_s = settling.next_step_s
+    next_step_s = post_commit.next_step_s
 
-    def broken(book: Any) -> float | None:
-        known = {at: found.retry_at_s for at, found in book.pending.items()}
-        for found in book.pending.values():
+    def broken(state: Any) -> float | None:
+        known = {at: found.retry_at_s for at, found in state.pending.items()}
+        for found in state.pending.values():
             found.retry_at_s = 0.0
-        due_s = next_step_s(book)
-        for at, found in book.pending.items():
+        due_s = next_step_s(state)
+        for at, found in state.pending.items():
             found.retry_at_s = known[at]
         return due_s
 
-    patch.setattr(settling, "next_step_s", broken)
+    patch.setattr(post_commit, "next_step_s", broken)
 
 
 def sweep_present_regions_alone(patch: pytest.MonkeyPatch) -> None:

@@ -475,8 +475,8 @@ def test_a_region_that_is_suspended_is_not_suspended_again_for_an_epoch_that_it_
 def test_a_region_that_is_suspended_already_is_not_suspended_again() -> None:
     """It is blamed once more, with others: its first cause stays, and is told once."""
     driver = suspended()
-    book = driver.core._book  # noqa: SLF001
-    end_or_suspend(book, ["main"], ValueError("later"), driver.clock())
-    assert book.regions["main"].suspended is not None
-    assert book.regions["main"].suspended.cause is NO_USE
+    state = driver.core._state  # noqa: SLF001
+    end_or_suspend(state, ["main"], ValueError("later"), driver.clock())
+    assert state.regions["main"].suspended is not None
+    assert state.regions["main"].suspended.cause is NO_USE
     assert len(driver.seen(RegionSuspended)) == 1

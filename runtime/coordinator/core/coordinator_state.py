@@ -227,7 +227,7 @@ class CoordinatorState:
         for name, region in self.regions.items():
             if region.held is not None:
                 checkpoint.acks[name] = region.held
-                checkpoint.decide_by(region.decide_by_s, region.attended_by_s)
+                checkpoint.decide_by(region.decide_by_s)
                 region.cuts[checkpoint.checkpoint_id] = region.held.region.splits
                 region.held = None
             elif self.settings.is_external:

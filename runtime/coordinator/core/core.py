@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.runtime.contracts import RegisteredAttempt, SweepView
-from sluice.runtime.coordinator.core import alignment as aligning
-from sluice.runtime.coordinator.core import failure_policy as rulings
-from sluice.runtime.coordinator.core import lost_transactions as lost_slices
-from sluice.runtime.coordinator.core import post_commit as settling
-from sluice.runtime.coordinator.core import suspension as suspending
+from sluice.runtime.coordinator.core import (
+    alignment,
+    failure_policy,
+    lost_transactions,
+    post_commit,
+    suspension,
+)
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import (
@@ -168,7 +170,7 @@ class CoordinatorCore:
         last_decided: int,
         draw: Callable[[], float],
     ) -> None:
-        self._book = CoordinatorState(
+        self._state = CoordinatorState(
             settings=settings,
             regions={
                 plan.name: RegionState(
@@ -198,26 +200,26 @@ class CoordinatorCore:
             FencedError: the sender's attempt is over.
             IllegalTransitionError: a bug, here or in the sender.
         """
-        book = self._book
-        if book.is_fenced and not isinstance(event, _ASKING):
+        state = self._state
+        if state.is_fenced and not isinstance(event, _ASKING):
             return []
-        book.open_step(missed_s)
+        state.open_step(missed_s)
         if not isinstance(event, _ROUTINE):
-            book.look_again()
-        _dispatch(book, event, now_s)
-        if not book.is_fenced:
-            told = len(book.out)
-            settling.drive(book, now_s)
-            aligning.trigger_due(book, now_s)
-            if len(book.out) > told:  # what has just begun may be due already
-                settling.drive(book, now_s)
-        return book.close_step()
+            state.look_again()
+        _dispatch(state, event, now_s)
+        if not state.is_fenced:
+            told = len(state.out)
+            post_commit.drive(state, now_s)
+            alignment.trigger_due(state, now_s)
+            if len(state.out) > told:  # what has just begun may be due already
+                post_commit.drive(state, now_s)
+        return state.close_step()
 
     def deadline_s(self) -> float | None:
         """When the next `Tick` is due, if time alone can make something due."""
-        if self._book.is_fenced:
+        if self._state.is_fenced:
             return None
-        moments = (aligning.next_trigger_s(self._book), settling.next_step_s(self._book))
+        moments = (alignment.next_trigger_s(self._state), post_commit.next_step_s(self._state))
         return min((moment for moment in moments if moment is not None), default=None)
 
     # --- questions --------------------------------------------------------------------------------
@@ -225,58 +227,58 @@ class CoordinatorCore:
     @property
     def last_committed(self) -> int:
         """Newest checkpoint that is committed on record."""
-        return self._book.last_committed
+        return self._state.last_committed
 
     @property
     def settled_through(self) -> int:
         """Every checkpoint id up to this one is committed on record, or aborted for good."""
-        return min(self._book.pending, default=self._book.next_id) - 1
+        return min(self._state.pending, default=self._state.next_id) - 1
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way that can go on by itself."""
-        return self._book.is_fenced or all(p.halted for p in self._book.pending.values())
+        return self._state.is_fenced or all(p.halted for p in self._state.pending.values())
 
     @property
     def is_fenced(self) -> bool:
         """Whether another session has taken over."""
-        return self._book.is_fenced
+        return self._state.is_fenced
 
     @property
     def is_over(self) -> bool:
         """Whether the job has ended."""
-        return self._book.is_over
+        return self._state.is_over
 
     def is_live(self, region: str, attempt_id: int) -> bool:
         """Whether this life of the region has not ended."""
-        found = region_of(self._book.regions, region)
+        found = region_of(self._state.regions, region)
         return found.is_open and found.attempt_id == attempt_id
 
     def is_suspended(self, region: str) -> bool:
         """Whether the region has failed for good, and nobody has asked for its next life."""
-        return self._book.regions[region].suspended is not None
+        return self._state.regions[region].suspended is not None
 
     def why_ended(self, region: str) -> BaseException | None:
         """What ended the region's last life; None: its first one lives."""
-        return self._book.regions[region].ended_by
+        return self._state.regions[region].ended_by
 
     def pending_ratios(self, now_s: float) -> dict[str, float]:
         """See `ratio`, by region; not of suspended ones."""
-        return self._book.pending_ratios(now_s)
+        return self._state.pending_ratios(now_s)
 
     def positions(self) -> dict[str, tuple[SplitRange, ...]]:
         """Where each region's next cut starts; for a suspended one, where its next life goes on."""
-        return {name: region.positions() for name, region in self._book.regions.items()}
+        return {name: region.positions() for name, region in self._state.regions.items()}
 
     def is_decided(self, batch: BatchKey) -> bool:
         """Whether a decided checkpoint contains this batch, or a later one of its region."""
-        region = self._book.regions.get(batch.region)
+        region = self._state.regions.get(batch.region)
         return region is not None and region.is_decided(batch)
 
     def is_committed(self, batch: BatchKey) -> bool:
         """Whether its checkpoint is committed on record."""
         return self.is_decided(batch) and not any(
-            checkpoint.has(batch) for checkpoint in self._book.pending.values()
+            checkpoint.has(batch) for checkpoint in self._state.pending.values()
         )
 
     def require_wanted(self, batch: BatchKey) -> None:
@@ -285,11 +287,11 @@ class CoordinatorCore:
         Raises:
             FencedError: its attempt is over, or it is decided without this work.
         """
-        region = region_of(self._book.regions, batch.region)
+        region = region_of(self._state.regions, batch.region)
         region.require(batch.attempt_id)
         is_repaired = any(
             checkpoint.state is State.REPAIRING and checkpoint.has(batch)
-            for checkpoint in self._book.pending.values()
+            for checkpoint in self._state.pending.values()
         )
         if region.is_decided(batch) and not is_repaired:
             raise FencedError(
@@ -304,10 +306,10 @@ class CoordinatorCore:
         Raises:
             FencedError: it was aborted, never acknowledged, or its region is being stopped.
         """
-        region = region_of(self._book.regions, batch.region)
+        region = region_of(self._state.regions, batch.region)
         region.require(batch.attempt_id)
         is_held = region.held is not None and region.held.batch == batch
-        if not is_held and not any(p.has(batch) for p in self._book.pending.values()):
+        if not is_held and not any(p.has(batch) for p in self._state.pending.values()):
             raise FencedError(
                 "the batch is not part of any checkpoint under way",
                 {"batch": batch},
@@ -316,10 +318,10 @@ class CoordinatorCore:
 
     def fate(self, batch: BatchKey) -> Fate:
         """What a sweep must know of a batch (`ids-never-reused`)."""
-        region = self._book.regions.get(batch.region)
+        region = self._state.regions.get(batch.region)
         if region is None or batch.attempt_id < region.attempt_id:
             return Fate.OUTDATED
-        if any(checkpoint.has(batch) for checkpoint in self._book.pending.values()):
+        if any(checkpoint.has(batch) for checkpoint in self._state.pending.values()):
             return Fate.OPEN
         if region.is_decided(batch):
             return Fate.SETTLED
@@ -329,17 +331,17 @@ class CoordinatorCore:
         """What a sweep may know now."""
         return SweepView(
             job_uid=job_uid,
-            attempt_ids={name: r.attempt_id for name, r in self._book.regions.items()},
+            attempt_ids={name: r.attempt_id for name, r in self._state.regions.items()},
             protected=tuple(
                 entry
-                for checkpoint in self._book.pending.values()
+                for checkpoint in self._state.pending.values()
                 if checkpoint.state in DECIDED_OPEN
                 for entry in checkpoint.remaining
             ),
             orphans=tuple(orphans),
             settled={
                 name: batch.batch_id
-                for name, r in self._book.regions.items()
+                for name, r in self._state.regions.items()
                 if (batch := r.record.batch) is not None
                 and batch.attempt_id == r.attempt_id
                 and self.is_committed(batch)
@@ -348,18 +350,18 @@ class CoordinatorCore:
 
     def status(self, *, now_s: float, now_ms: int) -> JobStatus:
         """A picture for people; ``now_s`` on the clock of the events is ``now_ms`` on the wall."""
-        book = self._book
-        ratios = book.pending_ratios(now_s)
+        state = self._state
+        ratios = state.pending_ratios(now_s)
 
         def wall_ms(moment_s: float) -> int:
             return now_ms - round((now_s - moment_s) * 1000)
 
         return JobStatus(
-            state=_state_of(book),
-            drop_limit=book.settings.drop_limit,
-            error="" if book.error is None else well_formed(str(book.error)),
-            last_decided=book.last_decided,
-            last_committed=book.last_committed,
+            state=_state_of(state),
+            drop_limit=state.settings.drop_limit,
+            error="" if state.error is None else well_formed(str(state.error)),
+            last_decided=state.last_decided,
+            last_committed=state.last_committed,
             pending=tuple(
                 CheckpointStatus(
                     checkpoint_id=p.checkpoint_id,
@@ -369,11 +371,11 @@ class CoordinatorCore:
                     age_s=None if p.barrier_s is None else now_s - p.barrier_s,
                     acknowledged=tuple(p.acks),
                 )
-                for p in book.pending.values()
+                for p in state.pending.values()
             ),
             regions=tuple(
                 _region_view(name, region, ratios.get(name), now_s=now_s, wall_ms=wall_ms)
-                for name, region in book.regions.items()
+                for name, region in state.regions.items()
             ),
         )
 
@@ -425,42 +427,42 @@ def _completed_in(record: RegionRecord, last_decided: int) -> int:
     return last_decided if record.snapshot_id is None else record.snapshot_id
 
 
-def _state_of(book: CoordinatorState) -> str:
-    if book.is_fenced:
+def _state_of(state: CoordinatorState) -> str:
+    if state.is_fenced:
         return "fenced"
-    if not book.is_over:
+    if not state.is_over:
         return "running"
-    if book.error is not None:
+    if state.error is not None:
         return "failed"
-    return "finished" if book.is_finished else "stopped"
+    return "finished" if state.is_finished else "stopped"
 
 
-def _ticked(book: CoordinatorState, event: Tick, now_s: float) -> None:
+def _ticked(state: CoordinatorState, event: Tick, now_s: float) -> None:
     """Time alone; `CoordinatorCore.step` does what is due."""
 
 
-def _triggered(book: CoordinatorState, event: TriggerRequested, now_s: float) -> None:
-    aligning.trigger_asked(book, event)
+def _triggered(state: CoordinatorState, event: TriggerRequested, now_s: float) -> None:
+    alignment.trigger_asked(state, event)
 
 
-def _polled(book: CoordinatorState, event: BarrierPolled, now_s: float) -> None:
-    aligning.barrier_polled(book, event, now_s)
+def _polled(state: CoordinatorState, event: BarrierPolled, now_s: float) -> None:
+    alignment.barrier_polled(state, event, now_s)
 
 
-def _discovered(book: CoordinatorState, event: SplitsDiscovered, now_s: float) -> None:
-    aligning.splits_discovered(book, event)
+def _discovered(state: CoordinatorState, event: SplitsDiscovered, now_s: float) -> None:
+    alignment.splits_discovered(state, event)
 
 
-def _swept(book: CoordinatorState, event: OrphansSwept, now_s: float) -> None:
-    settling.orphans_swept(book, event)
+def _swept(state: CoordinatorState, event: OrphansSwept, now_s: float) -> None:
+    post_commit.orphans_swept(state, event)
 
 
-def _stop_asked(book: CoordinatorState, event: StopRequested, now_s: float) -> None:
+def _stop_asked(state: CoordinatorState, event: StopRequested, now_s: float) -> None:
     """Nobody waits any longer, also not for what is decided: the next start commits it."""
-    book.end(event.error, now_s)
-    error = book.error or FencedError("the job is being stopped", {}, "Start it again for more.")
-    for name in book.regions:
-        book.cancel_waiting(name, error)
+    state.end(event.error, now_s)
+    error = state.error or FencedError("the job is being stopped", {}, "Start it again for more.")
+    for name in state.regions:
+        state.cancel_waiting(name, error)
 
 
 _ASKING = (
@@ -480,23 +482,23 @@ _HANDLERS: Mapping[type, Callable[[CoordinatorState, Any, float], None]] = {
     Tick: _ticked,
     TriggerRequested: _triggered,
     BarrierPolled: _polled,
-    RegionBarrierOffsets: aligning.region_cut,
+    RegionBarrierOffsets: alignment.region_cut,
     SplitsDiscovered: _discovered,
-    Acknowledged: aligning.acknowledged,
-    RegionFailed: rulings.region_failed,
-    RegionRegistered: rulings.region_registered,
-    RestartRequested: rulings.restart_requested,
-    RestartCommanded: suspending.restart_commanded,
-    Published: settling.published,
-    CommitReported: settling.commit_reported,
-    Repaired: lost_slices.repaired,
-    Marked: settling.marked,
-    AbortedWork: settling.work_aborted,
+    Acknowledged: alignment.acknowledged,
+    RegionFailed: failure_policy.region_failed,
+    RegionRegistered: failure_policy.region_registered,
+    RestartRequested: failure_policy.restart_requested,
+    RestartCommanded: suspension.restart_commanded,
+    Published: post_commit.published,
+    CommitReported: post_commit.commit_reported,
+    Repaired: lost_transactions.repaired,
+    Marked: post_commit.marked,
+    AbortedWork: post_commit.work_aborted,
     OrphansSwept: _swept,
-    StepFailed: settling.step_failed,
+    StepFailed: post_commit.step_failed,
     StopRequested: _stop_asked,
 }
 
 
-def _dispatch(book: CoordinatorState, event: CoreEvent, now_s: float) -> None:
-    _HANDLERS[type(event)](book, event, now_s)
+def _dispatch(state: CoordinatorState, event: CoreEvent, now_s: float) -> None:
+    _HANDLERS[type(event)](state, event, now_s)

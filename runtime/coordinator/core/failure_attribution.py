@@ -18,7 +18,6 @@ from sluice.runtime.errors import (
     StreamError,
 )
 from sluice.runtime.model.model import Acknowledgement
-from sluice.runtime.model.timestamps import is_past
 from sluice.runtime.process.failed_tasks import in_short
 
 __all__ = [
@@ -35,8 +34,6 @@ __all__ = [
     "too_many",
     "too_old",
     "waits_for_a_commit",
-    "was_held_too_long",
-    "was_missed",
 ]
 
 
@@ -50,35 +47,25 @@ def is_back(region: RegionState) -> bool:
 
 
 def has_waited(
-    book: CoordinatorState, checkpoint: PendingCheckpoint | None, ack: Acknowledgement | None
+    state: CoordinatorState, checkpoint: PendingCheckpoint | None, ack: Acknowledgement | None
 ) -> bool:
     """Whether a region's work grew old before its barrier came, for another held up the barrier.
 
     Nobody is to blame for that: whoever was away has paid for it, or pays by its carries, and a
     region that had to wait as long for its own next life would make the next one's work grow old.
-    Nor is anybody to blame for what this host has slept since: see `was_missed`.
     """
     if checkpoint is None or checkpoint.barrier_s is None or ack is None:
         return False
     name = ack.batch.region
     return (
-        book.regions[name].has_decided
-        and book.is_too_old(ack.decide_by_s, checkpoint.barrier_s)
+        state.regions[name].has_decided
+        and state.is_too_old(ack.decide_by_s, checkpoint.barrier_s)
         and any(
             is_back(found) or _was_waited_for(found)
-            for other, found in book.regions.items()
+            for other, found in state.regions.items()
             if other != name
         )
     )
-
-
-def was_missed(attended_by_s: float | None, now_s: float) -> bool:
-    """Whether work that is too old would not be, without what the clock of the steps has missed
-    since it was begun: the host slept, or nobody ran this driver, and no region was slow.
-
-    Each such end needs another pause, for what is read again is begun behind it.
-    """
-    return attended_by_s is not None and now_s < attended_by_s
 
 
 def _was_waited_for(region: RegionState) -> bool:
@@ -87,16 +74,8 @@ def _was_waited_for(region: RegionState) -> bool:
     return region.is_open and region.skipped > 0
 
 
-def was_held_too_long(book: CoordinatorState, region: RegionState) -> bool:
-    """Whether the region's held batch, which has grown old, had time for a checkpoint that comes
-    when it is due: then something else has held up that checkpoint."""
-    settings = book.settings
-    due_s = region.held_since_s + (settings.interval_s or 0.0) + settings.min_pause_s
-    return not is_past(region.decide_by_s, due_s)
-
-
 def holding_up(
-    book: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float, *, grew_old: bool
+    state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float, *, grew_old: bool
 ) -> list[str]:
     """Open regions for which a checkpoint has waited in vain.
 
@@ -105,34 +84,34 @@ def holding_up(
             has no barrier had to have the time to ask for one.
     """
     waited_s = 0.0 if checkpoint.barrier_s is None else now_s - checkpoint.barrier_s
-    could_ask = not grew_old or waited_s >= book.settings.timeout_s / 2
+    could_ask = not grew_old or waited_s >= state.settings.timeout_s / 2
     return [
         name
-        for name, region in book.regions.items()
+        for name, region in state.regions.items()
         if region.is_open
         and name not in checkpoint.acks
         and name not in checkpoint.skipped
         and (could_ask or region.late is not None or name in checkpoint.barriers)
-        and not waits_for_a_commit(book, checkpoint, name)
+        and not waits_for_a_commit(state, checkpoint, name)
     ]
 
 
-def waits_for_a_commit(book: CoordinatorState, checkpoint: PendingCheckpoint, name: str) -> bool:
+def waits_for_a_commit(state: CoordinatorState, checkpoint: PendingCheckpoint, name: str) -> bool:
     """Whether the region cannot cut yet: its batch is in an older checkpoint, whose end it awaits.
     A region that follows its splits goes on meanwhile."""
-    if book.regions[name].plan.follows or name in checkpoint.barriers:
+    if state.regions[name].plan.follows or name in checkpoint.barriers:
         return False
     return any(
         found.checkpoint_id < checkpoint.checkpoint_id and found.acks.get(name) is not None
-        for found in book.pending.values()
+        for found in state.pending.values()
     )
 
 
-def too_old(book: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> list[str]:
+def too_old(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> list[str]:
     """Regions whose own work grew old, if that of others did not: only these took them along. One
     that had nothing to cut has no work."""
     acks = checkpoint.acknowledged()
-    old = [ack.batch.region for ack in acks if book.is_too_old(ack.decide_by_s, now_s)]
+    old = [ack.batch.region for ack in acks if state.is_too_old(ack.decide_by_s, now_s)]
     return old if len(old) < len(acks) else []
 
 

@@ -37,9 +37,6 @@ class PendingCheckpoint:
         checkpoint_id, kind, asked_by: its place, and why it was taken.
         state: see `sluice.runtime.coordinator.core.checkpoint_states`.
         decide_by_s: clock after which work in it may be lost undecided; None: never.
-        attended_by_s: the same on the clock of the steps, had that missed nothing since that work
-            was begun.
-        was_missed: it grew old for nothing but what that clock had missed.
         forced: regions take part even when there is nothing to cut.
         barriers: given out, by region.
         acks: by region; None: nothing to cut, same offsets.
@@ -72,8 +69,6 @@ class PendingCheckpoint:
     state: State = State.ARMED
     forced: bool = False
     decide_by_s: float | None = None
-    attended_by_s: float | None = None
-    was_missed: bool = False
     barriers: dict[str, Barrier] = field(default_factory=dict)
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
     skipped: dict[str, FailureReason] = field(default_factory=dict)
@@ -144,10 +139,9 @@ class PendingCheckpoint:
         ack = self.acks.get(batch.region)
         return ack is not None and ack.batch == batch
 
-    def decide_by(self, moment_s: float | None, tolerant_s: float | None) -> None:
-        """Work joins it that may be lost after that moment; see ``attended_by_s``."""
+    def decide_by(self, moment_s: float | None) -> None:
+        """Work joins it that may be lost after that moment."""
         self.decide_by_s = earliest([self.decide_by_s, moment_s])
-        self.attended_by_s = earliest([self.attended_by_s, tolerant_s])
 
     def touches(self, region: str) -> bool:
         """Whether the region has a batch in it, or a barrier for one."""
@@ -160,7 +154,7 @@ class PendingCheckpoint:
         pending_ratios: Mapping[str, float] | None = None,
         rate_limits: Mapping[str, float] | None = None,
     ) -> Progress:
-        """For the listeners, with what only the book knows."""
+        """For the listeners, with what only the state knows."""
         start = self.barrier_s
 
         def since(moment_s: float | None) -> float | None:

@@ -19,24 +19,24 @@ from sluice.runtime.model.model import CheckpointKind, SplitKey
 __all__ = ["choose_moves", "may_move"]
 
 
-def choose_moves(book: CoordinatorState, checkpoint: PendingCheckpoint) -> tuple[Move, ...]:
+def choose_moves(state: CoordinatorState, checkpoint: PendingCheckpoint) -> tuple[Move, ...]:
     """The moves of a decision about to be published.
 
     Raises:
         IllegalTransitionError: the balancer wants what it was not offered.
     """
-    balancer = book.settings.balancer
+    balancer = state.settings.balancer
     if balancer is None or checkpoint.kind is not CheckpointKind.CHECKPOINT:
         return ()
     chosen: list[Move] = []
     overloaded: dict[str, int] = {}
-    for names in _of_one_kind(book, checkpoint):
-        loads = {name: _load(book.regions[name], book.assignment.regions[name]) for name in names}
-        choice = balancer.choose(loads, book.overloaded)
+    for names in _of_one_kind(state, checkpoint):
+        loads = {name: _load(state.regions[name], state.assignment.regions[name]) for name in names}
+        choice = balancer.choose(loads, state.overloaded)
         _require_offered(choice.moves, loads)
         chosen += choice.moves
         overloaded |= choice.overloaded
-    book.overloaded = overloaded
+    state.overloaded = overloaded
     return tuple(chosen)
 
 
@@ -55,10 +55,10 @@ def _require_offered(moves: Sequence[Move], loads: Mapping[str, RegionLoad]) -> 
             )
 
 
-def _of_one_kind(book: CoordinatorState, checkpoint: PendingCheckpoint) -> list[list[str]]:
+def _of_one_kind(state: CoordinatorState, checkpoint: PendingCheckpoint) -> list[list[str]]:
     """Regions that may exchange splits: they read one source, and write the same sinks."""
     found: dict[tuple[tuple[str, ...], ...], list[str]] = {}
-    for name, region in book.regions.items():
+    for name, region in state.regions.items():
         if may_move(region, checkpoint):
             found.setdefault((region.plan.source_ids, region.plan.sink_ids), []).append(name)
     return [names for names in found.values() if len(names) > 1]

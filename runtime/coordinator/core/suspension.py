@@ -31,110 +31,112 @@ __all__ = [
 ]
 
 
-def may_suspend(book: CoordinatorState, names: Collection[str]) -> bool:
+def may_suspend(state: CoordinatorState, names: Collection[str]) -> bool:
     """Whether the job goes on without these regions: it has not ended, it wants to, and another one
     is left."""
-    is_wanted = book.settings.on_region_failure is OnRegionFailure.SUSPEND and not book.is_over
-    return is_wanted and bool(names) and bool(book.standing().keys() - set(names))
+    is_wanted = state.settings.on_region_failure is OnRegionFailure.SUSPEND and not state.is_over
+    return is_wanted and bool(names) and bool(state.standing().keys() - set(names))
 
 
 def end_or_suspend(
-    book: CoordinatorState, names: Collection[str], error: BaseException, now_s: float
+    state: CoordinatorState, names: Collection[str], error: BaseException, now_s: float
 ) -> None:
     """These regions have failed for good: the job ends with the error, or goes on without them.
 
     What is gone that no region reads yet is not theirs: each that looked would be suspended in
     turn.
     """
-    if isinstance(error, UnreadSplitsLostError) or not may_suspend(book, names):
-        book.end(error, now_s)
+    if isinstance(error, UnreadSplitsLostError) or not may_suspend(state, names):
+        state.end(error, now_s)
         return
     for name in names:
-        _suspend(book, name, error, now_s)
+        _suspend(state, name, error, now_s)
 
 
-def _suspend(book: CoordinatorState, name: str, error: BaseException, now_s: float) -> None:
+def _suspend(state: CoordinatorState, name: str, error: BaseException, now_s: float) -> None:
     """Its life ends, if it has not; what it has acknowledged is decided with the others."""
-    region = book.regions[name]
+    region = state.regions[name]
     if region.suspended is not None:
         return
-    book.close_region(name, error, now_s, fence=None)
-    book.cancel_waiting(name, error)
+    state.close_region(name, error, now_s, fence=None)
+    state.cancel_waiting(name, error)
     region.suspend(error, now_s)
-    book.restless.setdefault(name)
-    book.out.append(RegionSuspended(region=name, cause=error, positions=region.record.splits))
+    state.restless.setdefault(name)
+    state.out.append(RegionSuspended(region=name, cause=error, positions=region.record.splits))
 
 
-def fence(book: CoordinatorState, name: str, now_s: float, *, reason: str) -> None:
+def fence(state: CoordinatorState, name: str, now_s: float, *, reason: str) -> None:
     """The place whose aborted record ends the region's life; an idle one would wait for ever, for
     the others may have nothing to cut."""
-    idle = next((p for p in book.pending.values() if p.state is State.ARMED), None)
-    place = idle or book.create(CheckpointKind.CHECKPOINT, "restart", forced=False)
+    idle = next((p for p in state.pending.values() if p.state is State.ARMED), None)
+    place = idle or state.create(CheckpointKind.CHECKPOINT, "restart", forced=False)
     place.reason = f"region {name} {reason}"
-    book.move(place, Event.REGION_FAILED, now_s)
-    book.regions[name].fence = place.checkpoint_id
+    state.move(place, Event.REGION_FAILED, now_s)
+    state.regions[name].fence = place.checkpoint_id
 
 
 # --- by command -----------------------------------------------------------------------------------
 
 
-def restart_commanded(book: CoordinatorState, event: RestartCommanded, now_s: float) -> None:
+def restart_commanded(state: CoordinatorState, event: RestartCommanded, now_s: float) -> None:
     """Regions begin new lives because somebody says so: suspended ones, ones that wait for their
     restart strategy, and ones that run. None of it counts as a failure, and each has all its
     attempts again."""
-    if book.is_over:
-        raise book.error or FencedError("the job has ended", {}, "Start it again for more.")
+    if state.is_over:
+        raise state.error or FencedError("the job has ended", {}, "Start it again for more.")
     for name in event.regions:
         # All are known before one is touched.
-        region_of(book.regions, name, remedy="Choose one of these.")
-    suspended = tuple(name for name, region in book.regions.items() if region.suspended is not None)
+        region_of(state.regions, name, remedy="Choose one of these.")
+    suspended = tuple(
+        name for name, region in state.regions.items() if region.suspended is not None
+    )
     names = tuple(dict.fromkeys(event.regions)) or suspended
     if not names:
         raise ConfigError(
             "no region of the job is suspended",
-            {"regions": ",".join(book.regions)},
+            {"regions": ",".join(state.regions)},
             "Name a region to restart it while it runs.",
         )
     for name in names:
-        _restart(book, name, now_s)
-    book.out.append(CommandAccepted(regions=names))
+        _restart(state, name, now_s)
+    state.out.append(CommandAccepted(regions=names))
 
 
-def _restart(book: CoordinatorState, name: str, now_s: float) -> None:
-    region = book.regions[name]
+def _restart(state: CoordinatorState, name: str, now_s: float) -> None:
+    region = state.regions[name]
     if region.is_open:
         error = RestartCommandedError(
             "the region is restarted by command", {"region": name}, "Its open range is read again."
         )
-        book.close_region(name, error, now_s, fence=None)
-        book.cancel_waiting(name, error)
+        state.close_region(name, error, now_s, fence=None)
+        state.cancel_waiting(name, error)
     was_suspended = region.suspended is not None
     region.resume()
-    book.restless.setdefault(name)  # somebody may have asked for its next life already
+    state.restless.setdefault(name)  # somebody may have asked for its next life already
     if not was_suspended:
         return
     # What is under way began without it. What is idle would begin without it, and wait for it.
-    for checkpoint in book.pending.values():
+    for checkpoint in state.pending.values():
         if checkpoint.state is State.ALIGNING:
             checkpoint.excused.add(name)
-    fence(book, name, now_s, reason="is restarted by command")
+    fence(state, name, now_s, reason="is restarted by command")
 
 
 # --- the end of a bounded job ---------------------------------------------------------------------
 
 
-def is_the_end(book: CoordinatorState, checkpoint: PendingCheckpoint) -> bool:
+def is_the_end(state: CoordinatorState, checkpoint: PendingCheckpoint) -> bool:
     """Whether nothing is left to read behind a final checkpoint, but by regions that are suspended:
     one that was restarted meanwhile has only begun."""
-    return book.standing().keys() <= checkpoint.finished
+    return state.standing().keys() <= checkpoint.finished
 
 
-def suspended_at_the_end(book: CoordinatorState) -> RegionsSuspendedError | None:
+def suspended_at_the_end(state: CoordinatorState) -> RegionsSuspendedError | None:
     """Why a job that has read all the others is not done; None: it is, for what the suspended ones
     were to read is decided, if long ago."""
     suspended = {
         name: found
-        for name, found in book.regions.items()
+        for name, found in state.regions.items()
         if found.suspended is not None and not found.is_written
     }
     if not suspended:

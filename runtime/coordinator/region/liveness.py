@@ -60,7 +60,7 @@ def _time() -> PauseTolerantTime:
 
 @dataclass(slots=True)
 class HeartbeatTimeout:
-    """When each region was heard of last. Owned by the core's book, changed only inside a step.
+    """When each region was heard of last. Owned by the core's state, changed only inside a step.
 
     It counts on a clock of its own, which stands still while nobody steps the core: behind a pause
     of the whole driver every region would look as silent as the pause was long, and none of them

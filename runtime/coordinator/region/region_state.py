@@ -67,12 +67,7 @@ class RegionState:
         discovered: splits that no decided checkpoint has yet, where they begin.
         cuts: ranges of batches under way, by checkpoint id.
         held: acknowledged batch that no barrier asked for; joins the next checkpoint.
-        held_since_s: age clock when it was acknowledged.
         decide_by_s: clock after which the batch that it acknowledged last may be lost undecided.
-        attended_by_s: the same on the clock of the steps, had that missed nothing since the batch
-            began: work that is too old, and would not be by this one, was not too slow.
-        missed_s: what that clock had missed when the batch under way began; None: not known.
-        is_excused: its life ended for nothing but such a time.
         fence: the checkpoint id whose aborted record ends this life; the next attempt.
         discarded: committables of ``held`` when the life ended without a fence yet.
         restart_asked: somebody waits for the next life.
@@ -112,11 +107,7 @@ class RegionState:
     discovered: dict[SplitKey, SplitRange] = field(default_factory=dict)
     cuts: dict[int, tuple[SplitRange, ...]] = field(default_factory=dict)
     held: Acknowledgement | None = None
-    held_since_s: float = field(init=False, default=0.0)
     decide_by_s: float | None = None
-    attended_by_s: float | None = field(init=False, default=None)
-    missed_s: float | None = field(init=False, default=None)
-    is_excused: bool = field(init=False, default=False)
     fence: int | None = None
     discarded: list[Acknowledgement] = field(default_factory=list)
     restart_requested: bool = False
@@ -174,19 +165,6 @@ class RegionState:
                 },
                 "This batch is no longer wanted; the region's next run reads its range again.",
             )
-
-    def attempts(self, missed_s: float) -> None:
-        """It was heard of: what it writes without a barrier began behind that, at the earliest."""
-        if self.missed_s is None:
-            self.missed_s = missed_s
-
-    def keep_until(self, decide_by_s: float | None, missed_s: float) -> None:
-        """A batch is acknowledged that may be lost behind that moment; the next one begins."""
-        self.attempts(missed_s)
-        before_s = self.missed_s or 0.0
-        self.decide_by_s = decide_by_s
-        self.attended_by_s = None if decide_by_s is None else decide_by_s - before_s
-        self.missed_s = missed_s
 
     def epoch_limit(self, settings: CheckpointSettings) -> int | None:
         """At most so many records per cut; the user's own limit stands above what was learnt.
@@ -337,7 +315,7 @@ class RegionState:
         if held is not None:
             self.discarded.append(held)
         self.is_open = self.is_starting = self.finished = self.owes_a_batch = False
-        self.late = self.missed_s = None
+        self.late = None
         if self.rate is not None:
             self.rate.given_up()
         if fence is not None and self.fence is None:
@@ -373,7 +351,7 @@ class RegionState:
         self.is_fenced_off = False
         self.needs_sweep = True  # until it asks for a barrier: a decision may carry it before
         self.is_open, self.restart_requested, self.finished = True, False, False
-        self.is_starting, self.is_excused = True, False
+        self.is_starting = True
         self.begins_s = None
         self._ask_at_once()
 
