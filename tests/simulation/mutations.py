@@ -25,6 +25,7 @@ from sluice.runtime.coordinator.core.events import (
     RegionRestarted,
 )
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.region.region_phases import RegionPhase
 from sluice.runtime.coordinator.region.region_state import Fate, RegionState
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.settlement import Settlement
@@ -172,7 +173,7 @@ def abort_when_unsure(patch: pytest.MonkeyPatch) -> None:
         if event.outcome is PublishOutcome.UNKNOWN and checkpoint.regions:
             checkpoint.discarded.extend(checkpoint.acknowledged())
             for region in checkpoint.regions:
-                state.close_region(region.region, RuntimeError("unsure"), now_s, fence=None)
+                state.close_region(region.region, RuntimeError("unsure"), now_s)
             state.last_slot = event.checkpoint_id
             state.discard(checkpoint)
             return
@@ -237,7 +238,9 @@ def cut_again_while_late(patch: pytest.MonkeyPatch) -> None:
     polled = alignment.barrier_polled
 
     def broken(state: Any, event: BarrierPolled, now_s: float) -> None:
-        state.regions[event.region].late = None
+        region = state.regions[event.region]
+        if region.phase is RegionPhase.TIMED_OUT:
+            region.phase = RegionPhase.RUNNING
         polled(state, event, now_s)
 
     patch.setattr(alignment, "barrier_polled", broken)
@@ -262,10 +265,10 @@ def begin_again_before_the_end(patch: pytest.MonkeyPatch) -> None:
         if not region.restart_requested or state.is_over:
             return
         if region.fence is None:
-            fence = state.create(CheckpointKind.CHECKPOINT, "restart", forced=False)
+            fence = state.create(CheckpointKind.CHECKPOINT, "restart")
             state.move(fence, Event.REGION_FAILED, now_s)
             region.fence = fence.checkpoint_id
-        region.reopen()
+        region.settle()
         state.out.append(
             RegionRestarted(region=name, attempt_id=region.attempt_id, restored=region.record)
         )
@@ -282,7 +285,7 @@ def come_back_at_a_word(patch: pytest.MonkeyPatch) -> None:
         fence(state, name, now_s, reason=reason)
         if reason == "is restarted by command":
             region = state.regions[name]
-            region.reopen()
+            region.settle()
             restarted = RegionRestarted(
                 region=name, attempt_id=region.attempt_id, restored=region.record
             )

@@ -73,13 +73,13 @@ def keep_new_splits_off_the_record(patch: pytest.MonkeyPatch) -> None:
 def forget_new_splits_in_a_restart(patch: pytest.MonkeyPatch) -> None:
     """Rule `restore-by-attempt`: a source tells once of a new split; its region knows it over its
     lives."""
-    fence_off = RegionState.fence_off
+    settle = RegionState.settle
 
     def broken(self: Any) -> None:
-        fence_off(self)
+        settle(self)
         self.discovered.clear()
 
-    patch.setattr(RegionState, "fence_off", broken)
+    patch.setattr(RegionState, "settle", broken)
 
 
 def forget_when_to_try_again(patch: pytest.MonkeyPatch) -> None:

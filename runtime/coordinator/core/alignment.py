@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from sluice.runtime.coordinator.core import failure_policy
-from sluice.runtime.coordinator.core.checkpoint_states import Event, State
+from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
@@ -19,6 +19,7 @@ from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.policy.assignment import to_least_loaded
 from sluice.runtime.coordinator.region.pacing import records_in
 from sluice.runtime.coordinator.region.pressure import left_behind
+from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState, region_of
 from sluice.runtime.errors import FencedError, IllegalTransitionError
 from sluice.runtime.model.model import Acknowledgement, Barrier, CheckpointKind
@@ -115,11 +116,12 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
     _require_running(state)
     region.require(event.attempt_id)
     state.silence.asked(event.region, now_s)
-    if region.is_starting:
-        region.is_starting = region.needs_sweep = False
-    if region.late is not None:
+    if region.phase is RegionPhase.STARTING:
+        region.needs_sweep = False
+    region.advance(RegionEvent.POLLED)
+    if region.phase is RegionPhase.TIMED_OUT and region.barrier is not None:
         # Spark may not have logged it: another cut would leave its range out for ever.
-        state.out.append(GiveBarrier(barrier=region.late))
+        state.out.append(GiveBarrier(barrier=region.barrier))
         return
     checkpoint = _open_for(state, event.region)
     if checkpoint is None:
@@ -221,13 +223,13 @@ def _give_barrier(
     if region.rate is not None:
         region.rate.cut(records_in(event.splits), splits=len(event.splits), now_s=now_s)
     due_in_s = 0.0 if region.is_behind(state.settings) else state.settings.interval_s or 0.0
-    region.asked = event.splits
+    region.barrier = barrier
     region.pending.begin(now_s, due_in_s=due_in_s)
     region.finished = is_last
     if is_last:
         checkpoint.finished.add(event.region)
-    if checkpoint.state is State.ARMED:
-        state.move(checkpoint, Event.BARRIER_CUT, now_s)
+    region.advance(RegionEvent.BARRIER_GIVEN)
+    state.region_event(RegionEvent.BARRIER_GIVEN, checkpoint, now_s)
     return barrier
 
 
@@ -255,7 +257,7 @@ def splits_discovered(state: CoordinatorState, event: SplitsDiscovered) -> None:
     new = [split for split in event.splits if split.key not in known]
     if not readers or not new:
         return
-    target_regions = [region for region in readers.values() if region.suspended is None]
+    target_regions = [region for region in readers.values() if not region.is_suspended]
     for name, splits in to_least_loaded(new, _loads(target_regions or readers.values())).items():
         readers[name].discovered |= {split.key: split for split in splits}
         if not splits:
@@ -286,14 +288,15 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
     region.require(ack.batch.attempt_id)
     region.require_new_ranges(ack)
     _require_own_splits(state, ack)
-    left = left_behind(region.asked, ack.region.splits) if region.plan.follows else 0
+    left = 0
+    if region.plan.follows and region.barrier is not None:
+        left = left_behind(region.barrier.splits, ack.region.splits)
     region.pending.end(now_s, read=records_in(ack.region.splits), left=left)
     if region.rate is not None:
         region.rate.finished(now_s)
     region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s
     region.state_is_due = ack.state_is_due
-    region.late = None
-    region.is_starting = False
+    region.advance(RegionEvent.ACKNOWLEDGED)
     region.decide_by_s = ack.decide_by_s
     checkpoint = _open_for(state, ack.batch.region)
     if checkpoint is None and region.held is not None:
@@ -348,8 +351,7 @@ def _join(
     region.cuts[checkpoint.checkpoint_id] = ack.region.splits
     if ack.batch.region in checkpoint.barriers:
         region.pace.finished(now_s, target_s=state.settings.epoch_target_s)
-    if checkpoint.state is State.ARMED:
-        state.move(checkpoint, Event.BARRIER_CUT, now_s)
+    state.region_event(RegionEvent.ACKNOWLEDGED, checkpoint, now_s)
 
 
 def _is_known(state: CoordinatorState, region: RegionState, ack: Acknowledgement) -> bool:

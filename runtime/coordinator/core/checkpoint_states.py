@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from sluice.runtime.errors import IllegalTransitionError
 
-__all__ = ["TRANSITIONS", "Event", "State", "advance", "mermaid"]
+__all__ = ["TRANSITIONS", "Event", "State", "advance"]
 
 
 class State(enum.Enum):
@@ -90,15 +90,3 @@ def advance(state: State, event: Event, *, checkpoint_id: int) -> State:
             "Coordinator bug: stop the job, keep its log, restart from the last checkpoint.",
         )
     return target
-
-
-def mermaid() -> str:
-    """The table as a Mermaid state diagram, for the docs."""
-    names = {state: state.value.replace("-", "_") for state in State}
-    lines = ["stateDiagram-v2", f"    [*] --> {names[State.ARMED]}"]
-    lines += [
-        f"    {names[source]} --> {names[target]}: {event.value}"
-        for (source, event), target in TRANSITIONS.items()
-    ]
-    final = [state for state in State if not any(source is state for source, _ in TRANSITIONS)]
-    return "\n".join([*lines, *(f"    {names[state]} --> [*]" for state in final)])

@@ -16,10 +16,12 @@ from sluice.runtime.coordinator.core.events import (
     TriggerBarrier,
     Triggered,
 )
+from sluice.runtime.coordinator.core.joint_states import FOR_CHECKPOINT, FOR_REGION, PARTS, Part
 from sluice.runtime.coordinator.core.pending_checkpoint import ABORTABLE, PendingCheckpoint
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.policy.handlers import Alignment, HandlerDecision
 from sluice.runtime.coordinator.region.liveness import HeartbeatTimeout, Outlook
+from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.model import Assignment, BatchKey, CheckpointKind, StateEntry
@@ -134,12 +136,16 @@ class CoordinatorState:
 
     def standing(self) -> dict[str, RegionState]:
         """All regions that are not suspended: those that checkpoints are about."""
-        return {name: found for name, found in self.regions.items() if found.suspended is None}
+        return {
+            name: found
+            for name, found in self.regions.items()
+            if PARTS[found.phase] is not Part.ABSENT
+        }
 
     def has_late(self) -> bool:
         """Whether a region's batch goes on behind a decision without it. Nothing but checkpoints
         that carry it limits that, and quiet neighbours would cut none."""
-        return any(region.late is not None for region in self.regions.values())
+        return any(region.phase is RegionPhase.TIMED_OUT for region in self.regions.values())
 
     def silent(self, limit_s: float) -> list[str]:
         """Regions that should have asked for a barrier for so long, and have not: no batch of them
@@ -161,7 +167,7 @@ class CoordinatorState:
         return [
             name
             for name in names
-            if (region := self.regions[name]).late is None
+            if (region := self.regions[name]).phase is not RegionPhase.TIMED_OUT
             and region.held is None
             and not region.plan.follows
             and not any(p.touches(name) for p in self.pending.values())
@@ -202,10 +208,10 @@ class CoordinatorState:
         found = {name: region.pending.ratio(now_s) for name, region in self.standing().items()}
         return {name: ratio for name, ratio in found.items() if ratio is not None}
 
-    def create(self, kind: CheckpointKind, requested_by: str, *, forced: bool) -> PendingCheckpoint:
+    def create(self, kind: CheckpointKind, requested_by: str) -> PendingCheckpoint:
         """A new checkpoint at the next place."""
         checkpoint = PendingCheckpoint(
-            checkpoint_id=self.next_id, kind=kind, requested_by=requested_by, forced=forced
+            checkpoint_id=self.next_id, kind=kind, requested_by=requested_by
         )
         self.next_id += 1
         self.pending[checkpoint.checkpoint_id] = checkpoint
@@ -216,7 +222,7 @@ class CoordinatorState:
         self, kind: CheckpointKind, requested_by: str, now_s: float, *, forced: bool
     ) -> PendingCheckpoint:
         """Trigger a checkpoint: regions poll for its barrier; batches that wait join it."""
-        checkpoint = self.create(kind, requested_by, forced=forced)
+        checkpoint = self.create(kind, requested_by)
         self.out.append(
             TriggerBarrier(
                 checkpoint_id=checkpoint.checkpoint_id,
@@ -238,12 +244,19 @@ class CoordinatorState:
 
     def force(self, checkpoint: PendingCheckpoint, now_s: float) -> None:
         """Let every region take part in an idle one, also those with nothing to cut."""
-        checkpoint.forced = True
         self.move(checkpoint, Event.BARRIER_CUT, now_s)
 
     def answer_trigger(self, checkpoint: PendingCheckpoint) -> None:
         """Somebody asked for this checkpoint and waits for its id."""
         self.out.append(Triggered(checkpoint_id=checkpoint.checkpoint_id, kind=checkpoint.kind))
+
+    def region_event(
+        self, region: RegionEvent, checkpoint: PendingCheckpoint, now_s: float
+    ) -> None:
+        """Change the checkpoint's state, if the region's event means something for it."""
+        event = FOR_CHECKPOINT.get((region, checkpoint.state))
+        if event is not None:
+            self.move(checkpoint, event, now_s)
 
     def abort(
         self, checkpoint: PendingCheckpoint, event: Event, error: BaseException, now_s: float
@@ -256,30 +269,32 @@ class CoordinatorState:
             if found.checkpoint_id > checkpoint.checkpoint_id and found.state in ABORTABLE
         ]
         for found in (checkpoint, *later):
+            cause = event if found is checkpoint else Event.OVERTAKEN
             found.reason = found.reason or str(error)
-            self.move(found, event if found is checkpoint else Event.OVERTAKEN, now_s)
+            self.move(found, cause, now_s)
             found.discarded.extend(found.acknowledged())
             for name in [name for name in self.regions if found.touches(name)]:
-                self.regions[name].cuts.pop(found.checkpoint_id, None)
-                self.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
+                region = self.regions[name]
+                region.cuts.pop(found.checkpoint_id, None)
+                region.fence_at(checkpoint.checkpoint_id)
+                if FOR_REGION.get((cause, region.phase)) is RegionEvent.ENDED:
+                    self.close_region(name, error, now_s)
             self._fail(tuple(ack.batch for ack in found.acknowledged()), error)
 
-    def close_region(
-        self, name: str, error: BaseException, now_s: float, *, fence: int | None
-    ) -> None:
-        """End a region's life: its messages are refused, its callbacks are woken."""
+    def close_region(self, name: str, error: BaseException, now_s: float) -> None:
+        """End a region's attempt, if one is current: its messages are refused, its callbacks are
+        woken."""
         region = self.regions[name]
         self.look_again()
-        if region.is_open:
-            self.silence.ended(name)
-            region.ended_by = error
-            if not self.is_over:
-                region.history.ended(region.attempt_id, error, now_s)
-            held = region.close(fence)
-            if held is not None:
-                self._fail((held.batch,), error)
-        elif fence is not None and region.fence is None:
-            region.fence = fence
+        if not region.is_open:
+            return
+        self.silence.ended(name)
+        region.ended_by = error
+        if not self.is_over:
+            region.history.ended(region.attempt_id, error, now_s)
+        held = region.close()
+        if held is not None:
+            self._fail((held.batch,), error)
 
     def cancel_waiting(self, name: str, error: BaseException) -> None:
         """Wake the callbacks of a region whose batch goes on without it: decided, or about to."""
@@ -302,7 +317,7 @@ class CoordinatorState:
         if first is not None:
             self.abort(first, Event.STOPPED, reason, now_s)
         for name in self.regions:
-            self.close_region(name, reason, now_s, fence=None)
+            self.close_region(name, reason, now_s)
         self.out.append(EndJob(error=error, finished=self.is_finished))
 
     def fence(self, error: BaseException) -> None:
@@ -313,7 +328,8 @@ class CoordinatorState:
         waiting += [r.held.batch for r in self.regions.values() if r.held is not None]
         self._fail(tuple(waiting), error)
         for region in self.regions.values():
-            region.is_open = False
+            if region.is_open:
+                region.advance(RegionEvent.ENDED)
         if not self.is_over:
             self.is_over, self.error = True, error
             self.out.append(EndJob(error=error))
@@ -358,17 +374,21 @@ class CoordinatorState:
         """Who has acknowledged, for the job's handler; nobody waits for regions that are
         suspended."""
         missing = {
-            name: found
+            name: PARTS[found.phase]
             for name, found in self.standing().items()
             if name not in checkpoint.acks and name not in checkpoint.excused
         }
+
+        def names(*parts: Part) -> frozenset[str]:
+            return frozenset(name for name, part in missing.items() if part in parts)
+
         return Alignment(
             kind=checkpoint.kind,
             acknowledged=frozenset(checkpoint.acks),
-            failed=frozenset(name for name, found in missing.items() if not found.is_open),
-            waiting=frozenset(name for name, found in missing.items() if found.is_open),
-            starting=frozenset(name for name, found in missing.items() if found.is_starting),
-            skipped={name: found.skipped for name, found in missing.items()},
+            failed=names(Part.FAILED),
+            waiting=names(Part.AWAITED, Part.STARTING),
+            starting=names(Part.STARTING),
+            skipped={name: self.regions[name].skipped for name in missing},
             elapsed_s=0.0 if checkpoint.barrier_s is None else now_s - checkpoint.barrier_s,
         )
 

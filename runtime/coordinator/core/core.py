@@ -256,7 +256,7 @@ class CoordinatorCore:
 
     def is_suspended(self, region: str) -> bool:
         """Whether the region has failed for good, and nobody has asked for its next life."""
-        return self._state.regions[region].suspended is not None
+        return self._state.regions[region].is_suspended
 
     def why_ended(self, region: str) -> BaseException | None:
         """What ended the region's last life; None: its first one lives."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
+from sluice.runtime.coordinator.region.region_phases import RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import (
     CheckpointFailedError,
@@ -91,7 +92,7 @@ def holding_up(
         if region.is_open
         and name not in checkpoint.acks
         and name not in checkpoint.skipped
-        and (could_ask or region.late is not None or name in checkpoint.barriers)
+        and (could_ask or region.phase is RegionPhase.TIMED_OUT or name in checkpoint.barriers)
         and not waits_for_a_commit(state, checkpoint, name)
     ]
 

@@ -26,9 +26,11 @@ from sluice.runtime.coordinator.core.failure_attribution import (
     too_old,
     waits_for_a_commit,
 )
-from sluice.runtime.coordinator.core.pending_checkpoint import ABORTABLE, PendingCheckpoint
+from sluice.runtime.coordinator.core.joint_states import FOR_CHECKPOINT, FOR_REGION
+from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.core.suspension import end_or_suspend, fence, may_suspend
 from sluice.runtime.coordinator.policy.handlers import HandlerDecision
+from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import region_of
 from sluice.runtime.errors import (
     CheckpointFailedError,
@@ -134,13 +136,14 @@ def _complete(
     checkpoint.finished.intersection_update(checkpoint.acks)
     # What stood before a life that is starting was swept before it began.
     checkpoint.must_sweep = any(
-        reason is FailureReason.ERROR and not state.regions[name].is_starting
+        reason is FailureReason.ERROR and state.regions[name].phase is not RegionPhase.STARTING
         for name, reason in left_out.items()
     )
-    for name, reason in left_out.items():
-        if reason is FailureReason.EXPIRED and name in checkpoint.barriers:
-            state.regions[name].late = checkpoint.barriers[name]
-            state.regions[name].pace.late()
+    for name in [name for name in left_out if name in checkpoint.barriers]:
+        region = state.regions[name]
+        if FOR_REGION.get((Event.REST_SKIPPED, region.phase)) is RegionEvent.BATCH_SKIPPED:
+            region.advance(RegionEvent.BATCH_SKIPPED)
+            region.pace.late()
     state.move(checkpoint, Event.REST_SKIPPED if left_out else Event.ALL_ACKED, now_s)
     idle = next((p for p in state.pending.values() if p.state is State.ARMED), None)
     if idle is not None and state.has_late():
@@ -200,16 +203,18 @@ def _expire(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float
     # A late one has its barrier from an older checkpoint: an abort alone would leave it as it is.
     # So would it one that stands still between two batches, and the next checkpoint missed it, too.
     silent = set(state.silent(state.settings.timeout_s / 2))
-    stuck = [name for name in guilty if state.regions[name].late is not None or name in silent]
+    late = {name for name in guilty if state.regions[name].phase is RegionPhase.TIMED_OUT}
+    stuck = [name for name in guilty if name in late or name in silent]
     for name in guilty:
-        if name in checkpoint.barriers or state.regions[name].late is not None:
+        if name in checkpoint.barriers or name in late:
             state.regions[name].pace.expired()
     waited = any(has_waited(state, checkpoint, ack) for ack in checkpoint.acks.values())
     if not guilty:
         waited = waited or any(waits_for_a_commit(state, checkpoint, name) for name in missing)
     state.abort(checkpoint, Event.EXPIRED, error, now_s)
     for name in stuck:
-        state.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
+        state.close_region(name, error, now_s)
+        state.regions[name].fence_at(checkpoint.checkpoint_id)
     if waited or _replays_excuse(state, guilty):
         return
     _attribute(state, checkpoint, error, now_s, slow=guilty or too_old(state, checkpoint, now_s))
@@ -307,7 +312,7 @@ def region_failed(state: CoordinatorState, event: RegionFailed, now_s: float) ->
     is_regional = state.settings.handler.is_regional
     # By a checkpoint that contains it, carries it, or is given up and counted.
     is_shown = is_regional and (
-        region.late is not None
+        region.phase is RegionPhase.TIMED_OUT
         or any(
             p.touches(event.region) or (p.state is State.ALIGNING and event.region not in p.acks)
             for p in state.pending.values()
@@ -415,17 +420,19 @@ def region_registered(state: CoordinatorState, event: RegionRegistered, now_s: f
 def _end_alone(state: CoordinatorState, name: str, error: BaseException, now_s: float) -> None:
     """The others go on; what it has acknowledged is decided with them, what it has not is carried
     or given up, as the handler rules."""
-    state.close_region(name, error, now_s, fence=None)
+    state.close_region(name, error, now_s)
     state.cancel_waiting(name, error)
 
 
 def _end_attempt(state: CoordinatorState, name: str, cause: BaseException, now_s: float) -> None:
-    state.close_region(name, cause, now_s, fence=None)
+    state.close_region(name, cause, now_s)
     error = stopped(name)
-    first = next((p for p in state.pending.values() if p.state in ABORTABLE), None)
-    if first is not None:
-        state.abort(first, Event.REGION_FAILED, error, now_s)
-    state.close_region(name, error, now_s, fence=None if first is None else first.checkpoint_id)
+    for checkpoint in state.pending.values():
+        event = FOR_CHECKPOINT.get((RegionEvent.ENDED, checkpoint.state))
+        if event is not None:
+            state.abort(checkpoint, event, error, now_s)  # and all later ones
+            state.regions[name].fence_at(checkpoint.checkpoint_id)
+            break
     state.cancel_waiting(name, error)
 
 
@@ -436,24 +443,26 @@ def drive_restart(state: CoordinatorState, name: str, now_s: float) -> None:
     region = state.regions[name]
     if state.is_over:
         return
-    if region.is_fenced_off or (not region.restart_requested and region.suspended is None):
+    is_due = region.phase is RegionPhase.SUSPENDED or (
+        region.phase is RegionPhase.FAILED and region.restart_requested
+    )
+    if not is_due:
         del state.restless[name]
         return
     if region.begins_s is not None and now_s >= region.begins_s:
         region.begins_s = None
     if region.fence is None:
-        why = "is restarted" if region.suspended is None else "is suspended"
+        why = "is suspended" if region.is_suspended else "is restarted"
         fence(state, name, now_s, reason=why)
         return
     is_busy = region.fence in state.pending or any(p.touches(name) for p in state.pending.values())
     if region.fence > state.last_slot or is_busy:
         return
-    if region.suspended is not None:
-        region.fence_off()
-        del state.restless[name]
-    elif region.begins_s is None:
-        region.reopen()
-        del state.restless[name]
+    if region.begins_s is not None and not region.is_suspended:
+        return
+    region.settle()
+    del state.restless[name]
+    if region.is_open:
         state.look_again()
         state.out.append(
             RegionRestarted(region=name, attempt_id=region.attempt_id, restored=region.record)

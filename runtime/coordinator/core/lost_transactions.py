@@ -111,7 +111,7 @@ def _abort_later(
     for name in names:
         if state.regions[name].plan.follows:
             # What it has written since lies before what is written again, decided or not.
-            state.close_region(name, _being_repaired(checkpoint, None), now_s, fence=None)
+            state.close_region(name, _being_repaired(checkpoint, None), now_s)
     for later in list(state.pending.values()):
         behind = later.checkpoint_id > checkpoint.checkpoint_id and later.state in ABORTABLE
         if behind and any(later.touches(name) for name in names):

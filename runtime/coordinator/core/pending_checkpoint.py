@@ -37,7 +37,6 @@ class PendingCheckpoint:
         checkpoint_id, kind, asked_by: its place, and why it was taken.
         state: see `sluice.runtime.coordinator.core.checkpoint_states`.
         decide_by_s: clock after which work in it may be lost undecided; None: never.
-        forced: regions take part even when there is nothing to cut.
         barriers: given out, by region.
         acks: by region; None: nothing to cut, same offsets.
         carried: regions that it is decided without, and why.
@@ -67,7 +66,6 @@ class PendingCheckpoint:
     kind: CheckpointKind
     requested_by: str
     state: State = State.ARMED
-    forced: bool = False
     decide_by_s: float | None = None
     barriers: dict[str, Barrier] = field(default_factory=dict)
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)

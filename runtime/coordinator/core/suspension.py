@@ -56,9 +56,9 @@ def end_or_suspend(
 def _suspend(state: CoordinatorState, name: str, error: BaseException, now_s: float) -> None:
     """Its life ends, if it has not; what it has acknowledged is decided with the others."""
     region = state.regions[name]
-    if region.suspended is not None:
+    if region.is_suspended:
         return
-    state.close_region(name, error, now_s, fence=None)
+    state.close_region(name, error, now_s)
     state.cancel_waiting(name, error)
     region.suspend(error, now_s)
     state.restless.setdefault(name)
@@ -69,7 +69,7 @@ def fence(state: CoordinatorState, name: str, now_s: float, *, reason: str) -> N
     """The place whose aborted record ends the region's life; an idle one would wait for ever, for
     the others may have nothing to cut."""
     idle = next((p for p in state.pending.values() if p.state is State.ARMED), None)
-    place = idle or state.create(CheckpointKind.CHECKPOINT, "restart", forced=False)
+    place = idle or state.create(CheckpointKind.CHECKPOINT, "restart")
     place.reason = f"region {name} {reason}"
     state.move(place, Event.REGION_FAILED, now_s)
     state.regions[name].fence = place.checkpoint_id
@@ -108,9 +108,9 @@ def _restart(state: CoordinatorState, name: str, now_s: float) -> None:
         error = RestartCommandedError(
             "the region is restarted by command", {"region": name}, "Its open range is read again."
         )
-        state.close_region(name, error, now_s, fence=None)
+        state.close_region(name, error, now_s)
         state.cancel_waiting(name, error)
-    was_suspended = region.suspended is not None
+    was_suspended = region.is_suspended
     region.resume()
     state.restless.setdefault(name)  # somebody may have asked for its next life already
     if not was_suspended:

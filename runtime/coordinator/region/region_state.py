@@ -7,6 +7,13 @@ from dataclasses import dataclass, field, replace
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.region.pacing import Pace, QuietTime
 from sluice.runtime.coordinator.region.pressure import PendingTime
+from sluice.runtime.coordinator.region.region_phases import (
+    OPEN,
+    OUT_OF_SERVICE,
+    RegionEvent,
+    RegionPhase,
+    advance,
+)
 from sluice.runtime.errors import FencedError, IllegalTransitionError, WrongJobError
 from sluice.runtime.failover.attempt_history import AttemptHistory
 from sluice.runtime.failover.restart_strategies import Restarts
@@ -57,9 +64,8 @@ class RegionState:
         record: as the last decided checkpoint has it.
         completed_in: the last decided checkpoint that it completed.
         carried: decided checkpoints in a row that it was carried in.
-        late: the barrier of a batch under way whose checkpoint was decided without it.
-        is_open: False once its batch was aborted or it failed, until it is restarted.
-        is_starting: its life is not the first one, and has not asked for a barrier yet.
+        phase: see `region_phases`.
+        barrier: the last one that it was given; None: none yet.
         asks_at: the address at which its life asks, as far as it has said so.
         finished: bounded sources have reached their ends with the last cut.
         owes_a_batch: they have, and what its state may give behind that is still to come.
@@ -75,9 +81,7 @@ class RegionState:
         restarts: what the restart strategy remembers of it.
         begins_s: clock before which the next life may not begin; None: it may.
         history: of the lives that have ended.
-        suspended: it failed for good, and has no next life until somebody asks for one.
-        is_fenced_off: suspended, and its old life is settled: the attempt is already that of the
-            record that ended it, in which nothing ever ran, so a sweep takes all that is older.
+        suspended: why and since when it is suspended; None: it is not.
         needs_sweep: no decision was taken behind a sweep since it was suspended.
         completed_s: clock at the decision of ``completed_in``; None before the first of this run.
         again_s: clock at which a sink wants a batch, with records or without; None: it does not.
@@ -85,7 +89,6 @@ class RegionState:
         pace: how large its epochs may be.
         rate: how many records per second it may read; None: as many as it can.
         pending: how far it is behind its barriers.
-        asked: the ranges of its last barrier.
         quiet: when it is worth looking for something to read.
         work: of each split, what the last cut took and what it left behind, as far as known.
     """
@@ -97,9 +100,8 @@ class RegionState:
     rate: RateEstimator | None = None
     completed_in: int = 0
     skipped: int = 0
-    late: Barrier | None = None
-    is_open: bool = True
-    is_starting: bool = False
+    phase: RegionPhase = RegionPhase.RUNNING
+    barrier: Barrier | None = None
     asks_at: str = ""
     finished: bool = False
     owes_a_batch: bool = False
@@ -116,13 +118,11 @@ class RegionState:
     begins_s: float | None = None
     history: AttemptHistory = field(default_factory=AttemptHistory)
     suspended: Suspended | None = None
-    is_fenced_off: bool = False
     needs_sweep: bool = False
     completed_s: float | None = None
     again_s: float | None = field(init=False, default=None)
     state_is_due: bool = field(init=False, default=False)
     pending: PendingTime = field(init=False, default_factory=PendingTime)
-    asked: tuple[SplitRange, ...] = field(init=False, default=())
     quiet: QuietTime = field(init=False, default_factory=QuietTime)
     work: Mapping[SplitKey, int] = field(init=False, default_factory=dict)
 
@@ -136,6 +136,20 @@ class RegionState:
         keeps_state = bool(kinds - {COUNTS_KIND, DROPS_KIND})
         self.again_s = float("-inf") if keeps_state else None
         self.state_is_due = self.plan.stateful and self.record.state is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an attempt is current: its messages are accepted."""
+        return self.phase in OPEN
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the job continues without it, until an operator restarts it."""
+        return self.phase in OUT_OF_SERVICE
+
+    def advance(self, event: RegionEvent) -> None:
+        """Change the phase by the table."""
+        self.phase = advance(self.phase, event, region=self.plan.name)
 
     @property
     def has_decided(self) -> bool:
@@ -303,27 +317,31 @@ class RegionState:
         is_whole = goes_on is record and not self.discovered
         self.is_written = (self.is_written or is_end) and is_whole
         if record.status is RegionStatus.SKIPPED:
-            self.skipped += self.suspended is None
+            self.skipped += not self.is_suspended
             return
         self.skipped, self.completed_in = 0, checkpoint_id
         # Also those of a checkpoint that was decided without it: its batch has joined this one.
         self.cuts = {at: found for at, found in self.cuts.items() if at > checkpoint_id}
 
-    def close(self, fence: int | None) -> Acknowledgement | None:
-        """End this life; returns the held batch, whose callback has to be woken."""
+    def fence_at(self, checkpoint_id: int) -> None:
+        """The aborted record of that checkpoint ends its attempt, unless an older one does."""
+        if self.fence is None:
+            self.fence = checkpoint_id
+
+    def close(self) -> Acknowledgement | None:
+        """End this attempt; returns the held batch, whose callback has to be woken."""
         held, self.held = self.held, None
         if held is not None:
             self.discarded.append(held)
-        self.is_open = self.is_starting = self.finished = self.owes_a_batch = False
-        self.late = None
+        self.advance(RegionEvent.ENDED)
+        self.finished = self.owes_a_batch = False
         if self.rate is not None:
             self.rate.given_up()
-        if fence is not None and self.fence is None:
-            self.fence = fence
         return held
 
     def suspend(self, cause: BaseException, now_s: float) -> None:
         """Stand still; the life has been ended."""
+        self.advance(RegionEvent.GIVEN_UP)
         self.suspended = Suspended(cause=cause, since_s=now_s)
         self.needs_sweep = True
         self.begins_s = None
@@ -332,28 +350,26 @@ class RegionState:
 
     def resume(self) -> None:
         """It may begin again, as if it had never failed."""
+        self.advance(RegionEvent.RESTART_COMMANDED)
         self.suspended = None
-        self.is_fenced_off = False
         self.skipped = 0
         self.restarts = Restarts()
         self.begins_s = None
 
-    def fence_off(self) -> None:
-        """The fence is durable and the old life settled: its id is the attempt from now on."""
+    def settle(self) -> None:
+        """The fencing record is durable and the old work settled: its id is the attempt now.
+
+        A failed region begins that attempt. Of a suspended one nothing ever runs in it, so a sweep
+        takes all that is older.
+        """
         assert self.fence is not None  # or its record could not be durable
+        self.advance(RegionEvent.SETTLED)
         self.attempt_id, self.fence = self.fence, None
         self.cuts.clear()
-        self.is_fenced_off = True
-
-    def reopen(self) -> None:
-        """Begin the next life behind the fence; its attempt is the fence's id."""
-        self.fence_off()
-        self.is_fenced_off = False
-        self.needs_sweep = True  # until it asks for a barrier: a decision may carry it before
-        self.is_open, self.restart_requested, self.finished = True, False, False
-        self.is_starting = True
-        self.begins_s = None
-        self._ask_at_once()
+        if self.is_open:
+            self.needs_sweep = True  # until it polls for a barrier: a decision may skip it before
+            self.restart_requested = self.finished = False
+            self._ask_at_once()
 
 
 def region_of(
