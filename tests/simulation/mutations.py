@@ -13,7 +13,7 @@ from sluice.connectors.kafka.sink.producers.producer_pool import Lease, Producer
 from sluice.connectors.kafka.sink.producers.producer_slots import SlotEvent, SlotState
 from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
 from sluice.runtime.coordinator.committing.commit_steps import commit_all
-from sluice.runtime.coordinator.core import alignment, failure_policy, post_commit, suspension
+from sluice.runtime.coordinator.core import alignment, post_commit, region_attempts
 from sluice.runtime.coordinator.core.checkpoint_states import Event
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.core import CoordinatorCore
@@ -273,13 +273,13 @@ def begin_again_before_the_end(patch: pytest.MonkeyPatch) -> None:
             RegionRestarted(region=name, attempt_id=region.attempt_id, restored=region.record)
         )
 
-    patch.setattr(failure_policy, "drive_restart", broken)
+    patch.setattr(post_commit, "drive_restart", broken)
 
 
 def come_back_at_a_word(patch: pytest.MonkeyPatch) -> None:
     """Rule `callback-after-commit` holds for a command, too: the suspended region's old work is
     settled first."""
-    fence = suspension.fence
+    fence = region_attempts.fence
 
     def broken(state: Any, name: str, now_s: float, *, reason: str) -> None:
         fence(state, name, now_s, reason=reason)
@@ -291,7 +291,7 @@ def come_back_at_a_word(patch: pytest.MonkeyPatch) -> None:
             )
             state.out.append(restarted)
 
-    patch.setattr(suspension, "fence", broken)
+    patch.setattr(region_attempts, "fence", broken)
 
 
 def end_without_suspended_regions(patch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from sluice.runtime.coordinator.core import failure_policy
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import (
@@ -16,12 +15,13 @@ from sluice.runtime.coordinator.core.events import (
     TriggerRequested,
 )
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
+from sluice.runtime.coordinator.core.region_attempts import end_pending_too_old, end_too_old
 from sluice.runtime.coordinator.policy.assignment import to_least_loaded
 from sluice.runtime.coordinator.region.pacing import records_in
 from sluice.runtime.coordinator.region.pressure import left_behind
 from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState, region_of
-from sluice.runtime.errors import FencedError, IllegalTransitionError
+from sluice.runtime.errors import IllegalTransitionError
 from sluice.runtime.model.model import Acknowledgement, Barrier, CheckpointKind
 
 __all__ = [
@@ -42,7 +42,7 @@ _OPEN = (State.ARMED, State.ALIGNING)
 
 def trigger_asked(state: CoordinatorState, event: TriggerRequested) -> None:
     """Queue the wish; `trigger_due` follows in the same step."""
-    _require_running(state)
+    state.require_running()
     state.asked.setdefault(event.kind, event.requested_by)
 
 
@@ -52,7 +52,7 @@ def trigger_due(state: CoordinatorState, now_s: float) -> None:
         return
     due_s = next_trigger_s(state)
     if due_s is not None and now_s >= due_s and _may_begin(state, CheckpointKind.CHECKPOINT, now_s):
-        state.begin(CheckpointKind.CHECKPOINT, "interval", now_s, forced=state.has_late())
+        state.begin(CheckpointKind.CHECKPOINT, "interval", now_s, forced=state.has_timed_out())
 
 
 def _begin_asked(state: CoordinatorState, now_s: float) -> bool:
@@ -74,7 +74,7 @@ def _begin_asked(state: CoordinatorState, now_s: float) -> bool:
 
 def _may_begin(state: CoordinatorState, kind: CheckpointKind, now_s: float) -> bool:
     """Whether it could be decided, behind the end of those whose held batch is too old for it."""
-    failure_policy.end_held_old(state, now_s)
+    end_pending_too_old(state, now_s)
     return not state.is_over and state.may_decide(kind)
 
 
@@ -98,11 +98,6 @@ def _has_room(state: CoordinatorState) -> bool:
     return not is_idle and state.may_decide(CheckpointKind.CHECKPOINT)
 
 
-def _require_running(state: CoordinatorState) -> None:
-    if state.is_over:
-        raise state.error or FencedError("the job has ended", {}, "Start it again for more.")
-
-
 # --- barriers -----------------------------------------------------------------------------------
 
 
@@ -113,7 +108,7 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
     if is_good_end and event.attempt_id == region.attempt_id:
         state.out.append(NothingDue())  # a good end: the query idles until it is stopped
         return
-    _require_running(state)
+    state.require_running()
     region.require(event.attempt_id)
     state.silence.asked(event.region, now_s)
     if region.phase is RegionPhase.STARTING:
@@ -185,7 +180,7 @@ def region_cut(state: CoordinatorState, event: RegionBarrierOffsets, now_s: floa
     if event.finished:
         checkpoint.finished.add(event.region)
     is_armed = checkpoint.state is State.ARMED
-    if is_armed and event.finished and all(r.finished for r in state.standing().values()):
+    if is_armed and event.finished and all(r.finished for r in state.in_service().values()):
         state.force(checkpoint, now_s)  # nothing will ever come again: the final one
     if checkpoint.state is State.ALIGNING:
         checkpoint.acks[event.region] = None
@@ -307,7 +302,7 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
         )
     if state.settings.handler.is_regional and state.is_too_old(ack.decide_by_s, now_s):
         region.held = ack  # its life ends, and throws it away
-        failure_policy.end_grown_old(state, checkpoint, ack, now_s)
+        end_too_old(state, checkpoint, ack, now_s)
         return
     if checkpoint is not None:
         _join(state, checkpoint, ack, now_s)

@@ -1,6 +1,6 @@
 """The state of the coordinator's core: all regions, all checkpoints under way, what to do next."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.runtime.contracts import OpenWork
@@ -30,6 +30,10 @@ from sluice.runtime.model.timestamps import is_past
 __all__ = ["CoordinatorState"]
 
 _AWAITED = (EndJob, FailBatches, ReturnBatches)
+_EXCUSED_ATTEMPTS = 3
+"""So many attempts of a region in a row may delay others by their replays: its own failure brings
+one, and a neighbour that gave up its epoch for that another, which may end the first one, too."""
+
 _LATE_SHARE = 0.25  # of an interval; a barrier that was cut later begins a new row of them
 
 
@@ -47,7 +51,7 @@ class CoordinatorState:
         pending: checkpoints under way by id, ascending.
         asked: triggers that wait for their turn, by kind; who asked.
         out: actions of this step.
-        restless: regions that want a next life, or were suspended, until their old one is settled;
+        unsettled: regions that want a next life, or were suspended, until their old one is settled;
             in the order in which they did.
         outlook: what does not have to be asked of every region again.
         silence: who has not been heard of, and for how long.
@@ -80,7 +84,7 @@ class CoordinatorState:
     pending: dict[int, PendingCheckpoint] = field(default_factory=dict)
     asked: dict[CheckpointKind, str] = field(default_factory=dict)
     out: list[Action] = field(default_factory=list)
-    restless: dict[str, None] = field(default_factory=dict)
+    unsettled: dict[str, None] = field(default_factory=dict)
     outlook: Outlook = field(default_factory=Outlook)
     silence: HeartbeatTimeout = field(default_factory=HeartbeatTimeout)
     awaited: dict[tuple[int, State], float] = field(default_factory=dict)
@@ -134,7 +138,7 @@ class CoordinatorState:
         due_s = self.last_barrier_s + interval_s
         return due_s if due_s <= now_s < due_s + interval_s * _LATE_SHARE else now_s
 
-    def standing(self) -> dict[str, RegionState]:
+    def in_service(self) -> dict[str, RegionState]:
         """All regions that are not suspended: those that checkpoints are about."""
         return {
             name: found
@@ -142,7 +146,7 @@ class CoordinatorState:
             if PARTS[found.phase] is not Part.ABSENT
         }
 
-    def has_late(self) -> bool:
+    def has_timed_out(self) -> bool:
         """Whether a region's batch goes on behind a decision without it. Nothing but checkpoints
         that carry it limits that, and quiet neighbours would cut none."""
         return any(region.phase is RegionPhase.TIMED_OUT for region in self.regions.values())
@@ -180,7 +184,7 @@ class CoordinatorState:
     def is_any_behind(self) -> bool:
         """Whether a region's last cut has left records behind, by our own limit."""
         if self.outlook.behind is None:
-            standing = self.standing().items()
+            standing = self.in_service().items()
             self.outlook.behind = {n for n, found in standing if found.is_behind(self.settings)}
         return bool(self.outlook.behind)
 
@@ -205,7 +209,7 @@ class CoordinatorState:
     def pending_ratios(self, now_s: float) -> dict[str, float]:
         """Of each region that ever got a barrier, see `PendingTime.ratio`; not of suspended
         ones."""
-        found = {name: region.pending.ratio(now_s) for name, region in self.standing().items()}
+        found = {name: region.pending.ratio(now_s) for name, region in self.in_service().items()}
         return {name: ratio for name, ratio in found.items() if ratio is not None}
 
     def create(self, kind: CheckpointKind, requested_by: str) -> PendingCheckpoint:
@@ -375,7 +379,7 @@ class CoordinatorState:
         suspended."""
         missing = {
             name: PARTS[found.phase]
-            for name, found in self.standing().items()
+            for name, found in self.in_service().items()
             if name not in checkpoint.acks and name not in checkpoint.excused
         }
 
@@ -401,7 +405,7 @@ class CoordinatorState:
         return found
 
     def _could_decide(self, kind: CheckpointKind) -> bool:
-        standing = self.standing()
+        standing = self.in_service()
         closed = {name: found for name, found in standing.items() if not found.is_open}
         alignment = Alignment(
             kind=kind,
@@ -411,6 +415,25 @@ class CoordinatorState:
         )
         ruling = self.settings.handler.rule(alignment, timeout_s=self.settings.timeout_s)
         return ruling is HandlerDecision.DECIDE
+
+    def excuse_replays(self, names: Sequence[str]) -> bool:
+        """Whether a checkpoint waited for nothing but replays, each of which may take as long as it
+        makes progress: its neighbours read again, and no region is to blame. Remembers that.
+
+        Where the replay of each attempt takes longer than the timeout, regions end each other's
+        epochs for ever: after a few attempts without a decision such a checkpoint has failed.
+        """
+        if not names or not all(self.silence.is_replaying(name) for name in names):
+            return False
+        attempts = [self.replayed.setdefault(name, set()) for name in names]
+        for name, found in zip(names, attempts, strict=True):
+            found.add(self.regions[name].attempt_id)
+        return all(len(found) <= _EXCUSED_ATTEMPTS for found in attempts)
+
+    def require_running(self) -> None:
+        """Refuse a request to a job that has ended."""
+        if self.is_over:
+            raise self.error or FencedError("the job has ended", {}, "Start it again for more.")
 
     def count_failure(self) -> None:
         """One more in a row."""
@@ -424,7 +447,7 @@ class CoordinatorState:
         """
         return self.failed_beside.get(region) == attempt_id
 
-    def tolerate_anew(self) -> None:
+    def reset_failures(self) -> None:
         """Failures from here on are the first in a row."""
         self.failures = 0
         self.failed_beside = {}

@@ -7,10 +7,9 @@ from typing import Any
 from sluice.runtime.contracts import RegisteredAttempt, SweepView
 from sluice.runtime.coordinator.core import (
     alignment,
-    failure_policy,
     lost_transactions,
     post_commit,
-    suspension,
+    region_attempts,
 )
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
@@ -485,10 +484,10 @@ _HANDLERS: Mapping[type, Callable[[CoordinatorState, Any, float], None]] = {
     RegionBarrierOffsets: alignment.region_cut,
     SplitsDiscovered: _discovered,
     Acknowledged: alignment.acknowledged,
-    RegionFailed: failure_policy.region_failed,
-    RegionRegistered: failure_policy.region_registered,
-    RestartRequested: failure_policy.restart_requested,
-    RestartCommanded: suspension.restart_commanded,
+    RegionFailed: region_attempts.region_failed,
+    RegionRegistered: region_attempts.region_registered,
+    RestartRequested: region_attempts.restart_requested,
+    RestartCommanded: region_attempts.restart_commanded,
     Published: post_commit.published,
     CommitReported: post_commit.commit_reported,
     Repaired: lost_transactions.repaired,

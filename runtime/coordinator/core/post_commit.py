@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 from sluice.runtime.checkpoint.lost_work import lost_by_region
 from sluice.runtime.checkpoint.succession import taken_over
 from sluice.runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
-from sluice.runtime.coordinator.core import failure_policy
 from sluice.runtime.coordinator.core.checkpoint_states import Event, State
+from sluice.runtime.coordinator.core.completion import complete_if_due, withdrawn
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
@@ -27,7 +27,6 @@ from sluice.runtime.coordinator.core.events import (
     StepFailed,
     SweepOrphans,
 )
-from sluice.runtime.coordinator.core.failure_attribution import grown_old
 from sluice.runtime.coordinator.core.lost_transactions import end_if_unknown, lose, repair_failed
 from sluice.runtime.coordinator.core.pending_checkpoint import (
     ABORTABLE,
@@ -35,10 +34,12 @@ from sluice.runtime.coordinator.core.pending_checkpoint import (
     PendingCheckpoint,
 )
 from sluice.runtime.coordinator.core.reassignment import choose_moves
+from sluice.runtime.coordinator.core.region_attempts import drive_restart, end_hanging
 from sluice.runtime.coordinator.core.retries import end_if_hung, retry
 from sluice.runtime.coordinator.core.suspension import is_the_end, suspended_at_the_end
 from sluice.runtime.coordinator.policy.assignment import Move, extended, hand_over, moved
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
+from sluice.runtime.coordinator.policy.failure_errors import checkpoint_too_old
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.model import CheckpointKind, Verdict, committables_of
 
@@ -94,24 +95,24 @@ _UNDECIDED = (State.ARMED, State.ALIGNING)
 
 def drive(state: CoordinatorState, now_s: float) -> None:
     """Let every checkpoint under way, and every region that waits, take its next step."""
-    failure_policy.end_silent(state, now_s)
+    end_hanging(state, now_s)
     end_if_hung(state, now_s)
     for checkpoint in tuple(state.pending.values()):
         _drive_one(state, checkpoint, now_s)
-    for name in tuple(state.restless):
-        failure_policy.drive_restart(state, name, now_s)
+    for name in tuple(state.unsettled):
+        drive_restart(state, name, now_s)
     post_commit_due(state, now_s)
 
 
 def _drive_one(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    failure_policy.rule(state, checkpoint, now_s)
+    complete_if_due(state, checkpoint, now_s)
     if checkpoint.state in _UNDECIDED or not checkpoint.may_act(now_s):
         return
     is_next_slot = checkpoint.checkpoint_id == state.last_slot + 1
     is_oldest = next(iter(state.pending)) == checkpoint.checkpoint_id
     stage = checkpoint.state
     if stage is State.PRE_COMMITTED and is_next_slot:
-        if not (_is_doomed(state) or failure_policy.waits_for_older(state, checkpoint)):
+        if not (_is_doomed(state) or _waits_for_older(state, checkpoint)):
             _start_deciding(state, checkpoint, now_s)
     elif stage is State.DECIDING:
         _decide_again(state, checkpoint, now_s)
@@ -127,13 +128,30 @@ def _is_doomed(state: CoordinatorState) -> bool:
     return any(checkpoint.is_doomed for checkpoint in state.pending.values())
 
 
+def _waits_for_older(state: CoordinatorState, checkpoint: PendingCheckpoint) -> bool:
+    """Whether an older epoch of a streaming region is decided, and not committed yet.
+
+    A repair of that one would come after what the region has written since, which can be given up
+    only as long as it is not decided (`two-phase-repair`).
+    """
+    older = [
+        found
+        for found in state.pending.values()
+        if found.checkpoint_id < checkpoint.checkpoint_id and found.remaining
+    ]
+    streaming = [name for name, region in state.regions.items() if region.plan.follows]
+    return any(
+        found.touches(name) for found in older for name in streaming if checkpoint.touches(name)
+    )
+
+
 def next_step_s(state: CoordinatorState) -> float | None:
     """When time alone makes something due: a ruling, an expiry or another try."""
     moments = [moment for p in state.pending.values() for moment in _due(state, p)]
     if not state.is_over:
         moments += [
             region.begins_s
-            for region in map(state.regions.__getitem__, state.restless)
+            for region in map(state.regions.__getitem__, state.unsettled)
             if region.begins_s is not None and region.restart_requested
         ]
     post_commit_s = next_post_commit_s(state)
@@ -188,7 +206,7 @@ def _decide_again(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s:
         _publish(state, checkpoint, Verdict.DECIDED)
         return
     state.move(checkpoint, Event.GREW_OLD, now_s)
-    checkpoint.reason = str(grown_old(checkpoint, ()))
+    checkpoint.reason = str(checkpoint_too_old(checkpoint.checkpoint_id, ()))
     _publish(state, checkpoint, Verdict.ABORTED)
 
 
@@ -249,10 +267,10 @@ def published(state: CoordinatorState, event: Published, now_s: float) -> None:
         state.discard(checkpoint)
         return
     if checkpoint.state is State.WITHDRAWING and event.outcome is PublishOutcome.OURS:
-        failure_policy.withdrawn(state, checkpoint, now_s)
+        withdrawn(state, checkpoint, now_s)
         return
     state.move(checkpoint, Event.METADATA_DURABLE, now_s)
-    state.tolerate_anew()
+    state.reset_failures()
     state.last_decided = event.checkpoint_id
     state.assignment = checkpoint.assignment or state.assignment
     handed_over = hand_over(checkpoint.regions, state.assignment)
