@@ -25,7 +25,7 @@ for seed in range(20)[:: int(sys.argv[1])]:
     world = World(seed, profile_of(seed)[1])
     world.run()
     print(seed, hash(tuple(move.seed for move in world.made)), world.clock(), world.watch.seen,
-          [(r.checkpoint_id, r.verdict.value, r.asked_by) for r in world.history])
+          [(r.checkpoint_id, r.verdict.value, r.requested_by) for r in world.history])
 """
 
 
@@ -52,7 +52,7 @@ def test_a_broken_rule_is_told_in_a_few_moves(name: str, monkeypatch: pytest.Mon
     assert len(small.moves) <= 12
     told = story(small)
     assert told.startswith("1. ")
-    assert "place 1: decided by session-" in told
+    assert "slot 1: decided by session-" in told
     assert told.splitlines()[-1].startswith(f"ViolationError: {small.what}")
 
 

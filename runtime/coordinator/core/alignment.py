@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from sluice.runtime.coordinator.core.checkpoint_states import State
-from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
+from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState, JobPhase
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     BarrierPolled,
@@ -104,7 +104,7 @@ def _has_room(state: CoordinatorState) -> bool:
 def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) -> None:
     """Give the region its barrier, ask it to cut, or say that nothing is due."""
     region = region_of(state.regions, event.region)
-    is_good_end = state.is_over and (state.error is None or state.is_finished)
+    is_good_end = state.phase is JobPhase.FINISHED or (state.is_over and state.error is None)
     if is_good_end and event.attempt_id == region.attempt_id:
         state.out.append(NothingDue())  # a good end: the query idles until it is stopped
         return

@@ -1,5 +1,6 @@
 """The state of the coordinator's core: all regions, all checkpoints under way, what to do next."""
 
+import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,11 @@ from sluice.runtime.coordinator.core.events import (
     Triggered,
 )
 from sluice.runtime.coordinator.core.joint_states import FOR_CHECKPOINT, FOR_REGION, PARTS, Part
-from sluice.runtime.coordinator.core.pending_checkpoint import ABORTABLE, PendingCheckpoint
+from sluice.runtime.coordinator.core.pending_checkpoint import (
+    ABORTABLE,
+    PendingCheckpoint,
+    RemoteStep,
+)
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.policy.handlers import Alignment, HandlerDecision
 from sluice.runtime.coordinator.region.liveness import HeartbeatTimeout, Outlook
@@ -27,7 +32,7 @@ from sluice.runtime.errors import FencedError
 from sluice.runtime.model.model import Assignment, BatchKey, CheckpointKind, StateEntry
 from sluice.runtime.model.timestamps import is_past
 
-__all__ = ["CoordinatorState"]
+__all__ = ["CoordinatorState", "JobPhase"]
 
 _AWAITED = (EndJob, FailBatches, ReturnBatches)
 _EXCUSED_ATTEMPTS = 3
@@ -35,6 +40,16 @@ _EXCUSED_ATTEMPTS = 3
 one, and a neighbour that gave up its epoch for that another, which may end the first one, too."""
 
 _LATE_SHARE = 0.25  # of an interval; a barrier that was cut later begins a new row of them
+
+
+class JobPhase(enum.Enum):
+    """How far the job is. Nothing leads back; FENCED comes after any other phase."""
+
+    RUNNING = "running"
+    FINISHED = "finished"  # every bounded source was read to its end, and that is committed
+    STOPPED = "stopped"  # no checkpoint begins any more; what is decided is still committed
+    FAILED = "failed"  # as STOPPED, by an error
+    FENCED = "fenced"  # another session has a slot of ours: this one changes nothing more
 
 
 @dataclass(slots=True)
@@ -67,9 +82,7 @@ class CoordinatorState:
         untold, told_s: positions that no lag tool has been told yet, and when the last ones were.
         missed_s: what the clock of the steps leaves out, and ages do not.
         last_decided, last_committed: newest checkpoint decided, and committed on record.
-        is_over: the job has ended, or is being stopped: nothing new begins.
-        is_finished: every bounded source was read to its end, and that is committed on record.
-        is_fenced: another session has taken a place: nothing at all is done any more.
+        phase: of the job.
         error: why the job ended, None for a good end.
     """
 
@@ -97,10 +110,18 @@ class CoordinatorState:
     untold: PublishPositions | None = None
     told_s: float | None = None
     missed_s: float = 0.0
-    is_over: bool = False
-    is_finished: bool = False
-    is_fenced: bool = False
+    phase: JobPhase = JobPhase.RUNNING
     error: BaseException | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended: nothing new begins."""
+        return self.phase is not JobPhase.RUNNING
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another session has taken over."""
+        return self.phase is JobPhase.FENCED
 
     def open_step(self, missed_s: float) -> None:
         """Forget what a step that raised had asked for, but not what others wait for."""
@@ -307,11 +328,15 @@ class CoordinatorState:
             if ack is not None:
                 self._fail((ack.batch,), error)
 
-    def end(self, error: BaseException | None, now_s: float) -> None:
-        """End the job: nothing new begins, what is undecided is aborted, the decided goes on."""
+    def end(self, error: BaseException | None, now_s: float, *, is_finished: bool = False) -> None:
+        """End the job: nothing new begins, undecided work is aborted, decided work is committed."""
+        phase = JobPhase.STOPPED if error is None else JobPhase.FAILED
+        if is_finished and self.phase in (JobPhase.RUNNING, JobPhase.STOPPED):
+            phase = JobPhase.FINISHED
         if self.is_over:
+            self.phase = phase if self.phase is JobPhase.STOPPED else self.phase
             return
-        self.is_over, self.error = True, error
+        self.phase, self.error = phase, error
         reason = error or FencedError(
             "the job has ended", {}, "What is undecided is read again by the next start."
         )
@@ -322,12 +347,11 @@ class CoordinatorState:
             self.abort(first, Event.STOPPED, reason, now_s)
         for name in self.regions:
             self.close_region(name, reason, now_s)
-        self.out.append(EndJob(error=error, finished=self.is_finished))
+        self.out.append(EndJob(error=error, finished=is_finished))
 
     def fence(self, error: BaseException) -> None:
         """Another session has taken over: change nothing more, wake everybody. Once: a fenced core
         takes in nothing that could fence it again."""
-        self.is_fenced = True
         waiting = [batch for p in self.pending.values() for batch in p.batches()]
         waiting += [r.held.batch for r in self.regions.values() if r.held is not None]
         self._fail(tuple(waiting), error)
@@ -335,8 +359,9 @@ class CoordinatorState:
             if region.is_open:
                 region.advance(RegionEvent.ENDED)
         if not self.is_over:
-            self.is_over, self.error = True, error
+            self.error = error
             self.out.append(EndJob(error=error))
+        self.phase = JobPhase.FENCED
 
     def discard(self, checkpoint: PendingCheckpoint) -> None:
         """The abort is on record: now the work may be thrown away (`fence-first`)."""
@@ -344,7 +369,7 @@ class CoordinatorState:
             if region.fence == checkpoint.checkpoint_id:
                 checkpoint.discarded.extend(region.discarded)
                 region.discarded.clear()
-        checkpoint.in_flight = True
+        checkpoint.remote = RemoteStep.IN_FLIGHT
         self.out.append(
             AbortWork(
                 checkpoint_id=checkpoint.checkpoint_id,

@@ -12,7 +12,7 @@ from sluice.runtime.coordinator.core import (
     region_attempts,
 )
 from sluice.runtime.coordinator.core.checkpoint_states import State
-from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
+from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState, JobPhase
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
     Acknowledged,
@@ -35,7 +35,7 @@ from sluice.runtime.coordinator.core.events import (
     Tick,
     TriggerRequested,
 )
-from sluice.runtime.coordinator.core.pending_checkpoint import DECIDED_OPEN
+from sluice.runtime.coordinator.core.pending_checkpoint import DECIDED_OPEN, RemoteStep
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.region.pacing import Pace
 from sluice.runtime.coordinator.region.pressure import Pressure
@@ -236,7 +236,9 @@ class CoordinatorCore:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way that can go on by itself."""
-        return self._state.is_fenced or all(p.halted for p in self._state.pending.values())
+        return self._state.is_fenced or all(
+            p.remote is RemoteStep.HALTED for p in self._state.pending.values()
+        )
 
     @property
     def is_fenced(self) -> bool:
@@ -356,7 +358,7 @@ class CoordinatorCore:
             return now_ms - round((now_s - moment_s) * 1000)
 
         return JobStatus(
-            state=_state_of(state),
+            state=_phase_in_words(state),
             drop_limit=state.settings.drop_limit,
             error="" if state.error is None else well_formed(str(state.error)),
             last_decided=state.last_decided,
@@ -426,14 +428,9 @@ def _completed_in(record: RegionRecord, last_decided: int) -> int:
     return last_decided if record.snapshot_id is None else record.snapshot_id
 
 
-def _state_of(state: CoordinatorState) -> str:
-    if state.is_fenced:
-        return "fenced"
-    if not state.is_over:
-        return "running"
-    if state.error is not None:
-        return "failed"
-    return "finished" if state.is_finished else "stopped"
+def _phase_in_words(state: CoordinatorState) -> str:
+    is_incomplete = state.phase is JobPhase.FINISHED and state.error is not None
+    return (JobPhase.FAILED if is_incomplete else state.phase).value
 
 
 def _ticked(state: CoordinatorState, event: Tick, now_s: float) -> None:

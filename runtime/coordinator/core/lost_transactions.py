@@ -16,7 +16,11 @@ from sluice.runtime.contracts import CommitOutcome, PublishOutcome, UnsettledWor
 from sluice.runtime.coordinator.core.checkpoint_states import Event
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import CommitReported, NoteUnsettled, Repaired
-from sluice.runtime.coordinator.core.pending_checkpoint import ABORTABLE, PendingCheckpoint
+from sluice.runtime.coordinator.core.pending_checkpoint import (
+    ABORTABLE,
+    PendingCheckpoint,
+    RemoteStep,
+)
 from sluice.runtime.coordinator.core.retries import retry, settled_by_s
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnLost
 from sluice.runtime.errors import CheckpointFailedError
@@ -61,7 +65,7 @@ def _end_unsettled(
     now_s: float,
 ) -> None:
     """What the error names is put on record: a person may accept that, and nothing else."""
-    checkpoint.halted = True
+    checkpoint.remote = RemoteStep.HALTED
     state.out.append(NoteUnsettled(checkpoint_id=checkpoint.checkpoint_id, works=works))
     state.end(error, now_s)
 
@@ -139,7 +143,7 @@ def repaired(state: CoordinatorState, event: Repaired, now_s: float) -> None:
     if event.outcome is PublishOutcome.UNKNOWN:
         retry(state, checkpoint, now_s)
         return
-    checkpoint.in_flight = False
+    checkpoint.remote = RemoteStep.IDLE
     if event.outcome is PublishOutcome.TAKEN:  # only a newer run repairs what is ours
         state.move(checkpoint, Event.SLOT_TAKEN, now_s)
         state.fence(taken_over(event.checkpoint_id))
@@ -161,7 +165,7 @@ def repair_failed(
 ) -> None:
     """This run does not try it again. Nothing of the decision but that stays lost: the rest goes
     on, and the job ends with the error when it is settled."""
-    checkpoint.in_flight = False
+    checkpoint.remote = RemoteStep.IDLE
     unrepaired = lost_by_region(checkpoint.regions, checkpoint.lost)
     checkpoint.unrepaired |= {found.region.region: error for found in unrepaired}
     checkpoint.lost = ()

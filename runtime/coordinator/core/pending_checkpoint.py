@@ -1,5 +1,6 @@
 """One checkpoint under way, as the coordinator's core keeps it."""
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -20,13 +21,21 @@ from sluice.runtime.model.model import (
 )
 from sluice.runtime.model.timestamps import earliest
 
-__all__ = ["ABORTABLE", "DECIDED_OPEN", "PendingCheckpoint"]
+__all__ = ["ABORTABLE", "DECIDED_OPEN", "PendingCheckpoint", "RemoteStep"]
 
 ABORTABLE = frozenset({State.ARMED, State.ALIGNING, State.PRE_COMMITTED})
 """No record of it can be durable."""
 
 DECIDED_OPEN = frozenset({State.DECIDED, State.REPAIRING, State.COMMITTED})
 """Decided, and not committed on record."""
+
+
+class RemoteStep(enum.Enum):
+    """What the I/O executor does for a checkpoint."""
+
+    IDLE = "idle"  # nothing: the next step may begin, after its pause
+    IN_FLIGHT = "in flight"  # a step that has not returned yet
+    HALTED = "halted"  # nothing, until the next run
 
 
 @dataclass(slots=True)
@@ -53,12 +62,11 @@ class PendingCheckpoint:
         unrepaired: regions whose repair has failed in this run, and why.
         is_doomed: some of it is lost for good: the job ends once the rest is settled.
         discarded: acknowledged batches that its abort throws away.
-        in_flight: a remote step is under way; its answer is awaited.
+        remote: its remote step.
         after_crash: an answer was lost: ask for the verdict first.
         retry_at_s, retry_pause_s: when an unanswered step is tried again.
         retry_since_s: when it was first not answered in this state.
         unknown_since_s: since when a committable is UNKNOWN.
-        halted: nothing more may be done for it in this run.
         barrier_s, acked_s, decided_s, committed_s, marked_s: clock at each stage.
     """
 
@@ -83,13 +91,12 @@ class PendingCheckpoint:
     unrepaired: dict[str, BaseException] = field(default_factory=dict)
     is_doomed: bool = False
     discarded: list[Acknowledgement] = field(default_factory=list)
-    in_flight: bool = False
+    remote: RemoteStep = RemoteStep.IDLE
     after_crash: bool = False
     retry_at_s: float = 0.0
     retry_pause_s: float = 0.0
     retry_since_s: float | None = None
     unknown_since_s: float | None = None
-    halted: bool = False
     barrier_s: float | None = None
     acked_s: float | None = None
     decided_s: float | None = None
@@ -114,7 +121,7 @@ class PendingCheckpoint:
 
     def retry_later(self, now_s: float, *, first_s: float, longest_s: float) -> None:
         """The remote step was not answered for certain: again, after a growing pause."""
-        self.in_flight = False
+        self.remote = RemoteStep.IDLE
         self.retry_pause_s = min(max(self.retry_pause_s * 2, first_s), longest_s)
         self.retry_at_s = now_s + self.retry_pause_s
         if self.retry_since_s is None:
@@ -122,7 +129,7 @@ class PendingCheckpoint:
 
     def may_act(self, now_s: float) -> bool:
         """Whether the next remote step may start now."""
-        return not (self.in_flight or self.halted) and now_s >= self.retry_at_s
+        return self.remote is RemoteStep.IDLE and now_s >= self.retry_at_s
 
     def acknowledged(self) -> list[Acknowledgement]:
         """Batches in it."""

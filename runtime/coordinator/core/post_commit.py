@@ -32,6 +32,7 @@ from sluice.runtime.coordinator.core.pending_checkpoint import (
     ABORTABLE,
     DECIDED_OPEN,
     PendingCheckpoint,
+    RemoteStep,
 )
 from sluice.runtime.coordinator.core.reassignment import choose_moves
 from sluice.runtime.coordinator.core.region_attempts import drive_restart, end_hanging
@@ -169,7 +170,7 @@ def _due(state: CoordinatorState, checkpoint: PendingCheckpoint) -> Iterator[flo
         if checkpoint.decide_by_s is not None:
             yield checkpoint.decide_by_s - state.missed_s
         return
-    is_waiting = not (checkpoint.in_flight or checkpoint.halted) and checkpoint.retry_at_s > 0
+    is_waiting = checkpoint.remote is RemoteStep.IDLE and checkpoint.retry_at_s > 0
     if is_waiting and checkpoint.state not in ABORTABLE:
         yield checkpoint.retry_at_s
 
@@ -182,7 +183,7 @@ def _start_deciding(state: CoordinatorState, checkpoint: PendingCheckpoint, now_
     if checkpoint.must_sweep or unswept:
         for name in unswept:
             state.regions[name].needs_sweep = False
-        checkpoint.in_flight = True
+        checkpoint.remote = RemoteStep.IN_FLIGHT
         state.out.append(SweepOrphans(checkpoint_id=checkpoint.checkpoint_id))
         return
     checkpoint.regions = tuple(
@@ -226,14 +227,14 @@ def _steps(checkpoint: PendingCheckpoint, moves: Collection[Move]) -> tuple[Regi
 def orphans_swept(state: CoordinatorState, event: OrphansSwept) -> None:
     """What failed regions left open is aborted, or was not reached: then the next sweep does it."""
     checkpoint = state.pending[event.checkpoint_id]
-    checkpoint.in_flight = checkpoint.must_sweep = False
+    checkpoint.remote, checkpoint.must_sweep = RemoteStep.IDLE, False
 
 
 def _publish(state: CoordinatorState, checkpoint: PendingCheckpoint, verdict: Verdict) -> None:
     is_decision = verdict is Verdict.DECIDED
     undecided = checkpoint.discarded or checkpoint.acknowledged()
     thrown_away = tuple(ack.region for ack in undecided)
-    checkpoint.in_flight = True
+    checkpoint.remote = RemoteStep.IN_FLIGHT
     state.out.append(
         Publish(
             checkpoint_id=checkpoint.checkpoint_id,
@@ -255,7 +256,7 @@ def published(state: CoordinatorState, event: Published, now_s: float) -> None:
     if event.outcome is PublishOutcome.UNKNOWN:
         retry(state, checkpoint, now_s)
         return
-    checkpoint.in_flight = False
+    checkpoint.remote = RemoteStep.IDLE
     is_late = event.outcome is PublishOutcome.DECIDED and checkpoint.state is not State.WITHDRAWING
     if event.outcome is PublishOutcome.TAKEN or is_late:
         state.move(checkpoint, Event.SLOT_TAKEN, now_s)
@@ -296,7 +297,7 @@ def _settle(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float
     """The next step of a decided checkpoint; only the oldest one, so commits keep their order."""
     if checkpoint.state is State.DECIDED and not checkpoint.remaining:
         state.move(checkpoint, Event.ALL_COMMITTED, now_s)
-    checkpoint.in_flight = True
+    checkpoint.remote = RemoteStep.IN_FLIGHT
     if checkpoint.state is State.COMMITTED:
         state.out.append(
             MarkCommitted(checkpoint_id=checkpoint.checkpoint_id, regions=checkpoint.regions)
@@ -319,7 +320,7 @@ def _settle(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float
 def commit_reported(state: CoordinatorState, event: CommitReported, now_s: float) -> None:
     """Strike out what is committed; the rest is tried again, repaired, or ends the job."""
     checkpoint = state.pending[event.checkpoint_id]
-    checkpoint.in_flight = False
+    checkpoint.remote = RemoteStep.IDLE
     checkpoint.after_crash = True
     answers = list(zip(event.committables, event.reports, strict=True))
     lost = [entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED]
@@ -344,7 +345,7 @@ def marked(state: CoordinatorState, event: Marked, now_s: float) -> None:
     if not event.durable:
         retry(state, checkpoint, now_s)
         return
-    checkpoint.in_flight = False
+    checkpoint.remote = RemoteStep.IDLE
     state.move(checkpoint, Event.MARK_DURABLE, now_s)
     state.last_committed = event.checkpoint_id
     _tell_histories(state, checkpoint, now_s)
@@ -355,9 +356,8 @@ def marked(state: CoordinatorState, event: Marked, now_s: float) -> None:
     state.out.append(ReturnBatches(checkpoint_id=event.checkpoint_id, batches=batches))
     committed_on_record(state, checkpoint)
     if checkpoint.kind is CheckpointKind.FINAL and is_the_end(state, checkpoint):
-        state.is_finished = True
         take_care(state, now_s)  # before whoever runs the job hears of its end
-        state.end(suspended_at_the_end(state), now_s)
+        state.end(suspended_at_the_end(state), now_s, is_finished=True)
 
 
 def _tell_histories(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
@@ -378,7 +378,7 @@ def step_failed(state: CoordinatorState, event: StepFailed, now_s: float) -> Non
         repair_failed(state, checkpoint, event.error, now_s)
         return
     if checkpoint is not None:
-        checkpoint.in_flight, checkpoint.halted = False, True
+        checkpoint.remote = RemoteStep.HALTED
     if is_fenced:
         state.fence(event.error)
     else:

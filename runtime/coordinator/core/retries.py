@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
-from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
+from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint, RemoteStep
 from sluice.runtime.errors import WaitedTooLongError
 from sluice.runtime.model.timestamps import is_past
 
@@ -28,8 +28,10 @@ def retry(
     open."""
     settings = state.settings
     # The end of a job does not wait for what has not answered several times in a row.
-    checkpoint.halted = state.is_over and checkpoint.retry_pause_s >= settings.max_retry_s
+    is_last = state.is_over and checkpoint.retry_pause_s >= settings.max_retry_s
     checkpoint.retry_later(now_s, first_s=settings.retry_s, longest_s=settings.max_retry_s)
+    if is_last:
+        checkpoint.remote = RemoteStep.HALTED
     if is_past(settled_by_s(state, checkpoint), now_s):
         state.end(
             WaitedTooLongError(
@@ -53,7 +55,7 @@ def end_if_hung(state: CoordinatorState, now_s: float) -> None:
 
     A repair may take as long as it likes, and so may what waits behind it.
     """
-    asked = [p for p in state.pending.values() if p.in_flight]
+    asked = [p for p in state.pending.values() if p.remote is RemoteStep.IN_FLIGHT]
     if not asked or any(checkpoint.state is State.REPAIRING for checkpoint in asked):
         state.awaited.clear()
         return
