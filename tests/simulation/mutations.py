@@ -306,7 +306,7 @@ def abort_all_that_a_life_tells(patch: pytest.MonkeyPatch) -> None:
     def broken(self: CoordinatorState, region: RegionState, told: Any) -> list[StateEntry]:
         return [entry for work in told for entry in work.committables]
 
-    patch.setattr(CoordinatorState, "undecidable", broken)
+    patch.setattr(CoordinatorState, "undecided_work", broken)
 
 
 def end_without_a_verdict(patch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def acknowledge(driver: CoreDriver, region: str = "main") -> None:
     """The region's next batch, which brokers keep for a while from now on."""
     barrier = driver.poll(3, region=region)
     batch = BatchKey(region=region, attempt_id=0, batch_id=1)
-    decide_by_s = driver.clock() + driver.missed_s + _KEPT_S
+    decide_by_s = driver.clock() + driver.slept_s + _KEPT_S
     ack = replace(driver.acknowledgement(batch, barrier), decide_by_s=decide_by_s)
     driver.tell(Acknowledged(ack=ack))
 
@@ -119,7 +119,7 @@ def test_transaction_timeout_what_grew_old_while_the_host_slept_is_not_decided()
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     acknowledge(driver)
-    driver.missed_s = _KEPT_S
+    driver.slept_s = _KEPT_S
     acknowledge(driver, "side")
     assert not [each for each in driver.seen(Publish) if each.verdict is Verdict.DECIDED]
     assert "grew old" in str(driver.core.why_ended("main"))
@@ -130,7 +130,7 @@ def test_a_sleep_that_brokers_outlast_ends_nothing() -> None:
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     acknowledge(driver)
-    driver.missed_s = _KEPT_S - 1.0
+    driver.slept_s = _KEPT_S - 1.0
     acknowledge(driver, "side")
     assert driver.core.last_committed == 1
 
@@ -141,7 +141,7 @@ def test_who_waits_has_not_waited_while_the_host_slept() -> None:
     driver.tick()
     driver.ack(driver.poll(3))
     late = driver.poll(3, region="side")
-    driver.missed_s = 100 * FAST.timeout_s
+    driver.slept_s = 100 * FAST.timeout_s
     driver.tick(FAST.timeout_s / 2)
     driver.ack(late, region="side")
     assert driver.core.last_committed == 1
@@ -157,7 +157,7 @@ def test_transaction_timeout_a_batch_that_waited_while_the_host_slept_joins_no_c
     decide_by_s = driver.clock() + _KEPT_S
     ack = replace(driver.acknowledgement(batch, None), decide_by_s=decide_by_s)
     driver.tell(Acknowledged(ack=ack))
-    driver.missed_s = _KEPT_S
+    driver.slept_s = _KEPT_S
     driver.tick(FAST.interval_s or 0.0)
     assert not driver.core.is_live("main", 0)
     assert driver.core.is_live("side", 0)
@@ -177,12 +177,12 @@ def night(driver: CoreDriver, attempt_id: int, stage: str) -> int:
     (end,) = driver.core.positions()["main"]
     barrier = driver.poll(end.end_offset + 3, attempt_id=attempt_id)
     batch = BatchKey(region="main", attempt_id=attempt_id, batch_id=1)
-    decide_by_s = driver.clock() + driver.missed_s + _KEPT_S
+    decide_by_s = driver.clock() + driver.slept_s + _KEPT_S
     ack = replace(driver.acknowledgement(batch, barrier), decide_by_s=decide_by_s)
     driver.auto = stage != "deciding"
     if stage != "at work":
         driver.tell(Acknowledged(ack=ack))
-    driver.missed_s += 8 * 3600.0
+    driver.slept_s += 8 * 3600.0
     if stage == "at work":
         driver.tell(Acknowledged(ack=ack))
     driver.auto = True
@@ -247,7 +247,7 @@ def test_the_next_look_at_an_age_comes_by_the_clock_of_the_loop() -> None:
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     acknowledge(driver)
-    driver.missed_s = _KEPT_S - 1.0
+    driver.slept_s = _KEPT_S - 1.0
     driver.tell(Tick())
     assert driver.core.deadline_s() == driver.clock() + 1.0
 
@@ -257,9 +257,9 @@ def test_the_loop_tells_the_core_by_which_clock_things_grow_old(
 ) -> None:
     told: list[float] = []
 
-    def step(event: CoreEvent, now_s: float, *, missed_s: float) -> list[Action]:
+    def step(event: CoreEvent, now_s: float, *, slept_s: float) -> list[Action]:
         del event
-        told.append(now_s + missed_s)
+        told.append(now_s + slept_s)
         return []
 
     core = CoreDriver(FAST).core

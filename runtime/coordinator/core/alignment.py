@@ -18,7 +18,7 @@ from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.core.region_attempts import end_pending_too_old, end_too_old
 from sluice.runtime.coordinator.policy.assignment import to_least_loaded
 from sluice.runtime.coordinator.region.pacing import records_in
-from sluice.runtime.coordinator.region.pressure import left_behind
+from sluice.runtime.coordinator.region.pressure import left_unread
 from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState, region_of
 from sluice.runtime.errors import IllegalTransitionError
@@ -30,8 +30,8 @@ __all__ = [
     "next_trigger_s",
     "region_cut",
     "splits_discovered",
-    "trigger_asked",
     "trigger_due",
+    "trigger_requested",
 ]
 
 _OPEN = (State.ARMED, State.ALIGNING)
@@ -40,33 +40,35 @@ _OPEN = (State.ARMED, State.ALIGNING)
 # --- triggers -----------------------------------------------------------------------------------
 
 
-def trigger_asked(state: CoordinatorState, event: TriggerRequested) -> None:
+def trigger_requested(state: CoordinatorState, event: TriggerRequested) -> None:
     """Queue the wish; `trigger_due` follows in the same step."""
     state.require_running()
-    state.asked.setdefault(event.kind, event.requested_by)
+    state.trigger_requests.setdefault(event.kind, event.requested_by)
 
 
 def trigger_due(state: CoordinatorState, now_s: float) -> None:
     """Begin what was asked for, or the next interval's checkpoint, if its time has come."""
-    if state.is_over or _begin_asked(state, now_s):
+    if state.is_over or _begin_requested(state, now_s):
         return
     due_s = next_trigger_s(state)
     if due_s is not None and now_s >= due_s and _may_begin(state, CheckpointKind.CHECKPOINT, now_s):
         state.begin(CheckpointKind.CHECKPOINT, "interval", now_s, forced=state.has_timed_out())
 
 
-def _begin_asked(state: CoordinatorState, now_s: float) -> bool:
+def _begin_requested(state: CoordinatorState, now_s: float) -> bool:
     """Begin what somebody has asked for, or turn an idle barrier into it, if nothing hinders."""
-    kind = next(iter(state.asked), None)
+    kind = next(iter(state.trigger_requests), None)
     if kind is None or not _may_begin(state, kind, now_s):
         return False
     idle = next((p for p in state.pending.values() if p.state is State.ARMED), None)
     if idle is not None:
-        idle.kind, idle.requested_by = kind, state.asked.pop(kind)
+        idle.kind, idle.requested_by = kind, state.trigger_requests.pop(kind)
         state.force(idle, now_s)
         state.answer_trigger(idle)
     elif len(state.pending) < state.settings.max_concurrent:
-        state.answer_trigger(state.begin(kind, state.asked.pop(kind), now_s, forced=True))
+        state.answer_trigger(
+            state.begin(kind, state.trigger_requests.pop(kind), now_s, forced=True)
+        )
     else:
         return False
     return True
@@ -83,7 +85,7 @@ def next_trigger_s(state: CoordinatorState) -> float | None:
     interval_s = state.settings.interval_s
     if interval_s is None or state.is_over or not _has_room(state):
         return None
-    is_due = state.is_any_behind() or state.last_barrier_s is None
+    is_due = state.has_backlog() or state.last_barrier_s is None
     by_interval = float("-inf") if is_due else (state.last_barrier_s or 0.0) + interval_s
     pause_s = state.settings.min_pause_s
     by_pause = float("-inf") if state.last_end_s is None else state.last_end_s + pause_s
@@ -110,7 +112,7 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
         return
     state.require_running()
     region.require(event.attempt_id)
-    state.silence.asked(event.region, now_s)
+    state.liveness.polled(event.region, now_s)
     if region.phase is RegionPhase.STARTING:
         region.needs_sweep = False
     region.advance(RegionEvent.POLLED)
@@ -123,8 +125,8 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
         state.out.append(NothingDue())
     elif event.region in checkpoint.barriers:
         state.out.append(GiveBarrier(barrier=checkpoint.barriers[event.region]))
-    elif (pause_s := _quiet_s(region, checkpoint, event, now_s)) > 0:
-        state.out.append(NothingDue(look_in_s=pause_s))
+    elif (pause_s := _idle_s(region, checkpoint, event, now_s)) > 0:
+        state.out.append(NothingDue(poll_in_s=pause_s))
     else:
         state.out.append(
             FetchBarrierOffsets(
@@ -138,15 +140,15 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
         )
 
 
-def _quiet_s(
+def _idle_s(
     region: RegionState, checkpoint: PendingCheckpoint, event: BarrierPolled, now_s: float
 ) -> float:
     """Seconds before the region is worth another look; 0 where somebody waits for its answer, or
     there is something without a look."""
     is_asked = checkpoint.state is not State.ARMED or event.has_read
-    if is_asked or region.wants_a_batch(now_s, is_last=False):
+    if is_asked or region.wants_batch(now_s, is_last=False):
         return 0.0
-    return region.quiet.left_s(checkpoint.checkpoint_id, now_s)
+    return region.idle.left_s(checkpoint.checkpoint_id, now_s)
 
 
 def region_cut(state: CoordinatorState, event: RegionBarrierOffsets, now_s: float) -> None:
@@ -157,7 +159,7 @@ def region_cut(state: CoordinatorState, event: RegionBarrierOffsets, now_s: floa
     if checkpoint is None or checkpoint.checkpoint_id != event.checkpoint_id:
         state.out.append(NothingDue())
         return
-    asked = {split.key for split in event.splits} if event.asked is None else event.asked
+    asked = {split.key for split in event.splits} if event.requested is None else event.requested
     if asked != {split.key for split in region.positions()}:
         # Cut before a decision gave one of them away, or before a new one came: the end of the
         # others is not the region's.
@@ -167,16 +169,16 @@ def region_cut(state: CoordinatorState, event: RegionBarrierOffsets, now_s: floa
         split.key: records_in([split]) + event.waiting.get(split.key, 0) for split in event.splits
     }
     known = checkpoint.barriers.get(event.region)
-    takes_part = event.has_read or region.wants_a_batch(now_s, is_last=event.finished)
+    takes_part = event.has_read or region.wants_batch(now_s, is_last=event.finished)
     if known is None and (takes_part or not _is_empty(event)):
         known = _give_barrier(state, checkpoint, event, now_s)
-        state.note_cut(event.region)
+        state.note_barrier(event.region)
     if known is not None:
         state.out.append(GiveBarrier(barrier=known))
         return
     region.finished = event.finished
-    region.pace.is_behind = region.owes_a_batch = False
-    state.note_cut(event.region)
+    region.pace.has_backlog = region.owes_batch = False
+    state.note_barrier(event.region)
     if event.finished:
         checkpoint.finished.add(event.region)
     is_armed = checkpoint.state is State.ARMED
@@ -184,13 +186,13 @@ def region_cut(state: CoordinatorState, event: RegionBarrierOffsets, now_s: floa
         state.force(checkpoint, now_s)  # nothing will ever come again: the final one
     if checkpoint.state is State.ALIGNING:
         checkpoint.acks[event.region] = None
-    pause_s = region.quiet.looked(
+    pause_s = region.idle.found_nothing(
         checkpoint.checkpoint_id,
         now_s,
         least_s=state.settings.idle_poll_s,
-        longest_s=state.settings.quiet_look_s,
+        longest_s=state.settings.idle_refresh_s,
     )
-    state.out.append(NothingDue(look_in_s=pause_s))
+    state.out.append(NothingDue(poll_in_s=pause_s))
 
 
 def _give_barrier(
@@ -203,8 +205,8 @@ def _give_barrier(
     # Where a region that follows its splits ends the epoch, it alone knows: a later cut that finds
     # nothing tells that it has reached the end. What a state gives when the watermark has passed
     # the last records, if anything, comes in the batch behind theirs, at once.
-    region.owes_a_batch = event.finished and region.plan.stateful and not _is_empty(event)
-    is_last = event.finished and not (region.plan.follows or region.owes_a_batch)
+    region.owes_batch = event.finished and region.plan.stateful and not _is_empty(event)
+    is_last = event.finished and not (region.plan.follows or region.owes_batch)
     barrier = Barrier(
         checkpoint_id=checkpoint.checkpoint_id,
         region=event.region,
@@ -217,9 +219,9 @@ def _give_barrier(
     region.pace.cut(event.splits, now_s)
     if region.rate is not None:
         region.rate.cut(records_in(event.splits), splits=len(event.splits), now_s=now_s)
-    due_in_s = 0.0 if region.is_behind(state.settings) else state.settings.interval_s or 0.0
+    due_in_s = 0.0 if region.has_backlog(state.settings) else state.settings.interval_s or 0.0
     region.barrier = barrier
-    region.pending.begin(now_s, due_in_s=due_in_s)
+    region.pending_time.begin(now_s, due_in_s=due_in_s)
     region.finished = is_last
     if is_last:
         checkpoint.finished.add(event.region)
@@ -285,8 +287,8 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
     _require_own_splits(state, ack)
     left = 0
     if region.plan.follows and region.barrier is not None:
-        left = left_behind(region.barrier.splits, ack.region.splits)
-    region.pending.end(now_s, read=records_in(ack.region.splits), left=left)
+        left = left_unread(region.barrier.splits, ack.region.splits)
+    region.pending_time.end(now_s, read=records_in(ack.region.splits), left=left)
     if region.rate is not None:
         region.rate.finished(now_s)
     region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s
@@ -294,20 +296,20 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
     region.advance(RegionEvent.ACKNOWLEDGED)
     region.decide_by_s = ack.decide_by_s
     checkpoint = _open_for(state, ack.batch.region)
-    if checkpoint is None and region.held is not None:
+    if checkpoint is None and region.pending_ack is not None:
         raise IllegalTransitionError(
             "a region acknowledged a second batch before its first was decided",
-            {"batch": ack.batch, "waiting": region.held.batch},
+            {"batch": ack.batch, "waiting": region.pending_ack.batch},
             "Sluice bug: stop the job, keep its log, restart from the last checkpoint.",
         )
     if state.settings.handler.is_regional and state.is_too_old(ack.decide_by_s, now_s):
-        region.held = ack  # its life ends, and throws it away
+        region.pending_ack = ack  # its life ends, and throws it away
         end_too_old(state, checkpoint, ack, now_s)
         return
     if checkpoint is not None:
         _join(state, checkpoint, ack, now_s)
         return
-    region.held = ack
+    region.pending_ack = ack
     if state.settings.is_external:
         state.begin(CheckpointKind.CHECKPOINT, "spark", now_s, forced=True)
 
@@ -350,6 +352,6 @@ def _join(
 
 
 def _is_known(state: CoordinatorState, region: RegionState, ack: Acknowledgement) -> bool:
-    if region.held is not None and region.held.batch == ack.batch:
+    if region.pending_ack is not None and region.pending_ack.batch == ack.batch:
         return True
     return any(checkpoint.has(ack.batch) for checkpoint in state.pending.values())

@@ -27,7 +27,7 @@ __all__ = ["complete_if_due", "withdrawn"]
 def complete_if_due(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
     """Complete a checkpoint whose regions all acknowledged, or that its handler decides without
     the others; give it up if it is too late."""
-    checkpoint.looked_s = now_s
+    checkpoint.evaluated_s = now_s
     if checkpoint.state is State.ALIGNING and _may_rule(state, checkpoint, now_s):
         alignment = state.alignment(checkpoint, now_s)
         ruling = state.settings.handler.rule(alignment, timeout_s=state.settings.timeout_s)
@@ -45,14 +45,14 @@ def complete_if_due(state: CoordinatorState, checkpoint: PendingCheckpoint, now_
             _expire(state, checkpoint, now_s)
         elif not alignment.starting:  # each of those may change the ruling when it has begun
             until_s = _next_deadline_s(state, checkpoint)
-            state.outlook.wait_for(checkpoint.checkpoint_id, alignment.waiting, until_s)
+            state.cached_views.wait_for(checkpoint.checkpoint_id, alignment.waiting, until_s)
     if checkpoint.state is State.PRE_COMMITTED and _is_late(state, checkpoint, now_s):
         _expire(state, checkpoint, now_s)
 
 
 def _may_rule(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> bool:
     """Whether the handler's ruling may be another one than the last."""
-    is_waiting = state.outlook.is_waiting(checkpoint.checkpoint_id, checkpoint.acks, now_s)
+    is_waiting = state.cached_views.is_waiting(checkpoint.checkpoint_id, checkpoint.acks, now_s)
     return not is_waiting or _is_late(state, checkpoint, now_s)
 
 
@@ -129,7 +129,7 @@ def _expire(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float
     # barrier from an older checkpoint, and one that hangs between two batches has none. The next
     # checkpoint would wait for them, too.
     timed_out = {name for name in delaying if state.regions[name].phase is RegionPhase.TIMED_OUT}
-    hanging = set(state.silent(state.settings.timeout_s / 2))
+    hanging = set(state.stopped_polling(state.settings.timeout_s / 2))
     for name in delaying:
         if name in checkpoint.barriers or name in timed_out:
             state.regions[name].pace.expired()

@@ -25,7 +25,7 @@ from sluice.runtime.coordinator.core.pending_checkpoint import (
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.policy.handlers import Alignment, HandlerDecision
-from sluice.runtime.coordinator.region.liveness import HeartbeatTimeout, Outlook
+from sluice.runtime.coordinator.region.liveness import CachedViews, HeartbeatTimeout
 from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError
@@ -64,23 +64,23 @@ class CoordinatorState:
         last_place: the newest place that holds a record of our own session (`fence-first`).
         next_id: of the next checkpoint; ids are dense and never used twice.
         pending: checkpoints under way by id, ascending.
-        asked: triggers that wait for their turn, by kind; who asked.
+        trigger_requests: triggers that wait for their turn, by kind; who asked.
         out: actions of this step.
         unsettled: regions that want a next life, or were suspended, until their old one is settled;
             in the order in which they did.
-        outlook: what does not have to be asked of every region again.
-        silence: who has not been heard of, and for how long.
-        awaited: remote steps that have not returned, by checkpoint and its state; since when, on
-            the clock of ``silence``.
+        cached_views: what does not have to be asked of every region again.
+        liveness: who has not been heard of, and for how long.
+        steps_since_s: remote steps that have not returned, by checkpoint and its state; since when, on
+            the clock of ``liveness``.
         draw: a random number in [0, 1).
         failures: checkpoints that failed in a row.
-        failed_beside: the lives that ran when the last of them was counted, by region.
+        attempts_at_failure: the lives that ran when the last of them was counted, by region.
         replayed: lives whose replay has excused a failed checkpoint, by region, since the failures
             are counted.
         last_barrier_s, last_end_s: clock when the last barrier was due or cut, and at the end of
             the last checkpoint; None before the first.
-        untold, told_s: positions that no lag tool has been told yet, and when the last ones were.
-        missed_s: what the clock of the steps leaves out, and ages do not.
+        unpublished, published_s: positions that no lag tool has been told yet, and when the last ones were.
+        slept_s: what the clock of the steps leaves out, and ages do not.
         last_decided, last_committed: newest checkpoint decided, and committed on record.
         phase: of the job.
         error: why the job ended, None for a good end.
@@ -95,21 +95,21 @@ class CoordinatorState:
     last_decided: int
     draw: Callable[[], float]
     pending: dict[int, PendingCheckpoint] = field(default_factory=dict)
-    asked: dict[CheckpointKind, str] = field(default_factory=dict)
+    trigger_requests: dict[CheckpointKind, str] = field(default_factory=dict)
     out: list[Action] = field(default_factory=list)
     unsettled: dict[str, None] = field(default_factory=dict)
-    outlook: Outlook = field(default_factory=Outlook)
-    silence: HeartbeatTimeout = field(default_factory=HeartbeatTimeout)
-    awaited: dict[tuple[int, State], float] = field(default_factory=dict)
+    cached_views: CachedViews = field(default_factory=CachedViews)
+    liveness: HeartbeatTimeout = field(default_factory=HeartbeatTimeout)
+    steps_since_s: dict[tuple[int, State], float] = field(default_factory=dict)
     overloaded: Mapping[str, int] = field(default_factory=dict)
     failures: int = 0
-    failed_beside: dict[str, int] = field(default_factory=dict)
+    attempts_at_failure: dict[str, int] = field(default_factory=dict)
     replayed: dict[str, set[int]] = field(default_factory=dict)
     last_barrier_s: float | None = None
     last_end_s: float | None = None
-    untold: PublishPositions | None = None
-    told_s: float | None = None
-    missed_s: float = 0.0
+    unpublished: PublishPositions | None = None
+    published_s: float | None = None
+    slept_s: float = 0.0
     phase: JobPhase = JobPhase.RUNNING
     error: BaseException | None = None
 
@@ -123,10 +123,10 @@ class CoordinatorState:
         """Whether another session has taken over."""
         return self.phase is JobPhase.FENCED
 
-    def open_step(self, missed_s: float) -> None:
+    def open_step(self, slept_s: float) -> None:
         """Forget what a step that raised had asked for, but not what others wait for."""
         self.out = [action for action in self.out if isinstance(action, _AWAITED)]
-        self.missed_s = missed_s
+        self.slept_s = slept_s
 
     def close_step(self) -> list[Action]:
         """What the step asks for."""
@@ -136,7 +136,7 @@ class CoordinatorState:
     def is_too_old(self, decide_by_s: float | None, now_s: float) -> bool:
         """Whether work may be lost by now that was to be decided by then. That is a moment on the
         age clock (`host_clock`): brokers do not wait while this host sleeps."""
-        return is_past(decide_by_s, now_s + self.missed_s)
+        return is_past(decide_by_s, now_s + self.slept_s)
 
     def move(self, checkpoint: PendingCheckpoint, event: Event, now_s: float) -> None:
         """Change a checkpoint's state and tell the listeners."""
@@ -172,19 +172,19 @@ class CoordinatorState:
         that carry it limits that, and quiet neighbours would cut none."""
         return any(region.phase is RegionPhase.TIMED_OUT for region in self.regions.values())
 
-    def silent(self, limit_s: float) -> list[str]:
+    def stopped_polling(self, limit_s: float) -> list[str]:
         """Regions that should have asked for a barrier for so long, and have not: no batch of them
         is under way or waits for its commit. A task that reads on is watched elsewhere
         (`heartbeat`): there one knows when its question is still being answered."""
-        return self._between_batches(self.silence.over(limit_s))
+        return self._between_batches(self.liveness.timed_out(limit_s))
 
-    def never_requested(self, limit_s: float) -> list[str]:
+    def never_polled(self, limit_s: float) -> list[str]:
         """Regions whose query was started so long ago, and has never asked for a barrier. One that
         keeps state has twice as long: Spark may first run its last batch once more."""
-        with_state = self.silence.never_requested(2 * limit_s)
+        with_state = self.liveness.never_polled(2 * limit_s)
         return [
             name
-            for name in self._between_batches(self.silence.never_requested(limit_s))
+            for name in self._between_batches(self.liveness.never_polled(limit_s))
             if not self.regions[name].plan.stateful or name in with_state
         ]
 
@@ -193,28 +193,30 @@ class CoordinatorState:
             name
             for name in names
             if (region := self.regions[name]).phase is not RegionPhase.TIMED_OUT
-            and region.held is None
+            and region.pending_ack is None
             and not region.plan.follows
             and not any(p.touches(name) for p in self.pending.values())
         ]
 
-    def look_again(self) -> None:
+    def drop_cached_views(self) -> None:
         """A region's life may have begun or ended, or what is decided of it changed."""
-        self.outlook = Outlook()
+        self.cached_views = CachedViews()
 
-    def is_any_behind(self) -> bool:
+    def has_backlog(self) -> bool:
         """Whether a region's last cut has left records behind, by our own limit."""
-        if self.outlook.behind is None:
+        if self.cached_views.with_backlog is None:
             standing = self.in_service().items()
-            self.outlook.behind = {n for n, found in standing if found.is_behind(self.settings)}
-        return bool(self.outlook.behind)
+            self.cached_views.with_backlog = {
+                n for n, found in standing if found.has_backlog(self.settings)
+            }
+        return bool(self.cached_views.with_backlog)
 
-    def note_cut(self, name: str) -> None:
+    def note_barrier(self, name: str) -> None:
         """A region has cut: it is behind, or not any more."""
-        behind = self.outlook.behind
+        behind = self.cached_views.with_backlog
         if behind is None:
             return
-        if self.regions[name].is_behind(self.settings):
+        if self.regions[name].has_backlog(self.settings):
             behind.add(name)
         else:
             behind.discard(name)
@@ -230,7 +232,9 @@ class CoordinatorState:
     def pending_ratios(self, now_s: float) -> dict[str, float]:
         """Of each region that ever got a barrier, see `PendingTime.ratio`; not of suspended
         ones."""
-        found = {name: region.pending.ratio(now_s) for name, region in self.in_service().items()}
+        found = {
+            name: region.pending_time.ratio(now_s) for name, region in self.in_service().items()
+        }
         return {name: ratio for name, ratio in found.items() if ratio is not None}
 
     def create(self, kind: CheckpointKind, requested_by: str) -> PendingCheckpoint:
@@ -256,11 +260,11 @@ class CoordinatorState:
             )
         )
         for name, region in self.regions.items():
-            if region.held is not None:
-                checkpoint.acks[name] = region.held
+            if region.pending_ack is not None:
+                checkpoint.acks[name] = region.pending_ack
                 checkpoint.decide_by(region.decide_by_s)
-                region.cuts[checkpoint.checkpoint_id] = region.held.region.splits
-                region.held = None
+                region.cuts[checkpoint.checkpoint_id] = region.pending_ack.region.splits
+                region.pending_ack = None
             elif self.settings.is_external:
                 checkpoint.acks[name] = None
         if forced or checkpoint.acknowledged():
@@ -310,10 +314,10 @@ class CoordinatorState:
         """End a region's attempt, if one is current: its messages are refused, its callbacks are
         woken."""
         region = self.regions[name]
-        self.look_again()
+        self.drop_cached_views()
         if not region.is_open:
             return
-        self.silence.ended(name)
+        self.liveness.ended(name)
         region.ended_by = error
         if not self.is_over:
             region.history.ended(region.attempt_id, error, now_s)
@@ -321,7 +325,7 @@ class CoordinatorState:
         if held is not None:
             self._fail((held.batch,), error)
 
-    def cancel_waiting(self, name: str, error: BaseException) -> None:
+    def fail_waiting(self, name: str, error: BaseException) -> None:
         """Wake the callbacks of a region whose batch goes on without it: decided, or about to."""
         for checkpoint in self.pending.values():
             ack = checkpoint.acks.get(name)
@@ -353,7 +357,7 @@ class CoordinatorState:
         """Another session has taken over: change nothing more, wake everybody. Once: a fenced core
         takes in nothing that could fence it again."""
         waiting = [batch for p in self.pending.values() for batch in p.batches()]
-        waiting += [r.held.batch for r in self.regions.values() if r.held is not None]
+        waiting += [r.pending_ack.batch for r in self.regions.values() if r.pending_ack is not None]
         self._fail(tuple(waiting), error)
         for region in self.regions.values():
             if region.is_open:
@@ -379,7 +383,7 @@ class CoordinatorState:
             )
         )
 
-    def undecidable(self, region: RegionState, told: Iterable[OpenWork]) -> Iterator[StateEntry]:
+    def undecided_work(self, region: RegionState, told: Iterable[OpenWork]) -> Iterator[StateEntry]:
         """What a life that is over left open, and neither a decision nor a checkpoint under way
         has: those end their own work, in their own time."""
         for work in told:
@@ -424,9 +428,9 @@ class CoordinatorState:
     def may_decide(self, kind: CheckpointKind) -> bool:
         """Whether a checkpoint begun now could be decided, if every open region acknowledged: one
         that could not would take down the regions that have come back already."""
-        found = self.outlook.may_decide.get(kind)
+        found = self.cached_views.may_decide.get(kind)
         if found is None:
-            found = self.outlook.may_decide[kind] = self._could_decide(kind)
+            found = self.cached_views.may_decide[kind] = self._could_decide(kind)
         return found
 
     def _could_decide(self, kind: CheckpointKind) -> bool:
@@ -448,7 +452,7 @@ class CoordinatorState:
         Where the replay of each attempt takes longer than the timeout, regions end each other's
         epochs for ever: after a few attempts without a decision such a checkpoint has failed.
         """
-        if not names or not all(self.silence.is_replaying(name) for name in names):
+        if not names or not all(self.liveness.is_replaying(name) for name in names):
             return False
         attempts = [self.replayed.setdefault(name, set()) for name in names]
         for name, found in zip(names, attempts, strict=True):
@@ -463,19 +467,19 @@ class CoordinatorState:
     def count_failure(self) -> None:
         """One more in a row."""
         self.failures += 1
-        self.failed_beside = {name: found.attempt_id for name, found in self.regions.items()}
+        self.attempts_at_failure = {name: found.attempt_id for name, found in self.regions.items()}
 
     def ran_at_last_failure(self, region: str, attempt_id: int) -> bool:
         """Whether this life of a region is one of those that ran when a failure was last counted.
 
         A lost executor, or a pause of the driver, ends all of them, one after the other: once.
         """
-        return self.failed_beside.get(region) == attempt_id
+        return self.attempts_at_failure.get(region) == attempt_id
 
     def reset_failures(self) -> None:
         """Failures from here on are the first in a row."""
         self.failures = 0
-        self.failed_beside = {}
+        self.attempts_at_failure = {}
         self.replayed = {}
 
     def _fail(self, batches: tuple[BatchKey, ...], error: BaseException) -> None:

@@ -190,21 +190,21 @@ class CoordinatorCore:
             draw=draw,
         )
 
-    def step(self, event: CoreEvent, now_s: float, *, missed_s: float = 0.0) -> list[Action]:
+    def step(self, event: CoreEvent, now_s: float, *, slept_s: float = 0.0) -> list[Action]:
         """Take in one event; what to do now, in order. A refused event raises and changes nothing.
 
-        ``missed_s``: what ``now_s`` leaves out, since nobody waited meanwhile: ages go on.
+        ``slept_s``: what ``now_s`` leaves out, since nobody waited meanwhile: ages go on.
 
         Raises:
             FencedError: the sender's attempt is over.
             IllegalTransitionError: a bug, here or in the sender.
         """
         state = self._state
-        if state.is_fenced and not isinstance(event, _ASKING):
+        if state.is_fenced and not isinstance(event, _REQUESTS):
             return []
-        state.open_step(missed_s)
+        state.open_step(slept_s)
         if not isinstance(event, _ROUTINE):
-            state.look_again()
+            state.drop_cached_views()
         _dispatch(state, event, now_s)
         if not state.is_fenced:
             told = len(state.out)
@@ -309,7 +309,7 @@ class CoordinatorCore:
         """
         region = region_of(self._state.regions, batch.region)
         region.require(batch.attempt_id)
-        is_held = region.held is not None and region.held.batch == batch
+        is_held = region.pending_ack is not None and region.pending_ack.batch == batch
         if not is_held and not any(p.has(batch) for p in self._state.pending.values()):
             raise FencedError(
                 "the batch is not part of any checkpoint under way",
@@ -438,7 +438,7 @@ def _ticked(state: CoordinatorState, event: Tick, now_s: float) -> None:
 
 
 def _triggered(state: CoordinatorState, event: TriggerRequested, now_s: float) -> None:
-    alignment.trigger_asked(state, event)
+    alignment.trigger_requested(state, event)
 
 
 def _polled(state: CoordinatorState, event: BarrierPolled, now_s: float) -> None:
@@ -453,15 +453,15 @@ def _swept(state: CoordinatorState, event: OrphansSwept, now_s: float) -> None:
     post_commit.orphans_swept(state, event)
 
 
-def _stop_asked(state: CoordinatorState, event: StopRequested, now_s: float) -> None:
+def _stop_requested(state: CoordinatorState, event: StopRequested, now_s: float) -> None:
     """Nobody waits any longer, also not for what is decided: the next start commits it."""
     state.end(event.error, now_s)
     error = state.error or FencedError("the job is being stopped", {}, "Start it again for more.")
     for name in state.regions:
-        state.cancel_waiting(name, error)
+        state.fail_waiting(name, error)
 
 
-_ASKING = (
+_REQUESTS = (
     BarrierPolled,
     Acknowledged,
     RegionRegistered,
@@ -492,7 +492,7 @@ _HANDLERS: Mapping[type, Callable[[CoordinatorState, Any, float], None]] = {
     AbortedWork: post_commit.work_aborted,
     OrphansSwept: _swept,
     StepFailed: post_commit.step_failed,
-    StopRequested: _stop_asked,
+    StopRequested: _stop_requested,
 }
 
 

@@ -103,7 +103,7 @@ class BarrierPolled:
 class RegionBarrierOffsets:
     """The ranges of a region's next epoch, as its sources cut them; ``finished``: all bounded
     sources have reached their ends with it; ``waiting``: records behind the cut, where known;
-    ``asked``: splits that were to be cut, some of which may be gone; None: those of the ranges;
+    ``requested``: splits that were to be cut, some of which may be gone; None: those of the ranges;
     ``has_read``: as `BarrierPolled`."""
 
     checkpoint_id: int
@@ -112,7 +112,7 @@ class RegionBarrierOffsets:
     splits: tuple[SplitRange, ...]
     finished: bool
     waiting: Mapping[SplitKey, int] = field(default_factory=dict)
-    asked: frozenset[SplitKey] | None = None
+    requested: frozenset[SplitKey] | None = None
     has_read: bool = False
 
 
@@ -289,10 +289,10 @@ class FetchBarrierOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NothingDue:
-    """Answer to a poll or a cut: no barrier now; ``look_in_s``: one is armed, and worth another
+    """Answer to a poll or a cut: no barrier now; ``poll_in_s``: one is armed, and worth another
     look then; None: something has to change."""
 
-    look_in_s: float | None = None
+    poll_in_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

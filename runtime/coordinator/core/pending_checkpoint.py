@@ -52,7 +52,7 @@ class PendingCheckpoint:
         excused: regions that were suspended when it was under way, and are not any more: it does
             not wait for them.
         must_sweep: failed ones among them may have left work open.
-        looked_s: clock when it was last looked at for acknowledgements.
+        evaluated_s: clock when it was last looked at for acknowledgements.
         finished: regions whose bounded sources end with it.
         reason: why it was given up.
         regions, assignment: as published.
@@ -80,7 +80,7 @@ class PendingCheckpoint:
     skipped: dict[str, FailureReason] = field(default_factory=dict)
     excused: set[str] = field(default_factory=set)
     must_sweep: bool = False
-    looked_s: float = 0.0
+    evaluated_s: float = 0.0
     finished: set[str] = field(default_factory=set)
     reason: str = ""
     regions: tuple[RegionRecord, ...] = ()

@@ -46,16 +46,16 @@ from sluice.runtime.model.model import CheckpointKind, Verdict, committables_of
 
 __all__ = [
     "commit_reported",
-    "committed_on_record",
+    "committed",
     "drive",
     "marked",
     "next_post_commit_s",
     "next_step_s",
     "orphans_swept",
     "post_commit_due",
+    "publish_positions",
     "published",
     "step_failed",
-    "take_care",
     "work_aborted",
 ]
 
@@ -63,29 +63,35 @@ _PAUSE_S = 1.0
 """Short epochs share it: a group's offsets take the brokers longer than a commit does."""
 
 
-def committed_on_record(state: CoordinatorState, checkpoint: PendingCheckpoint) -> None:
+def committed(state: CoordinatorState, checkpoint: PendingCheckpoint) -> None:
     """The newest positions are those of this checkpoint."""
     positions = tuple(split for region in checkpoint.regions for split in region.splits)
-    state.untold = PublishPositions(checkpoint_id=checkpoint.checkpoint_id, positions=positions)
+    state.unpublished = PublishPositions(
+        checkpoint_id=checkpoint.checkpoint_id, positions=positions
+    )
 
 
 def post_commit_due(state: CoordinatorState, now_s: float) -> None:
     """Tell the newest positions, if there are any, and a while after the last ones."""
     due_s = next_post_commit_s(state)
     if due_s is None or now_s >= due_s or state.is_over:
-        take_care(state, now_s)
+        publish_positions(state, now_s)
 
 
-def take_care(state: CoordinatorState, now_s: float) -> None:
+def publish_positions(state: CoordinatorState, now_s: float) -> None:
     """Tell the newest positions now, if there are any."""
-    if state.untold is not None:
-        state.out += [state.untold, Retire(retained=state.settings.retained)]
-        state.untold, state.told_s = None, now_s
+    if state.unpublished is not None:
+        state.out += [state.unpublished, Retire(retained=state.settings.retained)]
+        state.unpublished, state.published_s = None, now_s
 
 
 def next_post_commit_s(state: CoordinatorState) -> float | None:
     """When time alone makes it due."""
-    return None if state.untold is None or state.told_s is None else state.told_s + _PAUSE_S
+    return (
+        None
+        if state.unpublished is None or state.published_s is None
+        else state.published_s + _PAUSE_S
+    )
 
 
 _UNDECIDED = (State.ARMED, State.ALIGNING)
@@ -166,9 +172,9 @@ def _due(state: CoordinatorState, checkpoint: PendingCheckpoint) -> Iterator[flo
         if checkpoint.barrier_s is not None:
             afters_s = state.settings.handler.deadlines_s(timeout_s=state.settings.timeout_s)
             rulings_s = (checkpoint.barrier_s + after_s for after_s in afters_s)
-            yield from (moment_s for moment_s in rulings_s if moment_s > checkpoint.looked_s)
+            yield from (moment_s for moment_s in rulings_s if moment_s > checkpoint.evaluated_s)
         if checkpoint.decide_by_s is not None:
-            yield checkpoint.decide_by_s - state.missed_s
+            yield checkpoint.decide_by_s - state.slept_s
         return
     is_waiting = checkpoint.remote is RemoteStep.IDLE and checkpoint.retry_at_s > 0
     if is_waiting and checkpoint.state not in ABORTABLE:
@@ -352,11 +358,11 @@ def marked(state: CoordinatorState, event: Marked, now_s: float) -> None:
     state.finish(checkpoint, now_s)
     batches = checkpoint.batches()
     for batch in batches:
-        state.silence.returned(batch.region, now_s)
+        state.liveness.returned(batch.region, now_s)
     state.out.append(ReturnBatches(checkpoint_id=event.checkpoint_id, batches=batches))
-    committed_on_record(state, checkpoint)
+    committed(state, checkpoint)
     if checkpoint.kind is CheckpointKind.FINAL and is_the_end(state, checkpoint):
-        take_care(state, now_s)  # before whoever runs the job hears of its end
+        publish_positions(state, now_s)  # before whoever runs the job hears of its end
         state.end(suspended_at_the_end(state), now_s, is_finished=True)
 
 

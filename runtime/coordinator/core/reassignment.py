@@ -69,7 +69,7 @@ def may_move(region: RegionState, checkpoint: PendingCheckpoint) -> bool:
     plan = region.plan
     keeps_nothing = plan.chained and not plan.stateful and plan.stateful_sink_ids == ()
     has_completed = plan.name not in checkpoint.skipped
-    has_begun_more = region.held is not None or any(
+    has_begun_more = region.pending_ack is not None or any(
         checkpoint_id > checkpoint.checkpoint_id for checkpoint_id in region.cuts
     )
     return (

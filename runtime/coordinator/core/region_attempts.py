@@ -74,25 +74,27 @@ def end_pending_too_old(state: CoordinatorState, now_s: float) -> None:
     """End regions whose acknowledged batch waits for the next checkpoint and may be lost by then.
     It would end the epochs of other regions: each reads it again alone."""
     for name, region in state.regions.items():
-        if region.held is not None and state.is_too_old(region.decide_by_s, now_s):
+        if region.pending_ack is not None and state.is_too_old(region.decide_by_s, now_s):
             _fail(state, name, epoch_too_old(name), now_s)
 
 
 def end_hanging(state: CoordinatorState, now_s: float) -> None:
     """End regions that have stopped polling for barriers between two batches, or never began. They
     have no barrier, so no checkpoint of theirs expires, and Spark reports that they run."""
-    state.silence.watch(now_s)
-    if state.is_over or not state.silence.is_anybody(_SHORTEST_POLL_TIMEOUT_S):
+    state.liveness.watch(now_s)
+    if state.is_over or not state.liveness.may_time_out(_SHORTEST_POLL_TIMEOUT_S):
         return
     timeout_s = state.settings.timeout_s
     poll_s = max(timeout_s, _SHORTEST_POLL_TIMEOUT_S)
     start_s = max(timeout_s, _SHORTEST_START_TIMEOUT_S)
     regions = state.regions
-    found = {n: stopped_polling(n, regions[n].attempt_id, poll_s) for n in state.silent(poll_s)}
-    for name in state.never_requested(start_s):
+    found = {
+        n: stopped_polling(n, regions[n].attempt_id, poll_s) for n in state.stopped_polling(poll_s)
+    }
+    for name in state.never_polled(start_s):
         region = regions[name]
         waited_s = start_s * (2 if region.plan.stateful else 1)
-        found[name] = never_polled(name, region.attempt_id, region.asks_at, waited_s)
+        found[name] = never_polled(name, region.attempt_id, region.address, waited_s)
     for name, error in found.items():
         _fail(state, name, error, now_s)
 
@@ -115,14 +117,14 @@ def _end_attempt(state: CoordinatorState, name: str, error: BaseException, now_s
             state.abort(checkpoint, event, stopped, now_s)  # and all later ones
             state.regions[name].fence_at(checkpoint.checkpoint_id)
             break
-    state.cancel_waiting(name, stopped)
+    state.fail_waiting(name, stopped)
 
 
 def _end_alone(state: CoordinatorState, name: str, error: BaseException, now_s: float) -> None:
     """The others continue. What the region has acknowledged is decided with them; what it has not
     is skipped or given up, as the handler rules."""
     state.close_region(name, error, now_s)
-    state.cancel_waiting(name, error)
+    state.fail_waiting(name, error)
 
 
 def region_registered(state: CoordinatorState, event: RegionRegistered, now_s: float) -> None:
@@ -148,10 +150,10 @@ def region_registered(state: CoordinatorState, event: RegionRegistered, now_s: f
             "Stop this attempt; a sweep aborts what it left open.",
         )
     if region.is_open:
-        region.asks_at = registration.address
-        state.silence.begun(registration.region, now_s, replayed=registration.replayed)
+        region.address = registration.address
+        state.liveness.started(registration.region, now_s, replayed=registration.replayed)
         return
-    left = tuple(state.undecidable(region, registration.open))
+    left = tuple(state.undecided_work(region, registration.open))
     if left:
         state.out.append(AbortWork(checkpoint_id=None, committables=left))
 
@@ -244,7 +246,7 @@ def drive_restart(state: CoordinatorState, name: str, now_s: float) -> None:
     region.settle()
     del state.unsettled[name]
     if region.is_open:
-        state.look_again()
+        state.drop_cached_views()
         state.out.append(
             RegionRestarted(region=name, attempt_id=region.attempt_id, restored=region.record)
         )

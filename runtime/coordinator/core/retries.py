@@ -57,12 +57,12 @@ def end_if_hung(state: CoordinatorState, now_s: float) -> None:
     """
     asked = [p for p in state.pending.values() if p.remote is RemoteStep.IN_FLIGHT]
     if not asked or any(checkpoint.state is State.REPAIRING for checkpoint in asked):
-        state.awaited.clear()
+        state.steps_since_s.clear()
         return
-    watched_s, before = state.silence.watched_s, state.awaited
+    watched_s, before = state.liveness.watched_s, state.steps_since_s
     steps = [(checkpoint.checkpoint_id, checkpoint.state) for checkpoint in asked]
-    state.awaited = {step: before.get(step, watched_s) for step in steps}
-    for (checkpoint_id, stage), since_s in state.awaited.items():
+    state.steps_since_s = {step: before.get(step, watched_s) for step in steps}
+    for (checkpoint_id, stage), since_s in state.steps_since_s.items():
         if watched_s - since_s >= state.settings.hung_after_s:
             state.end(_hung(checkpoint_id, stage, watched_s - since_s), now_s)
 

@@ -65,7 +65,7 @@ def _suspend(state: CoordinatorState, name: str, error: BaseException, now_s: fl
     if region.is_suspended:
         return
     state.close_region(name, error, now_s)
-    state.cancel_waiting(name, error)
+    state.fail_waiting(name, error)
     region.suspend(error, now_s)
     state.unsettled.setdefault(name)
     state.out.append(RegionSuspended(region=name, cause=error, positions=region.record.splits))

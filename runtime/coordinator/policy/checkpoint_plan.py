@@ -171,7 +171,7 @@ class CheckpointSettings:
             While it catches up, the next barrier does not wait for the interval.
         first_epoch_records: that limit before anything is learnt.
         idle_poll_s: how often an armed barrier looks for something to cut; less often as time goes
-            by, see `quiet_look_s`.
+            by, see `idle_refresh_s`.
         discovery_interval_s: how often sources are asked for new splits; None: never.
         sweep_interval_s: how often orphaned work is aborted.
         renew_interval_s: how often the owner record is renewed.
@@ -215,7 +215,7 @@ class CheckpointSettings:
     settle_timeout_s: float = 900.0
 
     @property
-    def quiet_look_s(self) -> float:
+    def idle_refresh_s(self) -> float:
         """The longest pause between two such looks: records that come wait a quarter of an
         interval, where those that come all the time wait for half of one on average."""
         return max(self.idle_poll_s, min((self.interval_s or 0.0) / 4, _LONGEST_LOOK_S))

@@ -15,7 +15,7 @@ from math import inf
 from sluice.runtime.model.model import CheckpointKind
 from sluice.runtime.process.boot_clock import PauseTolerantTime
 
-__all__ = ["HeartbeatTimeout", "Outlook"]
+__all__ = ["CachedViews", "HeartbeatTimeout"]
 
 
 @dataclass(slots=True)
@@ -25,15 +25,15 @@ class _Awaited:
 
 
 @dataclass(slots=True)
-class Outlook:
+class CachedViews:
     """Answers that hold for a while.
 
     Attributes:
-        behind: regions whose last cut left records behind; None: not looked yet.
+        with_backlog: regions whose last cut left records behind; None: not looked yet.
         may_decide: by kind, whether a checkpoint begun now could be decided.
     """
 
-    behind: set[str] | None = None
+    with_backlog: set[str] | None = None
     may_decide: dict[CheckpointKind, bool] = field(default_factory=dict)
     _awaited: dict[int, _Awaited] = field(default_factory=dict)
 
@@ -74,8 +74,10 @@ class HeartbeatTimeout:
     _watched: PauseTolerantTime = field(default_factory=_time)
     # In the order of the moments. A plain dict looks for its first entry past all that were taken
     # out in front of it, at each step, and the more there are the longer.
-    _heard_s: OrderedDict[str, float] = field(default_factory=OrderedDict)
-    _begun_s: OrderedDict[str, float] = field(default_factory=OrderedDict)  # who has not asked yet
+    _polled_s: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    _started_s: OrderedDict[str, float] = field(
+        default_factory=OrderedDict
+    )  # who has not asked yet
     _replayed: dict[str, int] = field(default_factory=dict)  # of them, what has been done so far
 
     @property
@@ -83,7 +85,7 @@ class HeartbeatTimeout:
         """That clock."""
         return self._watched.passed_s
 
-    def begun(self, region: str, now_s: float, *, replayed: int | None = None) -> None:
+    def started(self, region: str, now_s: float, *, replayed: int | None = None) -> None:
         """Its query was started; said again, or behind its first question, it changes nothing.
 
         Args:
@@ -91,53 +93,53 @@ class HeartbeatTimeout:
                 that it gets on.
         """
         self.watch(now_s)
-        if region in self._heard_s:
+        if region in self._polled_s:
             return
         if replayed is not None and self._replayed.get(region) != replayed:
             self._replayed[region] = replayed
-            self._begun_s.pop(region, None)
-        self._begun_s.setdefault(region, self.watched_s)
+            self._started_s.pop(region, None)
+        self._started_s.setdefault(region, self.watched_s)
 
     def is_replaying(self, region: str) -> bool:
         """Whether it was heard of a batch that its life runs once more, and has not asked yet."""
         return region in self._replayed
 
-    def asked(self, region: str, now_s: float) -> None:
+    def polled(self, region: str, now_s: float) -> None:
         """It asks for a barrier."""
         self.watch(now_s)
-        self._begun_s.pop(region, None)
+        self._started_s.pop(region, None)
         self._replayed.pop(region, None)
-        self._heard_s[region] = self.watched_s
-        self._heard_s.move_to_end(region)
+        self._polled_s[region] = self.watched_s
+        self._polled_s.move_to_end(region)
 
     def returned(self, region: str, now_s: float) -> None:
         """Its batch is done with; it asks again, if its life still goes on."""
-        if region in self._heard_s:
-            self.asked(region, now_s)
+        if region in self._polled_s:
+            self.polled(region, now_s)
 
     def ended(self, region: str) -> None:
         """Its life is over: the next one is watched when its query was started."""
-        self._begun_s.pop(region, None)
-        self._heard_s.pop(region, None)
+        self._started_s.pop(region, None)
+        self._polled_s.pop(region, None)
         self._replayed.pop(region, None)
 
     def watch(self, now_s: float) -> None:
         """The core is stepped."""
         self._watched.look(now_s)
 
-    def is_anybody(self, least_s: float) -> bool:
+    def may_time_out(self, least_s: float) -> bool:
         """Whether somebody was not heard of for so long; asked at each step."""
         before_s = self._watched.passed_s - least_s
-        heard_s = next(iter(self._heard_s.values()), inf)
-        return heard_s <= before_s or next(iter(self._begun_s.values()), inf) <= before_s
+        polled_s = next(iter(self._polled_s.values()), inf)
+        return polled_s <= before_s or next(iter(self._started_s.values()), inf) <= before_s
 
-    def over(self, limit_s: float) -> list[str]:
+    def timed_out(self, limit_s: float) -> list[str]:
         """Those that were not heard of for so long, with a batch under way or without."""
-        return self._before(limit_s, self._heard_s)
+        return self._before(limit_s, self._polled_s)
 
-    def never_requested(self, limit_s: float) -> list[str]:
+    def never_polled(self, limit_s: float) -> list[str]:
         """Those whose queries were started so long ago, and have not asked once."""
-        return self._before(limit_s, self._begun_s)
+        return self._before(limit_s, self._started_s)
 
     def _before(self, limit_s: float, moments: OrderedDict[str, float]) -> list[str]:
         found, watched_s = [], self._watched.passed_s

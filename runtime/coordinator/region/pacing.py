@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sluice.runtime.model.model import SplitRange
 
-__all__ = ["Pace", "QuietTime", "records_in"]
+__all__ = ["IdleTime", "Pace", "records_in"]
 
 _LARGEST_CHANGE = 10
 _FEWEST_RECORDS = 1_000
@@ -27,13 +27,13 @@ class Pace:
 
     Attributes:
         limit: records of the next epoch.
-        is_behind: the last cut reached the limit: more is waiting.
+        has_backlog: the last cut reached the limit: more is waiting.
         records_per_s: of the last epoch that read something, from its barrier to its
             acknowledgement; None: there was none.
     """
 
     limit: int
-    is_behind: bool = False
+    has_backlog: bool = False
     records_per_s: float | None = None
     _cut_s: float = 0.0
     _records: int = 0
@@ -43,14 +43,14 @@ class Pace:
         self._cut_s = now_s
         self._records = records_in(splits)
         # Shares of several partitions are rounded down, one record each at most.
-        self.is_behind = self._records > 0 and self._records + len(splits) >= self.limit
+        self.has_backlog = self._records > 0 and self._records + len(splits) >= self.limit
 
     def finished(self, now_s: float, *, target_s: float) -> None:
         """Its batch is pre-committed: aim at ``target_s`` for the next one."""
         took_s = max(now_s - self._cut_s, 1e-3)
         if self._records:
             self.records_per_s = self._records / took_s
-        if not self.is_behind:
+        if not self.has_backlog:
             return
         factor = target_s / took_s
         change = min(max(factor, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE)
@@ -75,7 +75,7 @@ _SHARE = 10
 
 
 @dataclass(slots=True)
-class QuietTime:
+class IdleTime:
     """Looks of one region, for a barrier that nobody has found anything for, that found nothing.
 
     Each look asks the brokers. So the pause before the next one grows to a tenth of the time since
@@ -91,7 +91,7 @@ class QuietTime:
     since_s: float = 0.0
     again_s: float = float("-inf")
 
-    def looked(
+    def found_nothing(
         self, checkpoint_id: int, now_s: float, *, least_s: float, longest_s: float
     ) -> float:
         """A look found nothing; seconds until the next one, in the given bounds."""

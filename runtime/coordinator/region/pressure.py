@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sluice.runtime.model.model import SplitRange
 
-__all__ = ["PendingTime", "Pressure", "PressureAlarm", "left_behind"]
+__all__ = ["PendingTime", "Pressure", "PressureAlarm", "left_unread"]
 
 _WINDOW_S = 60.0
 _MOST_EPOCHS = 1_000
@@ -31,7 +31,7 @@ class Pressure(enum.Enum):
         return cls.LOW if ratio <= _LOW_RATIO else cls.HIGH
 
 
-def left_behind(asked: Iterable[SplitRange], read: Iterable[SplitRange]) -> int:
+def left_unread(asked: Iterable[SplitRange], read: Iterable[SplitRange]) -> int:
     """Records that lay there at a barrier, and that the epoch that it ended has not read.
 
     Args:
@@ -69,16 +69,16 @@ class PendingTime:
 
         Args:
             read, left: records of the epoch, and of those that the barrier was about and it has
-                not read, see `left_behind`; 0 where a batch reads what was cut.
+                not read, see `left_unread`; 0 where a batch reads what was cut.
         """
         if self._open_s is None:
             return
-        from_s = min(self._open_s, self._behind_since_s(now_s, read=read, left=left))
+        from_s = min(self._open_s, self._pending_since_s(now_s, read=read, left=left))
         if now_s > from_s:
             self._over.append((from_s, now_s))
         self._open_s, self._ended_s = None, now_s
 
-    def _behind_since_s(self, now_s: float, *, read: int, left: int) -> float:
+    def _pending_since_s(self, now_s: float, *, read: int, left: int) -> float:
         if not left or self._ended_s is None:
             return now_s
         took_s = now_s - self._ended_s

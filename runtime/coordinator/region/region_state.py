@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
-from sluice.runtime.coordinator.region.pacing import Pace, QuietTime
+from sluice.runtime.coordinator.region.pacing import IdleTime, Pace
 from sluice.runtime.coordinator.region.pressure import PendingTime
 from sluice.runtime.coordinator.region.region_phases import (
     OPEN,
@@ -66,16 +66,16 @@ class RegionState:
         carried: decided checkpoints in a row that it was carried in.
         phase: see `region_phases`.
         barrier: the last one that it was given; None: none yet.
-        asks_at: the address at which its life asks, as far as it has said so.
+        address: the address at which its life asks, as far as it has said so.
         finished: bounded sources have reached their ends with the last cut.
-        owes_a_batch: they have, and what its state may give behind that is still to come.
+        owes_batch: they have, and what its state may give behind that is still to come.
         is_written: bounded sources have, with what is decided; also when its life is over.
         discovered: splits that no decided checkpoint has yet, where they begin.
         cuts: ranges of batches under way, by checkpoint id.
-        held: acknowledged batch that no barrier asked for; joins the next checkpoint.
+        pending_ack: acknowledged batch that no barrier asked for; joins the next checkpoint.
         decide_by_s: clock after which the batch that it acknowledged last may be lost undecided.
         fence: the checkpoint id whose aborted record ends this life; the next attempt.
-        discarded: committables of ``held`` when the life ended without a fence yet.
+        discarded: committables of ``pending_ack`` when the life ended without a fence yet.
         restart_asked: somebody waits for the next life.
         ended_by: why the last life ended.
         restarts: what the restart strategy remembers of it.
@@ -88,8 +88,8 @@ class RegionState:
         state_is_due: what Spark keeps for it wants one, too: a watermark has moved, for example.
         pace: how large its epochs may be.
         rate: how many records per second it may read; None: as many as it can.
-        pending: how far it is behind its barriers.
-        quiet: when it is worth looking for something to read.
+        pending_time: how far it is behind its barriers.
+        idle: when it is worth looking for something to read.
         work: of each split, what the last cut took and what it left behind, as far as known.
     """
 
@@ -102,13 +102,13 @@ class RegionState:
     skipped: int = 0
     phase: RegionPhase = RegionPhase.RUNNING
     barrier: Barrier | None = None
-    asks_at: str = ""
+    address: str = ""
     finished: bool = False
-    owes_a_batch: bool = False
+    owes_batch: bool = False
     is_written: bool = False
     discovered: dict[SplitKey, SplitRange] = field(default_factory=dict)
     cuts: dict[int, tuple[SplitRange, ...]] = field(default_factory=dict)
-    held: Acknowledgement | None = None
+    pending_ack: Acknowledgement | None = None
     decide_by_s: float | None = None
     fence: int | None = None
     discarded: list[Acknowledgement] = field(default_factory=list)
@@ -122,14 +122,14 @@ class RegionState:
     completed_s: float | None = None
     again_s: float | None = field(init=False, default=None)
     state_is_due: bool = field(init=False, default=False)
-    pending: PendingTime = field(init=False, default_factory=PendingTime)
-    quiet: QuietTime = field(init=False, default_factory=QuietTime)
+    pending_time: PendingTime = field(init=False, default_factory=PendingTime)
+    idle: IdleTime = field(init=False, default_factory=IdleTime)
     work: Mapping[SplitKey, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._ask_at_once()
+        self._want_batch_at_once()
 
-    def _ask_at_once(self) -> None:
+    def _want_batch_at_once(self) -> None:
         """What sinks and Spark's state wanted is not on record; those that keep one are asked,
         once. Before its first decision a state has nothing to give."""
         kinds = {entry.kind for entry in self.record.operator_states}
@@ -156,7 +156,7 @@ class RegionState:
         """Whether something of the region's present life is decided."""
         return self.record.batch_id is not None and self.record.attempt_id == self.attempt_id
 
-    def wants_a_batch(self, now_s: float, *, is_last: bool) -> bool:
+    def wants_batch(self, now_s: float, *, is_last: bool) -> bool:
         """Whether a sink or the state has something to do though there is nothing to cut."""
         is_asked = self.again_s is not None and (is_last or now_s >= self.again_s)
         return is_asked or self.state_is_due
@@ -192,14 +192,14 @@ class RegionState:
             limits.append(self.pace.limit)
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def is_behind(self, settings: CheckpointSettings) -> bool:
+    def has_backlog(self, settings: CheckpointSettings) -> bool:
         """Whether our own limit, not the user's, left records behind at the last cut; or there are
         none any more, and its state may have more to give."""
-        if self.owes_a_batch:
+        if self.owes_batch:
             return True
         if self.plan.max_records is not None or self.rate is not None or self.plan.follows:
             return False
-        return settings.pace_epochs and self.pace.is_behind
+        return settings.pace_epochs and self.pace.has_backlog
 
     def positions(self) -> tuple[SplitRange, ...]:
         """Where the next cut starts: the end of each split's last range."""
@@ -330,11 +330,11 @@ class RegionState:
 
     def close(self) -> Acknowledgement | None:
         """End this attempt; returns the held batch, whose callback has to be woken."""
-        held, self.held = self.held, None
+        held, self.pending_ack = self.pending_ack, None
         if held is not None:
             self.discarded.append(held)
         self.advance(RegionEvent.ENDED)
-        self.finished = self.owes_a_batch = False
+        self.finished = self.owes_batch = False
         if self.rate is not None:
             self.rate.given_up()
         return held
@@ -345,8 +345,8 @@ class RegionState:
         self.suspended = Suspended(cause=cause, since_s=now_s)
         self.needs_sweep = True
         self.begins_s = None
-        self.pace.is_behind = False
-        self.pending = PendingTime()
+        self.pace.has_backlog = False
+        self.pending_time = PendingTime()
 
     def resume(self) -> None:
         """It may begin again, as if it had never failed."""
@@ -369,7 +369,7 @@ class RegionState:
         if self.is_open:
             self.needs_sweep = True  # until it polls for a barrier: a decision may skip it before
             self.restart_requested = self.finished = False
-            self._ask_at_once()
+            self._want_batch_at_once()
 
 
 def region_of(

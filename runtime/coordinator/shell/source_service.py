@@ -197,7 +197,7 @@ class SourceService:
             splits=tuple(split for cut in cuts for split in cut.splits),
             finished=is_known and all(cut.is_finished for cut in cuts),
             waiting={key: lag for cut in cuts for key, lag in cut.waiting.items()},
-            asked=frozenset(split.key for split in asked.positions),
+            requested=frozenset(split.key for split in asked.positions),
             has_read=asked.has_read,
         )
 
