@@ -25,7 +25,7 @@ from sluice.runtime.coordinator.core.events import (
     RegionRestarted,
 )
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.coordinator.region.region_phases import RegionPhase
+from sluice.runtime.coordinator.region.region_phases import TRANSITIONS, RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import Fate, RegionState
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.settlement import Settlement
@@ -130,8 +130,14 @@ def settle_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_generations(patch: pytest.MonkeyPatch) -> None:
-    """Rule `callback-after-commit`: a message of an older life of a region is refused."""
+    """Rule `callback-after-commit`: a message of an older attempt of a region is refused: by its
+    attempt id, and by the table of phases."""
+
+    def broken(self: RegionState, event: RegionEvent) -> None:
+        self.phase = TRANSITIONS.get((self.phase, event), self.phase)
+
     patch.setattr(RegionState, "require", lambda self, attempt_id: None)
+    patch.setattr(RegionState, "advance", broken)
 
 
 def use_ids_again_at_once(patch: pytest.MonkeyPatch) -> None:
