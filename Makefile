@@ -35,7 +35,7 @@ help: ## show this list
 
 setup: $(STAMP) ## make .venv, fetch the Kafka broker, prepare it and Spark; instant when done before
 
-$(STAMP): pyproject.toml $(wildcard connectors/kafka/native/*.c)
+$(STAMP): pyproject.toml setup.py $(wildcard connectors/kafka/native/*.c)
 	@python=$$(for name in $${PYTHON:-python3 python3.13 python3.12 python3.11}; do
 	    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break
 	done || true)
