@@ -28,7 +28,7 @@ PARALLEL = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb
 # Tests start Python processes all the time: none shall compile the checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts clean
+.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan wheels copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -167,6 +167,9 @@ bench-quick: setup ## as bench with small runs, once each, printed only; a first
 
 bench-parts: setup ## our own throughput, latency, recovery and regions, as a table
 	@$(BIN)/python -m benchmarks
+
+wheels: setup ## the sdist and the wheels for x86_64 and aarch64 into dist/, each checked; two minutes
+	@$(BIN)/python -m tools.wheels
 
 clean: ## delete what the other commands made here, measurements too; the per-user cache stays
 	@rm -rf connectors/kafka/native/*.so $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
