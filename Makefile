@@ -28,14 +28,14 @@ PARALLEL = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb
 # Tests start Python processes all the time: none shall compile the checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts bench-check prose clean
+.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan wheels copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts bench-check prose clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 setup: $(STAMP) ## make .venv, fetch the Kafka broker, prepare it and Spark; instant when done before
 
-$(STAMP): pyproject.toml $(wildcard connectors/kafka/native/*.c)
+$(STAMP): pyproject.toml setup.py $(wildcard connectors/kafka/native/*.c)
 	@python=$$(for name in $${PYTHON:-python3 python3.13 python3.12 python3.11}; do
 	    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break
 	done || true)
@@ -174,6 +174,9 @@ prose: setup ## sentences that need a second reading, against the limits; PROSE=
 
 bench-check: setup ## tests of the benchmarks' own code; seconds
 	@$(PYTEST) -q benchmarks/tests
+
+wheels: setup ## the sdist and the wheels for x86_64 and aarch64 into dist/, each checked; two minutes
+	@$(BIN)/python -m tools.wheels
 
 clean: ## delete what the other commands made here, measurements too; the per-user cache stays
 	@rm -rf connectors/kafka/native/*.so $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \

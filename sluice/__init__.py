@@ -8,6 +8,7 @@ Names are imported on first use: Spark's Python workers import this package too,
 import importlib
 from typing import TYPE_CHECKING
 
+from sluice.runtime.extras import extras_named
 from sluice.runtime.process.interpreter import use_this_interpreter
 
 if TYPE_CHECKING:
@@ -196,7 +197,8 @@ def __getattr__(name: str) -> object:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'sluice' has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
+    with extras_named():
+        value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value
 
