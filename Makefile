@@ -12,11 +12,11 @@ FAST := tests/contract tests/simulation tests/property tests/unit
 SLOW := tests/chaos tests/containers tests/integration
 PYTEST := $(BIN)/pytest
 # What decides what becomes visible, and what finishes it: every line and branch has a test.
-PROTOCOL := runtime/checkpoint/*,runtime/continuous/native_commits.py,connectors/kafka/committer.py,connectors/kafka/handles.py
-PROTOCOL := $(PROTOCOL),connectors/kafka/owner.py,connectors/hdfs/owner.py,runtime/owner_record.py,connectors/kafka/producers.py,connectors/kafka/slots.py,connectors/kafka/sweep.py
-PROTOCOL := $(PROTOCOL),connectors/kafka/transaction_wire.py,connectors/kafka/verdicts.py,connectors/hdfs/committables.py
-PROTOCOL := $(PROTOCOL),connectors/hdfs/committer.py,connectors/hdfs/publishing.py,connectors/hdfs/staging.py,connectors/hdfs/sweep.py
-PROTOCOL := $(PROTOCOL),runtime/moments.py,runtime/spark/query_logs.py
+PROTOCOL := runtime/checkpoint/*,runtime/continuous/native_commits.py,connectors/kafka/sink/committer/kafka_committer.py,connectors/kafka/sink/handles.py
+PROTOCOL := $(PROTOCOL),connectors/kafka/sink/committer/transaction_lease.py,connectors/hdfs/committing/file_lease.py,runtime/ownership/lease_record.py,connectors/kafka/sink/producers/producer_pool.py,connectors/kafka/sink/producers/producer_slots.py,connectors/kafka/sink/committer/transaction_sweep.py
+PROTOCOL := $(PROTOCOL),connectors/kafka/sink/committer/kafka_wire.py,connectors/kafka/sink/committer/commit_outcomes.py,connectors/hdfs/staging/committables.py
+PROTOCOL := $(PROTOCOL),connectors/hdfs/committing/file_committer.py,connectors/hdfs/committing/file_committer.py,connectors/hdfs/staging/staged_names.py,connectors/hdfs/committing/file_sweep.py
+PROTOCOL := $(PROTOCOL),runtime/model/timestamps.py,runtime/spark/microbatch/query_logs.py
 # For `make coverage`; `COVERED=tests/unit` for a look at a part.
 COVERED ?= $(SLOW) $(FAST)
 # Two processes more than a machine of two cores has, each with servers of its own: half of what a test
@@ -119,7 +119,7 @@ soak: setup ## HOURS=h of load on that bed with a fault a minute; memory, handle
 # Preloaded into brokers as well, whose JVM has signal handlers of its own. Python never frees all.
 FUZZ ?= long
 test-asan: setup ## the native hot path under AddressSanitizer; needs a C compiler; FUZZ=short without its many examples
-	@library=$$($(BIN)/python -c 'from connectors.kafka.native.library import built_file; print(built_file())')
+	@library=$$($(BIN)/python -c 'from sluice.connectors.kafka.native.library import built_file; print(built_file())')
 	mv "$$library" "$$library.kept"
 	trap 'mv "$$library.kept" "$$library"' EXIT
 	cc -g -O1 -Wall -Wextra -Werror -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -shared -fPIC \

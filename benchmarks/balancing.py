@@ -10,8 +10,8 @@ from typing import Any
 from benchmarks import topics
 from benchmarks.figures import Figure
 from benchmarks.rig import Rig
-from connectors.kafka.history import topic_ends
-from runtime.checkpoint.store import open_store
+from sluice.connectors.kafka.tools.verify.topic_history import topic_ends
+from sluice.runtime.checkpoint.checkpoint_store import open_store
 
 __all__ = ["measure"]
 

@@ -13,13 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.figures import Figure
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import Progress
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.checkpoint.states import State
-from runtime.checkpoint.store import open_store
-from runtime.contracts import (
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.contracts import (
     Backlog,
     CommitOutcome,
     CommitReport,
@@ -29,8 +24,17 @@ from runtime.contracts import (
     SweepReport,
     SweepView,
 )
-from runtime.errors import StreamError
-from runtime.model import (
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    RegionPlan,
+)
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.errors import StreamError
+from sluice.runtime.model.model import (
     Acknowledgement,
     Barrier,
     BatchKey,
@@ -96,7 +100,7 @@ class _Sample:
         self.done = threading.Event()
 
     def on_progress(self, progress: Progress) -> None:
-        """See `runtime.checkpoint.progress.ProgressListener`."""
+        """See `sluice.runtime.coordinator.shell.progress.ProgressListener`."""
         if progress.state is not State.MARKED or self.done.is_set():
             return
         if progress.checkpoint_id == _WARM:

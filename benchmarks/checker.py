@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from runtime.checker import Record, SpilledHistory, check_spilled
-from runtime.checker.history import Columns
+from sluice.runtime.checker import Record, SpilledHistory, check_spilled
+from sluice.runtime.checker.records.history import Columns
 
 __all__ = ["main"]
 

@@ -20,10 +20,9 @@ from rich.console import Console
 
 from benchmarks import machine
 from benchmarks.figures import PARTS_RESULTS, Figure, command_line, log_figures, table
-from runtime.checkpoint.assignment import assignment_of
-from runtime.checkpoint.core import CoordinatorCore
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
+from sluice.runtime.coordinator.core.core import CoordinatorCore
+from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Action,
     AskCut,
@@ -39,9 +38,10 @@ from runtime.checkpoint.messages import (
     RegionCut,
     Tick,
 )
-from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
-from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
-from runtime.model import (
+from sluice.runtime.coordinator.policy.assignment import assignment_of
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.model.model import (
     Acknowledgement,
     Barrier,
     BatchKey,

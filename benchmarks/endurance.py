@@ -8,7 +8,7 @@ from benchmarks import topics
 from benchmarks.feeding import Feed
 from benchmarks.figures import Figure
 from benchmarks.rig import Rig, Running, wait_until
-from connectors.kafka.transaction_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
 
 __all__ = ["measure"]
 

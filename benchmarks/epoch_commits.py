@@ -25,27 +25,32 @@ from rich.console import Console
 from benchmarks import machine, topics
 from benchmarks.figures import Figure, table
 from benchmarks.rig import Rig, open_rig
-from connectors.kafka import KafkaSink, transactional_producer
-from connectors.kafka._client import TopicPartition
-from connectors.kafka.history import reading_consumer, topic_ends
-from connectors.kafka.security import KafkaConnection
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.messages import Progress
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.checkpoint.states import State
-from runtime.checkpoint.store import open_store
-from runtime.continuous.courier import Courier
-from runtime.continuous.desk import ContinuousDesk, EpochBook
-from runtime.continuous.loop import EpochScope, TaskLoop
-from runtime.continuous.lost_timeout import LostTimeout
-from runtime.continuous.native_commits import NativeCommits
-from runtime.continuous.sink import ContinuousSink
-from runtime.contracts import Backlog, ContinuousWriter, RecordsRead, TaskScope
-from runtime.model import SplitKey, SplitRange
-from runtime.poison import FunctionRun
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.service.server import CoordinatorService
-from runtime.task_writers import TaskWriters
+from sluice import KafkaSink
+from sluice.connectors.kafka.client.confluent import TopicPartition
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.producers import transactional_producer
+from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, topic_ends
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
+from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.continuous_sink import ContinuousSink
+from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.native_commits import NativeCommits
+from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
+from sluice.runtime.contracts import Backlog, ContinuousWriter, RecordsRead, TaskScope
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    RegionPlan,
+)
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.functions.function_run import FunctionRun
+from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.model.model import SplitKey, SplitRange
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
 __all__ = ["main"]
 
@@ -135,7 +140,7 @@ class _MadeUp:
 
 
 class _Follower:
-    """Some records of one split every now and then; `runtime.contracts.Follower`."""
+    """Some records of one split every now and then; `sluice.runtime.contracts.Follower`."""
 
     def __init__(self, split: SplitRange) -> None:
         self._at = {split.key: split.end_offset}

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from benchmarks.rig import Rig
-from connectors.kafka._client import Producer
-from runtime.side_thread import SideThread
+from sluice.connectors.kafka.client.confluent import Producer
+from sluice.runtime.process.side_thread import SideThread
 
 __all__ = ["BatchFeed", "Feed", "Records"]
 

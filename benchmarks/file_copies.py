@@ -14,11 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors import install
-from connectors.hdfs import HdfsSink
-from connectors.kafka import KafkaSource
-from runtime.job import Job, Stream
-from runtime.spark.fast_start import fast_start
+from sluice import HdfsSink, KafkaSource, install
+from sluice.runtime.job.job import Job, Stream
+from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 
 _MASTER = "local[2]"
 _COLUMNS = ["key", "value", "partition"]

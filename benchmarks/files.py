@@ -13,13 +13,13 @@ from benchmarks import topics
 from benchmarks.figures import Figure
 from benchmarks.restarts import measure_restarts
 from benchmarks.rig import PARTITIONS, Rig
-from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
-from connectors.hdfs.committer import FileCommitter, OpenFileSystem
-from runtime.contracts import CommitOutcome
-from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.spark.jvm import hadoop_jvm
-from runtime.storage.file_system import FileSystem
-from runtime.storage.opening import open_file_system
+from sluice.connectors.hdfs.committing.file_committer import FileCommitter
+from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
+from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 
 __all__ = ["measure"]
 

@@ -15,8 +15,8 @@ from rich.console import Console
 from benchmarks import machine, topics, writer
 from benchmarks.figures import Figure, table
 from benchmarks.rig import PARTITIONS, Rig, open_rig
-from connectors.kafka import KafkaSource
-from connectors.kafka.hot_path import HotPath
+from sluice import KafkaSource
+from sluice.connectors.kafka.client.client_tuning import HotPath
 
 __all__ = ["measure"]
 

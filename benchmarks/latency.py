@@ -6,9 +6,9 @@ import time
 from benchmarks import topics
 from benchmarks.figures import Figure
 from benchmarks.rig import Rig, Running, wait_until
-from connectors.kafka._client import Producer
-from connectors.kafka.history import topic_ends
-from connectors.kafka.observer import Observer
+from sluice.connectors.kafka.client.confluent import Producer
+from sluice.connectors.kafka.tools.demo.observer import Observer
+from sluice.connectors.kafka.tools.verify.topic_history import topic_ends
 
 __all__ = ["measure_idle", "measure_visibility"]
 

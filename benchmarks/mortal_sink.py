@@ -21,10 +21,10 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
-from connectors.kafka import KafkaSink
-from connectors.kafka.writer import KafkaWriterFactory
-from runtime.contracts import AttemptRegistry, ContinuousWriter, TaskScope
-from runtime.model import SplitRange, StateEntry
+from sluice import KafkaSink
+from sluice.connectors.kafka.sink.writer.kafka_writer import KafkaWriterFactory
+from sluice.runtime.contracts import AttemptRegistry, ContinuousWriter, TaskScope
+from sluice.runtime.model.model import SplitRange, StateEntry
 
 __all__ = ["ANY_TIME", "MOMENTS", "Death", "Doom", "MortalSink"]
 
@@ -228,7 +228,7 @@ class _SlowWriter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Factory:
-    """Picklable; a `runtime.contracts.ContinuousWriterFactory`."""
+    """Picklable; a `sluice.runtime.contracts.ContinuousWriterFactory`."""
 
     factory: KafkaWriterFactory
     doom: Doom | None
@@ -282,7 +282,7 @@ class MortalSink(KafkaSink):
         self._fates = _Fates(doom=doom, records_per_s=records_per_s or {})
 
     def writer_factory(self) -> Any:  # noqa: ANN401 - of another class than KafkaSink's
-        """See `runtime.contracts.TaskSink`."""
+        """See `sluice.runtime.contracts.TaskSink`."""
         return _Factory(
             factory=super().writer_factory(),
             doom=self._fates.doom,

@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 
-from connectors.kafka._client import Consumer, Message, Producer, TopicPartition
+from sluice.connectors.kafka.client.confluent import Consumer, Message, Producer, TopicPartition
 
 _Function = Callable[[bytes | str | None], bytes | str | None]
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.checkpoint.messages import Progress
-from runtime.job import Job
-from runtime.spark.fast_start import fast_start
+from sluice import KafkaSink, KafkaSource
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.job.job import Job
+from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 
 
 class ProgressFile:
@@ -27,7 +27,7 @@ class ProgressFile:
         self._path = path
 
     def on_progress(self, progress: Progress) -> None:
-        """See `runtime.checkpoint.progress.ProgressListener`."""
+        """See `sluice.runtime.coordinator.shell.progress.ProgressListener`."""
         line = {
             "at_s": time.time(),
             "checkpoint": progress.checkpoint_id,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from runtime.spark.archive_workload import EndlessSource, same
+from sluice.runtime.spark.fast_start.archive_workload import EndlessSource, same
 
 
 def _first_batch(frame: DataFrame, _: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from benchmarks import topics
 from benchmarks.figures import Figure
 from benchmarks.rig import Rig
-from connectors.kafka._client import Producer
+from sluice.connectors.kafka.client.confluent import Producer
 
 __all__ = ["measure"]
 

@@ -16,10 +16,10 @@ from rich.console import Console
 from benchmarks import machine, topics
 from benchmarks.figures import Figure, table
 from benchmarks.rig import PARTITIONS, Rig, open_rig
-from connectors.kafka import KafkaSource
-from connectors.kafka._client import TopicPartition
-from connectors.kafka.columns import columns_with
-from connectors.kafka.history import reading_consumer
+from sluice import KafkaSource
+from sluice.connectors.kafka.client.confluent import TopicPartition
+from sluice.connectors.kafka.records.columns import columns_with
+from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer
 
 _VALUE_BYTES = 100
 _LEAST_RATE = 500_000.0

@@ -8,7 +8,7 @@ from benchmarks import topics
 from benchmarks.feeding import Feed
 from benchmarks.figures import Figure
 from benchmarks.rig import Rig, wait_until
-from connectors.kafka.observer import Observer
+from sluice.connectors.kafka.tools.demo.observer import Observer
 
 __all__ = ["measure"]
 

@@ -11,7 +11,7 @@ from benchmarks.feeding import BatchFeed
 from benchmarks.figures import Figure
 from benchmarks.region_kills import PARTITIONS, REGIONS, Bed, await_warm
 from benchmarks.rig import Rig, Running, wait_until
-from connectors.kafka.history import topic_ends
+from sluice.connectors.kafka.tools.verify.topic_history import topic_ends
 
 __all__ = ["measure"]
 

@@ -29,7 +29,7 @@ from benchmarks.figures import Figure
 from benchmarks.mortal_sink import ANY_TIME, MOMENTS, Death, Doom
 from benchmarks.rig import Rig, Running, wait_until
 from benchmarks.visibility import Paced, Seen, VisibleRecords
-from runtime.checkpoint.store import open_store
+from sluice.runtime.checkpoint.checkpoint_store import open_store
 
 __all__ = ["PARTITIONS", "REGIONS", "Bed", "await_warm", "measure"]
 

@@ -16,11 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.mortal_sink import Doom, MortalSink
 from benchmarks.pipeline import ProgressFile
-from connectors.kafka import KafkaSource
-from runtime.checkpoint.balance import LoadBalancer
-from runtime.checkpoint.handlers import GlobalCheckpointHandler, RegionalCheckpointHandler
-from runtime.job import Job
-from runtime.spark.fast_start import fast_start
+from sluice import KafkaSource
+from sluice.runtime.coordinator.policy.balance import LoadBalancer
+from sluice.runtime.coordinator.policy.handlers import (
+    GlobalCheckpointHandler,
+    RegionalCheckpointHandler,
+)
+from sluice.runtime.job.job import Job
+from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 
 _SOURCE = "in"
 _TASKS = 2

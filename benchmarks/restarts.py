@@ -8,18 +8,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from benchmarks.figures import Figure
-from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
-from connectors.hdfs.committer import OpenFileSystem
-from connectors.hdfs.coordination import FileSinkCoordinator
-from connectors.hdfs.staging import StagingAttempt, split_target, staging_root
-from runtime.checkpoint.messages import Commit, CommitReported, MarkCommitted, Publish, Retire
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.checkpoint.startup import Found, StartSequence
-from runtime.checkpoint.steps import Hands, RemoteStep, RunIdentity, drive
-from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import CommitOutcome, SweepView
-from runtime.host_clock import age_clock
-from runtime.model import (
+from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
+from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, split_target, staging_root
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.contracts import CommitOutcome, SweepView
+from sluice.runtime.coordinator.committing.commit_steps import RunIdentity, drive
+from sluice.runtime.coordinator.core.events import (
+    Commit,
+    CommitReported,
+    MarkCommitted,
+    Publish,
+    Retire,
+)
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    RegionPlan,
+)
+from sluice.runtime.coordinator.shell.io_executor import Hands, RemoteStep
+from sluice.runtime.coordinator.start.startup import Found, StartSequence
+from sluice.runtime.model.model import (
     BatchKey,
     CheckpointKind,
     OperatorNode,
@@ -27,6 +36,8 @@ from runtime.model import (
     StateEntry,
     Verdict,
 )
+from sluice.runtime.process.host_clock import age_clock
+from sluice.runtime.storage.file_system import OpenFileSystem
 
 __all__ = ["measure_restarts"]
 

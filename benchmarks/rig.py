@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 
 from benchmarks import topics
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.history import EndWatch, topic_ends
-from connectors.kafka.security import KafkaConnection
-from runtime.embedded.program import Program, ProgramSpec, command_of
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.kafka.tools.verify.topic_history import EndWatch, topic_ends
+from sluice.runtime.embedded.program import Program, ProgramSpec, command_of
 
 __all__ = ["PARTITIONS", "Rig", "Running", "open_rig", "wait_until"]
 

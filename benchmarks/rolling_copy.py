@@ -10,10 +10,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmarks.pipeline import ProgressFile, keep
-from connectors.hdfs import HdfsSink, Roll
-from connectors.kafka import KafkaSource
-from runtime.job import Job
-from runtime.spark.fast_start import fast_start
+from sluice import HdfsSink, KafkaSource, Roll
+from sluice.runtime.job.job import Job
+from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 
 _MASTER = "local[2]"
 

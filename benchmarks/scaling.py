@@ -22,10 +22,10 @@ from benchmarks.peers.sampling import Sampler, cpu_at
 from benchmarks.rig import Rig, Running, open_rig, wait_until
 from benchmarks.scaling_points import AXES, ENGINES, Point, points
 from benchmarks.scaling_tables import tables
-from connectors.kafka._client import make_producer
-from connectors.kafka.client_options import Role
-from connectors.kafka.history import read_records
-from connectors.kafka.security import KafkaConnection
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.confluent import make_producer
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.verify.topic_history import read_records
 
 __all__ = ["RESULTS", "main", "read_lines"]
 

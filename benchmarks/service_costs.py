@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.figures import Figure
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.service.server import CoordinatorService
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
 __all__ = ["measure"]
 
@@ -20,7 +20,7 @@ _PAYLOAD = {"region": "main", "generation": 1, "batch_id": 17, "resource": "x" *
 
 
 class _Answering:
-    """Implements `runtime.service.server.QueryHandler`."""
+    """Implements `sluice.runtime.service.server.QueryHandler`."""
 
     def call(self, call: str, payload: Mapping[str, Any]) -> object:
         """What a registration is answered, about."""

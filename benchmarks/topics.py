@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
-from connectors.kafka._client import (
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.confluent import (
     Consumer,
     KafkaError,
     Message,
@@ -13,11 +14,10 @@ from connectors.kafka._client import (
     make_admin,
     make_producer,
 )
-from connectors.kafka.client_options import Role
-from connectors.kafka.history import reading_consumer, topic_ends
-from connectors.kafka.new_topics import NewTopic, create_topics
-from connectors.kafka.security import KafkaConnection
-from runtime.model import SplitRange
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
+from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, topic_ends
+from sluice.runtime.model.model import SplitRange
 
 __all__ = ["Span", "append_span", "create", "delete", "ends", "fill", "whole"]
 

@@ -25,8 +25,8 @@ from benchmarks.rig import PARTITIONS, Rig, open_rig
 from benchmarks.scaling import read_lines
 from benchmarks.tuning_tables import DEFAULT, tables
 from benchmarks.visibility import Paced, VisibleRecords
-from connectors.kafka._client import make_producer
-from connectors.kafka.client_options import Role
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.confluent import make_producer
 
 __all__ = ["LOADS", "RESULTS", "SETTINGS", "Load", "Setting", "main"]
 

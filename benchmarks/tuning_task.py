@@ -18,19 +18,20 @@ import psutil
 import pyarrow as pa
 
 from benchmarks import topics
-from connectors.kafka import KafkaSink, KafkaSource, reader
-from connectors.kafka.following import KafkaFollowingReader
-from connectors.kafka.reader import KafkaSplitReader
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.writer import TransactionalWriter
-from runtime.contracts import (
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
+from sluice.connectors.kafka.source.reader import range_reader as reader
+from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
+from sluice.connectors.kafka.source.reader.streaming_reader import KafkaFollowingReader
+from sluice.runtime.contracts import (
     CommitOutcome,
     RegisteredAttempt,
     SinkCoordinator,
     SplitReader,
     TaskScope,
 )
-from runtime.model import BatchKey, SplitRange, StateEntry
+from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
 
 __all__ = ["OURS"]
 
@@ -46,7 +47,7 @@ class _Registry:
     """Takes every attempt; the real one asks the driver."""
 
     def register(self, attempt: RegisteredAttempt) -> float:
-        """See `runtime.contracts.AttemptRegistry`."""
+        """See `sluice.runtime.contracts.AttemptRegistry`."""
         del attempt
         return time.monotonic()
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.feeding import Records
-from connectors.kafka._client import OFFSET_BEGINNING, Message, TopicPartition
-from connectors.kafka.history import reading_consumer, topic_ends
-from connectors.kafka.security import KafkaConnection
-from runtime.side_thread import SideThread
+from sluice.connectors.kafka.client.confluent import OFFSET_BEGINNING, Message, TopicPartition
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, topic_ends
+from sluice.runtime.process.side_thread import SideThread
 
 __all__ = ["Paced", "Seen", "VisibleRecords"]
 

@@ -18,12 +18,12 @@ from rich.console import Console
 from benchmarks import machine, topics
 from benchmarks.figures import Figure, table
 from benchmarks.rig import PARTITIONS, Rig, open_rig
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka._client import Consumer, Message, Producer, TopicPartition
-from connectors.kafka.hot_path import HotPath
-from connectors.kafka.producers import process_pools
-from runtime.contracts import CommitOutcome, Follower, RegisteredAttempt, TaskScope
-from runtime.model import BatchKey, SplitRange
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.client.client_tuning import HotPath
+from sluice.connectors.kafka.client.confluent import Consumer, Message, Producer, TopicPartition
+from sluice.connectors.kafka.sink.producers.producer_pool import process_pools
+from sluice.runtime.contracts import CommitOutcome, Follower, RegisteredAttempt, TaskScope
+from sluice.runtime.model.model import BatchKey, SplitRange
 
 _EPOCH_RECORDS = 250_000
 _VALUE_BYTES = 100
@@ -88,7 +88,7 @@ class _Registry:
     """Takes every attempt; the real one asks the driver."""
 
     def register(self, attempt: RegisteredAttempt) -> float:
-        """See `runtime.contracts.AttemptRegistry`."""
+        """See `sluice.runtime.contracts.AttemptRegistry`."""
         del attempt
         return time.monotonic()
 

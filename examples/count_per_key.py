@@ -8,10 +8,10 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.errors import StreamError
-from runtime.job import Job
-from runtime.spark.fast_start import fast_start
+from sluice import KafkaSink, KafkaSource
+from sluice.runtime.errors import StreamError
+from sluice.runtime.job.job import Job
+from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 
 
 def count_per_key(records: DataFrame) -> DataFrame:

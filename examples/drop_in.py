@@ -8,8 +8,8 @@ import argparse
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-import connectors
-from runtime.spark.fast_start import fast_start
+import sluice
+from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
-    connectors.install(spark)
+    sluice.install(spark)
     records = (
         spark.readStream.format("sluice-kafka")
         .option("kafka.bootstrap.servers", args.bootstrap)

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.errors import StreamError
-from runtime.job import Job
-from runtime.spark.fast_start import fast_start
+from sluice import KafkaSink, KafkaSource
+from sluice.runtime.errors import StreamError
+from sluice.runtime.job.job import Job
+from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 
 
 def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:

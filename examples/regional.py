@@ -7,13 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from connectors.hdfs import HdfsSink
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.errors import StreamError
-from runtime.job import Job
-from runtime.spark.fast_start import fast_start
-from runtime.spark.region_lines import RegionLines
+from benchmarks.region_lines import RegionLines
+from sluice import HdfsSink, KafkaSink, KafkaSource
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.errors import StreamError
+from sluice.runtime.job.job import Job
+from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 
 
 def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:

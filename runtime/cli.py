@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from runtime.errors import MissingRequirementError, StreamError
+from sluice.runtime.errors import MissingRequirementError, StreamError
 
 __all__ = ["ENTRY_POINT_GROUP", "build_app", "describe_error", "main"]
 

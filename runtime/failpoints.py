@@ -14,7 +14,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.errors import ConfigError, StreamError
+from sluice.runtime.errors import ConfigError, StreamError
 
 __all__ = ["VARIABLE", "FailpointError", "failpoint"]
 

@@ -15,8 +15,8 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import PartitionMetadata  # type: ignore[attr-defined]  # has no __all__
 
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.embedded.ports import HOST, free_ports
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.embedded.ports import HOST, free_ports
 from tests.kafka_records import admin
 from tests.waiting import wait_for
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from runtime.model import (
+from sluice.runtime.model.model import (
     Assignment,
     CheckpointKind,
     CheckpointRecord,

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-from runtime.embedded import ports
+from sluice.runtime.embedded import ports
 from tests.hdfs_fixture import hadoop_client, hasty_hadoop_client, hdfs
 from tests.kafka_fixture import (
     hot_path,

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from runtime.continuous.loop import EpochScope
-from runtime.contracts import RecordsRead
-from runtime.model import SplitKey, SplitRange, StateEntry
+from sluice.runtime.continuous.task_loop import EpochScope
+from sluice.runtime.contracts import RecordsRead
+from sluice.runtime.model.model import SplitKey, SplitRange, StateEntry
 from tests.core_driver import committable
 
 __all__ = ["LogFollower", "RecordingWriter", "rows_of"]

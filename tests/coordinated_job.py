@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.plan import (
+from sluice.runtime.contracts import SinkCoordinator
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
     JobPlan,
     RegionPlan,
     RestartedRegion,
     StartedJob,
 )
-from runtime.checkpoint.progress import ProgressListener
-from runtime.contracts import SinkCoordinator
-from runtime.model import Barrier
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.coordinator.shell.progress import ProgressListener
+from sluice.runtime.model.model import Barrier
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource
 from tests.region_threads import RegionThread

@@ -5,11 +5,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.model import BatchKey
-from runtime.service.client import CoordinatorClient
-from runtime.service.server import CoordinatorService
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    RegionPlan,
+)
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.service_client import CoordinatorClient
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from runtime.checkpoint.assignment import assignment_of
-from runtime.checkpoint.core import CoordinatorCore, JobStatus
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
+from sluice.runtime.coordinator.core.core import CoordinatorCore, JobStatus
+from sluice.runtime.coordinator.core.events import (
     AbortedWork,
     AbortWork,
     Acknowledged,
@@ -30,9 +30,9 @@ from runtime.checkpoint.messages import (
     Tick,
     TriggerAsked,
 )
-from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
-from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
-from runtime.model import (
+from sluice.runtime.coordinator.policy.assignment import assignment_of
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
+from sluice.runtime.model.model import (
     Acknowledgement,
     Barrier,
     BatchKey,

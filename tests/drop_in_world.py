@@ -14,15 +14,15 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from runtime.contracts import SinkCoordinator
-from runtime.model import BatchKey
-from runtime.service.client import CoordinatorClient
-from runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, QueryRun
-from runtime.service.server import CoordinatorService
-from runtime.spark import drop_in
-from runtime.spark.active_queries import ActiveQuery, find_query
-from runtime.spark.drop_in import DropInQueries, DropInSinkMaker
-from runtime.spark.session import SHUFFLE_RETRY
+from sluice.runtime.contracts import SinkCoordinator
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, QueryRun
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.service_client import CoordinatorClient
+from sluice.runtime.spark.drop_in import drop_in_queries as drop_in
+from sluice.runtime.spark.drop_in.active_queries import ActiveQuery, find_query
+from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries, DropInSinkMaker
+from sluice.runtime.spark.session.spark_session import SHUFFLE_RETRY
 from tests.fakes import (
     FakeBroker,
     FakeSink,

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from runtime.errors import StorageError
-from runtime.storage.file_system import Entry
+from sluice.runtime.errors import StorageError
+from sluice.runtime.storage.file_system import Entry
 
 __all__ = ["Disk", "FakeFileSystem", "Fault", "SimulatedCrashError"]
 
@@ -58,7 +58,7 @@ class Disk:
 
 
 class FakeFileSystem:
-    """`runtime.storage.file_system.FileSystem` on a `Disk`, for one process.
+    """`sluice.runtime.storage.file_system.FileSystem` on a `Disk`, for one process.
 
     Args:
         disk: shared with other processes.

@@ -1,7 +1,7 @@
 """A transaction coordinator in memory, with the answers that were measured on Kafka 4.3.1.
 
 `FakeBroker` keeps transactional ids, producer epochs and states, and the records of partitions;
-`FakeWire` is `connectors.kafka.wire.Wire` over it, with answers and requests that can be lost, come
+`FakeWire` is `Wire` over it, with answers and requests that can be lost, come
 late or come twice. Nothing here waits: markers are written, transactions time out and late requests
 arrive when the test says so. `tests/contract` holds it against real brokers.
 """
@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.wire import (
+from sluice.connectors.kafka.sink.committer.transaction_requests import (
     Cluster,
     EndOutcome,
     EndReport,
@@ -22,7 +21,8 @@ from connectors.kafka.wire import (
     TransactionDescription,
     TransactionState,
 )
-from runtime.errors import UnreachableError
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.runtime.errors import UnreachableError
 
 __all__ = ["FakeBroker", "FakeWire", "Fault", "Fenced", "Written"]
 
@@ -330,7 +330,7 @@ class FakeBroker:
 
 @dataclass(slots=True)
 class FakeWire:
-    """`connectors.kafka.wire.Wire` over a `FakeBroker`.
+    """`sluice.connectors.kafka.sink.committer.transaction_requests.Wire` over a `FakeBroker`.
 
     Attributes:
         faults: taken one by one by the EndTxn requests to come.

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from connectors.kafka._client import KafkaError, KafkaException
-from connectors.kafka.producer_client import TopicMetadata
+from sluice.connectors.kafka.client.confluent import KafkaError, KafkaException
+from sluice.connectors.kafka.sink.producers.producer_client import TopicMetadata
 
 __all__ = ["FakeClient", "FakeCluster", "FakeMessage", "FakeTransaction", "kafka_error"]
 

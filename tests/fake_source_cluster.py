@@ -3,10 +3,11 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from connectors.kafka.discovery import EpochQuestion, Look, OffsetFact
-from connectors.kafka.positions import Edge, PartitionKey
-from connectors.kafka.splits import TopicFacts
-from runtime.errors import AuthenticationError, UnreachableError
+from sluice.connectors.kafka.source.enumerator.discovery import Look, OffsetFact
+from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochQuestion
+from sluice.connectors.kafka.source.positions import Edge, PartitionKey
+from sluice.connectors.kafka.source.splits import TopicFacts
+from sluice.runtime.errors import AuthenticationError, UnreachableError
 
 __all__ = ["FakeClock", "FakeLog", "FakeSourceCluster"]
 

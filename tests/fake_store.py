@@ -3,17 +3,12 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runtime.checkpoint import retention
-from runtime.checkpoint.acceptance import claim_of
-from runtime.checkpoint.retention import PlaceFacts, facts_of
-from runtime.contracts import AcceptedWork, PublishOutcome, UnsettledWork
-from runtime.errors import StorageError
-from runtime.model import (
-    SEAL,
-    CheckpointRecord,
-    StateEntry,
-    Verdict,
-)
+from sluice.runtime.checkpoint import retention
+from sluice.runtime.checkpoint.acceptance import claim_of
+from sluice.runtime.checkpoint.retention import PlaceFacts, facts_of
+from sluice.runtime.contracts import AcceptedWork, PublishOutcome, UnsettledWork
+from sluice.runtime.errors import StorageError
+from sluice.runtime.model.model import SEAL, CheckpointRecord, StateEntry, Verdict
 
 __all__ = ["FakeStore"]
 

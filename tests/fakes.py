@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runtime.contracts import (
+from sluice.runtime.contracts import (
     Backlog,
     CommitOutcome,
     CommitReport,
@@ -18,14 +18,8 @@ from runtime.contracts import (
     SweepReport,
     SweepView,
 )
-from runtime.errors import FencedError, SourceChangedError
-from runtime.model import (
-    BatchKey,
-    Redistribution,
-    SplitKey,
-    SplitRange,
-    StateEntry,
-)
+from sluice.runtime.errors import FencedError, SourceChangedError
+from sluice.runtime.model.model import BatchKey, Redistribution, SplitKey, SplitRange, StateEntry
 
 __all__ = [
     "FakeBroker",

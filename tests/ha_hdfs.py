@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from runtime.embedded._hdfs_site import LOGGING, render
-from runtime.embedded.hdfs import QUICK_START, hdfs_class_path
-from runtime.embedded.java import find_java
-from runtime.embedded.patience import FORMAT_TIMEOUT_S
-from runtime.embedded.ports import HOST, free_ports
-from runtime.embedded.process import ServerProcess, ServerSpec
+from sluice.runtime.embedded.hdfs.embedded_hdfs import QUICK_START, hdfs_class_path
+from sluice.runtime.embedded.hdfs.hdfs_site import LOGGING, render
+from sluice.runtime.embedded.java import find_java
+from sluice.runtime.embedded.ports import HOST, free_ports
+from sluice.runtime.embedded.process import ServerProcess, ServerSpec
+from sluice.runtime.embedded.start_timeout import FORMAT_TIMEOUT_S
 
 __all__ = ["HaHdfs"]
 

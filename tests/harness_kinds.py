@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.kafka_fixture import BrokerByLevel
 from tests.older_kafka import OLDER_VERSION
 from tests.transaction_harness import FakeHarness, Harness, RealHarness

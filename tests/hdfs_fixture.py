@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.spark.jvm import hadoop_jvm
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 
 __all__ = ["hadoop_client", "hasty_hadoop_client", "hdfs"]
 

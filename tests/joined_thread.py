@@ -1,6 +1,6 @@
 """What a test does beside itself, and must end, and be sound, with it."""
 
-from runtime.side_thread import SideThread
+from sluice.runtime.process.side_thread import SideThread
 
 __all__ = ["JoinedThread"]
 

@@ -12,8 +12,12 @@ from typing import Any, Protocol
 
 import pytest
 
-from connectors.kafka.embedded import BrokerSecurity, EmbeddedKafka, SecurityProtocol
-from connectors.kafka.native.library import built_file
+from sluice.connectors.kafka.native.library import built_file
+from sluice.connectors.kafka.tools.broker.embedded_kafka import (
+    BrokerSecurity,
+    EmbeddedKafka,
+    SecurityProtocol,
+)
 from tests.kafka_records import create_topic
 from tests.older_kafka import older_kafka_jars
 

@@ -1,6 +1,6 @@
 """Options of a connection to Kafka as users give them, and one that logs in with a password."""
 
-from connectors.kafka.security import KafkaConnection
+from sluice.connectors.kafka.client.connection import KafkaConnection
 
 __all__ = ["CANARY", "SCRAM", "SERVERS", "connection_with"]
 

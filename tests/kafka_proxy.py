@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
-from runtime.embedded.ports import HOST
+from sluice.runtime.embedded.ports import HOST
 from tests.waiting import wait_for
 
 __all__ = [

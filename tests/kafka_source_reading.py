@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from connectors.kafka import KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.contracts import SplitEnumerator
-from runtime.model import SplitRange
+from sluice import KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.contracts import SplitEnumerator
+from sluice.runtime.model.model import SplitRange
 
 __all__ = ["TIMEOUT_S", "Splits", "all_rows", "bounds", "cut", "rows", "source", "start", "values"]
 

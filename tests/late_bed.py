@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaException
 
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.wire import TransactionDescription, TransactionState
-from runtime.contracts import CommitOutcome
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.transaction_requests import (
+    TransactionDescription,
+    TransactionState,
+)
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.runtime.contracts import CommitOutcome
 from tests.proxied_kafka import ProxiedKafka
 from tests.transaction_harness import RealAttempt, RealHarness, committable
 from tests.waiting import PATIENCE_S

@@ -8,8 +8,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from connectors.kafka._client import LOG_TRUNCATION
-from connectors.kafka.positions import PartitionKey
+from sluice.connectors.kafka.client.confluent import LOG_TRUNCATION
+from sluice.connectors.kafka.source.positions import PartitionKey
 from tests.fake_source_cluster import FakeLog
 
 __all__ = ["Kept", "LedConsumer", "LedLog"]

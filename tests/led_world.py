@@ -13,26 +13,29 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from connectors.kafka import reader as reader_module
-from connectors.kafka.consumers import ConsumerPool, PooledConsumer
-from connectors.kafka.following import KafkaFollower, KafkaFollowingReader
-from connectors.kafka.positions import PartitionKey
-from connectors.kafka.reader import KafkaSplitReader
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.splits import key_of
-from runtime.continuous.courier import EndedEpoch
-from runtime.continuous.loop import EpochScope, TaskLoop
-from runtime.errors import UnreachableError
-from runtime.model import Barrier, SplitRange, StateEntry
-from runtime.poison import FunctionRun
-from runtime.task_writers import TaskWriters
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.source.positions import PartitionKey
+from sluice.connectors.kafka.source.reader import range_reader as reader_module
+from sluice.connectors.kafka.source.reader.consumers import ConsumerPool, PooledConsumer
+from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
+from sluice.connectors.kafka.source.reader.streaming_reader import (
+    KafkaFollower,
+    KafkaFollowingReader,
+)
+from sluice.connectors.kafka.source.splits import key_of
+from sluice.runtime.continuous.checkpoint_client import EndedEpoch
+from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.functions.function_run import FunctionRun
+from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.model.model import Barrier, SplitRange, StateEntry
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.led_logs import LedConsumer, LedLog
 from tests.source_bench import Bench
 
 __all__ = ["LedWorld"]
 
-log = logging.getLogger("connectors.kafka")
+log = logging.getLogger("sluice.connectors.kafka")
 
 _TOPIC = "orders"
 _STEPS = 30  # of a task, in which it ends its epoch
@@ -251,10 +254,10 @@ class LedWorld:
         clock = SimpleNamespace(monotonic=self.bench.clock)
         log.addHandler(self.told)
         with (
-            patch("connectors.kafka.reader.process_pool", pool),
-            patch("connectors.kafka.following.process_pool", pool),
+            patch("sluice.connectors.kafka.source.reader.range_reader.process_pool", pool),
+            patch("sluice.connectors.kafka.source.reader.streaming_reader.process_pool", pool),
             patch(
-                "connectors.kafka.consumers._connect",
+                "sluice.connectors.kafka.source.reader.consumers._connect",
                 lambda key: PooledConsumer(consumer=self._consumer(), key=key),
             ),
             patch.object(reader_module, "time", clock),

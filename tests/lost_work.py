@@ -3,12 +3,18 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from runtime.checkpoint.acceptance import accepted_as, in_effect
-from runtime.checkpoint.losses import LostCommittables
-from runtime.checkpoint.plan import JobPlan, RegionPlan
-from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import AcceptedAs, CommitOutcome, CommitReport, Committer, UnsettledWork
-from runtime.model import SplitRange, StateEntry
+from sluice.runtime.checkpoint.acceptance import accepted_as, in_effect
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.lost_work import LostCommittables
+from sluice.runtime.contracts import (
+    AcceptedAs,
+    CommitOutcome,
+    CommitReport,
+    Committer,
+    UnsettledWork,
+)
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.model.model import SplitRange, StateEntry
 from tests.core_driver import split
 from tests.fake_store import FakeStore
 from tests.fakes import TransactionState, entry_of, identity_of
@@ -25,7 +31,7 @@ class Rewriter:
         self.calls = 0
 
     def repair(self, checkpoint_id: int, lost: object, **limits: object) -> dict[bytes, StateEntry]:
-        """See `runtime.checkpoint.repairs.Repairer`."""
+        """See `sluice.runtime.coordinator.committing.repairs.Repairer`."""
         self.calls += 1
         generation = limits["generation"]
         assert isinstance(generation, int)

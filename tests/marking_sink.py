@@ -11,14 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from connectors.hdfs import PartitionCommit
-from connectors.hdfs.committables import StagedFile
-from connectors.hdfs.coordination import FileSinkCoordinator
-from connectors.hdfs.frame_writer import FileFrameWriter, SavedFrame, StagingDirectory
-from connectors.hdfs.partition_commit import marks
-from connectors.hdfs.partition_commit.marks import PartitionMarks
-from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import (
+from sluice import PartitionCommit
+from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
+from sluice.connectors.hdfs.partition_commit import partition_marks as marks
+from sluice.connectors.hdfs.partition_commit.partition_marks import PartitionMarks
+from sluice.connectors.hdfs.staging.committables import StagedFile
+from sluice.connectors.hdfs.writing.frame_writer import (
+    FileFrameWriter,
+    SavedFrame,
+    StagingDirectory,
+)
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.contracts import (
     CommitOutcome,
     Frame,
     PublishOutcome,
@@ -29,9 +33,9 @@ from runtime.contracts import (
     StagedFrame,
     TaskScope,
 )
-from runtime.model import BatchKey, RegionStatus, StateEntry
-from runtime.storage.file_system import FileSystem
-from runtime.storage.opening import open_file_system
+from sluice.runtime.model.model import BatchKey, RegionStatus, StateEntry
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.checkpoint_records import record
 from tests.waiting import PATIENCE_S
 
@@ -63,7 +67,7 @@ class _Registry:
     """Takes every attempt."""
 
     def register(self, attempt: RegisteredAttempt) -> float:
-        """See `runtime.contracts.AttemptRegistry`."""
+        """See `sluice.runtime.contracts.AttemptRegistry`."""
         del attempt
         return time.monotonic()
 

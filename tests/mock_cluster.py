@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from connectors.kafka._client import librdkafka_path
+from sluice.connectors.kafka.client.confluent import librdkafka_path
 
 __all__ = ["MockCluster"]
 

@@ -5,7 +5,7 @@ Fetched like the release that Sluice embeds, once per user, with checksums pinne
 
 from pathlib import Path
 
-from runtime.embedded.ivy import Artifact, Bundle, fetch, parse_checksums
+from sluice.runtime.embedded.ivy import Artifact, Bundle, fetch, parse_checksums
 
 __all__ = ["OLDER_VERSION", "older_kafka_jars"]
 

@@ -4,10 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from runtime.checkpoint.ownership import OwnerWatch
-from runtime.contracts import SinkContext, SinkCoordinator
-from runtime.errors import FencedError, UnreachableError
-from runtime.owner_record import RENEWAL_INTERVAL_S, OwnedName, OwnerClaim, OwnerRecord
+from sluice.runtime.contracts import SinkContext, SinkCoordinator
+from sluice.runtime.errors import FencedError, UnreachableError
+from sluice.runtime.ownership.lease_record import (
+    RENEWAL_INTERVAL_S,
+    OwnedName,
+    OwnerClaim,
+    OwnerRecord,
+)
+from sluice.runtime.ownership.lease_watch import OwnerWatch
 from tests.virtual_threads import Process, Timeline
 
 __all__ = ["Call", "Freeze", "Look", "Run", "RunPlan", "World"]
@@ -286,7 +291,7 @@ class World:
 
     def pass_by(self) -> None:
         """All of it."""
-        with self.timeline.in_module("runtime.checkpoint.ownership"):
+        with self.timeline.in_module("sluice.runtime.ownership.lease_watch"):
             for at_s in self._deleted_s:
                 self._at(at_s, lambda: self.put(None))
             for run in self.runs:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.hdfs.partition_commit.ledger import PartitionLedger
-from connectors.hdfs.partition_commit.marker import PartitionMarker
-from connectors.hdfs.partition_commit.policies import RunPolicy
-from connectors.hdfs.partition_commit.settings import PartitionCommit, PartitionMark
-from connectors.hdfs.partition_commit.state import encode_state, state_in
-from runtime.contracts import RegionProgress, SinkContext
-from runtime.model import RegionStatus, StateEntry
+from sluice.connectors.hdfs.partition_commit.marker import PartitionMarker
+from sluice.connectors.hdfs.partition_commit.open_partitions import PartitionLedger
+from sluice.connectors.hdfs.partition_commit.partition_state import encode_state, state_in
+from sluice.connectors.hdfs.partition_commit.policies import RunPolicy
+from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit, PartitionMark
+from sluice.runtime.contracts import RegionProgress, SinkContext
+from sluice.runtime.model.model import RegionStatus, StateEntry
 
 __all__ = ["HOUR_MS", "MarkedSink", "by_time", "hour"]
 

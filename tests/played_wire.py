@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import transaction_wire
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.transactions import WireClient
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.wire_client import WireClient
+from sluice.connectors.kafka.sink.committer import kafka_wire as transaction_wire
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
 
 __all__ = ["ANSWERS", "CONNECTION", "OURS", "Made", "PlayedClient", "said", "wire_over"]
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from connectors.kafka.producers import ProducerPool
-from connectors.kafka.refusals import NotReadyError
-from connectors.kafka.transactional_producer import TransactionalProducer
-from runtime.contracts import TaskScope
-from runtime.errors import StreamError
-from runtime.model import BatchKey
+from sluice.connectors.kafka.sink.producers.producer_errors import NotReadyError
+from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
+from sluice.runtime.contracts import TaskScope
+from sluice.runtime.errors import StreamError
+from sluice.runtime.model.model import BatchKey
 from tests.fake_producer import FakeCluster
 from tests.waiting import join
 

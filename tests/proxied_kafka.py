@@ -13,9 +13,9 @@ from typing import Self
 
 from confluent_kafka import KafkaException
 
-from connectors.kafka.embedded import EmbeddedKafka, new_cluster_id
-from connectors.kafka.transaction_log import STATE_TOPIC, partition_of
-from runtime.embedded.ports import HOST, free_ports
+from sluice.connectors.kafka.sink.committer.wire_answers import STATE_TOPIC, partition_of
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka, new_cluster_id
+from sluice.runtime.embedded.ports import HOST, free_ports
 from tests.kafka_proxy import KafkaProxy
 from tests.kafka_records import admin
 from tests.waiting import wait_for

@@ -2,10 +2,10 @@
 
 import pytest
 
-from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import PublishOutcome
-from runtime.model import CheckpointRecord
-from runtime.storage.file_system import FileSystem
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.contracts import PublishOutcome
+from sluice.runtime.model.model import CheckpointRecord
+from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["TIMEOUT_S", "publish", "store"]
 

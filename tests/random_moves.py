@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from random import Random
 
-from runtime.checkpoint.assignment import Move
-from runtime.checkpoint.balance import Choice, RegionLoad
+from sluice.runtime.coordinator.policy.assignment import Move
+from sluice.runtime.coordinator.policy.balance import Choice, RegionLoad
 
 __all__ = ["RandomMoves"]
 
@@ -21,7 +21,7 @@ class RandomMoves:
         self.moves = 0
 
     def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
-        """See `runtime.checkpoint.balance.Balancer`."""
+        """See `sluice.runtime.coordinator.policy.balance.Balancer`."""
         if self._random.random() < 0.5 or not offered:
             return Choice()
         giver, taker = self._random.sample(sorted(offered), 2) if len(offered) > 1 else ("", "")

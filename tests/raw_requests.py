@@ -3,7 +3,7 @@
 import socket
 import struct
 
-from connectors.kafka.handles import TransactionIdentity
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from tests.kafka_proxy import ADD_PARTITIONS_TO_TXN, error_codes, parse_request
 
 __all__ = ["add_partitions", "init_producer_id"]

@@ -3,11 +3,11 @@
 import threading
 from collections.abc import Callable
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.contracts import RegionHandle, RegionLife, RegionRegistration
-from runtime.errors import StorageUnreachableError
-from runtime.model import Barrier
-from runtime.service.hosted_region import HostedRegion
+from sluice.runtime.contracts import RegionHandle, RegionLife, RegionRegistration
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.errors import StorageUnreachableError
+from sluice.runtime.model.model import Barrier
+from sluice.runtime.service.hosted_region import HostedRegion
 from tests.fakes import FakeBroker
 from tests.region_threads import RegionThread
 from tests.waiting import PATIENCE_S
@@ -16,7 +16,7 @@ __all__ = ["ThreadQuery", "ThreadRegions"]
 
 
 class ThreadQuery:
-    """A `runtime.service.hosted_region.RunningLife` around a region's thread.
+    """A `sluice.runtime.service.hosted_region.RunningLife` around a region's thread.
 
     Attributes:
         may_stop: `stop` waits for it, as Spark's does for a callback that goes on.

@@ -4,10 +4,10 @@ import itertools
 import threading
 from collections.abc import Callable
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.contracts import OpenWork, RegionRegistration
-from runtime.errors import StreamError
-from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord
+from sluice.runtime.contracts import OpenWork, RegionRegistration
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.errors import StreamError
+from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, RegionRecord
 from tests.fakes import FakeBroker, attempt_of, entry_of, transactional_id
 from tests.waiting import join
 

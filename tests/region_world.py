@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from pyspark.sql import DataFrame
 
-from runtime import offsets
-from runtime.contracts import (
+from sluice.runtime.contracts import (
     AttemptRegistry,
     Coordinator,
     FrameWriter,
@@ -18,9 +17,11 @@ from runtime.contracts import (
     TaskScope,
     WriterFactory,
 )
-from runtime.drops import DropBudget
-from runtime.errors import StreamError
-from runtime.model import (
+from sluice.runtime.errors import StreamError
+from sluice.runtime.functions.at_most_once import DropBudget
+from sluice.runtime.functions.function_run import ChainedFunction
+from sluice.runtime.model import offsets
+from sluice.runtime.model.model import (
     Acknowledgement,
     Barrier,
     BatchKey,
@@ -30,12 +31,12 @@ from runtime.model import (
     SplitRange,
     StateEntry,
 )
-from runtime.poison import ChainedFunction
-from runtime.service.client import CoordinatorAddress
-from runtime.spark.event_times import EventTimes
-from runtime.spark.passing import Passing
-from runtime.spark.region import RegionQuery, RegionSpec
-from runtime.spark.tasks import RegionTasks, TaskResult
+from sluice.runtime.service.service_client import CoordinatorAddress
+from sluice.runtime.spark.microbatch.event_times import EventTimes
+from sluice.runtime.spark.microbatch.region_query import RegionQuery, RegionSpec
+from sluice.runtime.spark.tasks.file_pass_through import Passing
+from sluice.runtime.spark.tasks.region_tasks import RegionTasks
+from sluice.runtime.spark.tasks.task_result import TaskResult
 from tests.fake_file_system import Disk, FakeFileSystem
 
 __all__ = ["ADDRESS", "Answers", "CountingWriter", "RegionWorld", "barrier", "split", "written"]

@@ -2,9 +2,14 @@
 
 from typing import Any
 
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.checkpoint.steps import Hands, RunIdentity
-from runtime.contracts import MetadataStore
+from sluice.runtime.contracts import MetadataStore
+from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    RegionPlan,
+)
+from sluice.runtime.coordinator.shell.io_executor import Hands
 from tests.fakes import FakeSource, ManualClock
 
 __all__ = ["hands_of"]

@@ -10,17 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.handles import TransactionalId, TransactionHandle, decode_handle
-from connectors.kafka.producers import process_pools
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.sink import KafkaSink
-from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.wire import TransactionState
-from connectors.kafka.writer import KafkaWriterFactory
-from runtime.contracts import CommitOutcome, RegisteredAttempt, SinkWriter, TaskScope
-from runtime.errors import DeliveryError
-from runtime.model import BatchKey, SplitRange, StateEntry
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.kafka_sink import KafkaSink
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.sink.handles import TransactionalId, TransactionHandle, decode_handle
+from sluice.connectors.kafka.sink.producers.producer_pool import process_pools
+from sluice.connectors.kafka.sink.writer.kafka_writer import KafkaWriterFactory
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.contracts import CommitOutcome, RegisteredAttempt, SinkWriter, TaskScope
+from sluice.runtime.errors import DeliveryError
+from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
 from tests.kafka_records import (
     unique,
 )

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from connectors.kafka.enumerator import KafkaSplitEnumerator
-from connectors.kafka.options import SourceOptions
-from runtime.model import SplitRange
+from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
+from sluice.connectors.kafka.source.source_options import SourceOptions
+from sluice.runtime.model.model import SplitRange
 from tests.fake_source_cluster import FakeClock, FakeLog, FakeSourceCluster
 
 TIMEOUT_S = 1.0

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from connectors.kafka.columns import columns_with, schema_of
+from sluice.connectors.kafka.records.columns import columns_with, schema_of
 
 __all__ = ["FIRST_MS", "source_rows", "values_of"]
 

@@ -9,9 +9,9 @@ from typing import Self
 import psutil
 import pyspark
 
-from runtime.embedded.java import find_java
-from runtime.embedded.ports import HOST, free_ports
-from runtime.embedded.process import ServerProcess, ServerSpec
+from sluice.runtime.embedded.java import find_java
+from sluice.runtime.embedded.ports import HOST, free_ports
+from sluice.runtime.embedded.process import ServerProcess, ServerSpec
 from tests.spark_fixture import quick_python
 
 __all__ = ["SparkCluster"]

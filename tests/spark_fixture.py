@@ -9,9 +9,9 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from runtime.interpreter import use_this_interpreter
-from runtime.spark.fast_start import fast_start
-from runtime.spark.session import prepare
+from sluice.runtime.process.interpreter import use_this_interpreter
+from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
+from sluice.runtime.spark.session.spark_session import prepare
 
 __all__ = ["PATIENT", "expect_jvm", "quick_python", "spark"]
 

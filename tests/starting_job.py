@@ -4,13 +4,18 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.checkpoint.repairs import Repairer
-from runtime.checkpoint.serial import SerialSink
-from runtime.checkpoint.startup import Found, StartSequence
-from runtime.checkpoint.steps import Hands, RunIdentity
-from runtime.contracts import RegionRegistration
-from runtime.model import (
+from sluice.runtime.contracts import RegionRegistration
+from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
+from sluice.runtime.coordinator.committing.repairs import Repairer
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    RegionPlan,
+)
+from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.coordinator.shell.serial_calls import SerialSink
+from sluice.runtime.coordinator.start.startup import Found, StartSequence
+from sluice.runtime.model.model import (
     BatchKey,
     CheckpointKind,
     CheckpointRecord,

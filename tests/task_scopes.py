@@ -1,7 +1,7 @@
 """What a task is told of its work, where a test asks nothing of it."""
 
-from runtime.contracts import TaskScope
-from runtime.model import BatchKey
+from sluice.runtime.contracts import TaskScope
+from sluice.runtime.model.model import BatchKey
 
 __all__ = ["SCOPE"]
 

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from runtime.contracts import RegionRegistration
-from runtime.errors import FencedError, UnreachableError, WaitedTooLongError
+from sluice.runtime.contracts import RegionRegistration
+from sluice.runtime.errors import FencedError, UnreachableError, WaitedTooLongError
 from tests.threaded_tasks import Life, PlayedLink
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ _CANCELLED_S = 60.0
 
 
 class RunningLife:
-    """Implements `RunningLife`, as `runtime.spark.continuous.ContinuousLife`."""
+    """Implements `RunningLife`, as `ContinuousLife`."""
 
     def __init__(self, run: "Run", life: Life) -> None:
         self._run = run
@@ -57,7 +57,7 @@ class RunningLife:
 
 
 class Link(PlayedLink):
-    """Where nobody answers it looks who leads, as `runtime.service.client` does."""
+    """Where nobody answers it looks who leads, as `sluice.runtime.service.service_client` does."""
 
     def __init__(self, run: "Run") -> None:
         super().__init__(run)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
-from runtime.model import Verdict
+from sluice.runtime.model.model import Verdict
 from tests.switched_threads import Thread
 from tests.threaded_runs import START_S, Run, Runs
 from tests.threaded_tasks import LOST_S, Faults

@@ -8,15 +8,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from connectors.kafka.handles import TransactionIdentity, decode_handle
-from connectors.kafka.wire import EndReport
-from runtime.checkpoint.leader import Leader
-from runtime.checkpoint.retention import indispensable
-from runtime.contracts import PublishOutcome
-from runtime.counts import COUNTS_KIND, decode_totals
-from runtime.errors import StorageError, UnreachableError
-from runtime.model import SEAL, CheckpointRecord, Verdict
-from runtime.owner_record import OwnerRecord
+from sluice.connectors.kafka.sink.committer.transaction_requests import EndReport
+from sluice.connectors.kafka.sink.handles import TransactionIdentity, decode_handle
+from sluice.runtime.checkpoint.leader_record import Leader
+from sluice.runtime.checkpoint.retention import indispensable
+from sluice.runtime.contracts import PublishOutcome
+from sluice.runtime.errors import StorageError, UnreachableError
+from sluice.runtime.functions.record_counts import COUNTS_KIND, decode_totals
+from sluice.runtime.model.model import SEAL, CheckpointRecord, Verdict
+from sluice.runtime.ownership.lease_record import OwnerRecord
 from tests.fake_kafka import FakeBroker, FakeWire, Fault
 from tests.fake_store import FakeStore
 from tests.switched_threads import Switched

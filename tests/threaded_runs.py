@@ -14,28 +14,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-import runtime.continuous.pulse as patched_module
-from connectors.kafka.coordination import KafkaSinkCoordinator
-from connectors.kafka.handles import TransactionalId
-from connectors.kafka.producer_wait import ProducerWait
-from connectors.kafka.producers import ProducerPool
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.wire import TransactionState
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.leader import Leader
-from runtime.checkpoint.plan import (
-    CheckpointSettings,
-    JobPlan,
-    OnRegionFailure,
-    RegionPlan,
-    StartedJob,
-)
-from runtime.continuous.desk import ContinuousDesk
-from runtime.continuous.lost_timeout import LostTimeout
-from runtime.continuous.native_commits import NativeCommits, TasksFirst
-from runtime.continuous.sink import ContinuousSink
-from runtime.contracts import (
+import sluice.runtime.continuous.heartbeat as patched_module
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.sink.handles import TransactionalId
+from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
+from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait
+from sluice.runtime.checkpoint.leader_record import Leader
+from sluice.runtime.continuous.barrier_service import ContinuousDesk
+from sluice.runtime.continuous.continuous_sink import ContinuousSink
+from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
+from sluice.runtime.contracts import (
     MetadataStore,
     RegionHandle,
     RegionLife,
@@ -44,11 +35,20 @@ from runtime.contracts import (
     SplitEnumerator,
     TaskScope,
 )
-from runtime.errors import StreamError
-from runtime.model import OperatorNode
-from runtime.owner_record import OwnerClaim, OwnerRecord
-from runtime.service.hosted_region import HostedRegion
-from runtime.spark.lives import RegionLives
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    OnRegionFailure,
+    RegionPlan,
+    StartedJob,
+)
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.errors import StreamError
+from sluice.runtime.model.model import OperatorNode
+from sluice.runtime.ownership.lease_record import OwnerClaim, OwnerRecord
+from sluice.runtime.service.hosted_region import HostedRegion
+from sluice.runtime.spark.run.attempt_supervisor import RegionLives
 from tests.fake_kafka import FakeBroker, Written
 from tests.fakes import FakeSource
 from tests.random_moves import RandomMoves
@@ -73,27 +73,27 @@ START_S = 30.0
 _PARTITIONS = 4
 _COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 _SWITCHED = (
-    "connectors.kafka.coordination",
-    "connectors.kafka.producers",
-    "connectors.kafka.transactional_producer",
-    "runtime.checkpoint.asked_restart",
-    "runtime.checkpoint.coordinator",
-    "runtime.checkpoint.desk",
-    "runtime.checkpoint.housekeeping",
-    "runtime.checkpoint.loop",
-    "runtime.checkpoint.ownership",
-    "runtime.checkpoint.progress",
-    "runtime.checkpoint.region_watch",
-    "runtime.checkpoint.routes",
-    "runtime.checkpoint.run_threads",
-    "runtime.checkpoint.serial",
-    "runtime.checkpoint.turns",
-    "runtime.checkpoint.waiting",
-    "runtime.continuous.courier",
-    "runtime.continuous.desk",
-    "runtime.continuous.native_commits",
-    "runtime.continuous.pulse",
-    "runtime.service.hosted_region",
+    "sluice.connectors.kafka.sink.committer.kafka_sink_coordinator",
+    "sluice.connectors.kafka.sink.producers.producer_pool",
+    "sluice.connectors.kafka.sink.producers.transactional_producer",
+    "sluice.runtime.coordinator.shell.restart_waits",
+    "sluice.runtime.coordinator.shell.coordinator",
+    "sluice.runtime.coordinator.shell.source_service",
+    "sluice.runtime.coordinator.shell.run_threads",
+    "sluice.runtime.coordinator.shell.core_loop",
+    "sluice.runtime.ownership.lease_watch",
+    "sluice.runtime.coordinator.shell.progress",
+    "sluice.runtime.coordinator.shell.region_watch",
+    "sluice.runtime.coordinator.shell.action_dispatcher",
+    "sluice.runtime.coordinator.shell.run_threads",
+    "sluice.runtime.coordinator.shell.serial_calls",
+    "sluice.runtime.coordinator.shell.serial_calls",
+    "sluice.runtime.coordinator.shell.restart_waits",
+    "sluice.runtime.continuous.checkpoint_client",
+    "sluice.runtime.continuous.barrier_service",
+    "sluice.runtime.continuous.native_commits",
+    "sluice.runtime.continuous.heartbeat",
+    "sluice.runtime.service.hosted_region",
 )
 
 
@@ -137,14 +137,22 @@ class Runs:
         drawn = itertools.count(1)
         waiting = partial(ProducerWait, clock=self.switched.clock, sleep=self.switched.sleep)
         patches = {
-            "connectors.kafka.writer.ProducerWait": waiting,
-            "connectors.kafka.coordination.OwnerClaim": partial(OwnerClaim, slept=lambda: 0.0),
-            "runtime.checkpoint.coordinator.random": SimpleNamespace(random=random.random),
-            "runtime.checkpoint.coordinator.uuid": SimpleNamespace(uuid4=lambda: next(drawn)),
-            "runtime.checkpoint.startup.uuid": SimpleNamespace(uuid4=lambda: next(drawn)),
-            "runtime.checkpoint.steps.failpoint": self.switched.point,
-            "runtime.continuous.courier.failpoint": self.switched.point,
-            "runtime.continuous.loop.failpoint": self.switched.point,
+            "sluice.connectors.kafka.sink.writer.kafka_writer.ProducerWait": waiting,
+            "sluice.connectors.kafka.sink.committer.kafka_sink_coordinator.OwnerClaim": partial(
+                OwnerClaim, slept=lambda: 0.0
+            ),
+            "sluice.runtime.coordinator.shell.coordinator.random": SimpleNamespace(
+                random=random.random
+            ),
+            "sluice.runtime.coordinator.shell.coordinator.uuid": SimpleNamespace(
+                uuid4=lambda: next(drawn)
+            ),
+            "sluice.runtime.coordinator.start.startup.uuid": SimpleNamespace(
+                uuid4=lambda: next(drawn)
+            ),
+            "sluice.runtime.coordinator.committing.commit_steps.failpoint": self.switched.point,
+            "sluice.runtime.continuous.checkpoint_client.failpoint": self.switched.point,
+            "sluice.runtime.continuous.task_loop.failpoint": self.switched.point,
         }
         for name, played in patches.items():
             self._stack.enter_context(patch(name, played))
@@ -261,7 +269,7 @@ class Run:
     # --- its main thread --------------------------------------------------------------------------
 
     def live(self) -> None:
-        """As `runtime.spark.engine.run_job`."""
+        """As `sluice.runtime.spark.run.spark_engine.run_job`."""
         try:
             self._run()
         except StreamError as err:

@@ -12,24 +12,24 @@ from typing import Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
-from connectors.kafka._client import KafkaException
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.producers import ProducerPool, ProducerPools
-from connectors.kafka.transactional_producer import TransactionalProducer
-from connectors.kafka.wire import TransactionState
-from connectors.kafka.writer import TransactionalWriter
-from runtime.continuous.courier import Courier
-from runtime.continuous.desk import ContinuousDesk, EpochBook
-from runtime.continuous.loop import EpochScope, TaskLoop
-from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
-from runtime.continuous.pulse import TaskPulse
-from runtime.continuous.task_registry import TaskRegistry
-from runtime.contracts import ContinuousWriter, RegisteredAttempt, TaskScope
-from runtime.errors import StreamError, TransactionAbortedError, UnreachableError
-from runtime.model import BatchKey, RegionRecord
-from runtime.on_error import Skip
-from runtime.poison import ChainedFunction, FunctionRun
-from runtime.task_writers import TaskWriters
+from sluice.connectors.kafka.client.confluent import KafkaException
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool, ProducerPools
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
+from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
+from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
+from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.heartbeat import TaskPulse
+from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
+from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
+from sluice.runtime.continuous.task_registry import TaskRegistry
+from sluice.runtime.contracts import ContinuousWriter, RegisteredAttempt, TaskScope
+from sluice.runtime.errors import StreamError, TransactionAbortedError, UnreachableError
+from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
+from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.model.model import BatchKey, RegionRecord
+from sluice.runtime.model.on_error import Skip
 from tests.continuous_parts import LogFollower
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fake_producer import FakeClient, FakeCluster, kafka_error
@@ -407,7 +407,7 @@ class Life:
         self.has_ended = True
 
     def _watch(self) -> None:
-        """As `runtime.spark.continuous.ContinuousLife`."""
+        """As `sluice.runtime.spark.tasks.continuous_attempt.ContinuousLife`."""
         switched, pulse = self.world.switched, self.book.pulse
         begun_s = switched.now_s
         while not switched.block(lambda: self.has_ended or self.worker.is_killed, 1.0, at="a task"):

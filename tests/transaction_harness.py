@@ -9,17 +9,22 @@ from typing import Any, Protocol
 
 from confluent_kafka import Producer
 
-from connectors.kafka.handles import (
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.transaction_requests import (
+    EndOutcome,
+    Listing,
+    TransactionState,
+    Wire,
+)
+from sluice.connectors.kafka.sink.handles import (
     SourceRange,
     TransactionalId,
     TransactionHandle,
     TransactionIdentity,
     encode_handle,
 )
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.wire import EndOutcome, Listing, TransactionState, Wire
-from runtime.model import StateEntry
+from sluice.runtime.model.model import StateEntry
 from tests.fake_kafka import FakeBroker, FakeWire, Fenced
 from tests.kafka_records import await_stable, create_topic, read, unique
 from tests.raw_requests import add_partitions, init_producer_id

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.plan import CheckpointSettings
-from runtime.contracts import RegionLife
-from runtime.errors import UnreachableError
-from runtime.model import Barrier
-from runtime.spark.lives import RegionLives
+from sluice.runtime.contracts import RegionLife
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.model.model import Barrier
+from sluice.runtime.spark.run.attempt_supervisor import RegionLives
 from tests.coordinated_job import QUICK, Job
 from tests.fakes import ManualClock
 from tests.region_queries import ThreadRegions

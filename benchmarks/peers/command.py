@@ -14,7 +14,7 @@ from benchmarks.peers.records import fill
 from benchmarks.peers.results import Log, Result, Setting
 from benchmarks.peers.roster import CONTENDERS, Contender, Order, by_name
 from benchmarks.rig import PARTITIONS, Rig, open_rig
-from runtime.errors import MissingRequirementError
+from sluice.runtime.errors import MissingRequirementError
 
 __all__ = ["RESULTS", "Runner", "main", "prepare"]
 

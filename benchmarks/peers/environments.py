@@ -13,17 +13,11 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from connectors.kafka._client import librdkafka_path
-from runtime.embedded.cache import cache_dir, exclusive
-from runtime.embedded.ivy import (
-    Artifact,
-    Bundle,
-    fetch,
-    parse_checksums,
-    report_to_stderr,
-)
-from runtime.embedded.java import find_java
-from runtime.errors import MissingRequirementError
+from sluice.connectors.kafka.client.confluent import librdkafka_path
+from sluice.runtime.embedded.cache import cache_dir, exclusive
+from sluice.runtime.embedded.ivy import Artifact, Bundle, fetch, parse_checksums, report_to_stderr
+from sluice.runtime.embedded.java import find_java
+from sluice.runtime.errors import MissingRequirementError
 
 __all__ = [
     "FLINK",

@@ -5,10 +5,10 @@ import time
 import numpy as np
 
 from benchmarks.peers.records import HEAD_BYTES, Ints, heads
-from connectors.kafka._client import OFFSET_BEGINNING, TopicPartition
-from connectors.kafka.history import reading_consumer, topic_ends
-from connectors.kafka.security import KafkaConnection
-from runtime.side_thread import SideThread
+from sluice.connectors.kafka.client.confluent import OFFSET_BEGINNING, TopicPartition
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, topic_ends
+from sluice.runtime.process.side_thread import SideThread
 
 __all__ = ["Reader"]
 

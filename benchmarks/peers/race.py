@@ -17,8 +17,8 @@ from benchmarks.peers.roster import Contender, Order
 from benchmarks.peers.sampling import Sampler, cpu_at
 from benchmarks.peers.verdict import read_output
 from benchmarks.rig import PARTITIONS, Rig
-from connectors.kafka.history import EndWatch
-from runtime.embedded.program import Program, ProgramSpec
+from sluice.connectors.kafka.tools.verify.topic_history import EndWatch
+from sluice.runtime.embedded.program import Program, ProgramSpec
 
 __all__ = ["PACED_BYTES", "Input", "RunFailedError", "latency", "throughput"]
 

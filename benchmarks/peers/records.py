@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from connectors.kafka._client import KafkaError, make_producer
-from connectors.kafka.client_options import Role
-from connectors.kafka.security import KafkaConnection
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.confluent import KafkaError, make_producer
+from sluice.connectors.kafka.client.connection import KafkaConnection
 
 __all__ = ["HEAD_BYTES", "Ints", "fill", "heads", "paced_value", "tail_of"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.peers import environments as env
-from runtime.embedded.java import find_java
+from sluice.runtime.embedded.java import find_java
 
 __all__ = ["CONTENDERS", "Contender", "Order", "by_name"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from runtime.embedded.program import Program
+from sluice.runtime.embedded.program import Program
 
 __all__ = ["Moment", "Sampler", "cpu_at"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.peers.records import HEAD_BYTES, Ints, heads, tail_of
-from connectors.kafka._client import OFFSET_BEGINNING, Message, TopicPartition
-from connectors.kafka.history import reading_consumer, topic_ends
-from connectors.kafka.security import KafkaConnection
+from sluice.connectors.kafka.client.confluent import OFFSET_BEGINNING, Message, TopicPartition
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, topic_ends
 
 __all__ = ["Verdict", "judge", "read_output"]
 

@@ -1,7 +1,7 @@
 """The verdict on a run: what of the expected output is lost, doubled, foreign or out of order.
 
 Records are told apart by content (`Identity`), so a run is judged best on records that carry a
-number of their own (`runtime.checker.payload`). Content that is expected more than once is counted
+number of their own (`payload`). Content that is expected more than once is counted
 as a multiset: as often as expected, no more and no less.
 """
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from runtime.checker.examination import Examination
-from runtime.checker.history import History, Place
-from runtime.checker.record import Identity, Record
-from runtime.checker.transactions import Transactions
-from runtime.checker.verdict import FindingSink, HistoryVerdict
-from runtime.errors import ConfigError
+from sluice.runtime.checker.examination import Examination
+from sluice.runtime.checker.records.history import History, Place
+from sluice.runtime.checker.records.record import Identity, Record
+from sluice.runtime.checker.records.transactions import Transactions
+from sluice.runtime.checker.verdict import FindingSink, HistoryVerdict
+from sluice.runtime.errors import ConfigError
 
 __all__ = ["Mapping", "check", "expect", "require_same_identity", "wanted_of"]
 

@@ -2,7 +2,7 @@
 
 First records are paired by content: all of one content must be in the same part. What is left over
 is paired by name. At last the pairs are judged for order, in reading order. Pure: `check` gives it
-everything at once, `runtime.checker.spilled` from files.
+everything at once, `sluice.runtime.checker.spilled` from files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from runtime.checker.history import Columns, Lanes, Place
-from runtime.checker.order import PAIR, OrderJudge
-from runtime.checker.pairing import Pairing, in_several_lanes, pair
-from runtime.checker.transactions import Transactions
-from runtime.checker.verdict import FindingSink, HistoryVerdict, Kind, Tally
+from sluice.runtime.checker.order import PAIR, OrderJudge
+from sluice.runtime.checker.pairing import Pairing, in_several_lanes, pair
+from sluice.runtime.checker.records.history import Columns, Lanes, Place
+from sluice.runtime.checker.records.transactions import Transactions
+from sluice.runtime.checker.verdict import FindingSink, HistoryVerdict, Kind, Tally
 
 __all__ = ["Examination"]
 

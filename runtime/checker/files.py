@@ -16,11 +16,11 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.checker.canonical_json import canonical_json
-from runtime.checker.history import Place
-from runtime.checker.record import Headers, Record
-from runtime.errors import ConfigError, StorageError
-from runtime.json_text import parsed_json
+from sluice.runtime.checker.records.canonical_json import canonical_json
+from sluice.runtime.checker.records.history import Place
+from sluice.runtime.checker.records.record import Headers, Record
+from sluice.runtime.errors import ConfigError, StorageError
+from sluice.runtime.model.json_text import parsed_json
 
 __all__ = ["SUFFIXES", "is_read", "read_files", "row_value"]
 

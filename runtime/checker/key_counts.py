@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from runtime.checker.record import Record, whole_number
+from sluice.runtime.checker.records.record import Record, whole_number
 
 __all__ = ["KeyCountVerdict", "check_key_counts"]
 

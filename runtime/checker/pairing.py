@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from runtime.checker.history import Columns
+from sluice.runtime.checker.records.history import Columns
 
 __all__ = ["Pairing", "in_several_lanes", "pair"]
 

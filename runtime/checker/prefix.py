@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.checker.history import Columns, History, Place
-from runtime.errors import ConfigError
+from sluice.runtime.checker.records.history import Columns, History, Place
+from sluice.runtime.errors import ConfigError
 
 __all__ = ["PrefixVerdict", "check_prefix", "first_difference"]
 

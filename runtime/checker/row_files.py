@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from runtime.checker.history import Columns
-from runtime.errors import StorageError
+from sluice.runtime.checker.records.history import Columns
+from sluice.runtime.errors import StorageError
 
 __all__ = ["ROW", "RowFiles", "columns_of", "rows_of"]
 

@@ -14,15 +14,15 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from runtime.checker.exactly_once import require_same_identity
-from runtime.checker.examination import Examination
-from runtime.checker.history import Columns, History, Lanes, Place
-from runtime.checker.order import NONE_LATER, PAIR, least_by_flow
-from runtime.checker.record import Identity, Record
-from runtime.checker.row_files import ROW, RowFiles, columns_of, rows_of
-from runtime.checker.transactions import Transactions
-from runtime.checker.verdict import FindingSink, HistoryVerdict
-from runtime.errors import ConfigError
+from sluice.runtime.checker.exactly_once import require_same_identity
+from sluice.runtime.checker.examination import Examination
+from sluice.runtime.checker.order import NONE_LATER, PAIR, least_by_flow
+from sluice.runtime.checker.records.history import Columns, History, Lanes, Place
+from sluice.runtime.checker.records.record import Identity, Record
+from sluice.runtime.checker.records.transactions import Transactions
+from sluice.runtime.checker.row_files import ROW, RowFiles, columns_of, rows_of
+from sluice.runtime.checker.verdict import FindingSink, HistoryVerdict
+from sluice.runtime.errors import ConfigError
 
 __all__ = ["LEAST_MEMORY_BYTES", "SpilledHistory", "check_spilled"]
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from runtime.checker.history import History, Lanes, Place
-from runtime.checker.prefix import PrefixVerdict, first_difference
-from runtime.checker.record import Identity, Record
-from runtime.checker.row_files import ROW, RowFiles, columns_of, rows_of
+from sluice.runtime.checker.prefix import PrefixVerdict, first_difference
+from sluice.runtime.checker.records.history import History, Lanes, Place
+from sluice.runtime.checker.records.record import Identity, Record
+from sluice.runtime.checker.row_files import ROW, RowFiles, columns_of, rows_of
 
 __all__ = ["SpilledPrefix"]
 

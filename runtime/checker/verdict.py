@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from runtime.checker.history import Place
+from sluice.runtime.checker.records.history import Place
 
 __all__ = ["Examples", "Finding", "FindingSink", "HistoryVerdict", "Kind", "Tally"]
 

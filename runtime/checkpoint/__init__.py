@@ -1,0 +1,1 @@
+"""Checkpoint slots: what is stored, published, retained and accepted as lost."""

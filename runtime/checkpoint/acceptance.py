@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runtime.checkpoint.losses import digest_of
-from runtime.contracts import AcceptedAs, AcceptedWork, CommitOutcome, UnsettledWork
-from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
-from runtime.json_text import parsed_json
-from runtime.model import StateEntry
+from sluice.runtime.checkpoint.lost_work import digest_of
+from sluice.runtime.contracts import AcceptedAs, AcceptedWork, CommitOutcome, UnsettledWork
+from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
+from sluice.runtime.model.json_text import parsed_json
+from sluice.runtime.model.model import StateEntry
 
 __all__ = [
     "accepted_as",

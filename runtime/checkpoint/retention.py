@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runtime.model import SEAL, CheckpointKind, CheckpointRecord, Verdict
+from sluice.runtime.model.model import SEAL, CheckpointKind, CheckpointRecord, Verdict
 
 __all__ = [
     "EVERY_BATCH",

@@ -4,9 +4,9 @@ A run may be paused for long at any point, and a start behind it commits what it
 and goes on. Asked last, right before something that only the newest run may do or believe.
 """
 
-from runtime.contracts import MetadataStore
-from runtime.errors import FencedError
-from runtime.model import Verdict
+from sluice.runtime.contracts import MetadataStore
+from sluice.runtime.errors import FencedError
+from sluice.runtime.model.model import Verdict
 
 __all__ = ["has_last_record", "is_settled", "is_taken_over", "taken_over"]
 

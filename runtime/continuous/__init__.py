@@ -1,1 +1,1 @@
-"""The continuous engine: tasks that read and write with no pause between epochs but a flush."""
+"""The continuous engine's protocol between long tasks and the coordinator."""

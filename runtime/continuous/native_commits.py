@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from runtime.continuous.messages import CommittedEpoch
-from runtime.contracts import (
+from sluice.runtime.continuous.task_messages import CommittedEpoch
+from sluice.runtime.contracts import (
     Clock,
     CommitOutcome,
     CommitReport,
@@ -16,14 +16,16 @@ from runtime.contracts import (
     RegionFollower,
     RegionProgress,
 )
-from runtime.failpoints import failpoint
-from runtime.model import BatchKey, StateEntry
+from sluice.runtime.failpoints import failpoint
+from sluice.runtime.model.model import BatchKey, StateEntry
 
 __all__ = ["AskedCommits", "NativeCommits", "TasksFirst"]
 
 log = logging.getLogger(__name__)
 
-_ANSWER_S = 2.0  # above what a task takes at most, see `runtime.continuous.courier`
+_ANSWER_S = (
+    2.0  # above what a task takes at most, see `sluice.runtime.continuous.checkpoint_client`
+)
 _BY_TASK = CommitReport(outcome=CommitOutcome.COMMITTED, detail="the task's commit was accepted")
 
 

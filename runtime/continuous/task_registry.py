@@ -2,16 +2,16 @@
 
 import time
 
-from runtime.continuous.asking import ask_patiently
-from runtime.continuous.courier import Courier
-from runtime.contracts import Clock, RegisteredAttempt, WaitRegistry
-from runtime.model import BatchKey
+from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.service_calls import ask_patiently
+from sluice.runtime.contracts import Clock, RegisteredAttempt, WaitRegistry
+from sluice.runtime.model.model import BatchKey
 
 __all__ = ["TaskRegistry"]
 
 
 class TaskRegistry:
-    """Implements `runtime.contracts.WaitRegistry`. Executor, the task's thread.
+    """Implements `sluice.runtime.contracts.WaitRegistry`. Executor, the task's thread.
 
     A task that waits for brokers, or for an answer, does not look at its barriers; its courier
     hears all the same that the life is over, or that the coordinator is lost.
@@ -37,7 +37,7 @@ class TaskRegistry:
         self._clock = clock
 
     def register(self, attempt: RegisteredAttempt) -> float:
-        """See `runtime.contracts.AttemptRegistry.register`.
+        """See `sluice.runtime.contracts.AttemptRegistry.register`.
 
         Raises:
             CoordinatorLostError: nobody has answered for too long, here or where the courier asked.
@@ -55,12 +55,12 @@ class TaskRegistry:
         return at_s
 
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
-        """See `runtime.contracts.WaitRegistry.waits`."""
+        """See `sluice.runtime.contracts.WaitRegistry.waits`."""
         self._courier.require_wanted()
         self._client.waits(batch, what, why=why)
 
     def waited(self, batch: BatchKey, what: str) -> None:
-        """See `runtime.contracts.WaitRegistry.waited`."""
+        """See `sluice.runtime.contracts.WaitRegistry.waited`."""
         self._client.waited(batch, what)
 
     def _is_wanted(self) -> bool:

@@ -4,7 +4,7 @@ Every blocking call takes a timeout in seconds. ``driver`` below means the user'
 process, where the coordinator runs; ``executor`` means a Python worker of a Spark task.
 """
 
-from runtime.contracts.committing import (
+from sluice.runtime.contracts.committing import (
     Clock,
     CommitOutcome,
     CommitReport,
@@ -15,17 +15,8 @@ from runtime.contracts.committing import (
     SweepReport,
     SweepView,
 )
-from runtime.contracts.coordination import Coordinator
-from runtime.contracts.following import (
-    INTERVALS_OF_A_LIFE,
-    ContinuousSource,
-    ContinuousWriter,
-    ContinuousWriterFactory,
-    Follower,
-    FollowingReader,
-    RecordsRead,
-)
-from runtime.contracts.operators import (
+from sluice.runtime.contracts.coordination import Coordinator
+from sluice.runtime.contracts.operators import (
     Backlog,
     DeadLetterSink,
     DeserializingSource,
@@ -41,7 +32,7 @@ from runtime.contracts.operators import (
     SplitEnumerator,
     TaskSink,
 )
-from runtime.contracts.region_handle import (
+from sluice.runtime.contracts.region_handle import (
     LifeState,
     LifeStatus,
     OpenWork,
@@ -49,7 +40,7 @@ from runtime.contracts.region_handle import (
     RegionLife,
     RegionRegistration,
 )
-from runtime.contracts.regional import (
+from sluice.runtime.contracts.regional import (
     FailedScope,
     FailedTask,
     FailureReason,
@@ -59,15 +50,24 @@ from runtime.contracts.regional import (
     RegionWork,
     SharedCommitter,
 )
-from runtime.contracts.storage import (
+from sluice.runtime.contracts.storage import (
     AcceptedAs,
     AcceptedWork,
     MetadataStore,
     PublishOutcome,
     UnsettledWork,
 )
-from runtime.contracts.tuning import TunedSink, TunedSource
-from runtime.contracts.writing import (
+from sluice.runtime.contracts.streaming import (
+    INTERVALS_OF_A_LIFE,
+    ContinuousSource,
+    ContinuousWriter,
+    ContinuousWriterFactory,
+    Follower,
+    FollowingReader,
+    RecordsRead,
+)
+from sluice.runtime.contracts.tuning import TunedSink, TunedSource
+from sluice.runtime.contracts.writing import (
     AttemptRegistry,
     DeadLetterWriter,
     Frame,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from runtime.model import BatchKey, StateEntry
+from sluice.runtime.model.model import BatchKey, StateEntry
 
 __all__ = [
     "Clock",

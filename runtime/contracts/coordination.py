@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Protocol, Self
 
-from runtime.contracts.region_handle import RegionRegistration
-from runtime.contracts.writing import AttemptRegistry
-from runtime.model import Acknowledgement, Barrier, BatchKey, CheckpointKind
+from sluice.runtime.contracts.region_handle import RegionRegistration
+from sluice.runtime.contracts.writing import AttemptRegistry
+from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, CheckpointKind
 
 __all__ = ["Coordinator"]
 

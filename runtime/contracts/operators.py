@@ -6,12 +6,12 @@ from typing import Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 
-from runtime.contracts.committing import SinkCoordinator
-from runtime.contracts.writing import Frame, FrameWriter, SplitReader, WriterFactory
-from runtime.event_time import EventTime
-from runtime.model import SplitKey, SplitRange, StateEntry
-from runtime.on_error import Policy
-from runtime.rate_limit import PidRateLimit
+from sluice.runtime.contracts.committing import SinkCoordinator
+from sluice.runtime.contracts.writing import Frame, FrameWriter, SplitReader, WriterFactory
+from sluice.runtime.model.event_time import EventTime
+from sluice.runtime.model.model import SplitKey, SplitRange, StateEntry
+from sluice.runtime.model.on_error import Policy
+from sluice.runtime.model.rate_limit import PidRateLimit
 
 __all__ = [
     "Backlog",

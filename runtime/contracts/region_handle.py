@@ -4,8 +4,8 @@ import enum
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.errors import ConfigError
-from runtime.model import BatchKey, RegionRecord, StateEntry
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.model import BatchKey, RegionRecord, StateEntry
 
 __all__ = [
     "LifeState",

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from runtime.contracts.committing import CommitReport
-from runtime.errors import ConfigError
-from runtime.model import RegionStatus, StateEntry
+from sluice.runtime.contracts.committing import CommitReport
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.model import RegionStatus, StateEntry
 
 __all__ = [
     "FailedScope",

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.contracts.committing import CommitOutcome
-from runtime.model import CheckpointRecord, StateEntry
+from sluice.runtime.contracts.committing import CommitOutcome
+from sluice.runtime.model.model import CheckpointRecord, StateEntry
 
 __all__ = ["AcceptedAs", "AcceptedWork", "MetadataStore", "PublishOutcome", "UnsettledWork"]
 
@@ -25,7 +25,7 @@ class UnsettledWork:
     """Decided work that could not be committed, as an error named it that ended a job or its start.
 
     Attributes:
-        digest: of its committable, by `runtime.checkpoint.losses.digest_of`.
+        digest: of its committable, by `sluice.runtime.checkpoint.lost_work.digest_of`.
         outcome: ABORTED: it is lost; UNKNOWN: nobody can tell.
         region: that wrote it.
         ranges: source ranges that it holds, ``orders-0:[10,20)``; all of its region's where it does

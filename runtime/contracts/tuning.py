@@ -2,8 +2,8 @@
 
 from typing import Protocol, Self, runtime_checkable
 
-from runtime.contracts.operators import Source, TaskSink
-from runtime.task_memory import TaskMemory
+from sluice.runtime.contracts.operators import Source, TaskSink
+from sluice.runtime.model.task_memory import TaskMemory
 
 __all__ = ["TunedSink", "TunedSource"]
 

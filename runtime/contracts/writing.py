@@ -6,8 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from runtime.contracts.committing import RegisteredAttempt
-from runtime.model import BatchKey, SplitRange, StateEntry
+from sluice.runtime.contracts.committing import RegisteredAttempt
+from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
 
 __all__ = [
     "AttemptRegistry",
@@ -64,7 +64,7 @@ class AttemptRegistry(Protocol):
     def register(self, attempt: RegisteredAttempt) -> float:
         """Returns when the coordinator has it; FencedError when the batch is no longer wanted.
 
-        Returns the coordinator's age clock (`runtime.host_clock`): nothing of the attempt began
+        Returns the coordinator's age clock (`host_clock`): nothing of the attempt began
         before.
         """
         ...

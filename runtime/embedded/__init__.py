@@ -1,0 +1,1 @@
+"""Servers as plain processes on this machine: downloads, processes, ports."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.embedded.cache import exclusive, state_dir
-from runtime.embedded.patience import LONGEST_S
-from runtime.embedded.process import Identity, stop_identity
-from runtime.errors import MissingRequirementError
-from runtime.json_text import parsed_json
+from sluice.runtime.embedded.cache import exclusive, state_dir
+from sluice.runtime.embedded.process import Identity, stop_identity
+from sluice.runtime.embedded.start_timeout import LONGEST_S
+from sluice.runtime.errors import MissingRequirementError
+from sluice.runtime.model.json_text import parsed_json
 
 __all__ = ["RunningServer", "forget", "recall", "remember", "start_once", "stop"]
 

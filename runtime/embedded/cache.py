@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runtime.errors import MissingRequirementError
+from sluice.runtime.errors import MissingRequirementError
 
 __all__ = ["cache_dir", "exclusive", "require_directory", "state_dir"]
 

@@ -4,8 +4,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.embedded.java import Java
-from runtime.errors import MissingRequirementError
+from sluice.runtime.embedded.java import Java
+from sluice.runtime.errors import MissingRequirementError
 
 __all__ = ["Certificate", "make_certificate"]
 

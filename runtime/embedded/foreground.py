@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rich.console import Console
 
-from runtime.embedded.background import forget
+from sluice.runtime.embedded.background import forget
 
 __all__ = ["Server", "serve"]
 
@@ -30,7 +30,7 @@ def serve(server: Server, *, name: str, title: str) -> None:
     """Stay in front until Ctrl-C, SIGTERM or the server's end; called from the main thread.
 
     Args:
-        server: runs, and was remembered (`runtime.embedded.background`).
+        server: runs, and was remembered (`sluice.runtime.embedded.background`).
         name: under which it was remembered.
         title: for people, with its version.
     """

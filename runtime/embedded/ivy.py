@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.embedded.cache import cache_dir, exclusive
-from runtime.embedded.java import Java, find_java
-from runtime.errors import MissingRequirementError
+from sluice.runtime.embedded.cache import cache_dir, exclusive
+from sluice.runtime.embedded.java import Java, find_java
+from sluice.runtime.errors import MissingRequirementError
 
 __all__ = [
     "Artifact",
@@ -77,7 +77,7 @@ def parse_checksums(text: str) -> dict[str, str]:
 
 def pinned_checksums(bundle_name: str) -> dict[str, str]:
     """The checksums that this package ships for a bundle."""
-    file = importlib.resources.files("runtime.embedded") / f"{bundle_name}.sha256"
+    file = importlib.resources.files("sluice.runtime.embedded") / f"{bundle_name}.sha256"
     return parse_checksums(file.read_text(encoding="ascii"))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from runtime.errors import MissingRequirementError
+from sluice.runtime.errors import MissingRequirementError
 
 __all__ = ["MINIMUM_VERSION", "Java", "find_java", "parse_version"]
 

@@ -3,7 +3,7 @@
 import random
 import socket
 
-from runtime.errors import MissingRequirementError
+from sluice.runtime.errors import MissingRequirementError
 
 __all__ = ["HOST", "LAST_PORT", "free_ports", "is_free", "require_free"]
 

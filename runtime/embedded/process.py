@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from runtime.embedded.patience import LONGEST_S, SILENCE_S, StartPatience
-from runtime.errors import MissingRequirementError
+from sluice.runtime.embedded.start_timeout import LONGEST_S, SILENCE_S, StartPatience
+from sluice.runtime.errors import MissingRequirementError
 
 __all__ = [
     "STOP_TIMEOUT_S",
@@ -27,7 +27,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-_WATCHDOG = Path(__file__).with_name("_watchdog.py")
+_WATCHDOG = Path(__file__).with_name("watchdog.py")
 _TAIL_LINES = 15
 _POLL_S = 0.05
 

@@ -17,14 +17,14 @@ from typing import Self
 
 import psutil
 
-from runtime.embedded.process import WATCHDOG_ANSWER_S, start_watchdog
-from runtime.errors import WaitedTooLongError
+from sluice.runtime.embedded.process import WATCHDOG_ANSWER_S, start_watchdog
+from sluice.runtime.errors import WaitedTooLongError
 
 __all__ = ["Program", "ProgramSpec", "command_of"]
 
 _POLL_S = 0.05
 _TAIL_LINES = 40
-_DAEMONS = ("pyspark.daemon", "runtime.spark.python_daemon")
+_DAEMONS = ("pyspark.daemon", "sluice.runtime.spark.fast_start.python_daemon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

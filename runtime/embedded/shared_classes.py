@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.embedded.cache import cache_dir, exclusive
-from runtime.errors import MissingRequirementError
+from sluice.runtime.embedded.cache import cache_dir, exclusive
+from sluice.runtime.errors import MissingRequirementError
 
 __all__ = ["SILENT", "Prepared", "SharedClasses", "reading_options", "writing_options"]
 

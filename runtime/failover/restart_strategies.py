@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.arguments import require_number, require_whole
-from runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.arguments import require_number, require_whole
 
 __all__ = [
     "ExponentialDelayRestart",

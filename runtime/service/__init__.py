@@ -1,0 +1,1 @@
+"""The driver's HTTP service and its clients."""

@@ -12,16 +12,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from runtime.errors import (
+from sluice.runtime.errors import (
     AuthenticationError,
     StorageError,
     StreamError,
     UnreachableError,
     UnsupportedFormatError,
 )
-from runtime.json_text import parsed_json
-from runtime.service.client import CoordinatorAddress
-from runtime.storage.file_system import FileSystem
+from sluice.runtime.model.json_text import parsed_json
+from sluice.runtime.service.service_client import CoordinatorAddress
+from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["announced", "command_address", "command_file"]
 

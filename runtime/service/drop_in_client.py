@@ -5,16 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from runtime.errors import ConfigError, UnsupportedFormatError
-from runtime.model import StateEntry
-from runtime.payloads import number, seconds, text
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.service.values import from_json
+from sluice.runtime.errors import ConfigError, UnsupportedFormatError
+from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.payloads import number, seconds, text
+from sluice.runtime.service.json_values import from_json
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
 __all__ = ["HANDLER_KEY", "REGION", "DropInClient", "DropInMessage", "QueryRun"]
 
 HANDLER_KEY = "drop-in"
-"""Under which `connectors.install` mounts the handler in its service."""
+"""Under which `sluice.install` mounts the handler in its service."""
 
 REGION = "query"
 """A drop-in query is one region, of this name."""
@@ -29,10 +29,10 @@ class QueryRun:
 
     Attributes:
         run_id: Spark's.
-        job_uid, generation, operator_id: see `runtime.contracts.TaskScope`.
+        job_uid, generation, operator_id: see `sluice.runtime.contracts.TaskScope`.
         committed_through: every checkpoint up to this one is settled.
         address: of the run's coordinator.
-        writer_factory: a pickled `runtime.contracts.WriterFactory`, made in the user's process.
+        writer_factory: a pickled `WriterFactory`, made in the user's process.
     """
 
     run_id: str
@@ -70,7 +70,7 @@ class DropInClient:
             raise UnsupportedFormatError(
                 "the answer to the begin of a query cannot be read",
                 {"location": location, "reason": type(err).__name__},
-                "Call connectors.install(spark) with the Sluice that Spark's processes import.",
+                "Call sluice.install(spark) with the Sluice that Spark's processes import.",
             ) from err
 
     def commit(
@@ -85,7 +85,7 @@ class DropInClient:
         """Decide the batch and commit it; returns when that is on record.
 
         Args:
-            decide_by_s: see `runtime.contracts.SinkWriter`.
+            decide_by_s: see `sluice.runtime.contracts.SinkWriter`.
         """
         payload = {
             "location": location,
@@ -146,7 +146,7 @@ class DropInMessage:
             raise ConfigError(
                 "a message is not what a drop-in query says",
                 {"call": call, "reason": type(err).__name__},
-                "Call connectors.install(spark) with the Sluice that Spark's processes import.",
+                "Call sluice.install(spark) with the Sluice that Spark's processes import.",
             ) from err
 
 

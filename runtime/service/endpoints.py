@@ -10,15 +10,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from runtime.errors import (
+from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
     FencedError,
     StreamError,
     UnreachableError,
 )
-from runtime.json_text import parsed_json
-from runtime.service import wire
+from sluice.runtime.model.json_text import parsed_json
+from sluice.runtime.service import pickled_wire as wire
 
 __all__ = ["ERROR_ANSWERS", "Answer", "Endpoint", "answering", "body_of", "query_of"]
 

@@ -8,20 +8,20 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.closing import close_logged
-from runtime.contracts import LifeState, LifeStatus, RegionLife, RegionRegistration
-from runtime.errors import (
+from sluice.runtime.contracts import LifeState, LifeStatus, RegionLife, RegionRegistration
+from sluice.runtime.errors import (
     FencedError,
     IllegalTransitionError,
     RegionUnansweredError,
     StorageUnreachableError,
 )
+from sluice.runtime.process.closing import close_logged
 
 __all__ = ["HostedRegion", "RunningLife"]
 
 
 class RunningLife(Protocol):
-    """What runs one life of a region: `runtime.spark.region.RegionQuery`, for one."""
+    """What runs one life of a region: `RegionQuery`, for one."""
 
     @property
     def is_active(self) -> bool:
@@ -64,7 +64,7 @@ class _Life:
 
 
 class HostedRegion:
-    """`runtime.contracts.RegionHandle` of a region of this process.
+    """`sluice.runtime.contracts.RegionHandle` of a region of this process.
 
     Driver. A life begins in the thread of the caller and is stopped in one of its own, so that
     nobody who asks has to wait for a query that is slow to stop.

@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from runtime.errors import MissingRequirementError, WaitedTooLongError
+from sluice.runtime.errors import MissingRequirementError, WaitedTooLongError
 
 __all__ = ["HttpThread"]
 

@@ -8,10 +8,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from runtime.checkpoint.core import JobStatus
-from runtime.checkpoint.messages import Progress
-from runtime.checkpoint.states import State
-from runtime.drops import offsets_in
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.core import JobStatus
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.functions.at_most_once import offsets_in
 
 __all__ = ["CheckpointMetrics", "RegionMetrics"]
 
@@ -19,7 +19,7 @@ _BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 
 
 
 class CheckpointMetrics:
-    """A `runtime.checkpoint.progress.ProgressListener` over one registry, one per service."""
+    """A `ProgressListener` over one registry, one per service."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._committed = Counter(

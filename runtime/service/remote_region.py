@@ -8,17 +8,17 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runtime.contracts import (
+from sluice.runtime.contracts import (
     LifeState,
     LifeStatus,
     RegionHandle,
     RegionLife,
     RegionRegistration,
 )
-from runtime.errors import ConfigError, RegionUnansweredError, StreamError, UnreachableError
-from runtime.service import wire
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.service.values import from_json, to_json
+from sluice.runtime.errors import ConfigError, RegionUnansweredError, StreamError, UnreachableError
+from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service.json_values import from_json, to_json
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
 __all__ = ["RegionDoor", "RemoteRegion", "region_key"]
 
@@ -29,7 +29,7 @@ def region_key(region: str) -> str:
 
 
 class RegionDoor:
-    """Answers for a handle of this process; a `runtime.service.server.QueryHandler`."""
+    """Answers for a handle of this process; a `sluice.runtime.service.server.QueryHandler`."""
 
     def __init__(self, handle: RegionHandle) -> None:
         self._handle = handle
@@ -63,7 +63,7 @@ class RegionDoor:
 
 
 class RemoteRegion:
-    """`runtime.contracts.RegionHandle` over HTTP. Driver; every method is thread-safe.
+    """`sluice.runtime.contracts.RegionHandle` over HTTP. Driver; every method is thread-safe.
 
     Args:
         region: name of the region.

@@ -18,23 +18,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runtime.checkpoint.commands import JobCommands
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.continuous.desk import ContinuousDesk
-from runtime.continuous.messages import CommittedEpoch, EpochResult
-from runtime.contracts import RegisteredAttempt
-from runtime.errors import (
-    AuthenticationError,
-    ConfigError,
-    FencedError,
-    UnreachableError,
+from sluice.runtime.continuous.barrier_service import ContinuousDesk
+from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult
+from sluice.runtime.contracts import RegisteredAttempt
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.coordinator.shell.operator_commands import JobCommands
+from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.service import json_values as values
+from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service.endpoints import (
+    ERROR_ANSWERS,
+    Answer,
+    Endpoint,
+    answering,
+    body_of,
+    query_of,
 )
-from runtime.model import BatchKey
-from runtime.service import values, wire
-from runtime.service.client import CoordinatorAddress
-from runtime.service.endpoints import ERROR_ANSWERS, Answer, Endpoint, answering, body_of, query_of
-from runtime.service.http_thread import HttpThread
-from runtime.service.messages import (
+from sluice.runtime.service.http_thread import HttpThread
+from sluice.runtime.service.metrics import CheckpointMetrics, RegionMetrics
+from sluice.runtime.service.service_client import CoordinatorAddress
+from sluice.runtime.service.service_messages import (
     AttemptBody,
     BarrierBody,
     BatchQuery,
@@ -44,9 +48,8 @@ from runtime.service.messages import (
     RestartBody,
     WaitBody,
 )
-from runtime.service.metrics import CheckpointMetrics, RegionMetrics
-from runtime.service.task_waits import TaskWaits
-from runtime.storage.web_hdfs import WebHdfsAddress
+from sluice.runtime.service.task_waits import TaskWaits
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
 __all__ = ["CoordinatorService", "QueryHandler"]
 
@@ -306,7 +309,7 @@ class CoordinatorService:
             raise ConfigError(
                 "nothing is mounted under this key",
                 {"key": key, "mounted": ",".join(self._handlers)},
-                "Call connectors.install(spark) in the process that runs the query.",
+                "Call sluice.install(spark) in the process that runs the query.",
             )
         call = request.path_params["call"]
         return Answer({"answer": await run_in_threadpool(handler.call, call, body.payload)})

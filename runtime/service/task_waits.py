@@ -4,9 +4,9 @@ import logging
 import threading
 import time
 
-from runtime.checkpoint.wait_log import WaitLog
-from runtime.contracts import Clock
-from runtime.model import BatchKey
+from sluice.runtime.contracts import Clock
+from sluice.runtime.coordinator.shell.wait_log import WaitLog
+from sluice.runtime.model.model import BatchKey
 
 __all__ = ["TaskWaits"]
 

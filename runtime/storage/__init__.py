@@ -1,0 +1,1 @@
+"""File systems for checkpoints: local, Hadoop by JVM, WebHDFS."""

@@ -4,11 +4,11 @@ Paths are relative to the root that the file system was opened at, with ``/``.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["NAME_TOO_LONG", "Entry", "FileSystem"]
+__all__ = ["NAME_TOO_LONG", "Entry", "FileSystem", "OpenFileSystem"]
 
 NAME_TOO_LONG = "A name is too long, as of a partition column's value: it must be made shorter."
 """What to do, of the error where a store takes no name of that length."""
@@ -113,3 +113,7 @@ class FileSystem(Protocol):
     def close(self) -> None:
         """Release what connects to the store; a later call connects again. Safe to repeat."""
         ...
+
+
+OpenFileSystem = Callable[[str], FileSystem]
+"""Opens the file system of a URI at that directory."""

@@ -12,14 +12,14 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from runtime.errors import (
+from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
     StorageError,
     StorageUnreachableError,
     StreamError,
 )
-from runtime.storage.file_system import NAME_TOO_LONG
+from sluice.runtime.storage.file_system import NAME_TOO_LONG
 
 __all__ = ["Said", "Trouble", "causes_of", "said_by", "said_of", "trouble_of", "typed"]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from runtime.errors import StorageError, StreamError
-from runtime.storage.file_system import Entry
-from runtime.storage.hadoop_errors import said_by, trouble_of, typed
+from sluice.runtime.errors import StorageError, StreamError
+from sluice.runtime.storage.file_system import Entry
+from sluice.runtime.storage.hadoop_errors import said_by, trouble_of, typed
 
 __all__ = ["HadoopFileSystem"]
 
@@ -42,7 +42,7 @@ _BRIDGES = ("py4j", "pyspark")
 
 
 class HadoopFileSystem:
-    """`runtime.storage.file_system.FileSystem` below one directory of HDFS.
+    """`sluice.runtime.storage.file_system.FileSystem` below one directory of HDFS.
 
     Runs where the gateway is: the driver, or the command line. It has a client of its own, so
     that Spark's cached one, with Spark's time-outs, is neither used nor closed.

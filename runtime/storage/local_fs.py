@@ -15,15 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from runtime.errors import (
+from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
     StorageError,
     StorageUnreachableError,
     StreamError,
 )
-from runtime.failpoints import failpoint
-from runtime.storage.file_system import NAME_TOO_LONG, Entry
+from sluice.runtime.failpoints import failpoint
+from sluice.runtime.storage.file_system import NAME_TOO_LONG, Entry
 
 __all__ = ["LocalFileSystem", "local_failure"]
 
@@ -40,7 +40,7 @@ _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENO
 
 
 class LocalFileSystem:
-    """`runtime.storage.file_system.FileSystem` below one directory; made at the first write."""
+    """`FileSystem` below one directory; made at the first write."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()

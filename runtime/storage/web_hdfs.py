@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode, urlsplit
 
-from runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError
 
 __all__ = ["WebHdfsAddress", "web_hdfs_address", "web_hdfs_question"]
 

@@ -4,8 +4,8 @@ import http.client
 
 import urllib3
 
-from runtime.errors import StorageUnreachableError
-from runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_question
+from sluice.runtime.errors import StorageUnreachableError
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_question
 
 __all__ = ["read_over_web"]
 

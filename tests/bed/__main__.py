@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.spark.jvm import hadoop_jvm
+from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 from tests.bed.cluster import Bed
 from tests.bed.journal import Journal, commit_of, read_journal
 from tests.bed.pipeline import SHAPES

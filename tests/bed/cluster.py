@@ -16,10 +16,10 @@ import pyspark
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import PartitionMetadata
 
-from runtime.embedded.cache import cache_dir
-from runtime.embedded.hdfs_state import takes_files
-from runtime.embedded.java import find_java
-from runtime.spark.class_archive import find_archive
+from sluice.runtime.embedded.cache import cache_dir
+from sluice.runtime.embedded.hdfs.hdfs_state import takes_files
+from sluice.runtime.embedded.java import find_java
+from sluice.runtime.spark.fast_start.class_archive import find_archive
 from tests.bed.containers import Container, ContainerSpec, Engine
 from tests.bed.host import Clock, Disk, build_clock, require_tools
 from tests.bed.plan import BROKERS, HDFS, WORKERS

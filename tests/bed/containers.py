@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from runtime.errors import MissingRequirementError, UnreachableError
+from sluice.runtime.errors import MissingRequirementError, UnreachableError
 
 __all__ = ["Container", "ContainerSpec", "Engine"]
 

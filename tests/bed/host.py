@@ -11,7 +11,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from runtime.errors import MissingRequirementError, UnreachableError
+from sluice.runtime.errors import MissingRequirementError, UnreachableError
 
 __all__ = ["Clock", "Disk", "Link", "build_clock", "require_tools"]
 

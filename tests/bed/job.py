@@ -8,11 +8,10 @@ import os
 
 from pyspark.sql import SparkSession
 
-from connectors.hdfs import HdfsSink
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.job import Job
-from runtime.spark.region_lines import RegionLines
+from benchmarks.region_lines import RegionLines
+from sluice import HdfsSink, KafkaSink, KafkaSource
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.job.job import Job
 from tests.chaos.command_line import exclaim
 
 _COLUMNS = ["key", "value", "topic", "partition", "offset"]

@@ -7,10 +7,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from connectors.kafka.history import await_readable, read_history
-from connectors.kafka.security import KafkaConnection
-from runtime.checker import Payload
-from runtime.storage.opening import open_file_system
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_history
+from sluice.runtime.checker import Payload
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.bed.cluster import DRIVERS, Bed
 from tests.bed.containers import Container
 from tests.bed.plan import TRANSACTION_TIMEOUT_S

@@ -4,7 +4,7 @@ import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError
 
 __all__ = [
     "BROKERS",

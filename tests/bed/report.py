@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError
 from tests.bed.journal import Entry, FaultEntry, RoundEntry
 from tests.bed.plan import KINDS
 

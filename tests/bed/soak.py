@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_wire import TransactionWire
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
 from tests.bed.containers import Container
 from tests.bed.pipeline import Pipeline
 from tests.bed.plan import WORKERS

@@ -8,9 +8,9 @@ whatever is left of it in the input, or is in any output, must be in every outpu
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from connectors.kafka.history import read_records
-from runtime.checker import History, HistoryVerdict, Record, check, check_prefix, expect
-from runtime.checker.payload import Origin, origin_of
+from sluice.connectors.kafka.tools.verify.topic_history import read_records
+from sluice.runtime.checker import History, HistoryVerdict, Record, check, check_prefix, expect
+from sluice.runtime.checker.records.payload import Origin, origin_of
 from tests.chaos.feeder import Feeder
 from tests.chaos.programs import BOTH, COPY, BothVerdict, Topics, exclaim
 from tests.chaos.published_files import out_of_order

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
 
-from connectors.kafka.history import reading_consumer, record_of
-from connectors.kafka.security import KafkaConnection
-from runtime.checker import History
-from runtime.checker.payload import origin_of
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, record_of
+from sluice.runtime.checker import History
+from sluice.runtime.checker.records.payload import origin_of
 from tests.joined_thread import JoinedThread
 
 __all__ = ["Witness"]

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.job import Job
+from sluice import KafkaSink, KafkaSource
+from sluice.runtime.job.job import Job
 from tests.chaos.command_line import parsed
 
 _CONTINUOUS = "continuous"

@@ -3,11 +3,15 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from connectors.kafka.history import await_readable, read_history, read_records
-from runtime.checker import check, expect
-from runtime.checkpoint.store import open_store
-from runtime.drops import DROPS_KIND, decode_drops
-from runtime.model import Verdict
+from sluice.connectors.kafka.tools.verify.topic_history import (
+    await_readable,
+    read_history,
+    read_records,
+)
+from sluice.runtime.checker import check, expect
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.functions.at_most_once import DROPS_KIND, decode_drops
+from sluice.runtime.model.model import Verdict
 from tests.chaos.programs import exclaim
 from tests.chaos.scenario import Scenario
 

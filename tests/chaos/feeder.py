@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from runtime.checker import Payload, Record
+from sluice.runtime.checker import Payload, Record
 from tests.joined_thread import JoinedThread
 
 __all__ = ["Feeder"]

@@ -3,7 +3,7 @@
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-import connectors
+import sluice
 from tests.chaos.command_line import parsed, started
 
 
@@ -11,7 +11,7 @@ def main() -> None:
     """Parse the command line of the examples and run the query."""
     args = parsed(__doc__)
     spark = SparkSession.builder.master(args.master).appName("files").getOrCreate()
-    connectors.install(spark)
+    sluice.install(spark)
     records = (
         spark.readStream.format("sluice-kafka")
         .option("kafka.bootstrap.servers", args.bootstrap)

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.mortal_sink import Doom, MortalSink
-from connectors.hdfs import HdfsSink, PartitionCommit, Roll, rolling
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.job import Job
+from sluice import HdfsSink, KafkaSink, KafkaSource, PartitionCommit, Roll
+from sluice.connectors.hdfs.rolling import rolling_sink as rolling
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.job.job import Job
 from tests.chaos.command_line import exclaim, parsed
 
 

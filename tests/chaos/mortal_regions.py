@@ -10,11 +10,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmarks.mortal_sink import Doom, MortalSink
-from connectors.hdfs import HdfsSink
-from connectors.kafka import KafkaSource
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.job import Job
-from runtime.spark.region_lines import RegionLines
+from benchmarks.region_lines import RegionLines
+from sluice import HdfsSink, KafkaSource
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.job.job import Job
 from tests.chaos.command_line import exclaim, parsed
 
 _TOLERABLE = 10_000  # more at once than may be carried is one, and the test kills on

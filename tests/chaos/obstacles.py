@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.checkpoint.known_places import place_name
-from runtime.checkpoint.store import open_store
+from sluice.runtime.checkpoint.checkpoint_slots import place_name
+from sluice.runtime.checkpoint.checkpoint_store import open_store
 from tests.chaos.scenario import Scenario
 
 __all__ = ["OBSTACLES", "Obstacle"]

@@ -1,6 +1,6 @@
 """Waits of a test that takes something away from a running job: the job must live all along."""
 
-from runtime.embedded.program import Program
+from sluice.runtime.embedded.program import Program
 from tests.chaos.scenario import Scenario
 from tests.waiting import wait_for
 

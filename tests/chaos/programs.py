@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from connectors.kafka.history import read_history, read_records
-from connectors.kafka.security import KafkaConnection
-from runtime.checker import (
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.verify.topic_history import read_history, read_records
+from sluice.runtime.checker import (
     History,
     HistoryVerdict,
     KeyCountVerdict,

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.checker import Record
-from runtime.errors import StorageError
-from runtime.storage.file_system import FileSystem
+from sluice.runtime.checker import Record
+from sluice.runtime.errors import StorageError
+from sluice.runtime.storage.file_system import FileSystem
 from tests.joined_thread import JoinedThread
 
 __all__ = ["DirectoryObserver", "PublishedFiles", "out_of_order"]

@@ -12,11 +12,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmarks.mortal_sink import Doom, MortalSink
-from connectors.kafka import KafkaSource
-from runtime.checkpoint.assignment import Move
-from runtime.checkpoint.balance import Choice, RegionLoad
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.job import Job
+from sluice import KafkaSource
+from sluice.runtime.coordinator.policy.assignment import Move
+from sluice.runtime.coordinator.policy.balance import Choice, RegionLoad
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.job.job import Job
 from tests.chaos.command_line import exclaim, parsed
 
 _REGIONS = 4
@@ -30,7 +30,7 @@ class Restless:
     """The region with the most splits gives one to that with the fewest, or to any other."""
 
     def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
-        """See `runtime.checkpoint.balance.Balancer.choose`."""
+        """See `sluice.runtime.coordinator.policy.balance.Balancer.choose`."""
         by_size = sorted(offered, key=lambda name: (len(offered[name].records), name))
         giver, taker = by_size[-1], by_size[0]
         if len(offered[giver].records) < 2:

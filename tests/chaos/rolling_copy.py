@@ -2,10 +2,10 @@
 
 from pyspark.sql import SparkSession
 
-from connectors.hdfs import HdfsSink, Roll, rolling
-from connectors.kafka import KafkaSource
-from runtime.job import Job
-from runtime.spark.fast_start import fast_start
+from sluice import HdfsSink, KafkaSource, Roll
+from sluice.connectors.hdfs.rolling import rolling_sink as rolling
+from sluice.runtime.job.job import Job
+from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 from tests.chaos.command_line import exclaim, parsed
 
 COLUMNS = ["key", "value", "partition", "offset"]

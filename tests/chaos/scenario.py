@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.history import await_readable, read_history
-from connectors.kafka.observer import Observer
-from connectors.kafka.security import KafkaConnection
-from runtime.checker import History, Payload, check_prefix
-from runtime.embedded.program import Program, ProgramSpec, command_of
-from runtime.failpoints import VARIABLE
-from runtime.storage.opening import open_file_system
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.kafka.tools.demo.observer import Observer
+from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_history
+from sluice.runtime.checker import History, Payload, check_prefix
+from sluice.runtime.embedded.program import Program, ProgramSpec, command_of
+from sluice.runtime.failpoints import VARIABLE
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.chaos.feeder import Feeder
 from tests.chaos.programs import Subject, Topics
 from tests.chaos.published_files import DirectoryObserver, PublishedFiles
@@ -63,7 +63,7 @@ class Kill:
     Attributes:
         failpoint: name.
         hit: at the how manieth time it is reached, from 1.
-        action: see `runtime.failpoints`.
+        action: see `sluice.runtime.failpoints`.
     """
 
     failpoint: str

@@ -5,8 +5,8 @@ import os
 
 from pyspark.sql import SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.job import Job
+from sluice import KafkaSink, KafkaSource
+from sluice.runtime.job.job import Job
 from tests.chaos.command_line import exclaim, parsed
 
 

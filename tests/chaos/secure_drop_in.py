@@ -6,7 +6,7 @@ import os
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-import connectors
+import sluice
 from tests.chaos.command_line import parsed, started
 
 
@@ -15,7 +15,7 @@ def main() -> None:
     args = parsed(__doc__)
     settings = json.loads(os.environ["SECURE_COPY"])
     spark = SparkSession.builder.master(args.master).appName("secure drop-in").getOrCreate()
-    connectors.install(spark)
+    sluice.install(spark)
     records = (
         spark.readStream.format("sluice-kafka")
         .options(**settings["options"])

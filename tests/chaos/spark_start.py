@@ -10,8 +10,8 @@ import contextlib
 import functools
 from collections.abc import Iterator, Mapping
 
-from runtime.errors import ConfigError, MissingRequirementError
-from runtime.spark.class_archive import prepare_archive
+from sluice.runtime.errors import ConfigError, MissingRequirementError
+from sluice.runtime.spark.fast_start.class_archive import prepare_archive
 from tests.spark_fixture import PATIENT, quick_python
 
 __all__ = ["spark_environment"]

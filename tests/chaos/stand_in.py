@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from connectors.kafka._client import (
+from sluice.connectors.kafka.client.confluent import (
     AdminClient,
     Consumer,
     IsolationLevel,
@@ -23,7 +23,7 @@ from connectors.kafka._client import (
     Producer,
     TopicPartition,
 )
-from runtime.failpoints import failpoint
+from sluice.runtime.failpoints import failpoint
 
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _FAULT = os.environ.get("STAND_IN_FAULT", "")

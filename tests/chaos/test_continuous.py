@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.embedded.hdfs import EmbeddedHdfs
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from tests.chaos.beds import CONTINUOUSLY, kills, twice
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting

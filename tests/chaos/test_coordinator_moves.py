@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_wire import TransactionWire
-from runtime.contracts import CommitOutcome
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.runtime.contracts import CommitOutcome
 from tests.kafka_proxy import END_TXN
 from tests.late_bed import FENCED, NOT_COORDINATOR, LateBed
 from tests.older_kafka import OLDER_VERSION, older_kafka_jars

@@ -29,12 +29,12 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from connectors.kafka.history import await_readable, read_records
-from connectors.kafka.observer import Observer
-from connectors.kafka.security import KafkaConnection
-from runtime.checker import History, Identity, Record, check, check_prefix, expect
-from runtime.checkpoint.store import open_store
-from runtime.embedded.program import Program, ProgramSpec, command_of
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.demo.observer import Observer
+from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_records
+from sluice.runtime.checker import History, Identity, Record, check, check_prefix, expect
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.embedded.program import Program, ProgramSpec, command_of
 from tests.broker_cluster import BrokerCluster
 from tests.chaos.spark_start import spark_environment
 from tests.kafka_records import create_topic, unique

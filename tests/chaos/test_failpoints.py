@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.chaos.beds import CHAINS, DAILY, IN_BATCHES, RETRIES, kills, twice
 from tests.chaos.obstacles import OBSTACLES
 from tests.chaos.programs import COPY_IN_BATCHES, MORTAL_FILES

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.mortal_sink import PRE_COMMITTED, Doom
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.embedded.program import Program
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.embedded.program import Program
 from tests.chaos.beds import (
     CONTINUOUSLY,
     IN_BATCHES,

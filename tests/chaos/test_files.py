@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.storage.opening import open_file_system
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.chaos.beds import FILES, MARKS, ROLLING, TELLING, kills, twice
 from tests.chaos.outages import await_log, await_more_files
 from tests.chaos.programs import BOTH, FILES_DROP_IN, MARKED_FILES, ROLLING_COPY

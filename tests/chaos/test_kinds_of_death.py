@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.history import EndWatch, await_readable, topic_ends
-from runtime.embedded.program import Program
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.kafka.tools.verify.topic_history import EndWatch, await_readable, topic_ends
+from sluice.runtime.embedded.program import Program
 from tests.chaos.programs import COPY, MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.waiting import wait_for

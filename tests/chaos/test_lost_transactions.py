@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.handles import decode_handle
-from connectors.kafka.history import read_records
-from connectors.kafka.transaction_wire import TransactionWire
-from runtime.checkpoint.cli import app as checkpoint_commands
-from runtime.checkpoint.store import open_store
-from runtime.errors import ConfigError
-from runtime.model import Verdict
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.handles import decode_handle
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.kafka.tools.verify.topic_history import read_records
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.checkpoint.inspect.checkpoint_cli import app as checkpoint_commands
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.model import Verdict
 from tests.chaos.beds import LOSSES, REPAIR, kills
 from tests.chaos.dropped import require_all_but
 from tests.chaos.programs import MORTAL_COPY

@@ -15,7 +15,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from connectors.kafka.embedded import BrokerSecurity, EmbeddedKafka, SecurityProtocol
+from sluice.connectors.kafka.tools.broker.embedded_kafka import (
+    BrokerSecurity,
+    EmbeddedKafka,
+    SecurityProtocol,
+)
 from tests.chaos.beds import kills
 from tests.chaos.programs import SECURE_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting

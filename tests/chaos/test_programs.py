@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.chaos.beds import CHAINS, DROP_IN_ABSENT, kills, twice
 from tests.chaos.programs import (
     AT_LEAST_ONCE,

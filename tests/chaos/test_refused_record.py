@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
 from tests.kafka_records import Record, await_stable, create_topic, produce, unique, values

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from benchmarks.mortal_sink import MOMENTS, Doom
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.embedded.program import Program
-from runtime.storage.opening import open_file_system
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.embedded.program import Program
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.chaos.programs import MORTAL_REGIONS
 from tests.chaos.published_files import PublishedFiles
 from tests.chaos.scenario import Scenario, Setting

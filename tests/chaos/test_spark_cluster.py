@@ -10,11 +10,11 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from benchmarks.mortal_sink import PRE_COMMITTED, WRITTEN, Doom
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.history import EndWatch
-from runtime.embedded.program import Program
-from runtime.errors import ConfigError
-from runtime.job_cli import app as job_commands
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.kafka.tools.verify.topic_history import EndWatch
+from sluice.runtime.embedded.program import Program
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.job.job_cli import app as job_commands
 from tests.chaos.dropped import on_record, require_the_rest_once
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting

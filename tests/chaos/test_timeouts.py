@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.mortal_sink import PRE_COMMITTED, Doom
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.handles import COMMITTABLE_KIND, TransactionHandle, decode_handle
-from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.wire import TransactionState
-from runtime.checkpoint.store import open_store
-from runtime.model import Verdict
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.sink.handles import COMMITTABLE_KIND, TransactionHandle, decode_handle
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.model.model import Verdict
 from tests.chaos import beds
 from tests.chaos.programs import MORTAL_COPY, RESTLESS_REGIONS, Subject
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting

@@ -6,8 +6,8 @@ odd ones by the second. So the output is that of the plain copy, and its judge w
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.job import Job
+from sluice import KafkaSink, KafkaSource
+from sluice.runtime.job.job import Job
 from tests.chaos.command_line import exclaim, parsed
 from tests.kafka_records import admin, create_topic, partition_count
 

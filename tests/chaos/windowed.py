@@ -3,8 +3,8 @@
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.job import Job
+from sluice import KafkaSink, KafkaSource
+from sluice.runtime.job.job import Job
 from tests.chaos.command_line import parsed
 
 

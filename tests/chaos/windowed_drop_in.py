@@ -2,7 +2,7 @@
 
 from pyspark.sql import SparkSession
 
-import connectors
+import sluice
 from tests.chaos.command_line import parsed, started
 from tests.chaos.windowed import windows
 
@@ -11,7 +11,7 @@ def main() -> None:
     """Parse the command line of the examples and run the query."""
     args = parsed(__doc__)
     spark = SparkSession.builder.master(args.master).appName("windowed").getOrCreate()
-    connectors.install(spark)
+    sluice.install(spark)
     records = (
         spark.readStream.format("sluice-kafka")
         .option("kafka.bootstrap.servers", args.bootstrap)

@@ -12,9 +12,9 @@ from typing import Any, Self
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
-from runtime.embedded._hdfs_site import render
-from runtime.embedded.hdfs_state import takes_files
-from runtime.embedded.ports import HOST, free_ports
+from sluice.runtime.embedded.hdfs.hdfs_site import render
+from sluice.runtime.embedded.hdfs.hdfs_state import takes_files
+from sluice.runtime.embedded.ports import HOST, free_ports
 from tests.waiting import wait_for
 
 __all__ = ["IMAGES", "HdfsCluster"]

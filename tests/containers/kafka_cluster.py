@@ -15,7 +15,7 @@ from testcontainers.core.docker_client import DockerClient
 from testcontainers.core.network import Network
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
-from runtime.embedded.ports import HOST, free_ports
+from sluice.runtime.embedded.ports import HOST, free_ports
 from tests.containers.direct_metadata import ask_broker
 from tests.kafka_records import admin
 from tests.waiting import wait_for

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.embedded.ports import free_ports
+from sluice.runtime.embedded.ports import free_ports
 from tests.bed.cluster import BARE_IMAGE
 from tests.bed.containers import Container, ContainerSpec, Engine
 from tests.bed.host import Clock, Disk, Link, build_clock, require_tools

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.spark.jvm import hadoop_jvm
+from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 from tests.bed.cluster import Bed
 from tests.bed.journal import FaultEntry, Journal, RoundEntry, read_journal
 from tests.bed.pipeline import Pipeline

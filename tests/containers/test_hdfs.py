@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from runtime.errors import StorageError
-from runtime.spark.jvm import hadoop_jvm
-from runtime.storage.file_system import FileSystem
-from runtime.storage.opening import open_file_system
+from sluice.runtime.errors import StorageError
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
+from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 from tests.chaos.outages import await_more_files
 from tests.chaos.programs import BOTH
 from tests.chaos.published_files import PublishedFiles

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.embedded.program import Program
+from sluice.runtime.embedded.program import Program
 from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Scenario
 from tests.containers.kafka_cluster import KafkaCluster

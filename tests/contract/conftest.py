@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.storage.file_system import FileSystem
-from runtime.storage.opening import open_file_system
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.coordinated_job import job
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.published_records import store

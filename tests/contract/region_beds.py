@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from runtime.contracts import RegionHandle, RegionLife
-from runtime.errors import UnreachableError
-from runtime.model import Barrier
-from runtime.service.remote_region import RegionDoor, RemoteRegion, region_key
-from runtime.service.server import CoordinatorService
+from sluice.runtime.contracts import RegionHandle, RegionLife
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.model.model import Barrier
+from sluice.runtime.service.remote_region import RegionDoor, RemoteRegion, region_key
+from sluice.runtime.service.server import CoordinatorService
 from tests.coordinated_job import Job
 from tests.region_queries import ThreadRegions
 

@@ -4,10 +4,10 @@ import json
 import sys
 import threading
 
-from runtime.contracts import RegionLife, RegionRegistration
-from runtime.service.hosted_region import HostedRegion
-from runtime.service.remote_region import RegionDoor, region_key
-from runtime.service.server import CoordinatorService
+from sluice.runtime.contracts import RegionLife, RegionRegistration
+from sluice.runtime.service.hosted_region import HostedRegion
+from sluice.runtime.service.remote_region import RegionDoor, region_key
+from sluice.runtime.service.server import CoordinatorService
 
 
 class IdleLife:

@@ -6,18 +6,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.store import open_store
-from runtime.continuous.desk import ContinuousDesk
-from runtime.contracts import RegionHandle, RegionLife
-from runtime.job import Job
-from runtime.service.server import CoordinatorService
-from runtime.spark.frame_look import FrameLook
-from runtime.spark.job_graph import job_plan, regions_of
-from runtime.spark.launcher import ContinuousRegions, RegionLauncher
-from runtime.spark.region import RegionQuery
-from runtime.spark.session import prepare
+from sluice import KafkaSink, KafkaSource
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.continuous.barrier_service import ContinuousDesk
+from sluice.runtime.contracts import RegionHandle, RegionLife
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.graph.job_graph import job_plan, regions_of
+from sluice.runtime.job.job import Job
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.spark.frames.plan_analysis import FrameLook
+from sluice.runtime.spark.microbatch.region_query import RegionQuery
+from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
+from sluice.runtime.spark.session.spark_session import prepare
 from tests.kafka_records import Record, produce, unique
 from tests.waiting import wait_for
 
@@ -65,22 +65,22 @@ class SparkBed:
                 bootstrap_servers=bootstrap, topic=sink, transactional_id_prefix=unique("handled")
             )
         )
-        graph, (region,) = regions_of(job.pipelines, [False])
+        graph, (region,) = regions_of(job.spec.pipelines, [False])
         plan = job_plan(
-            job.name,
+            job.spec.name,
             graph,
             [region],
-            checkpoints=job.settings,
+            checkpoints=job.spec.settings,
             spark_version=spark.version,
             cluster_ids=[],
         )
-        store = open_store(job.checkpoint_dir)
+        store = open_store(job.spec.checkpoint_dir)
         self._coordinator = BarrierCoordinator(
             plan,
             store,
             sinks={i: each.coordinator() for i, each in region.sinks.items()},
             sources={region.source_id: region.pipeline.source.enumerator(region.source_id)},
-            settings=job.settings,
+            settings=job.spec.settings,
         )
         self._started = self._coordinator.start(60.0)
         self._service = CoordinatorService(self._coordinator)

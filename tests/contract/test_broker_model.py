@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaException
 
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.wire import EndOutcome, TransactionState
+from sluice.connectors.kafka.sink.committer.transaction_requests import EndOutcome, TransactionState
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from tests.fake_kafka import Fenced
 from tests.harness_kinds import harness_of, kinds
 from tests.transaction_harness import (

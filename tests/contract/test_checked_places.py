@@ -9,17 +9,20 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
 
-from connectors.kafka._client import LOG_TRUNCATION
-from connectors.kafka.checked_seek import seek_surely
-from connectors.kafka.columns import ColumnBuilder
-from connectors.kafka.consumers import PooledConsumer, process_pool
-from connectors.kafka.following import KafkaFollower, KafkaFollowingReader
-from connectors.kafka.hot_path import HotPath
-from connectors.kafka.reader import KafkaSplitReader, fetcher_of
-from connectors.kafka.security import KafkaConnection
-from runtime.contracts import RecordsRead
-from runtime.errors import UnreachableError
-from runtime.model import SplitRange
+from sluice.connectors.kafka.client.client_tuning import HotPath
+from sluice.connectors.kafka.client.confluent import LOG_TRUNCATION
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.records.columns import ColumnBuilder
+from sluice.connectors.kafka.source.reader.consumers import PooledConsumer, process_pool
+from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader, fetcher_of
+from sluice.connectors.kafka.source.reader.seek import seek_surely
+from sluice.connectors.kafka.source.reader.streaming_reader import (
+    KafkaFollower,
+    KafkaFollowingReader,
+)
+from sluice.runtime.contracts import RecordsRead
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.model.model import SplitRange
 from tests.mock_cluster import MockCluster
 from tests.waiting import wait_for
 

@@ -8,12 +8,12 @@ from threading import Barrier
 
 import pytest
 
-from runtime.checkpoint.known_places import place_name
-from runtime.checkpoint.leader import FileLeaderStore, Leader
-from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import MetadataStore, PublishOutcome
-from runtime.errors import DamagedCheckpointError, WrongJobError
-from runtime.model import Verdict
+from sluice.runtime.checkpoint.checkpoint_slots import place_name
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.contracts import MetadataStore, PublishOutcome
+from sluice.runtime.errors import DamagedCheckpointError, WrongJobError
+from sluice.runtime.model.model import Verdict
 from tests.checkpoint_records import full_record, record
 from tests.published_records import TIMEOUT_S, publish
 

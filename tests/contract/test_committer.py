@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.wire import TransactionState
-from runtime.contracts import CommitOutcome
-from runtime.model import StateEntry
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.model.model import StateEntry
 from tests.harness_kinds import harness_of, kinds
 from tests.transaction_harness import Attempt, Harness, begun, committable, done_state
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.coordination import KafkaSinkCoordinator
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.wire import TransactionState
-from runtime.contracts import CommitOutcome, CommitReport, SweepView
-from runtime.model import StateEntry
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.contracts import CommitOutcome, CommitReport, SweepView
+from sluice.runtime.model.model import StateEntry
 from tests.transaction_harness import JOB_UID, RealHarness, committable
 from tests.waiting import join, wait_for
 

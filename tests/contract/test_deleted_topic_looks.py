@@ -5,17 +5,17 @@ import sys
 
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.kafka_fixture import TopicFactory
 
 pytestmark = pytest.mark.integration
 
 # Before offsets were asked of known leaders alone, such processes ended by SIGSEGV, within 2,600
-# looks (see `connectors.kafka.described`).
+# looks (see `sluice.connectors.kafka.source.enumerator.topics`).
 _PROGRAM = """
 import sys
-from connectors.kafka.discovery import KafkaCluster
-from connectors.kafka.security import KafkaConnection
+from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
+from sluice.connectors.kafka.client.connection import KafkaConnection
 
 cluster = KafkaCluster(KafkaConnection(bootstrap_servers=sys.argv[1]))
 there = (sys.argv[2], 0)

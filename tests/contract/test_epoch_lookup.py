@@ -2,10 +2,11 @@
 
 import pytest
 
-from connectors.kafka.discovery import EpochQuestion, KafkaCluster
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import UnreachableError
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
+from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochQuestion
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.errors import UnreachableError
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce
 from tests.waiting import wait_for

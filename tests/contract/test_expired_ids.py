@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.wire import EndOutcome
-from runtime.contracts import CommitOutcome
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.transaction_requests import EndOutcome
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.contracts import CommitOutcome
 from tests.transaction_harness import (
     FakeHarness,
     Harness,

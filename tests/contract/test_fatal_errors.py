@@ -11,16 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.kafka._client import make_producer
-from connectors.kafka.delivery import DeliveryLog
-from connectors.kafka.hot_path import HotPath
-from connectors.kafka.native.library import library_for
-from connectors.kafka.native.producer import NativeProducer
-from connectors.kafka.native.producing import NativeProducing
-from connectors.kafka.producing import PlainProducing
-from connectors.kafka.records import RecordColumns
-from connectors.kafka.sending import flush
-from runtime.errors import FencedError
+from sluice.connectors.kafka.client.client_tuning import HotPath
+from sluice.connectors.kafka.client.confluent import make_producer
+from sluice.connectors.kafka.native.library import library_for
+from sluice.connectors.kafka.records.rows import RecordColumns
+from sluice.connectors.kafka.sink.producers.delivery import DeliveryLog
+from sluice.connectors.kafka.sink.producers.native_producer import NativeProducer
+from sluice.connectors.kafka.sink.writer.native_producing import NativeProducing
+from sluice.connectors.kafka.sink.writer.produce import PlainProducing
+from sluice.connectors.kafka.sink.writer.sender import flush
+from sluice.runtime.errors import FencedError
 from tests.mock_cluster import MockCluster
 from tests.task_scopes import SCOPE
 from tests.waiting import PATIENCE_S

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
-from connectors.hdfs.committer import FileCommitter
-from runtime.contracts import CommitOutcome, CommitReport, Committer
-from runtime.errors import StorageError, StorageUnreachableError
-from runtime.model import StateEntry
-from runtime.storage.file_system import FileSystem
-from runtime.storage.opening import open_file_system
+from sluice.connectors.hdfs.committing.file_committer import FileCommitter
+from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.runtime.contracts import CommitOutcome, CommitReport, Committer
+from sluice.runtime.errors import StorageError, StorageUnreachableError
+from sluice.runtime.model.model import StateEntry
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.fake_file_system import Disk, FakeFileSystem
 
 _TIMEOUT_S = 300.0

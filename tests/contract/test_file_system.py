@@ -3,7 +3,7 @@
 The fake stands in for the others in the property tests; here it shows that it behaves as they do.
 """
 
-from runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system import FileSystem
 
 
 def test_a_tree_is_deleted_with_everything_in_it(fs: FileSystem) -> None:

@@ -8,8 +8,8 @@ import pytest
 from py4j import java_gateway
 from py4j.protocol import Py4JJavaError, get_return_value, is_error
 
-from runtime.spark.jvm import hadoop_jvm
-from runtime.storage.hadoop_fs import HadoopFileSystem
+from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
+from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 
 
 @pytest.mark.integration

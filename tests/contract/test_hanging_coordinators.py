@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.client_options import Role
-from connectors.kafka.group_offsets import GroupOffsets
-from connectors.kafka.owner import KafkaOwnerStore, owner_group
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import UnreachableError
-from runtime.owner_record import OwnerRecord
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaOwnerStore, owner_group
+from sluice.connectors.kafka.source.enumerator.group_offsets import GroupOffsets
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.ownership.lease_record import OwnerRecord
 from tests.mock_cluster import MockCluster
 from tests.waiting import join, wait_for
 

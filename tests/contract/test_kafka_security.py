@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from connectors.kafka._cli import app as kafka_commands
-from connectors.kafka._client import (
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.confluent import (
     AdminClient,
     KafkaException,
     TopicPartition,
@@ -20,15 +20,15 @@ from connectors.kafka._client import (
     make_producer,
     translate,
 )
-from connectors.kafka.client_options import Role
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.coordination import KafkaSinkCoordinator
-from connectors.kafka.credentials import OAuthToken, UnsecuredToken
-from connectors.kafka.discovery import KafkaCluster
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_wire import TransactionWire
-from runtime.contracts import CommitOutcome, SinkContext
-from runtime.errors import AuthenticationError, StreamError, UnreachableError
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.credentials import OAuthToken, UnsecuredToken
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
+from sluice.connectors.kafka.tools.broker.kafka_cli import app as kafka_commands
+from sluice.runtime.contracts import CommitOutcome, SinkContext
+from sluice.runtime.errors import AuthenticationError, StreamError, UnreachableError
 from tests.kafka_fixture import SecureKafka
 from tests.kafka_records import create_topic, unique
 from tests.transaction_harness import JOB_UID, RealHarness, committable

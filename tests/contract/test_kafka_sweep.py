@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.kafka.coordination import KafkaSinkCoordinator
-from connectors.kafka.owner import KafkaOwnerStore
-from connectors.kafka.wire import TransactionState
-from runtime.contracts import RegisteredAttempt, SinkContext, SweepView
-from runtime.errors import ConfigError, FencedError, SourceChangedError
-from runtime.model import BatchKey
-from runtime.owner_record import OwnerRecord
+from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
+from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaOwnerStore
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.runtime.contracts import RegisteredAttempt, SinkContext, SweepView
+from sluice.runtime.errors import ConfigError, FencedError, SourceChangedError
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.ownership.lease_record import OwnerRecord
 from tests.kafka_fixture import BrokerByLevel
 from tests.kafka_records import unique
 from tests.transaction_harness import JOB_UID, RealHarness, committable

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from runtime.checkpoint.known_places import place_name
-from runtime.checkpoint.metadata import encode
-from runtime.checkpoint.store import CheckpointStore
-from runtime.model import SEAL, Verdict
-from runtime.storage.file_system import FileSystem
+from sluice.runtime.checkpoint.checkpoint_slots import place_name
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.format.metadata import encode
+from sluice.runtime.model.model import SEAL, Verdict
+from sluice.runtime.storage.file_system import FileSystem
 from tests.checkpoint_records import record
 
 _TIMEOUT_S = 120.0

@@ -2,9 +2,9 @@
 
 import pytest
 
-from runtime.checkpoint.leader import FileLeaderStore, Leader
-from runtime.checkpoint.store import CheckpointStore
-from runtime.errors import UnsupportedFormatError
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.errors import UnsupportedFormatError
 
 
 def test_leader_record_is_replaced_whole(store: CheckpointStore) -> None:

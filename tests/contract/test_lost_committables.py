@@ -8,12 +8,12 @@ from unittest.mock import patch
 
 import pytest
 
-from runtime.checkpoint.acceptance import accepted_as
-from runtime.checkpoint.losses import digest_of
-from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import AcceptedWork, CommitOutcome, PublishOutcome, UnsettledWork
-from runtime.errors import ConfigError, StorageError
-from runtime.model import CheckpointRecord, StateEntry, Verdict
+from sluice.runtime.checkpoint.acceptance import accepted_as
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.lost_work import digest_of
+from sluice.runtime.contracts import AcceptedWork, CommitOutcome, PublishOutcome, UnsettledWork
+from sluice.runtime.errors import ConfigError, StorageError
+from sluice.runtime.model.model import CheckpointRecord, StateEntry, Verdict
 from tests.checkpoint_records import committable, record
 from tests.published_records import publish
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.wire import TransactionState
-from runtime.contracts import CommitOutcome
-from runtime.embedded.ports import free_ports
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.embedded.ports import free_ports
 from tests.kafka_proxy import KafkaProxy
 from tests.kafka_records import await_stable, read
 from tests.transaction_harness import RealHarness, committable

@@ -15,28 +15,32 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.kafka._client import KafkaError, KafkaException, TopicPartition, make_producer
-from connectors.kafka.consumers import ConsumerPool
-from connectors.kafka.credentials import UnsecuredToken
-from connectors.kafka.delivery import DeliveryLog
-from connectors.kafka.hot_path import HotPath, hot_path_of
-from connectors.kafka.native import library as native_library
-from connectors.kafka.native.consumer import NativeConsumer
-from connectors.kafka.native.library import NativeLibrary, library_for
-from connectors.kafka.native.producer import NativeProducer
-from connectors.kafka.native.producing import NativeProducing
-from connectors.kafka.producing import Prepared
-from connectors.kafka.records import RecordColumns
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.sending import RecordSender, flush
-from connectors.kafka.tuning import read_settings
-from runtime.errors import (
+from sluice.connectors.kafka.client.client_tuning import HotPath, hot_path_of, read_settings
+from sluice.connectors.kafka.client.confluent import (
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+    make_producer,
+)
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.credentials import UnsecuredToken
+from sluice.connectors.kafka.native import library as native_library
+from sluice.connectors.kafka.native.library import NativeLibrary, library_for
+from sluice.connectors.kafka.native.native_consumer import NativeConsumer
+from sluice.connectors.kafka.records.rows import RecordColumns
+from sluice.connectors.kafka.sink.producers.delivery import DeliveryLog
+from sluice.connectors.kafka.sink.producers.native_producer import NativeProducer
+from sluice.connectors.kafka.sink.writer.native_producing import NativeProducing
+from sluice.connectors.kafka.sink.writer.produce import Prepared
+from sluice.connectors.kafka.sink.writer.sender import RecordSender, flush
+from sluice.connectors.kafka.source.reader.consumers import ConsumerPool
+from sluice.runtime.errors import (
     ConfigError,
     DeliveryError,
     TransactionAbortedError,
     UnreachableError,
 )
-from runtime.task_memory import TaskMemory
+from sluice.runtime.model.task_memory import TaskMemory
 from tests.kafka_fixture import require_native
 from tests.mock_cluster import MockCluster
 from tests.task_scopes import SCOPE
@@ -170,7 +174,7 @@ def test_errors_statistics_and_log_lines_come_while_it_is_served(
         "error_cb": errors.append,
         "stats_cb": statistics.append,
     }
-    with caplog.at_level(logging.INFO, "connectors.kafka.librdkafka"):
+    with caplog.at_level(logging.INFO, "sluice.connectors.kafka.librdkafka"):
         client = NativeProducer(library, config)
         wait_for(
             lambda: client.poll(0.05) is None or (errors and statistics and caplog.records),
@@ -256,10 +260,10 @@ def test_a_forked_child_leaves_its_parents_clients_alone(library: NativeLibrary)
     program = """
 import os, warnings
 warnings.simplefilter("ignore")
-from connectors.kafka.hot_path import HotPath
-from connectors.kafka.native.consumer import NativeConsumer
-from connectors.kafka.native.library import library_for
-from connectors.kafka.native.producer import NativeProducer
+from sluice.connectors.kafka.client.client_tuning import HotPath
+from sluice.connectors.kafka.native.native_consumer import NativeConsumer
+from sluice.connectors.kafka.native.library import library_for
+from sluice.connectors.kafka.sink.producers.native_producer import NativeProducer
 library = library_for({}, HotPath.NATIVE)
 settings = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 reads = {**settings, "group.id": "g"}
@@ -356,7 +360,7 @@ def test_rule_1_a_report_of_rows_that_were_let_go_is_still_an_error(
     library: NativeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a million later records an error names the ranges alone; it is never dropped."""
-    monkeypatch.setattr("connectors.kafka.native.producer._KEPT_RECORDS", 4)
+    monkeypatch.setattr("sluice.connectors.kafka.sink.producers.native_producer._KEPT_RECORDS", 4)
     client, delivery = NativeProducer(library, QUIET), DeliveryLog(SCOPE)
     for _ in range(3):
         assert _prepared(client, delivery, 3).produce(0) == (3, None)

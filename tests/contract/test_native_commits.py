@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from connectors.kafka._client import KafkaException
-from connectors.kafka.committer import KafkaCommitter
-from runtime.continuous.messages import CommittedEpoch
-from runtime.continuous.native_commits import NativeCommits, TasksFirst
-from runtime.contracts import CommitOutcome
-from runtime.model import BatchKey
+from sluice.connectors.kafka.client.confluent import KafkaException
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
+from sluice.runtime.continuous.task_messages import CommittedEpoch
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.model.model import BatchKey
 from tests.fake_kafka import Fenced
 from tests.harness_kinds import harness_of, kinds
 from tests.transaction_harness import Attempt, Harness, begun, committable

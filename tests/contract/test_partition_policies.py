@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from connectors.hdfs import PartitionCommit, PartitionMark, Webhook
-from connectors.hdfs.partition_commit.policies import MarkRefusedError, policies_of
-from runtime.errors import StorageError, UnreachableError
-from runtime.storage.file_system import FileSystem
-from runtime.storage.opening import open_file_system
+from sluice import PartitionCommit, PartitionMark, Webhook
+from sluice.connectors.hdfs.partition_commit.policies import MarkRefusedError, policies_of
+from sluice.runtime.errors import StorageError, UnreachableError
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 
 MARK = PartitionMark(

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from connectors.kafka.cluster_limits import ClusterLimits
-from connectors.kafka.producer_client import Client
-from connectors.kafka.producer_settings import transactional_config
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transactional_producer import TransactionalProducer
-from connectors.kafka.tuning import write_settings
-from runtime.task_memory import TaskMemory
+from sluice.connectors.kafka.client.client_tuning import write_settings
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.producers.cluster_limits import ClusterLimits
+from sluice.connectors.kafka.sink.producers.preparation import transactional_config
+from sluice.connectors.kafka.sink.producers.producer_client import Client
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
+from sluice.runtime.model.task_memory import TaskMemory
 from tests.kafka_fixture import BrokerByLevel
 from tests.kafka_records import unique
 from tests.waiting import PATIENCE_S

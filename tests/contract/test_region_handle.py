@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.contracts import LifeState, LifeStatus, RegionLife
-from runtime.errors import (
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.contracts import LifeState, LifeStatus, RegionLife
+from sluice.runtime.errors import (
     FencedError,
     IllegalTransitionError,
     RegionUnansweredError,
@@ -22,9 +22,9 @@ from runtime.errors import (
     StreamError,
     UnreachableError,
 )
-from runtime.model import RegionRecord
-from runtime.service.client import CoordinatorAddress
-from runtime.service.remote_region import RemoteRegion
+from sluice.runtime.model.model import RegionRecord
+from sluice.runtime.service.remote_region import RemoteRegion
+from sluice.runtime.service.service_client import CoordinatorAddress
 from tests.contract.region_beds import Bed, HttpBed, ThreadBed
 from tests.contract.spark_region import SparkBed
 from tests.coordinated_job import Job

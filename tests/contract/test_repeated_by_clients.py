@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka._client import make_producer
-from connectors.kafka.producer_client import Client
-from connectors.kafka.refusals import UnansweredError
-from connectors.kafka.transactional_producer import TransactionalProducer
-from runtime.errors import AuthenticationError, TransactionAbortedError
+from sluice.connectors.kafka.client.confluent import make_producer
+from sluice.connectors.kafka.sink.producers.producer_client import Client
+from sluice.connectors.kafka.sink.producers.producer_errors import UnansweredError
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
+from sluice.runtime.errors import AuthenticationError, TransactionAbortedError
 from tests.mock_cluster import MockCluster
 from tests.waiting import PATIENCE_S
 

@@ -12,11 +12,10 @@ from typing import Protocol
 
 import pytest
 
-from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
-from connectors.hdfs.committer import FileCommitter
-from connectors.kafka.committer import KafkaCommitter
-from runtime.checkpoint.regional import RegionalCommitter
-from runtime.contracts import (
+from sluice.connectors.hdfs.committing.file_committer import FileCommitter
+from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.runtime.contracts import (
     CommitOutcome,
     CommitReport,
     Committer,
@@ -27,10 +26,11 @@ from runtime.contracts import (
     RegionProgress,
     SharedCommitter,
 )
-from runtime.errors import IllegalTransitionError, UnreachableError
-from runtime.model import RegionStatus, StateEntry
-from runtime.storage.file_system import FileSystem
-from runtime.storage.opening import open_file_system
+from sluice.runtime.coordinator.committing.shared_committer import RegionalCommitter
+from sluice.runtime.errors import IllegalTransitionError, UnreachableError
+from sluice.runtime.model.model import RegionStatus, StateEntry
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.transaction_harness import FakeHarness, committable
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from connectors.kafka.codec_lookup import TopicLoad, look_at
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.security import KafkaConnection
-from runtime.embedded.ports import HOST, free_ports
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.source.enumerator.topic_compression import TopicLoad, look_at
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.embedded.ports import HOST, free_ports
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import produce_transaction
 

@@ -4,12 +4,12 @@ import uuid
 
 import pytest
 
-from runtime.checkpoint.known_places import place_name
-from runtime.checkpoint.leader import FileLeaderStore, Leader
-from runtime.checkpoint.store import CheckpointStore
-from runtime.errors import StorageError
-from runtime.model import Verdict
-from runtime.storage.file_system import FileSystem
+from sluice.runtime.checkpoint.checkpoint_slots import place_name
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.errors import StorageError
+from sluice.runtime.model.model import Verdict
+from sluice.runtime.storage.file_system import FileSystem
 from tests.checkpoint_records import record
 from tests.published_records import publish
 

@@ -13,18 +13,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.kafka._client import make_producer
-from connectors.kafka.delivery import DeliveryLog
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.hot_path import HotPath
-from connectors.kafka.native.library import library_for
-from connectors.kafka.native.producer import NativeProducer
-from connectors.kafka.producer_client import Client
-from connectors.kafka.records import RecordColumns
-from connectors.kafka.sending import RecordSender, flush
-from connectors.kafka.transaction_status import TransactionStatus, read_status
-from connectors.kafka.transactional_producer import STATISTICS_INTERVAL_MS, TransactionalProducer
-from runtime.errors import FencedError, StreamError, TransactionAbortedError
+from sluice.connectors.kafka.client.client_tuning import HotPath
+from sluice.connectors.kafka.client.confluent import make_producer
+from sluice.connectors.kafka.native.library import library_for
+from sluice.connectors.kafka.records.rows import RecordColumns
+from sluice.connectors.kafka.sink.producers.delivery import DeliveryLog
+from sluice.connectors.kafka.sink.producers.native_producer import NativeProducer
+from sluice.connectors.kafka.sink.producers.producer_client import Client
+from sluice.connectors.kafka.sink.producers.transaction_status import TransactionStatus, read_status
+from sluice.connectors.kafka.sink.producers.transactional_producer import (
+    STATISTICS_INTERVAL_MS,
+    TransactionalProducer,
+)
+from sluice.connectors.kafka.sink.writer.sender import RecordSender, flush
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.errors import FencedError, StreamError, TransactionAbortedError
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import unique
 from tests.task_scopes import SCOPE

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.transaction_log import STATE_TOPIC
-from runtime.contracts import CommitOutcome
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.wire_answers import STATE_TOPIC
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.contracts import CommitOutcome
 from tests.kafka_records import admin
 from tests.older_kafka import OLDER_VERSION, older_kafka_jars
 from tests.transaction_harness import RealHarness, begun, committable

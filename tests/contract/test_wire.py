@@ -13,12 +13,12 @@ from importlib.metadata import version
 
 import pytest
 
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_log import STATE_TOPIC, partition_of
-from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.wire import EndOutcome, TransactionState
-from runtime.embedded.ports import HOST, free_ports
-from runtime.errors import UnreachableError
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.transaction_requests import EndOutcome, TransactionState
+from sluice.connectors.kafka.sink.committer.wire_answers import STATE_TOPIC, partition_of
+from sluice.runtime.embedded.ports import HOST, free_ports
+from sluice.runtime.errors import UnreachableError
 from tests.kafka_fixture import BrokerByLevel
 from tests.kafka_records import end_offsets, unique
 from tests.transaction_harness import RealHarness

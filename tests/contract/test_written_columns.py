@@ -14,14 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from connectors.kafka._client import Consumer, TopicPartition, make_consumer
-from connectors.kafka.delivery import DeliveryLog
-from connectors.kafka.hot_path import HotPath
-from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
-from connectors.kafka.preparation import make_client
-from connectors.kafka.producer_client import Client
-from connectors.kafka.records import RecordColumns
-from connectors.kafka.sending import RecordSender, flush
+from sluice.connectors.kafka.client.client_tuning import HotPath
+from sluice.connectors.kafka.client.confluent import Consumer, TopicPartition, make_consumer
+from sluice.connectors.kafka.records.partitioner import LIBRDKAFKA_PARTITIONER
+from sluice.connectors.kafka.records.rows import RecordColumns
+from sluice.connectors.kafka.sink.producers.delivery import DeliveryLog
+from sluice.connectors.kafka.sink.producers.preparation import make_client
+from sluice.connectors.kafka.sink.producers.producer_client import Client
+from sluice.connectors.kafka.sink.writer.sender import RecordSender, flush
 from tests.kafka_fixture import require_native
 from tests.mock_cluster import MockCluster
 from tests.task_scopes import SCOPE

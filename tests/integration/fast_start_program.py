@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from runtime.spark.fast_start import fast_start
+from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 
 _MASTER = "local[1]"
 
@@ -21,7 +21,7 @@ def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pyspark
 
     pandas = "pandas" in sys.modules
-    imported = "runtime.spark.tasks" in sys.modules
+    imported = "sluice.runtime.spark.tasks.region_tasks" in sys.modules
     for _ in batches:
         pass
     daemon = Path("/proc") / str(os.getppid())

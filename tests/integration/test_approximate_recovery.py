@@ -11,16 +11,16 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.checkpoint.messages import Progress
-from runtime.checkpoint.states import State
-from runtime.checkpoint.store import open_store
-from runtime.drops import AT_MOST_ONCE, DROPS_KIND, Drops, decode_drops
-from runtime.job import Job
-from runtime.job_cli import app as job_commands
-from runtime.model import SplitRange
-from runtime.rate_limit import PidRateLimit
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.functions.at_most_once import AT_MOST_ONCE, DROPS_KIND, Drops, decode_drops
+from sluice.runtime.job.job import Job
+from sluice.runtime.job.job_cli import app as job_commands
+from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.rate_limit import PidRateLimit
 from tests.integration.test_job_failures import took_turn
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, read, unique

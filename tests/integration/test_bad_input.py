@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.checkpoint.container import ContainerWriter
-from runtime.embedded.ports import HOST, free_ports
-from runtime.errors import (
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.checkpoint.format.container import ContainerWriter
+from sluice.runtime.embedded.ports import HOST, free_ports
+from sluice.runtime.errors import (
     AuthenticationError,
     DamagedCheckpointError,
     SourceChangedError,
@@ -23,7 +23,7 @@ from runtime.errors import (
     UnsupportedFormatError,
     WrongJobError,
 )
-from runtime.job import Job
+from sluice.runtime.job.job import Job
 from tests.kafka_fixture import SecureKafka
 from tests.kafka_records import admin, create_topic, end_offsets, produce, unique
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.model import StateEntry
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.model.model import StateEntry
 from tests.kafka_records import create_topic, values
 from tests.sink_region import commit, region_of, rows
 from tests.waiting import join

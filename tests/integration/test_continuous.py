@@ -13,18 +13,18 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.handles import decode_handle
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.wire import TransactionState
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.store import open_store
-from runtime.counts import COUNTS_KIND, decode_totals
-from runtime.errors import ConfigError
-from runtime.job import Job
-from runtime.on_error import DeadLetters
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.sink.handles import decode_handle
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.functions.record_counts import COUNTS_KIND, decode_totals
+from sluice.runtime.job.job import Job
+from sluice.runtime.model.on_error import DeadLetters
 from tests.integration.test_job_failures import took_turn
 from tests.integration.test_split_moves import Restless
 from tests.kafka_fixture import TopicFactory

@@ -13,13 +13,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-import connectors
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.discovery import EpochQuestion, KafkaCluster
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import DataLostError, StreamError, UnreachableError
-from runtime.job import Job
+import sluice
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
+from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochQuestion
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.errors import DataLostError, StreamError, UnreachableError
+from sluice.runtime.job.job import Job
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import await_stable, create_topic, produce
 from tests.kafka_records import values as topic_values
@@ -242,7 +243,7 @@ def _run_drop_in(
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> Iterator[SparkSession]:
     """The session with the whole format."""
-    installation = connectors.install(spark)
+    installation = sluice.install(spark)
     yield spark
     installation.close()
 

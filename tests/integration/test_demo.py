@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runtime.embedded.program import Program, ProgramSpec
+from sluice.runtime.embedded.program import Program, ProgramSpec
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
@@ -24,7 +24,13 @@ class Demo(Program):
     def __init__(self, directory: Path, *, pipeline: Path = STAND_IN, fault: str = "") -> None:
         arguments = ("demo", "--records", str(RECORDS), "--pipeline", str(pipeline))
         environment = {"STAND_IN_FAULT": fault, "PYTHONPATH": str(ROOT)}
-        command = (sys.executable, "-u", "-c", "from runtime.cli import main; main()", *arguments)
+        command = (
+            sys.executable,
+            "-u",
+            "-c",
+            "from sluice.runtime.cli import main; main()",
+            *arguments,
+        )
         log_path = directory / "demo.log"
         super().__init__(ProgramSpec(command=command, log_path=log_path, environment=environment))
 

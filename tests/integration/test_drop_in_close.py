@@ -7,12 +7,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-import connectors
-from connectors._install import Installation
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.wire import TransactionState
+import sluice
+from sluice.connectors.installation import Installation
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import await_stable, produce, values
 from tests.waiting import wait_for
@@ -24,7 +24,7 @@ QUERY_S = 600
 
 @pytest.fixture
 def installed(spark: SparkSession) -> Iterator[Installation]:
-    installation = connectors.install(spark)
+    installation = sluice.install(spark)
     yield installation
     installation.close()
 
@@ -67,7 +67,7 @@ def test_closing_stops_the_queries_and_leaves_no_transaction_open(
     assert not found.transactions
 
     produce(kafka.bootstrap, source, [b"2"])
-    again = connectors.install(spark)
+    again = sluice.install(spark)
     try:
         assert copy(read(spark, kafka, source), kafka, sink, tmp_path).awaitTermination(QUERY_S)
     finally:

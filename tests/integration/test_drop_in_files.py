@@ -8,9 +8,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import connectors
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.embedded.hdfs import EmbeddedHdfs
+import sluice
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from tests.integration.test_drop_in_sink import finish, records
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, unique
@@ -23,7 +23,7 @@ SCHEMA = "value string, place string"
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> Iterator[SparkSession]:
     """The session with the formats."""
-    installation = connectors.install(spark)
+    installation = sluice.install(spark)
     yield spark
     installation.close()
 
@@ -98,7 +98,7 @@ def test_each_session_has_its_own_time_zone(session: SparkSession, tmp_path: Pat
     SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(  # noqa: SLF001
         session._jsparkSession  # noqa: SLF001
     )
-    connectors.install(second)
+    sluice.install(second)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json").write_text('{"at": "2026-01-01T00:00:00Z", "n": 1}')
     frame = second.readStream.schema("at timestamp, n long").json(str(tmp_path / "in"))

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-import connectors
-from connectors.kafka.embedded import EmbeddedKafka
+import sluice
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import await_stable, end_offsets, produce, values
 
@@ -25,7 +25,7 @@ BAD_INPUT_S = 300.0  # 30 s on a quiet machine
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> Iterator[SparkSession]:
     """The session with the whole format."""
-    installation = connectors.install(spark)
+    installation = sluice.install(spark)
     yield spark
     installation.close()
 

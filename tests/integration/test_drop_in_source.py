@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
-from connectors.kafka._spark_source import KafkaSourceFormat, KafkaStreamReader
-from connectors.kafka.columns import columns_with
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.options import SourceOptions
-from runtime.errors import SourceChangedError
+from sluice.connectors.kafka.kafka_drop_in_source import KafkaSourceFormat, KafkaStreamReader
+from sluice.connectors.kafka.records.columns import columns_with
+from sluice.connectors.kafka.source.source_options import SourceOptions
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.errors import SourceChangedError
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import (
     Record,

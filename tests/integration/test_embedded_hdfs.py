@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.embedded.ports import free_ports, is_free
-from runtime.errors import MissingRequirementError
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.embedded.ports import free_ports, is_free
+from sluice.runtime.errors import MissingRequirementError
 from tests.webhdfs import read_file, write_file
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]

@@ -12,18 +12,18 @@ import psutil
 import pytest
 from confluent_kafka import KafkaException
 
-from connectors.kafka._broker_classes import broker_classes
-from connectors.kafka.broker_archive import prepare_broker
-from connectors.kafka.embedded import (
+from sluice.connectors.kafka.tools.broker.broker_archive import prepare_broker
+from sluice.connectors.kafka.tools.broker.embedded_kafka import (
     QUICK_START,
     BrokerSecurity,
     EmbeddedKafka,
     SecurityProtocol,
+    broker_classes,
     kafka_jars,
 )
-from runtime.embedded.java import find_java
-from runtime.embedded.ports import free_ports
-from runtime.errors import ConfigError, MissingRequirementError
+from sluice.runtime.embedded.java import find_java
+from sluice.runtime.embedded.ports import free_ports
+from sluice.runtime.errors import ConfigError, MissingRequirementError
 from tests.kafka_fixture import BrokerByLevel, SecureKafka, TopicFactory
 from tests.kafka_records import (
     abandon_transaction,
@@ -128,7 +128,7 @@ def test_unknown_feature_level_is_refused() -> None:
 
 _ORPHAN = """
 import sys
-from connectors.kafka.embedded import EmbeddedKafka
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 broker = EmbeddedKafka().start()
 print(broker.pid, broker.log_path.parent, flush=True)
 sys.stdin.read()

@@ -12,7 +12,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from runtime.spark.class_archive import SparkClasses, prepare_archive
+from sluice.runtime.spark.fast_start.class_archive import SparkClasses, prepare_archive
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -62,7 +62,7 @@ def test_session_uses_the_archive_and_the_daemon(tmp_path: Path) -> None:
     log = tmp_path / "classes"
     seen, _ = _run({}, {}, log)
     assert _from_archive(log) > 0.5
-    assert "runtime.spark.python_daemon" in seen["daemon"]
+    assert "sluice.runtime.spark.fast_start.python_daemon" in seen["daemon"]
     assert seen["daemon_threads"] == 1
     assert seen["imported_ahead"]
     assert seen["frozen_objects"] > 50_000, "else each task ends in a search through all of them"
@@ -101,7 +101,7 @@ def test_broken_archive_is_harmless(tmp_path: Path) -> None:
 
 _TWO_WORKERS = """
 import os
-from runtime.spark.python_daemon import import_ahead
+from sluice.runtime.spark.fast_start.python_daemon import import_ahead
 import_ahead()
 import numpy
 for _ in range(2):
@@ -153,11 +153,11 @@ def test_processes_of_a_source_run_pysparks_files(tmp_path: Path) -> None:
 def test_who_plans_a_source_forks_with_what_it_needs(tmp_path: Path) -> None:
     """Spark's daemon ends with its input, which is empty here."""
     said = _prepared(tmp_path, "-m", "pyspark.daemon", "pyspark.sql.worker.create_data_source")
-    assert "import 'runtime.spark.job_source'" in said
+    assert "import 'sluice.runtime.spark.microbatch.job_source'" in said
     assert "import 'pyarrow'" in said
     assert said.count("import 'site'") == 1, "it had a thread, and had to begin again"
     other = _prepared(tmp_path, "-m", "pyspark.daemon", "pyspark.sql.worker.lookup_data_sources")
-    assert "import 'runtime.spark.job_source'" not in other
+    assert "import 'sluice.runtime.spark.microbatch.job_source'" not in other
 
 
 def test_a_sitecustomize_of_the_users_own_is_run(tmp_path: Path) -> None:
@@ -168,6 +168,8 @@ def test_a_sitecustomize_of_the_users_own_is_run(tmp_path: Path) -> None:
 
 def test_the_daemon_itself_is_not_loaded_before_it_runs(tmp_path: Path) -> None:
     """Python warns of that at each start, as of something unpredictable."""
-    said = _prepared(tmp_path, "-m", "runtime.spark.python_daemon", "pyspark.worker")
+    said = _prepared(
+        tmp_path, "-m", "sluice.runtime.spark.fast_start.python_daemon", "pyspark.worker"
+    )
     assert "import 'pyspark.worker'" in said
     assert "RuntimeWarning" not in said

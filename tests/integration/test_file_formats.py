@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.hdfs.formats import file_format, orc, parquet
-from connectors.hdfs.formats.compression import TEXT_CODECS
-from connectors.hdfs.partition_paths import PartitionPaths
+from sluice.connectors.hdfs.formats import orc, parquet
+from sluice.connectors.hdfs.formats.choice import file_format
+from sluice.connectors.hdfs.formats.compression import TEXT_CODECS
+from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from tests.format_rows import TEXT_COLUMNS, rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]

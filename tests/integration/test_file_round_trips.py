@@ -14,18 +14,18 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.hdfs import HdfsSink
-from connectors.hdfs.drop_in import FileDropIn, FileDropInSink
-from connectors.hdfs.formats import FORMAT_NAMES
-from connectors.hdfs.task_files import LocalTaskFiles
-from runtime.contracts import (
+from sluice import HdfsSink
+from sluice.connectors.hdfs.file_drop_in import FileDropIn, FileDropInSink
+from sluice.connectors.hdfs.formats.choice import FORMAT_NAMES
+from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles
+from sluice.runtime.contracts import (
     CommitOutcome,
     RegisteredAttempt,
     SinkContext,
     SinkCoordinator,
     TaskScope,
 )
-from runtime.model import BatchKey, StateEntry
+from sluice.runtime.model.model import BatchKey, StateEntry
 from tests.format_rows import TEXT_COLUMNS, rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
@@ -69,7 +69,7 @@ class Registry:
     """Takes every attempt."""
 
     def register(self, attempt: RegisteredAttempt) -> float:
-        """See `runtime.contracts.AttemptRegistry`."""
+        """See `sluice.runtime.contracts.AttemptRegistry`."""
         del attempt
         return time.monotonic()
 

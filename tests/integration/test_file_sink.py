@@ -18,14 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
-from connectors.hdfs import HdfsSink
-from connectors.hdfs._cli_files import app
-from connectors.hdfs.owner import OWNER_FILE
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.errors import ConfigError, FencedError
-from runtime.job import Job, Stream
+from sluice import HdfsSink, KafkaSink, KafkaSource
+from sluice.connectors.hdfs.committing.file_lease import OWNER_FILE
+from sluice.connectors.hdfs.tools.files_cli import app
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.errors import ConfigError, FencedError
+from sluice.runtime.job.job import Job, Stream
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, unique, values
 from tests.waiting import PATIENCE_S, wait_for

@@ -13,11 +13,12 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.errors import ConfigError
-from runtime.job import Job, Pipeline, Stream
-from runtime.spark.frame_look import FrameLook, look_at
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.job.job import Job, Stream
+from sluice.runtime.spark.frames.plan_analysis import FrameLook, look_at
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import produce, read, unique
 

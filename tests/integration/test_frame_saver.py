@@ -7,14 +7,14 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from connectors.hdfs._spark import SparkFrameSaver
-from connectors.hdfs.frame_writer import SavedFrame, StagingDirectory
-from connectors.hdfs.staging import StagingAttempt
-from runtime.errors import ConfigError, IllegalTransitionError
-from runtime.model import BatchKey
-from runtime.spark.session import active_session
-from runtime.storage.file_system import Entry
-from runtime.storage.local_fs import LocalFileSystem
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
+from sluice.connectors.hdfs.writing.frame_writer import SavedFrame, StagingDirectory
+from sluice.connectors.hdfs.writing.spark_saver import SparkFrameSaver
+from sluice.runtime.errors import ConfigError, IllegalTransitionError
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.spark.session.spark_session import active_session
+from sluice.runtime.storage.file_system import Entry
+from sluice.runtime.storage.local_fs import LocalFileSystem
 
 pytestmark = pytest.mark.integration
 

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from runtime.checkpoint.cli import app
-from runtime.checkpoint.store import CheckpointStore, open_store, place_name
-from runtime.contracts import PublishOutcome
-from runtime.embedded._hdfs_site import render
-from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.embedded.process import ServerProcess
-from runtime.errors import AuthenticationError, StorageError, StorageUnreachableError
-from runtime.model import Verdict
-from runtime.spark.jvm import hadoop_jvm
-from runtime.storage.hadoop_fs import HadoopFileSystem
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, place_name
+from sluice.runtime.checkpoint.inspect.checkpoint_cli import app
+from sluice.runtime.contracts import PublishOutcome
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.embedded.hdfs.hdfs_site import render
+from sluice.runtime.embedded.process import ServerProcess
+from sluice.runtime.errors import AuthenticationError, StorageError, StorageUnreachableError
+from sluice.runtime.model.model import Verdict
+from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
+from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 from tests.checkpoint_records import record
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -269,8 +269,8 @@ def test_records_survive_kill_9_of_both_servers(store: CheckpointStore, hdfs: Em
 _IN_SPARK = """
 import sys
 from pyspark.sql import SparkSession
-from runtime.checkpoint.store import open_store
-from runtime.errors import StreamError
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.errors import StreamError
 from tests.checkpoint_records import record
 spark = (
     SparkSession.builder.master("local[1]")

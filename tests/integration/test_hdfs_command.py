@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.embedded.ports import free_ports, is_free
+from sluice.runtime.embedded.ports import free_ports, is_free
 from tests.waiting import PATIENCE_S, wait_for
 from tests.webhdfs import read_file, write_file
 
@@ -31,7 +31,7 @@ def ports() -> tuple[int, int]:
 
 
 def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from runtime.cli import main; main()", "hdfs", *arguments]
+    return [sys.executable, "-c", "from sluice.runtime.cli import main; main()", "hdfs", *arguments]
 
 
 def _start(ports: tuple[int, int], *arguments: str) -> list[str]:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from connectors.hdfs.webhdfs import WebHdfsTaskFiles
-from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import PublishOutcome
-from runtime.errors import StorageError, StorageUnreachableError
-from runtime.spark.jvm import hadoop_jvm
-from runtime.storage.hadoop_fs import HadoopFileSystem
-from runtime.storage.web_hdfs import WebHdfsAddress
+from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.contracts import PublishOutcome
+from sluice.runtime.errors import StorageError, StorageUnreachableError
+from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
+from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 from tests.checkpoint_records import record
 from tests.ha_hdfs import HaHdfs
 from tests.waiting import wait_for

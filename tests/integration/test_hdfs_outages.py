@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from connectors.hdfs.coordination import FileSinkCoordinator
-from runtime.contracts import SinkContext
-from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.errors import StorageError, StorageUnreachableError
-from runtime.storage.file_system import FileSystem
-from runtime.storage.looks import require_writable
-from runtime.storage.opening import open_file_system
+from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
+from sluice.runtime.contracts import SinkContext
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.errors import StorageError, StorageUnreachableError
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
+from sluice.runtime.storage.retried_reads import require_writable
 from tests.hdfs_admin import safe_mode, space_quota
 
 pytestmark = pytest.mark.integration

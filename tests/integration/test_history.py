@@ -4,12 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.history import await_readable, read_history, read_records, topic_ends
-from connectors.kafka.observer import Observer
-from connectors.kafka.security import KafkaConnection
-from runtime.checker import Payload, SpilledPrefix, check, expect
-from runtime.errors import SourceChangedError, UnreachableError
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.kafka.tools.demo.observer import Observer
+from sluice.connectors.kafka.tools.verify.topic_history import (
+    await_readable,
+    read_history,
+    read_records,
+    topic_ends,
+)
+from sluice.runtime.checker import Payload, SpilledPrefix, check, expect
+from sluice.runtime.errors import SourceChangedError, UnreachableError
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import (
     Record,

@@ -18,16 +18,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka._cli_verify import verify_command
-from connectors.kafka.columns import schema_of
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.plain_producers import process_plain_producers
-from connectors.kafka.producers import process_pools
-from connectors.kafka.transactional_producer import TransactionalProducer
-from runtime.contracts import RegisteredAttempt, SinkWriter
-from runtime.errors import ConfigError, DeliveryError
-from runtime.model import SplitRange
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.records.columns import schema_of
+from sluice.connectors.kafka.sink.producers.plain_producers import process_plain_producers
+from sluice.connectors.kafka.sink.producers.producer_pool import process_pools
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.kafka.tools.verify.verify_cli import verify_command
+from sluice.runtime.contracts import RegisteredAttempt, SinkWriter
+from sluice.runtime.errors import ConfigError, DeliveryError
+from sluice.runtime.model.model import SplitRange
 from tests.kafka_fixture import require_native
 from tests.kafka_records import (
     Record,
@@ -181,7 +181,7 @@ def test_rule_25_both_paths_read_the_same_in_many_examples(
 
 class _Registry:
     def register(self, attempt: RegisteredAttempt) -> float:
-        """See `runtime.contracts.AttemptRegistry`."""
+        """See `sluice.runtime.contracts.AttemptRegistry`."""
         del attempt
         return time.monotonic()
 

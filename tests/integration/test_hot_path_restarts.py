@@ -16,17 +16,16 @@ from functools import partial
 
 import pytest
 
-from connectors.kafka._client import PARTITION_EOF, TopicPartition
-from connectors.kafka.columns import ColumnBuilder, columns_with
-from connectors.kafka.consumers import ConsumerPool, PooledConsumer
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.fetching import Fetcher
-from connectors.kafka.hot_path import HotPath
-from connectors.kafka.native.consumer import NativeConsumer
-from connectors.kafka.reader import fetcher_of
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.tuning import read_settings
-from runtime.task_memory import TaskMemory
+from sluice.connectors.kafka.client.client_tuning import HotPath, read_settings
+from sluice.connectors.kafka.client.confluent import PARTITION_EOF, TopicPartition
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.native.native_consumer import NativeConsumer
+from sluice.connectors.kafka.records.columns import ColumnBuilder, columns_with
+from sluice.connectors.kafka.source.reader.consumers import ConsumerPool, PooledConsumer
+from sluice.connectors.kafka.source.reader.fetching import Fetcher
+from sluice.connectors.kafka.source.reader.range_reader import fetcher_of
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.model.task_memory import TaskMemory
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, await_stable, produce, produce_transaction
 from tests.waiting import wait_for

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.embedded.ivy import Artifact, Bundle, fetch
-from runtime.errors import MissingRequirementError
+from sluice.runtime.embedded.ivy import Artifact, Bundle, fetch
+from sluice.runtime.errors import MissingRequirementError
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -85,7 +85,7 @@ def test_absent_artifact_is_a_typed_error(jar: Path) -> None:
 def test_two_processes_fetch_once(jar: Path) -> None:
     """Both get the whole directory; one of them fetched."""
     program = (
-        "from runtime.embedded.ivy import Artifact, Bundle, fetch\n"
+        "from sluice.runtime.embedded.ivy import Artifact, Bundle, fetch\n"
         "print(fetch(Bundle(name='thing-1', artifacts=(Artifact(organisation='org', name='thing',"
         f" version='1'),), checksums={{'thing-1.jar': {_sha256(jar)!r}}})))"
     )

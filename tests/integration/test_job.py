@@ -7,13 +7,13 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.checkpoint.store import open_store, place_name
-from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.errors import ConfigError, DamagedCheckpointError, DeliveryError, WrongJobError
-from runtime.job import Job
-from runtime.model import Verdict
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.checkpoint.checkpoint_store import open_store, place_name
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.errors import ConfigError, DamagedCheckpointError, DeliveryError, WrongJobError
+from sluice.runtime.job.job import Job
+from sluice.runtime.model.model import Verdict
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, read, unique, values
 

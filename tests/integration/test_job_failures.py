@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.errors import RegionGivenUpError
-from runtime.failover.restart_strategies import FixedDelayRestart, RestartStrategy
-from runtime.job import Job, Stream
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.errors import RegionGivenUpError
+from sluice.runtime.failover.restart_strategies import FixedDelayRestart, RestartStrategy
+from sluice.runtime.job.job import Job, Stream
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, read, unique, values
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.embedded.ports import free_ports, is_free
+from sluice.runtime.embedded.ports import free_ports, is_free
 from tests.kafka_records import admin
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -22,7 +22,13 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from runtime.cli import main; main()", "kafka", *arguments]
+    return [
+        sys.executable,
+        "-c",
+        "from sluice.runtime.cli import main; main()",
+        "kafka",
+        *arguments,
+    ]
 
 
 def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.following import KafkaFollower
-from runtime.errors import DataLostError
-from runtime.model import SplitKey, SplitRange
+from sluice.connectors.kafka.source.reader.streaming_reader import KafkaFollower
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.errors import DataLostError
+from sluice.runtime.model.model import SplitKey, SplitRange
 from tests.integration.test_kafka_source_changes import delete_records
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import (

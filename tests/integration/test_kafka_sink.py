@@ -7,18 +7,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.handles import (
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.records.partitioner import partition_for_key
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.sink.handles import (
     OutputCount,
     TransactionHandle,
     TransactionIdentity,
     decode_handle,
 )
-from connectors.kafka.partitioner import partition_for_key
-from connectors.kafka.producers import process_pools
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.wire import TransactionState
+from sluice.connectors.kafka.sink.producers.producer_pool import process_pools
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import (
     await_stable,

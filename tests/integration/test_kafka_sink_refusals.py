@@ -5,22 +5,16 @@ import socket
 import pyarrow as pa
 import pytest
 
-from connectors.kafka._client import make_admin
-from connectors.kafka.client_options import Role
-from connectors.kafka.cluster_limits import LimitsLook
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.limits_look import look_at_limits
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.sink import KafkaSink
-from runtime.contracts import SinkWriter
-from runtime.errors import (
-    AuthenticationError,
-    ConfigError,
-    FencedError,
-    UnreachableError,
-)
-from runtime.model import SplitRange
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.confluent import make_admin
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.kafka_sink import KafkaSink
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.connectors.kafka.sink.producers.cluster_limits import LimitsLook, look_at_limits
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.contracts import SinkWriter
+from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
+from sluice.runtime.model.model import SplitRange
 from tests.kafka_fixture import SecureKafka, TopicFactory
 from tests.kafka_records import (
     abandon_transaction,
@@ -170,7 +164,7 @@ def test_a_wrong_password_is_named_as_such(
     secure_kafka: SecureKafka, hot_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not as a time-out, although the client only times out."""
-    monkeypatch.setattr("connectors.kafka.log_ins.LASTING_S", 2.0)
+    monkeypatch.setattr("sluice.connectors.kafka.client.logins.LASTING_S", 2.0)
     options = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",

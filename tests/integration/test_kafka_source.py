@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-from connectors.kafka import KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.embedded.ports import free_ports
-from runtime.errors import (
-    AuthenticationError,
-    DataLostError,
-    UnreachableError,
-)
-from runtime.model import SplitRange
+from sluice import KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.embedded.ports import free_ports
+from sluice.runtime.errors import AuthenticationError, DataLostError, UnreachableError
+from sluice.runtime.model.model import SplitRange
 from tests.kafka_fixture import SecureKafka, TopicFactory
 from tests.kafka_records import (
     Record,
@@ -439,7 +435,7 @@ def test_reads_over_sasl_ssl_and_refuses_a_wrong_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And shows no password, however much is logged."""
-    monkeypatch.setattr("connectors.kafka.log_ins.LASTING_S", 2.0)
+    monkeypatch.setattr("sluice.connectors.kafka.client.logins.LASTING_S", 2.0)
     caplog.set_level(logging.DEBUG)
     name = create_topic(secure_kafka.plain_bootstrap)
     produce(secure_kafka.plain_bootstrap, name, [b"secret"])
@@ -447,8 +443,10 @@ def test_reads_over_sasl_ssl_and_refuses_a_wrong_password(
     enumerator, positions = start(made)
     ranges = cut(enumerator, positions)
     assert values(rows(made, ranges)) == [b"secret"]
-    monkeypatch.setattr("connectors.kafka.consumers._LEARN_S", 1.0)  # nobody answers
-    monkeypatch.setattr("connectors.kafka.discovery._ATTEMPT_S", 1.0)
+    monkeypatch.setattr(
+        "sluice.connectors.kafka.source.reader.consumers._LEARN_S", 1.0
+    )  # nobody answers
+    monkeypatch.setattr("sluice.connectors.kafka.source.enumerator.discovery._ATTEMPT_S", 1.0)
     wrong = secure_source(secure_kafka, name, "canary-9917", hot_path)
     for act in (lambda: wrong.check(timeout_s=120), lambda: rows(wrong, ranges)):
         with pytest.raises(AuthenticationError) as caught:

@@ -3,11 +3,8 @@
 import pytest
 from confluent_kafka import TopicPartition
 
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.errors import (
-    DataLostError,
-    SourceChangedError,
-)
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.errors import DataLostError, SourceChangedError
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import (
     Record,

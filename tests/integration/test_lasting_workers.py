@@ -59,7 +59,7 @@ class Daemon:
 def daemon() -> Iterator[Daemon]:
     """Started as Spark starts it; it leads a process group of its own, killed in the end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "runtime.spark.python_daemon", "pyspark.worker"],
+        [sys.executable, "-m", "sluice.runtime.spark.fast_start.python_daemon", "pyspark.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.kafka.coordination import KafkaSinkCoordinator
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.sink import KafkaSink
-from connectors.kafka.wire import TransactionState
-from runtime.contracts import CommitOutcome, SweepView
-from runtime.errors import TransactionAbortedError
+from sluice.connectors.kafka.kafka_sink import KafkaSink
+from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.runtime.contracts import CommitOutcome, SweepView
+from sluice.runtime.errors import TransactionAbortedError
 from tests.kafka_proxy import ADD_PARTITIONS_TO_TXN, END_TXN
 from tests.late_bed import CONCURRENT_TRANSACTIONS, FENCED, LateBed
 from tests.older_kafka import OLDER_VERSION, older_kafka_jars

@@ -13,20 +13,25 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint.store import STORE_FAILPOINTS, CheckpointStore, open_store, place_name
-from runtime.contracts import PublishOutcome
-from runtime.errors import AuthenticationError, ConfigError, StorageError
-from runtime.failpoints import VARIABLE
-from runtime.model import Verdict
-from runtime.storage.local_fs import LocalFileSystem
-from runtime.storage.opening import open_file_system
+from sluice.runtime.checkpoint.checkpoint_store import (
+    STORE_FAILPOINTS,
+    CheckpointStore,
+    open_store,
+    place_name,
+)
+from sluice.runtime.contracts import PublishOutcome
+from sluice.runtime.errors import AuthenticationError, ConfigError, StorageError
+from sluice.runtime.failpoints import VARIABLE
+from sluice.runtime.model.model import Verdict
+from sluice.runtime.storage.file_system_opening import open_file_system
+from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import committable, record
 from tests.waiting import PATIENCE_S, wait_for
 
 _RACES = 300
 _RACER = """
 import json, pathlib, sys, time
-from runtime.storage.local_fs import LocalFileSystem
+from sluice.runtime.storage.local_fs import LocalFileSystem
 root, name, races = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 fs = LocalFileSystem(root)
 won = []
@@ -42,9 +47,9 @@ print(json.dumps(won))
 """
 _PUBLISHER = """
 import sys
-from runtime.checkpoint.acceptance import accepted_as
-from runtime.checkpoint.store import open_store
-from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
+from sluice.runtime.checkpoint.acceptance import accepted_as
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from tests.checkpoint_records import committable, record
 store = open_store(sys.argv[1])
 print(store.publish(record(1), timeout_s=60).value, flush=True)

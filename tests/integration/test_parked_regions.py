@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.errors import RegionsParkedError, UnreachableError
-from runtime.failover.restart_strategies import FixedDelayRestart
-from runtime.job import Job
-from runtime.service.client import CoordinatorClient
-from runtime.service.command_file import command_address
-from runtime.storage.local_fs import LocalFileSystem
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.errors import RegionsParkedError, UnreachableError
+from sluice.runtime.failover.restart_strategies import FixedDelayRestart
+from sluice.runtime.job.job import Job
+from sluice.runtime.service.command_file import command_address
+from sluice.runtime.service.service_client import CoordinatorClient
+from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, read, unique
 from tests.waiting import join, wait_for

@@ -10,11 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from connectors.hdfs import HdfsSink, PartitionCommit
-from connectors.kafka import KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.errors import LateRecordsError
-from runtime.job import Job, Stream
+from sluice import HdfsSink, KafkaSource, PartitionCommit
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.errors import LateRecordsError
+from sluice.runtime.job.job import Job, Stream
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce
 

@@ -10,19 +10,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.hdfs import HdfsSink
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.serde import JsonDeserializer, JsonSerializer
-from runtime.checkpoint.messages import Progress
-from runtime.checkpoint.states import State
-from runtime.checkpoint.store import open_store
-from runtime.contracts import Sink
-from runtime.counts import added, decode_totals
-from runtime.errors import SourceChangedError
-from runtime.job import Job
-from runtime.model import RecordCounts
-from runtime.on_error import DeadLetters
+from sluice import HdfsSink, KafkaSink, KafkaSource
+from sluice.connectors.kafka.records.serde.json_records import JsonDeserializer
+from sluice.connectors.kafka.records.serde.record_json import JsonSerializer
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.contracts import Sink
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.errors import SourceChangedError
+from sluice.runtime.functions.record_counts import added, decode_totals
+from sluice.runtime.job.job import Job
+from sluice.runtime.model.model import RecordCounts
+from sluice.runtime.model.on_error import DeadLetters
 from tests.integration.test_job_failures import TASK_ATTEMPTS, took_turn
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, read, unique

@@ -15,9 +15,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.job import Job
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.job.job import Job
 from tests.integration.test_source_chaos import Copy, Running
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import delete_topic, produce

@@ -11,16 +11,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
-from connectors.hdfs import HdfsSink
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import Progress
-from runtime.checkpoint.states import State
-from runtime.contracts import FailureReason
-from runtime.errors import ConfigError
-from runtime.job import Job
-from runtime.job_cli import app as job_commands
+from sluice import HdfsSink, KafkaSink, KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.contracts import FailureReason
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.job.job import Job
+from sluice.runtime.job.job_cli import app as job_commands
 from tests.integration.test_job_failures import TASK_ATTEMPTS, took_turn
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, read, unique

@@ -8,14 +8,13 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.hdfs import HdfsSink, Roll
-from connectors.hdfs.held_files import HELD_KIND
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.checkpoint.store import open_store
-from runtime.errors import RegionGivenUpError
-from runtime.job import Job
-from runtime.model import CheckpointRecord, Verdict
+from sluice import HdfsSink, KafkaSink, KafkaSource, Roll
+from sluice.connectors.hdfs.staging.held_files import HELD_KIND
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.errors import RegionGivenUpError
+from sluice.runtime.job.job import Job
+from sluice.runtime.model.model import CheckpointRecord, Verdict
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, read, unique
 

@@ -9,15 +9,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import Row
 
-from connectors.hdfs import HdfsSink, Roll, rolling
-from connectors.hdfs._spark import session_file_system
-from connectors.hdfs._spark_merging import AppendingMerger
-from connectors.hdfs.frame_writer import StagingDirectory
-from connectors.hdfs.held_files import decode_held_files
-from connectors.hdfs.staging import StagingAttempt
-from runtime.contracts import CommitOutcome, RegisteredAttempt, StagedFrame, TaskScope
-from runtime.errors import StorageError
-from runtime.model import BatchKey, StateEntry
+from sluice import HdfsSink, Roll
+from sluice.connectors.hdfs.rolling import rolling_sink as rolling
+from sluice.connectors.hdfs.rolling.spark_merging import AppendingMerger
+from sluice.connectors.hdfs.staging.held_files import decode_held_files
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
+from sluice.connectors.hdfs.writing.frame_writer import StagingDirectory
+from sluice.connectors.hdfs.writing.spark_saver import session_file_system
+from sluice.runtime.contracts import CommitOutcome, RegisteredAttempt, StagedFrame, TaskScope
+from sluice.runtime.errors import StorageError
+from sluice.runtime.model.model import BatchKey, StateEntry
 from tests.marking_sink import CONTEXT
 
 pytestmark = pytest.mark.integration

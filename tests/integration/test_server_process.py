@@ -7,9 +7,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runtime.embedded.process import ServerProcess, ServerSpec
-from runtime.embedded.program import Program, ProgramSpec
-from runtime.errors import MissingRequirementError
+from sluice.runtime.embedded.process import ServerProcess, ServerSpec
+from sluice.runtime.embedded.program import Program, ProgramSpec
+from sluice.runtime.errors import MissingRequirementError
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
@@ -49,7 +49,7 @@ def test_process_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
 _STARTS_A_PROGRAM = """
 import sys, time
 from pathlib import Path
-from runtime.embedded.program import Program, ProgramSpec
+from sluice.runtime.embedded.program import Program, ProgramSpec
 forks = "sleep 600 & echo $$ $!; wait"
 program = Program(ProgramSpec(command=("/bin/sh", "-c", forks), log_path=Path(sys.argv[1])))
 time.sleep(600)  # until it is killed

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-import connectors
-from connectors.hdfs import HdfsSink
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.errors import StreamError
-from runtime.job import Job
+import sluice
+from sluice import HdfsSink, KafkaSink, KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.errors import StreamError
+from sluice.runtime.job.job import Job
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, await_stable, produce, read
 
@@ -69,7 +68,7 @@ def as_a_drop_in(session: SparkSession, kafka: EmbeddedKafka, topics: list[str],
     """By Spark's own trigger."""
     source, output = topics
     session.conf.set(SINK_EVOLUTION, "false")  # in Python a sink cannot be given a name
-    connectors.install(session)
+    sluice.install(session)
     records = (
         session.readStream.format("sluice-kafka")
         .option("kafka.bootstrap.servers", kafka.bootstrap)

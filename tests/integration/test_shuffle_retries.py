@@ -12,7 +12,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from runtime.spark.session import query_settings
+from sluice.runtime.spark.session.spark_session import query_settings
 
 pytestmark = pytest.mark.integration
 

@@ -9,10 +9,10 @@ from typing import BinaryIO
 
 import pytest
 
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.wire import TransactionState
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import produce, values
 from tests.waiting import wait_for

@@ -17,10 +17,10 @@ from typing import Protocol
 import pytest
 from pyspark.sql import SparkSession
 
-import connectors
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.job import Job
+import sluice
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.job.job import Job
 from tests.integration.test_kafka_source_changes import delete_records
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import (
@@ -151,7 +151,7 @@ def run(request: pytest.FixtureRequest) -> Way:
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> Iterator[SparkSession]:
     """The session with the drop-in formats."""
-    installation = connectors.install(spark)
+    installation = sluice.install(spark)
     yield spark
     installation.close()
 

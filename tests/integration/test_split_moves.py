@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.checkpoint.assignment import Move
-from runtime.checkpoint.balance import Balancer, Choice, RegionLoad
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.store import open_store
-from runtime.job import Job
-from runtime.model import Assignment
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.coordinator.policy.assignment import Move
+from sluice.runtime.coordinator.policy.balance import Balancer, Choice, RegionLoad
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.job.job import Job
+from sluice.runtime.model.model import Assignment
 from tests.integration.test_regions import failing
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, read, unique

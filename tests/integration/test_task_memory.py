@@ -7,10 +7,10 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.errors import ConfigError
-from runtime.job import Job
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.job.job import Job
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import read, unique
 from tests.weighing import SlowAndWeighed, most_bytes

@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from connectors.kafka._cli_txn import app
-from connectors.kafka.coordination import KafkaSinkCoordinator
-from connectors.kafka.handles import encode_handle
-from connectors.kafka.owner import KafkaOwnerStore
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.wire import TransactionState
-from runtime.checkpoint.store import CheckpointStore, open_store
-from runtime.contracts import SinkContext
-from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.errors import (
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
+from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaOwnerStore
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.sink.handles import encode_handle
+from sluice.connectors.kafka.tools.txn.txn_cli import app
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
+from sluice.runtime.contracts import SinkContext
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
     FencedError,
     StreamError,
     UnreachableError,
 )
-from runtime.model import (
+from sluice.runtime.model.model import (
     CheckpointKind,
     CheckpointRecord,
     OperatorNode,
@@ -35,7 +35,7 @@ from runtime.model import (
     StateEntry,
     Verdict,
 )
-from runtime.owner_record import OwnerRecord
+from sluice.runtime.ownership.lease_record import OwnerRecord
 from tests.kafka_fixture import BrokerByLevel, SecureKafka
 from tests.transaction_harness import JOB_UID, Attempt, RealHarness, handle_of
 from tests.waiting import PATIENCE_S
@@ -172,7 +172,7 @@ def test_a_directory_on_hdfs_needs_no_spark_session(
 def _program(command: str, uri: str) -> Any:
     """What ``sluice txn`` prints, in a process of its own that must make no session."""
     code = (
-        "import sys; from pyspark.sql import SparkSession; from runtime.cli import main\n"
+        "import sys; from pyspark.sql import SparkSession; from sluice.runtime.cli import main\n"
         "try: main()\n"
         "finally: assert SparkSession.getActiveSession() is None"
     )
@@ -325,7 +325,7 @@ def test_a_living_jobs_transactions_are_not_aborted_under_it(
         alive.setattr(KafkaOwnerStore, "read", read_after_renewal)
         assert "the job runs" in _refused(FencedError, "abort", str(tmp_path))
 
-    monkeypatch.setattr("connectors.kafka.txn_session.WATCHED_INTERVALS", 0.2)
+    monkeypatch.setattr("sluice.connectors.kafka.tools.txn.txn_session.WATCHED_INTERVALS", 0.2)
     (aborted,) = _run("abort", str(tmp_path))["transactions"]
     assert aborted["transactional_id"] == attempt.identity.transactional_id
     coordinator.close()

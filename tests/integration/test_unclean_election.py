@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.job import Job
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.job.job import Job
 from tests.broker_cluster import BrokerCluster
 from tests.integration.test_source_chaos import Copy, Running, Way, said
 from tests.kafka_fixture import TopicFactory

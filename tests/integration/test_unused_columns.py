@@ -10,13 +10,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.columns import columns_with, schema_ddl
-from connectors.kafka.embedded import EmbeddedKafka
-from runtime.job import Job
-from runtime.spark.frames import source_frame
-from runtime.spark.job_source import probe_for
-from runtime.spark.pruning import columns_read, in_full, kept_by
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.records.columns import columns_with, schema_ddl
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.job.job import Job
+from sluice.runtime.spark.frames.pruning import columns_read, in_full, kept_by
+from sluice.runtime.spark.frames.region_frames import source_frame
+from sluice.runtime.spark.microbatch.job_source import probe_for
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, read
 

@@ -11,19 +11,19 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from connectors.kafka._cli_verify import verify_command
-from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.handles import (
+from sluice.connectors.kafka.sink.handles import (
     OutputCount,
     SourceRange,
     TransactionalId,
     TransactionHandle,
     encode_handle,
 )
-from runtime.checker import Payload
-from runtime.checkpoint.store import open_store
-from runtime.errors import UnreachableError
-from runtime.model import (
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.kafka.tools.verify.verify_cli import verify_command
+from sluice.runtime.checker import Payload
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.model.model import (
     CheckpointKind,
     CheckpointRecord,
     OperatorNode,
@@ -211,7 +211,7 @@ def test_a_signal_ends_it_and_leaves_nothing_behind(tmp_path: Path, number: sign
     scratch.mkdir()
     for file in (data, copy):
         file.write_text('{"value": "a"}\n' * 2_000_000, "utf-8")  # more than it reads meanwhile
-    program = "from runtime.cli import main; main()"
+    program = "from sluice.runtime.cli import main; main()"
     words = ["--input", str(data), "--output", str(copy), "--scratch", str(scratch)]
     with subprocess.Popen(
         [sys.executable, "-c", program, "verify", *words], stderr=subprocess.PIPE, text=True

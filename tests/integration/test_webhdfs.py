@@ -22,22 +22,22 @@ from urllib.parse import quote, urlencode
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.hdfs._spark_tasks import session_task_files
-from connectors.hdfs.task_files import LocalTaskFiles, TaskFile
-from connectors.hdfs.webhdfs import WebHdfsTaskFiles
-from runtime.checkpoint.leader import FileLeaderStore, Leader
-from runtime.checkpoint.store import open_store
-from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.errors import (
+from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFile
+from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
+from sluice.connectors.hdfs.writing.spark_tasks import session_task_files
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
     FencedError,
     StorageError,
     UnreachableError,
 )
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.spark.web_hdfs import checkpoint_web_address
-from runtime.storage.web_hdfs import WebHdfsAddress
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 from tests.waiting import wait_for
 from tests.webhdfs import read_file
 
@@ -173,8 +173,8 @@ def test_many_small_files(hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str
 
 _WRITER = """
 import os, sys
-from connectors.hdfs.webhdfs import WebHdfsTaskFiles
-from runtime.storage.web_hdfs import WebHdfsAddress
+from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 address = WebHdfsAddress(name_nodes=(sys.argv[1],), user=sys.argv[2])
 file = WebHdfsTaskFiles(address=address).create(sys.argv[3])
 block = os.urandom(1 << 20)

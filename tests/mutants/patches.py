@@ -6,8 +6,8 @@
     Wrong: what the variant does, in a sentence.
     Caught by: tests/unit/test_verdicts.py
     Caught by: tests/property/test_committer.py::test_rule_5_…
-    --- a/connectors/kafka/verdicts.py
-    +++ b/connectors/kafka/verdicts.py
+    --- a/connectors/kafka/sink/committer/commit_outcomes.py
+    +++ b/connectors/kafka/sink/committer/commit_outcomes.py
     @@ -1,3 +1,3 @@
     …
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import StreamError
+from sluice.runtime.errors import StreamError
 
 __all__ = ["REPORT", "kind_of"]
 

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checkpoint.assignment import (
+from sluice.runtime.coordinator.policy.assignment import (
     assignment_of,
     extended,
     hand_over,
     recorded,
     to_least_loaded,
 )
-from runtime.checkpoint.plan import JobPlan, RegionPlan
-from runtime.checkpoint.recovery import first_regions
-from runtime.errors import ConfigError, DamagedCheckpointError, IllegalTransitionError
-from runtime.model import Assignment, RegionRecord, SplitRange
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.coordinator.start.recovery import first_regions
+from sluice.runtime.errors import ConfigError, DamagedCheckpointError, IllegalTransitionError
+from sluice.runtime.model.model import Assignment, RegionRecord, SplitRange
 from tests.checkpoint_records import record
 from tests.core_driver import split
 

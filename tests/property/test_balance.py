@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checkpoint.balance import Choice, LoadBalancer, RegionLoad
-from runtime.errors import ConfigError
-from runtime.model import SplitKey
+from sluice.runtime.coordinator.policy.balance import Choice, LoadBalancer, RegionLoad
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.model import SplitKey
 
 _NAMES = ("a", "b", "c", "d")
 

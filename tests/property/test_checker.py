@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checker import (
+from sluice.runtime.checker import (
     History,
     HistoryVerdict,
     Identity,
@@ -21,7 +21,7 @@ from runtime.checker import (
     expect,
     origin_of,
 )
-from runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError
 
 PARTITIONS = 3
 PAYLOAD = Payload(topic="in", run="r", partitions=PARTITIONS)

@@ -5,14 +5,14 @@ import dataclasses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.checkpoint.handlers import (
+from sluice.runtime.coordinator.policy.handlers import (
     Alignment,
     CheckpointHandler,
     GlobalCheckpointHandler,
     RegionalCheckpointHandler,
     Ruling,
 )
-from runtime.model import CheckpointKind
+from sluice.runtime.model.model import CheckpointKind
 
 _TIMEOUT_S = 10.0
 _NAMES = tuple("abcdefgh")

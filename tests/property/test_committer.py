@@ -5,11 +5,11 @@ import enum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.handles import decode_handle
-from connectors.kafka.wire import TransactionState
-from runtime.contracts import CommitOutcome
-from runtime.model import StateEntry
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.sink.handles import decode_handle
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.model.model import StateEntry
 from tests.fake_kafka import Fault
 from tests.transaction_harness import FakeHarness, committable
 

@@ -9,10 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from runtime.checkpoint.assignment import Move
-from runtime.checkpoint.balance import Choice, RegionLoad
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import (
+from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
+from sluice.runtime.continuous.checkpoint_client import EndedEpoch
+from sluice.runtime.continuous.native_commits import AskedCommits
+from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
+from sluice.runtime.continuous.task_messages import CommittedEpoch
+from sluice.runtime.contracts import CommitOutcome, CommitReport
+from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Action,
     AskCut,
@@ -25,23 +28,14 @@ from runtime.checkpoint.messages import (
     RegionRestarted,
     RestartAsked,
 )
-from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
-from runtime.continuous.courier import EndedEpoch
-from runtime.continuous.desk import ContinuousDesk, EpochBook
-from runtime.continuous.loop import EpochScope, TaskLoop
-from runtime.continuous.messages import CommittedEpoch
-from runtime.continuous.native_commits import AskedCommits
-from runtime.contracts import CommitOutcome, CommitReport
-from runtime.errors import FencedError, StreamError
-from runtime.model import (
-    Acknowledgement,
-    Barrier,
-    BatchKey,
-    RegionRecord,
-    SplitRange,
-)
-from runtime.poison import FunctionRun
-from runtime.task_writers import TaskWriters
+from sluice.runtime.coordinator.policy.assignment import Move
+from sluice.runtime.coordinator.policy.balance import Choice, RegionLoad
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.errors import FencedError, StreamError
+from sluice.runtime.functions.function_run import FunctionRun
+from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, RegionRecord, SplitRange
 from tests.continuous_parts import LogFollower, RecordingWriter
 from tests.core_driver import CoreDriver, split
 from tests.random_moves import RandomMoves

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runtime import offsets
-from runtime.errors import DamagedCheckpointError, StreamError
-from runtime.model import Barrier, SplitRange
-from runtime.spark.query_logs import LoggedBatch, PlannedFiles, read_offset
-from runtime.storage.local_fs import LocalFileSystem
+from sluice.runtime.errors import DamagedCheckpointError, StreamError
+from sluice.runtime.model import offsets
+from sluice.runtime.model.model import Barrier, SplitRange
+from sluice.runtime.spark.microbatch.query_logs import LoggedBatch, PlannedFiles, read_offset
+from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.mutations import json_texts, json_values, mutated_bytes, mutated_json
 
 _SPLIT = SplitRange(

@@ -18,22 +18,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from connectors.hdfs.committables import decode_file_set
-from connectors.hdfs.held_files import decode_held_files
-from connectors.hdfs.partition_commit.state import decode_state
-from connectors.kafka.handles import decode_handle
-from runtime.checkpoint.acceptance import decode_accepted, decode_unsettled
-from runtime.checkpoint.container import DIGEST_KEY
-from runtime.checkpoint.leader import LEADER_FILE, FileLeaderStore
-from runtime.checkpoint.metadata import decode, decode_repair
-from runtime.checkpoint.store import open_store
-from runtime.counts import decode_totals
-from runtime.drops import decode_drops
-from runtime.errors import DamagedCheckpointError, StreamError
-from runtime.model import StateEntry
-from runtime.owner_record import OwnerRecord
-from runtime.service.command_file import command_address, command_file
-from runtime.storage.local_fs import LocalFileSystem
+from sluice.connectors.hdfs.partition_commit.partition_state import decode_state
+from sluice.connectors.hdfs.staging.committables import decode_file_set
+from sluice.connectors.hdfs.staging.held_files import decode_held_files
+from sluice.connectors.kafka.sink.handles import decode_handle
+from sluice.runtime.checkpoint.acceptance import decode_accepted, decode_unsettled
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.checkpoint.format.container import DIGEST_KEY
+from sluice.runtime.checkpoint.format.metadata import decode, decode_repair
+from sluice.runtime.checkpoint.leader_record import LEADER_FILE, FileLeaderStore
+from sluice.runtime.errors import DamagedCheckpointError, StreamError
+from sluice.runtime.functions.at_most_once import decode_drops
+from sluice.runtime.functions.record_counts import decode_totals
+from sluice.runtime.model.model import StateEntry
+from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.service.command_file import command_address, command_file
+from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import committable, record
 from tests.mutations import json_texts, mutated_bytes, mutated_everywhere, mutated_json
 

@@ -9,16 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.failover import (
-    Distribution,
-    Edge,
-    JobGraph,
-    Subtask,
-    Vertex,
-    choose_distribution,
-    failover_regions,
-    rescale_channels,
-)
+from sluice.runtime.graph.distribution import Distribution, choose_distribution, rescale_channels
+from sluice.runtime.graph.failover_regions import failover_regions
+from sluice.runtime.graph.graph_model import Edge, JobGraph, Subtask, Vertex
 
 Channel = tuple[Subtask, Subtask]
 JOINING = [Distribution.REBALANCE, Distribution.KEY_BY, Distribution.SHUFFLE]

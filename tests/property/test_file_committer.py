@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
-from connectors.hdfs.committer import FileCommitter
-from runtime.contracts import CommitOutcome
-from runtime.model import StateEntry
+from sluice.connectors.hdfs.committing.file_committer import FileCommitter
+from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.model.model import StateEntry
 from tests.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
 
 _PARENT = "fake:///data"

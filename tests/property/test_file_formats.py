@@ -17,8 +17,9 @@ import pyarrow.types as kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.hdfs.formats import FileFormat, file_format
-from connectors.hdfs.partition_paths import DEFAULT_PARTITION, PartitionPaths
+from sluice.connectors.hdfs.formats.choice import file_format
+from sluice.connectors.hdfs.formats.file_format import FileFormat
+from sluice.connectors.hdfs.writing.partition_paths import DEFAULT_PARTITION, PartitionPaths
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROS = datetime.timedelta(microseconds=1)

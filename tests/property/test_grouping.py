@@ -7,9 +7,12 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.kafka.grouping import by_partition
-from connectors.kafka.partitioner import partition_for_key, partitions_for_keys
-from connectors.kafka.records import RecordColumns
+from sluice.connectors.kafka.records.partitioner import (
+    by_partition,
+    partition_for_key,
+    partitions_for_keys,
+)
+from sluice.connectors.kafka.records.rows import RecordColumns
 
 KEYS = st.one_of(st.none(), st.binary(max_size=17))
 

@@ -13,15 +13,16 @@ import urllib3
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from runtime.continuous.messages import EpochResult, NextBarrier
-from runtime.contracts import RegisteredAttempt
-from runtime.errors import ConfigError, StreamError
-from runtime.model import Barrier, BatchKey, SplitRange
-from runtime.service import values, wire
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.service.drop_in_client import DropInMessage
-from runtime.service.remote_region import RemoteRegion
-from runtime.service.server import CoordinatorService
+from sluice.runtime.continuous.task_messages import EpochResult, NextBarrier
+from sluice.runtime.contracts import RegisteredAttempt
+from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.model.model import Barrier, BatchKey, SplitRange
+from sluice.runtime.service import json_values as values
+from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service.drop_in_client import DropInMessage
+from sluice.runtime.service.remote_region import RemoteRegion
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from tests.checkpoint_records import committable
 from tests.coordinated_service import started_service
 from tests.mutations import json_texts, mutated_json

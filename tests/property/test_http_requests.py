@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from runtime.errors import StreamError
-from runtime.service import wire
-from runtime.service.server import CoordinatorService
+from sluice.runtime.errors import StreamError
+from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service.server import CoordinatorService
 from tests.coordinated_service import started_service
 from tests.mutations import mutated_bytes
 

@@ -2,8 +2,8 @@
 
 from hypothesis import given
 
-from runtime.checkpoint.metadata import decode, encode
-from runtime.model import CheckpointRecord
+from sluice.runtime.checkpoint.format.metadata import decode, encode
+from sluice.runtime.model.model import CheckpointRecord
 from tests.checkpoint_records import records
 
 

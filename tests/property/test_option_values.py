@@ -13,13 +13,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from connectors.hdfs.drop_in import FileDropIn
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka._client import make_consumer
-from connectors.kafka.client_options import Role
-from connectors.kafka.options import SOURCE_OPTIONS, SourceOptions
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import ConfigError, StreamError
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.hdfs.file_drop_in import FileDropIn
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.confluent import make_consumer
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.source.source_options import SOURCE_OPTIONS, SourceOptions
+from sluice.runtime.errors import ConfigError, StreamError
 from tests.mutations import json_texts
 
 _SINK_OPTIONS = (

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.owner_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS
+from sluice.runtime.ownership.lease_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS
 from tests.owner_runs import Call, Freeze, RunPlan, World
 
 pytestmark = pytest.mark.usefixtures("silence")

@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from connectors.hdfs import PartitionCommit
-from connectors.hdfs.partition_commit.state import decode_state
-from runtime.errors import LateRecordsError
+from sluice import PartitionCommit
+from sluice.connectors.hdfs.partition_commit.partition_state import decode_state
+from sluice.runtime.errors import LateRecordsError
 from tests.partition_marks import HOUR_MS, MarkedSink, hour
 
 _REGIONS = ("a", "b", "c")

@@ -4,10 +4,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.dead_letters import SOURCE_OFFSET
-from runtime.model import RecordCounts
-from runtime.on_error import DeadLetters, Policy, Skip
-from runtime.poison import ChainedFunction, FunctionRun
+from sluice.runtime.functions.dead_letters import SOURCE_OFFSET
+from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
+from sluice.runtime.model.model import RecordCounts
+from sluice.runtime.model.on_error import DeadLetters, Policy, Skip
 from tests.source_rows import source_rows, values_of
 
 GOOD, TWICE, NEVER, FIRST, SECOND = b"good", b"twice", b"never", b"first", b"second"

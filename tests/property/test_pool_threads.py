@@ -10,20 +10,26 @@ from random import Random
 
 import pytest
 
-from connectors.kafka.producers import Lease, ProducerPool, ProducerPools
-from connectors.kafka.refusals import LateRequestError, NotReadyError
-from connectors.kafka.slots import NoIdLeftError
-from connectors.kafka.transactional_producer import TransactionalProducer
-from runtime.contracts import TaskScope
-from runtime.errors import FencedError, UnreachableError
+from sluice.connectors.kafka.sink.producers.producer_errors import LateRequestError, NotReadyError
+from sluice.connectors.kafka.sink.producers.producer_pool import Lease, ProducerPool, ProducerPools
+from sluice.connectors.kafka.sink.producers.producer_slots import NoIdLeftError
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
+from sluice.runtime.contracts import TaskScope
+from sluice.runtime.errors import FencedError, UnreachableError
 from tests.fake_producer import FakeCluster
 from tests.producer_pools import pool_of, scope
 from tests.switched_threads import Process, Switched, Thread
 
 pytestmark = pytest.mark.usefixtures("silence")
 
-_SWITCHED = ("connectors.kafka.producers", "connectors.kafka.transactional_producer")
-_AT_EACH_LINE = ("connectors.kafka.producers", "connectors.kafka.slots")
+_SWITCHED = (
+    "sluice.connectors.kafka.sink.producers.producer_pool",
+    "sluice.connectors.kafka.sink.producers.transactional_producer",
+)
+_AT_EACH_LINE = (
+    "sluice.connectors.kafka.sink.producers.producer_pool",
+    "sluice.connectors.kafka.sink.producers.producer_slots",
+)
 _TIMEOUT_S = 600.0  # of virtual time: nothing takes so long
 _MOST_TURNS = 100_000
 _BATCHES = 4

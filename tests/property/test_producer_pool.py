@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from connectors.kafka.producers import Lease, ProducerPool
-from connectors.kafka.slots import IDS_PER_TASK
-from connectors.kafka.transactional_producer import TransactionalProducer
-from runtime.contracts import TaskScope
-from runtime.errors import UnreachableError
-from runtime.model import BatchKey
+from sluice.connectors.kafka.sink.producers.producer_pool import Lease, ProducerPool
+from sluice.connectors.kafka.sink.producers.producer_slots import IDS_PER_TASK
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
+from sluice.runtime.contracts import TaskScope
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.model.model import BatchKey
 from tests.fake_producer import FakeCluster, FakeTransaction
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runtime.checkpoint.losses import digest_of
-from runtime.checkpoint.store import CheckpointStore, place_name
-from runtime.contracts import AcceptedAs, AcceptedWork, PublishOutcome
-from runtime.errors import ConfigError, StorageError
-from runtime.model import CheckpointRecord, Verdict
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, place_name
+from sluice.runtime.checkpoint.lost_work import digest_of
+from sluice.runtime.contracts import AcceptedAs, AcceptedWork, PublishOutcome
+from sluice.runtime.errors import ConfigError, StorageError
+from sluice.runtime.model.model import CheckpointRecord, Verdict
 from tests.checkpoint_records import committable, record
 from tests.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
 from tests.turns import Turns

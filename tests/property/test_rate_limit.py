@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.rate_limit import PidRateLimit, RateEstimator
+from sluice.runtime.model.rate_limit import PidRateLimit, RateEstimator
 
 INTERVAL_S = 1.0
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checkpoint.assignment import Move, assignment_of, hand_over, moved
-from runtime.checkpoint.plan import JobPlan, RegionPlan
-from runtime.checkpoint.rescaling import dealt_anew, verify_rescalable
-from runtime.model import (
+from sluice.runtime.coordinator.policy.assignment import Move, assignment_of, hand_over, moved
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.coordinator.start.rescaling import dealt_anew, verify_rescalable
+from sluice.runtime.model.model import (
     Assignment,
     CheckpointRecord,
     OperatorNode,

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checkpoint.retention import PlaceFacts, retirable, seals, unfinished
-from runtime.model import CheckpointKind, Verdict
+from sluice.runtime.checkpoint.retention import PlaceFacts, retirable, seals, unfinished
+from sluice.runtime.model.model import CheckpointKind, Verdict
 
 
 @st.composite

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.hdfs.held_files import HeldFile, HeldFiles, decode_held_files, encode_held_files
-from connectors.hdfs.rolling import (
+from sluice.connectors.hdfs.rolling.rolling_sink import (
     FAN_IN,
     FILES_AT_ONCE,
     Plan,
@@ -20,6 +19,12 @@ from connectors.hdfs.rolling import (
     again_in_s,
     plan,
     settle,
+)
+from sluice.connectors.hdfs.staging.held_files import (
+    HeldFile,
+    HeldFiles,
+    decode_held_files,
+    encode_held_files,
 )
 
 SIZE = 1_000

@@ -13,17 +13,28 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from connectors.hdfs.committables import StagedFile, decode_file_set
-from connectors.hdfs.committer import FileCommitter
-from connectors.hdfs.frame_writer import FileFrameWriter, Frame, SavedFrame, StagingDirectory
-from connectors.hdfs.held_files import decode_held_files, encode_held_files
-from connectors.hdfs.merging import JoiningMerger
-from connectors.hdfs.rolling import Roll
-from connectors.hdfs.rolling_writer import RollingFrameWriter
-from connectors.hdfs.staging import final_name, staging_root
-from connectors.hdfs.sweep import StagingSweeper
-from runtime.contracts import CommitOutcome, RegisteredAttempt, StagedFrame, SweepView, TaskScope
-from runtime.model import BatchKey, StateEntry
+from sluice.connectors.hdfs.committing.file_committer import FileCommitter
+from sluice.connectors.hdfs.committing.file_sweep import StagingSweeper
+from sluice.connectors.hdfs.rolling.merging import JoiningMerger
+from sluice.connectors.hdfs.rolling.rolling_sink import Roll
+from sluice.connectors.hdfs.rolling.rolling_writer import RollingFrameWriter
+from sluice.connectors.hdfs.staging.committables import StagedFile, decode_file_set
+from sluice.connectors.hdfs.staging.held_files import decode_held_files, encode_held_files
+from sluice.connectors.hdfs.staging.staged_names import final_name, staging_root
+from sluice.connectors.hdfs.writing.frame_writer import (
+    FileFrameWriter,
+    Frame,
+    SavedFrame,
+    StagingDirectory,
+)
+from sluice.runtime.contracts import (
+    CommitOutcome,
+    RegisteredAttempt,
+    StagedFrame,
+    SweepView,
+    TaskScope,
+)
+from sluice.runtime.model.model import BatchKey, StateEntry
 from tests.fake_file_system import Disk, FakeFileSystem
 
 TARGET = "fake:///data/orders"

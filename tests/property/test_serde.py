@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.kafka.serde import JsonDeserializer, JsonSerializer
-from runtime.errors import ConfigError
+from sluice.connectors.kafka.records.serde.json_records import JsonDeserializer
+from sluice.connectors.kafka.records.serde.record_json import JsonSerializer
+from sluice.runtime.errors import ConfigError
 
 ROW = pa.struct(
     [

@@ -13,10 +13,15 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.checkpoint.decided import DecidedWork, SharedCommitters, follow_all, notify
-from runtime.checkpoint.plan import JobPlan, RegionPlan
-from runtime.contracts import CommitOutcome
-from runtime.model import RegionRecord, RegionStatus, StateEntry, committables_of
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.coordinator.committing.decided_commits import (
+    DecidedWork,
+    SharedCommitters,
+    follow_all,
+    notify,
+)
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.model.model import RegionRecord, RegionStatus, StateEntry, committables_of
 from tests.fakes import FakeBroker, FakeSink, TransactionState, entry_of, identity_of
 
 REGIONS = ("r0", "r1", "r2")

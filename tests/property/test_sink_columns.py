@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from connectors.kafka.records import RecordColumns
-from runtime.errors import ConfigError, StreamError
+from sluice.connectors.kafka.records.rows import RecordColumns
+from sluice.runtime.errors import ConfigError, StreamError
 
 _WHOLE = [pa.int8(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()]
 _NAMES = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]

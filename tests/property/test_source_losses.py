@@ -12,7 +12,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.errors import DataLostError, SourceChangedError, UnreachableError
+from sluice.runtime.errors import DataLostError, SourceChangedError, UnreachableError
 from tests.led_world import LedWorld
 
 _CALM_S = 40.0  # whatever lasts so long counts

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from connectors.kafka.ranges import RangeProgress, in_rounds
-from connectors.kafka.splits import (
+from sluice.connectors.kafka.source.reader.ranges import RangeProgress, in_rounds
+from sluice.connectors.kafka.source.splits import (
     TopicFacts,
     backlog_records,
     limit_ends,
@@ -16,7 +16,7 @@ from connectors.kafka.splits import (
     split_evenly,
     vanished,
 )
-from runtime.model import SplitRange
+from sluice.runtime.model.model import SplitRange
 
 OFFSETS = st.integers(0, 1 << 62)
 KEYS = st.tuples(st.sampled_from(["a", "b", "a-b"]), st.integers(0, 5))

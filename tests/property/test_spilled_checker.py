@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from runtime.checker import (
+from sluice.runtime.checker import (
     Finding,
     History,
     HistoryVerdict,
@@ -29,10 +29,10 @@ from runtime.checker import (
     origin_of,
     wanted_of,
 )
-from runtime.checker.history import Columns
-from runtime.checker.row_files import ROW
-from runtime.checker.spilled import LEAST_MEMORY_BYTES
-from runtime.errors import ConfigError, StorageError
+from sluice.runtime.checker.records.history import Columns
+from sluice.runtime.checker.row_files import ROW
+from sluice.runtime.checker.spilled import LEAST_MEMORY_BYTES
+from sluice.runtime.errors import ConfigError, StorageError
 
 PARTITIONS = 3
 PAYLOAD = Payload(topic="in", run="r", partitions=PARTITIONS)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.checker import History, Identity, Payload, Record, SpilledPrefix, check_prefix
-from runtime.errors import StorageError
+from sluice.runtime.checker import History, Identity, Payload, Record, SpilledPrefix, check_prefix
+from sluice.runtime.errors import StorageError
 
 PARTITIONS = 3
 PAYLOAD = Payload(topic="in", run="r", partitions=PARTITIONS)

@@ -13,20 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.kafka import sweep
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.slots import SlotBook, SlotEvent
-from connectors.kafka.writer import TransactionalWriter
-from runtime.checkpoint import startup, steps
-from runtime.checkpoint.ownership import OwnerWatch
-from runtime.checkpoint.startup import StartSequence
-from runtime.continuous.courier import Courier
-from runtime.continuous.desk import EpochBook
-from runtime.continuous.messages import EpochResult
-from runtime.continuous.native_commits import NativeCommits
-from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
-from runtime.errors import FencedError, StreamError, UnreachableError
-from runtime.model import SEAL, CheckpointRecord
+from sluice.connectors.kafka.sink.committer import transaction_sweep as sweep
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.producers.producer_slots import SlotBook, SlotEvent
+from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
+from sluice.runtime.continuous.barrier_service import EpochBook
+from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.native_commits import NativeCommits
+from sluice.runtime.continuous.task_messages import EpochResult
+from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
+from sluice.runtime.coordinator.shell import io_executor as steps
+from sluice.runtime.coordinator.start import startup
+from sluice.runtime.coordinator.start.startup import StartSequence
+from sluice.runtime.errors import FencedError, StreamError, UnreachableError
+from sluice.runtime.model.model import SEAL, CheckpointRecord
+from sluice.runtime.ownership.lease_watch import OwnerWatch
 from tests.threaded_lives import Link
 from tests.threaded_plans import EVENTS, FAULTS, Plan, pass_by
 from tests.threaded_tasks import PlayedLink

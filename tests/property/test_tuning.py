@@ -6,15 +6,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from connectors.kafka.tuning import (
+from sluice.connectors.kafka.client.client_tuning import (
     batch_settings,
     claimed_by_reader,
     claimed_by_writer,
     read_settings,
     write_settings,
 )
-from runtime.errors import ConfigError
-from runtime.task_memory import TaskMemory
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.task_memory import TaskMemory
 
 MIB = st.integers(64, 65_536)
 KEPT_BYTES = 48 << 20

@@ -31,7 +31,7 @@ def _call_back() -> tuple[object, object] | None:
 
 _called = _call_back() if _SOURCE in sys.orig_argv else None
 
-from runtime.spark.python_daemon import leave_archives  # noqa: E402
+from sluice.runtime.spark.fast_start.python_daemon import leave_archives  # noqa: E402
 
 leave_archives()
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from connectors.hdfs.files_survey import orphans_of
-from runtime.checkpoint.inspection import survey
-from runtime.checkpoint.store import CheckpointStore
-from runtime.errors import StreamError
+from sluice.connectors.hdfs.tools.files_survey import orphans_of
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.inspect.inspection import survey
+from sluice.runtime.errors import StreamError
 from tests.fake_file_system import FakeFileSystem, SimulatedCrashError
 from tests.simulation.files import open_files
 

@@ -10,24 +10,16 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.producers import Lease
-from runtime.checkpoint.messages import (
-    Acknowledged,
-    AskCut,
-    BarrierPolled,
-    GiveBarrier,
-    RegionCut,
-    RegionFailed,
-)
-from runtime.continuous.courier import Courier
-from runtime.continuous.desk import ContinuousDesk, EpochBook
-from runtime.continuous.loop import EpochScope, TaskLoop
-from runtime.continuous.lost_timeout import LostTimeout
-from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
-from runtime.continuous.native_commits import AskedCommits, NativeCommits, TasksFirst
-from runtime.continuous.sink import ContinuousSink
-from runtime.contracts import (
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.connectors.kafka.sink.producers.producer_pool import Lease
+from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
+from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.continuous_sink import ContinuousSink
+from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.native_commits import AskedCommits, NativeCommits, TasksFirst
+from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
+from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
+from sluice.runtime.contracts import (
     ContinuousWriter,
     Coordinator,
     OpenWork,
@@ -35,16 +27,31 @@ from runtime.contracts import (
     SinkCoordinator,
     TaskScope,
 )
-from runtime.errors import (
+from sluice.runtime.coordinator.core.events import (
+    Acknowledged,
+    AskCut,
+    BarrierPolled,
+    GiveBarrier,
+    RegionCut,
+    RegionFailed,
+)
+from sluice.runtime.errors import (
     CoordinatorLostError,
     DeliveryError,
     FencedError,
     StreamError,
     UnreachableError,
 )
-from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord, SplitRange, StateEntry
-from runtime.poison import FunctionRun
-from runtime.task_writers import TaskWriters
+from sluice.runtime.functions.function_run import FunctionRun
+from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.model.model import (
+    Acknowledgement,
+    Barrier,
+    BatchKey,
+    RegionRecord,
+    SplitRange,
+    StateEntry,
+)
 from tests.continuous_parts import LogFollower, rows_of
 from tests.fake_kafka import Fenced
 from tests.simulation.kafka import attempt_of, entry_of

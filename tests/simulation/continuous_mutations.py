@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import slots
-from runtime.checkpoint import lost_slices
-from runtime.checkpoint.book import Book
-from runtime.continuous.courier import Courier
-from runtime.continuous.loop import TaskLoop
-from runtime.continuous.native_commits import NativeCommits
-from runtime.model import StateEntry
+from sluice.connectors.kafka.sink.producers import producer_slots as slots
+from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.native_commits import NativeCommits
+from sluice.runtime.continuous.task_loop import TaskLoop
+from sluice.runtime.coordinator.core import lost_transactions as lost_slices
+from sluice.runtime.coordinator.core.coordinator_state import Book
+from sluice.runtime.model.model import StateEntry
 
 __all__ = ["CONTINUOUS_MUTATIONS"]
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from runtime.errors import TransactionLostError
+from sluice.runtime.errors import TransactionLostError
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

@@ -7,19 +7,22 @@ from typing import Any
 
 import pytest
 
-from connectors.hdfs import committer, files_survey, rolling_writer, staging
-from connectors.hdfs.committables import COMMITTABLE_KIND, FileSet, StagedFile
-from connectors.hdfs.committer import FileCommitter
-from connectors.hdfs.coordination import FileSinkCoordinator
-from connectors.hdfs.staging import StagingAttempt
-from runtime.checkpoint import rescaling
-from runtime.checkpoint.messages import CoreEvent, Publish
-from runtime.checkpoint.settlement import Settlement
-from runtime.checkpoint.steps import Hands
-from runtime.contracts import CommitOutcome, CommitReport, SweepView
-from runtime.errors import StorageError
-from runtime.model import BatchKey, SplitRange, StateEntry, Verdict, committables_of
-from runtime.storage.file_system import FileSystem
+from sluice.connectors.hdfs.committing import file_committer as committer
+from sluice.connectors.hdfs.committing.file_committer import FileCommitter
+from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
+from sluice.connectors.hdfs.rolling import rolling_writer
+from sluice.connectors.hdfs.staging import staged_names as staging
+from sluice.connectors.hdfs.staging.committables import COMMITTABLE_KIND, FileSet, StagedFile
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
+from sluice.connectors.hdfs.tools import files_survey
+from sluice.runtime.contracts import CommitOutcome, CommitReport, SweepView
+from sluice.runtime.coordinator.core.events import CoreEvent, Publish
+from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.coordinator.start import rescaling
+from sluice.runtime.coordinator.start.settlement import Settlement
+from sluice.runtime.errors import StorageError
+from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry, Verdict, committables_of
+from sluice.runtime.storage.file_system import FileSystem
 from tests.simulation.files import FILES, FileTask, Staging
 
 __all__ = ["FILE_MUTATIONS"]

@@ -7,9 +7,14 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from connectors.hdfs.committables import COMMITTABLE_KIND, FileSet, StagedFile, decode_file_set
-from connectors.hdfs.held_files import HELD_KIND, decode_held_files
-from runtime.model import CheckpointRecord, SplitRange, StateEntry
+from sluice.connectors.hdfs.staging.committables import (
+    COMMITTABLE_KIND,
+    FileSet,
+    StagedFile,
+    decode_file_set,
+)
+from sluice.connectors.hdfs.staging.held_files import HELD_KIND, decode_held_files
+from sluice.runtime.model.model import CheckpointRecord, SplitRange, StateEntry
 from tests.fake_file_system import Disk
 from tests.simulation.lineage import Lineages
 

@@ -5,16 +5,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from connectors.hdfs.committables import StagedFile
-from connectors.hdfs.coordination import FileSinkCoordinator
-from connectors.hdfs.frame_writer import FileFrameWriter, SavedFrame, StagingDirectory
-from connectors.hdfs.merging import JoiningMerger
-from connectors.hdfs.rolling import Roll
-from connectors.hdfs.rolling_writer import RollingFrameWriter
-from connectors.hdfs.staged_output import StagedOutput
-from connectors.hdfs.staging import StagingAttempt, final_name
-from runtime.contracts import AttemptRegistry, Frame, RegisteredAttempt, StagedFrame, TaskScope
-from runtime.model import BatchKey, SplitRange
+from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
+from sluice.connectors.hdfs.rolling.merging import JoiningMerger
+from sluice.connectors.hdfs.rolling.rolling_sink import Roll
+from sluice.connectors.hdfs.rolling.rolling_writer import RollingFrameWriter
+from sluice.connectors.hdfs.staging.committables import StagedFile
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, final_name
+from sluice.connectors.hdfs.staging.staged_output import StagedOutput
+from sluice.connectors.hdfs.writing.frame_writer import (
+    FileFrameWriter,
+    SavedFrame,
+    StagingDirectory,
+)
+from sluice.runtime.contracts import (
+    AttemptRegistry,
+    Frame,
+    RegisteredAttempt,
+    StagedFrame,
+    TaskScope,
+)
+from sluice.runtime.model.model import BatchKey, SplitRange
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.simulation.file_watch import TARGET
 

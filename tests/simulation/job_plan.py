@@ -2,8 +2,8 @@
 
 import random
 
-from runtime.checkpoint.plan import JobPlan, RegionPlan
-from runtime.model import OperatorNode
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.model.model import OperatorNode
 from tests.simulation.file_watch import TARGET
 from tests.simulation.files import FILES
 from tests.simulation.profile import Profile

@@ -8,17 +8,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from connectors.kafka.coordination import KafkaSinkCoordinator
-from connectors.kafka.handles import (
-    COMMITTABLE_KIND,
-    SourceRange,
-    TransactionHandle,
-    TransactionIdentity,
-    decode_handle,
-    encode_handle,
-)
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.wire import (
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
+from sluice.connectors.kafka.sink.committer.transaction_requests import (
     EndOutcome,
     EndReport,
     Listing,
@@ -26,10 +18,18 @@ from connectors.kafka.wire import (
     TransactionState,
     Wire,
 )
-from runtime.contracts import RegisteredAttempt
-from runtime.errors import UnreachableError
-from runtime.model import BatchKey, SplitRange, StateEntry
-from runtime.owner_record import OwnerRecord, OwnerStore
+from sluice.connectors.kafka.sink.handles import (
+    COMMITTABLE_KIND,
+    SourceRange,
+    TransactionHandle,
+    TransactionIdentity,
+    decode_handle,
+    encode_handle,
+)
+from sluice.runtime.contracts import RegisteredAttempt
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
+from sluice.runtime.ownership.lease_record import OwnerRecord, OwnerStore
 from tests.fake_file_system import SimulatedCrashError
 from tests.fake_kafka import FakeWire, Fault
 

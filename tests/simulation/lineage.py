@@ -4,7 +4,7 @@ asks for. Judged where a seal says what its run goes on from."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from runtime.model import Assignment
+from sluice.runtime.model.model import Assignment
 
 __all__ = ["Lineages", "Standing"]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint import settlement
-from runtime.checkpoint.decided import DecidedWork, SharedCommitters
-from runtime.checkpoint.losses import digest_of
-from runtime.checkpoint.repairs import Repairs
-from runtime.checkpoint.settlement import Answers, Settlement
-from runtime.contracts import CommitOutcome, UnsettledWork
-from runtime.model import CheckpointRecord, StateEntry
+from sluice.runtime.checkpoint.lost_work import digest_of
+from sluice.runtime.contracts import CommitOutcome, UnsettledWork
+from sluice.runtime.coordinator.committing.decided_commits import DecidedWork, SharedCommitters
+from sluice.runtime.coordinator.committing.repairs import Repairs
+from sluice.runtime.coordinator.start import settlement
+from sluice.runtime.coordinator.start.settlement import Answers, Settlement
+from sluice.runtime.model.model import CheckpointRecord, StateEntry
 from tests.simulation.kafka import identity_of
 from tests.simulation.profiles import PROFILES
 from tests.simulation.rewriting import Rewriter
@@ -59,7 +59,7 @@ def write_again_what_is_accepted(patch: pytest.MonkeyPatch) -> None:
         begin(self, *args, **{**kwargs, "is_taken_over": lambda: False})
 
     patch.setattr(Repairs, "__init__", broken)
-    for module in ("runtime.checkpoint.store", "tests.fake_store"):
+    for module in ("sluice.runtime.checkpoint.checkpoint_store", "tests.fake_store"):
         patch.setattr(f"{module}.claim_of", lambda *_, **__: {})
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from runtime.checkpoint.assignment import Move
-from runtime.checkpoint.balance import Choice, RegionLoad
-from runtime.model import Assignment, SplitKey
+from sluice.runtime.coordinator.policy.assignment import Move
+from sluice.runtime.coordinator.policy.balance import Choice, RegionLoad
+from sluice.runtime.model.model import Assignment, SplitKey
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -14,7 +14,7 @@ __all__ = ["RandomMoves", "owners"]
 
 
 class RandomMoves:
-    """A `runtime.checkpoint.balance.Balancer` that rolls dice, and empties regions, too."""
+    """A `Balancer` that rolls dice, and empties regions, too."""
 
     def __init__(self, world: "World") -> None:
         self._world = world

@@ -6,34 +6,39 @@ from typing import Any, cast
 
 import pytest
 
-from connectors.kafka import slots
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.coordination import KafkaSinkCoordinator
-from connectors.kafka.producers import Lease, ProducerPool
-from connectors.kafka.slots import SlotEvent, SlotState
-from runtime.checkpoint import (
-    aligning,
-    parking,
-    rulings,
-    settling,
-)
-from runtime.checkpoint.book import Book
-from runtime.checkpoint.core import CoordinatorCore
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import (
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
+from sluice.connectors.kafka.sink.producers import producer_slots as slots
+from sluice.connectors.kafka.sink.producers.producer_pool import Lease, ProducerPool
+from sluice.connectors.kafka.sink.producers.producer_slots import SlotEvent, SlotState
+from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
+from sluice.runtime.coordinator.committing.commit_steps import commit_all
+from sluice.runtime.coordinator.core import alignment as aligning
+from sluice.runtime.coordinator.core import failure_policy as rulings
+from sluice.runtime.coordinator.core import post_commit as settling
+from sluice.runtime.coordinator.core import suspension as parking
+from sluice.runtime.coordinator.core.checkpoint_states import Event
+from sluice.runtime.coordinator.core.coordinator_state import Book
+from sluice.runtime.coordinator.core.core import CoordinatorCore
+from sluice.runtime.coordinator.core.events import (
     BarrierPolled,
     Commit,
     CoreEvent,
     Published,
     RegionRestarted,
 )
-from runtime.checkpoint.regions import Fate, RegionState
-from runtime.checkpoint.settlement import Settlement
-from runtime.checkpoint.startup import StartSequence
-from runtime.checkpoint.states import Event
-from runtime.checkpoint.steps import Hands, commit_all
-from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
-from runtime.model import BatchKey, CheckpointKind, CheckpointRecord, RegionRecord, StateEntry
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.region.region_state import Fate, RegionState
+from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.coordinator.start.settlement import Settlement
+from sluice.runtime.coordinator.start.startup import StartSequence
+from sluice.runtime.model.model import (
+    BatchKey,
+    CheckpointKind,
+    CheckpointRecord,
+    RegionRecord,
+    StateEntry,
+)
 from tests.fake_file_system import Disk
 from tests.fake_kafka import FakeBroker
 from tests.fake_store import FakeStore
@@ -73,7 +78,7 @@ def no_seal(patch: pytest.MonkeyPatch) -> None:
     """Rule 6: without a seal an older coordinator decides behind our back."""
 
     def broken(self: Any, restore_from: int | None) -> Generator[str, None, Any]:
-        from runtime.checkpoint import recovery
+        from sluice.runtime.coordinator.start import recovery
 
         history = self._read(restore_from)
         resume_id = recovery.resume_point(history, restore_from=restore_from)
@@ -207,8 +212,8 @@ def believe_lost_answers(patch: pytest.MonkeyPatch) -> None:
         reports = yield from commit_all(*args, **kwargs)
         return [replace(report, outcome=CommitOutcome.COMMITTED) for report in reports]
 
-    patch.setattr("runtime.checkpoint.steps.commit_all", broken)
-    patch.setattr("runtime.checkpoint.settlement.commit_all", broken)
+    patch.setattr("sluice.runtime.coordinator.shell.io_executor.commit_all", broken)
+    patch.setattr("sluice.runtime.coordinator.start.settlement.commit_all", broken)
 
 
 def write_decided_batches_again(patch: pytest.MonkeyPatch) -> None:
@@ -219,7 +224,7 @@ def write_decided_batches_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _handlers() -> Any:
-    from runtime.checkpoint import core
+    from sluice.runtime.coordinator.core import core
 
     return core._HANDLERS  # noqa: SLF001 - broken on purpose
 

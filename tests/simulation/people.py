@@ -4,8 +4,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.txn_session import (
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.transaction_requests import Wire
+from sluice.connectors.kafka.tools.txn.txn_session import (
     Ended,
     TransactionSession,
     abort_by_hand,
@@ -13,12 +14,11 @@ from connectors.kafka.txn_session import (
     named_in,
     session_over,
 )
-from connectors.kafka.txn_survey import SinkKey, SinkSettings
-from connectors.kafka.wire import Wire
-from runtime.checkpoint.acceptance import accepted_as, in_effect
-from runtime.checkpoint.losses import digest_of
-from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
-from runtime.errors import (
+from sluice.connectors.kafka.tools.txn.txn_survey import SinkKey, SinkSettings
+from sluice.runtime.checkpoint.acceptance import accepted_as, in_effect
+from sluice.runtime.checkpoint.lost_work import digest_of
+from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
+from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
     FencedError,
@@ -30,8 +30,8 @@ from runtime.errors import (
     TransactionUnknownError,
     UnreachableError,
 )
-from runtime.model import StateEntry
-from runtime.owner_record import RENEWAL_INTERVAL_S
+from sluice.runtime.model.model import StateEntry
+from sluice.runtime.ownership.lease_record import RENEWAL_INTERVAL_S
 from tests.fake_file_system import SimulatedCrashError
 from tests.simulation.kafka import (
     CONNECTION,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import txn_session
+from sluice.connectors.kafka.tools.txn import txn_session
 from tests.simulation.profiles import PROFILES
 
 __all__ = ["PEOPLE_MUTATIONS"]

@@ -2,10 +2,17 @@
 
 import random
 
-from runtime.checkpoint.balance import Balancer
-from runtime.checkpoint.handlers import GlobalCheckpointHandler, RegionalCheckpointHandler
-from runtime.checkpoint.plan import CheckpointSettings, OnLost, OnRegionFailure
-from runtime.failover.restart_strategies import (
+from sluice.runtime.coordinator.policy.balance import Balancer
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    OnLost,
+    OnRegionFailure,
+)
+from sluice.runtime.coordinator.policy.handlers import (
+    GlobalCheckpointHandler,
+    RegionalCheckpointHandler,
+)
+from sluice.runtime.failover.restart_strategies import (
     ExponentialDelayRestart,
     FixedDelayRestart,
     RestartStrategy,

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING
 
-from runtime.checkpoint.attempts import AttemptBook
-from runtime.checkpoint.core import CoordinatorCore
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import FailureReason, SinkCoordinator, SplitEnumerator
+from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.core import CoordinatorCore
+from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Action,
     Commit,
@@ -32,16 +34,11 @@ from runtime.checkpoint.messages import (
     Tick,
     TriggerAsked,
 )
-from runtime.checkpoint.startup import Found, StartSequence
-from runtime.checkpoint.states import State
-from runtime.checkpoint.steps import Hands, RemoteStep, RunIdentity
-from runtime.contracts import (
-    FailureReason,
-    SinkCoordinator,
-    SplitEnumerator,
-)
-from runtime.errors import ConfigError, IllegalTransitionError, StreamError
-from runtime.model import (
+from sluice.runtime.coordinator.shell.attempts import AttemptBook
+from sluice.runtime.coordinator.shell.io_executor import Hands, RemoteStep
+from sluice.runtime.coordinator.start.startup import Found, StartSequence
+from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
+from sluice.runtime.model.model import (
     BatchKey,
     CheckpointKind,
     CheckpointRecord,

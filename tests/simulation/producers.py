@@ -4,9 +4,9 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.wire import TransactionState
-from runtime.errors import DeliveryError, TransactionAbortedError, UnreachableError
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.runtime.errors import DeliveryError, TransactionAbortedError, UnreachableError
 from tests.fake_kafka import Fenced
 
 if TYPE_CHECKING:

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint import recovery, retention
-from runtime.checkpoint.kept_states import KeptStates
-from runtime.checkpoint.messages import Retire
-from runtime.checkpoint.recovery import History
-from runtime.checkpoint.startup import StartSequence
-from runtime.checkpoint.steps import Hands
-from runtime.model import CheckpointRecord
+from sluice.runtime.checkpoint import retention
+from sluice.runtime.checkpoint.retained_states import KeptStates
+from sluice.runtime.coordinator.core.events import Retire
+from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.coordinator.start import recovery
+from sluice.runtime.coordinator.start.recovery import History
+from sluice.runtime.coordinator.start.startup import StartSequence
+from sluice.runtime.model.model import CheckpointRecord
 
 __all__ = ["RESTORE_MUTATIONS"]
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from connectors.kafka.handles import decode_handle
-from runtime.checkpoint.losses import LostCommittables
-from runtime.errors import StreamError
-from runtime.model import BatchKey, SplitRange, StateEntry
+from sluice.connectors.kafka.sink.handles import decode_handle
+from sluice.runtime.checkpoint.lost_work import LostCommittables
+from sluice.runtime.errors import StreamError
+from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
 from tests.fake_file_system import SimulatedCrashError
 from tests.fake_kafka import Fenced
 from tests.simulation.kafka import entry_of
@@ -25,7 +25,7 @@ class RewriteFailedError(StreamError):
 
 
 class Rewriter:
-    """A `runtime.checkpoint.repairs.Repairer` of one process, without Spark.
+    """A `sluice.runtime.coordinator.committing.repairs.Repairer` of one process, without Spark.
 
     It fails in the middle of a transaction, or between two: with an error, behind which it aborts
     what it wrote, as far as the broker answers; or with its whole process.

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint import retention, settling, steps
-from runtime.checkpoint.book import Book
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.regions import RegionState
-from runtime.contracts import PublishOutcome, SweepView
-from runtime.errors import StorageError
-from runtime.model import CheckpointKind
-from runtime.moments import is_past
+from sluice.runtime.checkpoint import retention
+from sluice.runtime.contracts import PublishOutcome, SweepView
+from sluice.runtime.coordinator.core import post_commit as settling
+from sluice.runtime.coordinator.core.coordinator_state import Book
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.region.region_state import RegionState
+from sluice.runtime.coordinator.shell import io_executor as steps
+from sluice.runtime.errors import StorageError
+from sluice.runtime.model.model import CheckpointKind
+from sluice.runtime.model.timestamps import is_past
 
 __all__ = ["RUN_MUTATIONS"]
 
@@ -25,7 +27,7 @@ _ANSWERED: Mapping[str, Any] = {"unreached": 0.0, "unanswered": 0.0, "late": 0.0
 def decide_whatever_its_age(patch: pytest.MonkeyPatch) -> None:
     """Rule 23: an epoch is decided only while its oldest transaction is far from being aborted."""
     for module in _USERS_OF_IS_PAST:
-        patch.setattr(f"runtime.checkpoint.{module}.is_past", lambda moment_s, now_s: False)
+        patch.setattr(f"sluice.runtime.checkpoint.{module}.is_past", lambda moment_s, now_s: False)
 
 
 def age_by_the_clock_of_waits(patch: pytest.MonkeyPatch) -> None:
@@ -35,7 +37,9 @@ def age_by_the_clock_of_waits(patch: pytest.MonkeyPatch) -> None:
         return is_past(decide_by_s, now_s)
 
     patch.setattr(Book, "is_too_old", broken)
-    patch.setattr("runtime.checkpoint.steps.is_past", lambda moment_s, now_s: False)
+    patch.setattr(
+        "sluice.runtime.coordinator.shell.io_executor.is_past", lambda moment_s, now_s: False
+    )
 
 
 def carry_without_a_sweep(patch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,10 @@ regions told it before."""
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from connectors.kafka.handles import TransactionIdentity
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import (
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.runtime.contracts import FailureReason
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Action,
     CoreEvent,
@@ -17,9 +18,8 @@ from runtime.checkpoint.messages import (
     SplitsDiscovered,
     SweepOrphans,
 )
-from runtime.checkpoint.states import State
-from runtime.contracts import FailureReason
-from runtime.model import CheckpointKind, RegionStatus, SplitKey, StateEntry, Verdict
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.model.model import CheckpointKind, RegionStatus, SplitKey, StateEntry, Verdict
 from tests.simulation.kafka import identities_of
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import OpenWork, RegionRegistration, StagedFrame, TaskScope
+from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     AskCut,
     BarrierPolled,
@@ -12,9 +13,8 @@ from runtime.checkpoint.messages import (
     RegionCut,
     RegionFailed,
 )
-from runtime.contracts import OpenWork, RegionRegistration, StagedFrame, TaskScope
-from runtime.errors import FencedError, StorageError, StreamError
-from runtime.model import (
+from sluice.runtime.errors import FencedError, StorageError, StreamError
+from sluice.runtime.model.model import (
     Acknowledgement,
     Barrier,
     BatchKey,

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint import aligning, moving, rescaling, startup
-from runtime.checkpoint.assignment import assignment_of
-from runtime.checkpoint.regions import RegionState
+from sluice.runtime.coordinator.core import alignment as aligning
+from sluice.runtime.coordinator.core import reassignment as moving
+from sluice.runtime.coordinator.policy.assignment import assignment_of
+from sluice.runtime.coordinator.region.region_state import RegionState
+from sluice.runtime.coordinator.start import rescaling, startup
 
 __all__ = ["SPLIT_MUTATIONS"]
 

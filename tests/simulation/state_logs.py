@@ -5,12 +5,12 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
-from runtime import offsets
-from runtime.errors import StorageError
-from runtime.job import Pipeline
-from runtime.model import Barrier, CheckpointRecord, RegionRecord, SplitRange
-from runtime.spark.job_graph import Region
-from runtime.spark.region_start import location_of, make_ready, require_rewindable
+from sluice.runtime.errors import StorageError
+from sluice.runtime.graph.job_graph import Region
+from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.model import offsets
+from sluice.runtime.model.model import Barrier, CheckpointRecord, RegionRecord, SplitRange
+from sluice.runtime.spark.microbatch.region_start import location_of, make_ready, require_rewindable
 from tests.fake_file_system import Disk, FakeFileSystem
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from runtime.checkpoint.metadata import decode, decode_repair
-from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import MetadataStore, PublishOutcome
-from runtime.errors import StorageError
-from runtime.model import CheckpointRecord, StateEntry
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.format.metadata import decode, decode_repair
+from sluice.runtime.contracts import MetadataStore, PublishOutcome
+from sluice.runtime.errors import StorageError
+from sluice.runtime.model.model import CheckpointRecord, StateEntry
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.fake_store import FakeStore
 

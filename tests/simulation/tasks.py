@@ -4,11 +4,11 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.producers import Lease
-from runtime.contracts import TaskScope
-from runtime.errors import TransactionAbortedError
-from runtime.model import BatchKey, SplitRange
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.connectors.kafka.sink.producers.producer_pool import Lease
+from sluice.runtime.contracts import TaskScope
+from sluice.runtime.errors import TransactionAbortedError
+from sluice.runtime.model.model import BatchKey, SplitRange
 from tests.fake_kafka import FakeBroker
 from tests.simulation.kafka import attempt_of
 from tests.simulation.worker import Worker, transaction_of

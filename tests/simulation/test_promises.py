@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
-from runtime.checkpoint.messages import Progress, Report
-from runtime.checkpoint.states import State
-from runtime.contracts import FailureReason
-from runtime.model import CheckpointKind, RegionRecord, SplitRange
+from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.runtime.contracts import FailureReason
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Progress, Report
+from sluice.runtime.model.model import CheckpointKind, RegionRecord, SplitRange
 from tests.checkpoint_records import record
 from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
 from tests.simulation.file_mutations import FILE_MUTATIONS

@@ -19,9 +19,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from runtime.contracts import AcceptedAs, FailureReason
-from runtime.errors import ConfigError, RegionsParkedError, TransactionUnknownError
-from runtime.model import RegionStatus
+from sluice.runtime.contracts import AcceptedAs, FailureReason
+from sluice.runtime.errors import ConfigError, RegionsParkedError, TransactionUnknownError
+from sluice.runtime.model.model import RegionStatus
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.process import Process
 from tests.simulation.profile import Profile

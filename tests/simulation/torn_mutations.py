@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import committer
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.handles import TransactionalId
-from connectors.kafka.verdicts import Judgement, judge
-from runtime.checkpoint import lost_slices, settlement
-from runtime.checkpoint.losses import LostCommittables, digest_of
-from runtime.checkpoint.settlement import Settlement
-from runtime.checkpoint.steps import RunIdentity
-from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
-from runtime.model import CheckpointRecord, RegionRecord, StateEntry
+from sluice.connectors.kafka.sink.committer import kafka_committer as committer
+from sluice.connectors.kafka.sink.committer.commit_outcomes import Judgement, judge
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.handles import TransactionalId
+from sluice.runtime.checkpoint.lost_work import LostCommittables, digest_of
+from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
+from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
+from sluice.runtime.coordinator.core import lost_transactions as lost_slices
+from sluice.runtime.coordinator.start import settlement
+from sluice.runtime.coordinator.start.settlement import Settlement
+from sluice.runtime.model.model import CheckpointRecord, RegionRecord, StateEntry
 from tests.simulation.kafka import identity_of
 from tests.simulation.profiles import PROFILES
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from connectors.kafka.handles import TransactionIdentity, decode_handle
-from connectors.kafka.wire import TransactionState
-from runtime.checkpoint.assignment import hand_over
-from runtime.checkpoint.losses import digest_of
-from runtime.contracts import UnsettledWork
-from runtime.model import (
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.sink.handles import TransactionIdentity, decode_handle
+from sluice.runtime.checkpoint.lost_work import digest_of
+from sluice.runtime.contracts import UnsettledWork
+from sluice.runtime.coordinator.policy.assignment import hand_over
+from sluice.runtime.model.model import (
     SEAL,
     Acknowledgement,
     Assignment,

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.producers import Lease, ProducerPool
-from connectors.kafka.transactional_producer import TransactionalProducer
-from runtime.contracts import TaskScope
-from runtime.errors import UnreachableError
-from runtime.model import BatchKey
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.connectors.kafka.sink.producers.producer_pool import Lease, ProducerPool
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
+from sluice.runtime.contracts import TaskScope
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.model.model import BatchKey
 from tests.simulation.kafka import PREFIX
 
 if TYPE_CHECKING:

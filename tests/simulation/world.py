@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from runtime.checkpoint.plan import CheckpointSettings, OnLost
-from runtime.contracts import MetadataStore
-from runtime.model import CheckpointRecord, SplitRange
-from runtime.owner_record import OwnerRecord
+from sluice.runtime.contracts import MetadataStore
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost
+from sluice.runtime.model.model import CheckpointRecord, SplitRange
+from sluice.runtime.ownership.lease_record import OwnerRecord
 from tests.fake_file_system import Disk
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock

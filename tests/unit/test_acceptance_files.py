@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint.acceptance import (
+from sluice.runtime.checkpoint.acceptance import (
     accepted_as,
     decode_accepted,
     decode_unsettled,
@@ -16,10 +16,10 @@ from runtime.checkpoint.acceptance import (
     encode_unsettled,
     in_effect,
 )
-from runtime.checkpoint.losses import digest_of
-from runtime.checkpoint.store import CheckpointStore, open_store, place_name
-from runtime.contracts import AcceptedAs, AcceptedWork, CommitOutcome, UnsettledWork
-from runtime.errors import DamagedCheckpointError, UnsupportedFormatError
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, place_name
+from sluice.runtime.checkpoint.lost_work import digest_of
+from sluice.runtime.contracts import AcceptedAs, AcceptedWork, CommitOutcome, UnsettledWork
+from sluice.runtime.errors import DamagedCheckpointError, UnsupportedFormatError
 from tests.checkpoint_records import committable, record
 from tests.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
 

@@ -6,13 +6,13 @@ from unittest.mock import patch
 
 import pytest
 
-from runtime.checkpoint.losses import LostCommittables, digest_of
-from runtime.checkpoint.messages import EndJob, NoteUnsettled
-from runtime.checkpoint.plan import CheckpointSettings, OnLost
-from runtime.checkpoint.startup import Found
-from runtime.checkpoint.steps import Steps, drive
-from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
-from runtime.errors import (
+from sluice.runtime.checkpoint.lost_work import LostCommittables, digest_of
+from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
+from sluice.runtime.coordinator.committing.commit_steps import Steps, drive
+from sluice.runtime.coordinator.core.events import EndJob, NoteUnsettled
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost
+from sluice.runtime.coordinator.start.startup import Found
+from sluice.runtime.errors import (
     DataLostError,
     FencedError,
     StorageError,
@@ -21,7 +21,7 @@ from runtime.errors import (
     TransactionUnknownError,
     UnreachableError,
 )
-from runtime.model import SplitRange, StateEntry
+from sluice.runtime.model.model import SplitRange, StateEntry
 from tests.core_driver import FAST, CoreDriver, committable
 from tests.fakes import Transaction, TransactionState, entry_of
 from tests.lost_work import Rewriter, accept, away, half_lost, two_regions
@@ -269,7 +269,7 @@ class _Unable:
         self._error = error
 
     def repair(self, checkpoint_id: int, lost: object, **limits: object) -> dict[bytes, StateEntry]:
-        """See `runtime.checkpoint.repairs.Repairer`."""
+        """See `sluice.runtime.coordinator.committing.repairs.Repairer`."""
         self.calls += 1
         raise self._error
 

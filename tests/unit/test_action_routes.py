@@ -6,15 +6,15 @@ from unittest.mock import patch
 
 import pytest
 
-from runtime.checkpoint.loop import StepThread
-from runtime.checkpoint.messages import Action, Commit, EndJob, Progress, Report
-from runtime.checkpoint.progress import ListenerThread
-from runtime.checkpoint.routes import ActionRoutes
-from runtime.checkpoint.states import State
-from runtime.checkpoint.waiting import BatchWaiters, WakeUp
-from runtime.contracts import Committer
-from runtime.errors import AuthenticationError, UnreachableError
-from runtime.model import CheckpointKind, RecordCounts
+from sluice.runtime.contracts import Committer
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Action, Commit, EndJob, Progress, Report
+from sluice.runtime.coordinator.shell.action_dispatcher import ActionRoutes
+from sluice.runtime.coordinator.shell.core_loop import StepThread
+from sluice.runtime.coordinator.shell.progress import ListenerThread
+from sluice.runtime.coordinator.shell.restart_waits import BatchWaiters, WakeUp
+from sluice.runtime.errors import AuthenticationError, UnreachableError
+from sluice.runtime.model.model import CheckpointKind, RecordCounts
 from tests.core_driver import split
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, ManualClock, entry_of
@@ -98,7 +98,7 @@ def test_rule_24_what_failed_attempts_left_open_is_swept_before_a_good_end(
     first: bool | Exception,
 ) -> None:
     """Readers stop in front of it, whatever is committed behind: no later sweep would come."""
-    with patch("runtime.checkpoint.routes._SWEEP_AGAIN_S", 0.001):
+    with patch("sluice.runtime.coordinator.shell.action_dispatcher._SWEEP_AGAIN_S", 0.001):
         bench = Bench(True, swept=[first, True])
         assert bench.finish()
         assert not bench.sweeps
@@ -176,8 +176,8 @@ def test_ranges_that_were_left_out_are_told_by_name(caplog: pytest.LogCaptureFix
 def test_a_wait_for_readers_is_told_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
     """A quarter of an hour of silence looks like a job that hangs."""
     with (
-        patch("runtime.checkpoint.routes._SWEEP_AGAIN_S", 0.001),
-        patch("runtime.checkpoint.routes._TOLD_EVERY_S", 6.0),
+        patch("sluice.runtime.coordinator.shell.action_dispatcher._SWEEP_AGAIN_S", 0.001),
+        patch("sluice.runtime.coordinator.shell.action_dispatcher._TOLD_EVERY_S", 6.0),
     ):
         assert Bench(True, swept=[False, True]).finish()
     assert "waits until readers see all of it: missing=orphans waited_s=7" in caplog.text

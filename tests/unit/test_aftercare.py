@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from runtime.checkpoint.messages import EndJob, Retire, TellPositions
+from sluice.runtime.coordinator.core.events import EndJob, Retire, TellPositions
 from tests.core_driver import FAST, CoreDriver
 
 

@@ -7,20 +7,20 @@ from typing import Any, cast
 
 import pytest
 
-import connectors
-from connectors.hdfs import HdfsSink, Roll
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.hot_path import HotPath
-from connectors.kafka.writer import Guarantee
-from runtime.checkpoint.balance import LoadBalancer
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.errors import ConfigError
-from runtime.failover.restart_strategies import (
+import sluice
+from sluice import HdfsSink, KafkaSink, KafkaSource, Roll
+from sluice.connectors.kafka.client.client_tuning import HotPath
+from sluice.connectors.kafka.sink.writer.kafka_writer import Guarantee
+from sluice.runtime.coordinator.policy.balance import LoadBalancer
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.failover.restart_strategies import (
     ExponentialDelayRestart,
     FailureRateRestart,
     FixedDelayRestart,
 )
-from runtime.job import Engine, Job
+from sluice.runtime.graph.pipeline import Engine
+from sluice.runtime.job.job import Job
 
 
 def _job(**changes: Any) -> Job:
@@ -79,7 +79,7 @@ def test_a_job_refuses_an_argument_that_it_cannot_use(name: str, value: object) 
 def test_drop_in_queries_refuse_an_address_at_which_nobody_is_reached() -> None:
     """Before anything is started, as a Job does."""
     with pytest.raises(ConfigError, match=r"host of connectors\.install given=0\.0\.0\.0"):
-        connectors.install(cast(Any, None), host="0.0.0.0")
+        sluice.install(cast(Any, None), host="0.0.0.0")
 
 
 @pytest.mark.parametrize("given", [5, "log", SimpleNamespace(on_progress=print)])
@@ -108,7 +108,7 @@ def test_what_a_job_can_use_is_taken(tmp_path: Path) -> None:
         load_balancer=LoadBalancer(),
         listeners=[SimpleNamespace(on_progress=print)],
     )
-    assert job.checkpoint_dir == str(tmp_path)
+    assert job.spec.checkpoint_dir == str(tmp_path)
 
 
 def test_members_of_an_enumeration_are_taken_for_their_texts() -> None:

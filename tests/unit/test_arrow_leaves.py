@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from runtime.arrow_leaves import infinite_count, leaves, with_leaf_types
+from sluice.runtime.model.arrow_leaves import infinite_count, leaves, with_leaf_types
 
 INF = float("inf")
 NESTED = pa.struct(

@@ -2,12 +2,12 @@
 
 import pytest
 
-from runtime import offsets
-from runtime.checkpoint.messages import EndJob, Publish, RegionFailed
-from runtime.checkpoint.plan import RegionPlan
-from runtime.errors import StreamError
-from runtime.model import Barrier, CheckpointKind
-from runtime.service.wire import barrier_from_json, barrier_to_json
+from sluice.runtime.coordinator.core.events import EndJob, Publish, RegionFailed
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
+from sluice.runtime.errors import StreamError
+from sluice.runtime.model import offsets
+from sluice.runtime.model.model import Barrier, CheckpointKind
+from sluice.runtime.service.pickled_wire import barrier_from_json, barrier_to_json
 from tests.core_driver import FAST, CoreDriver, split
 
 BOUNDED = (RegionPlan(name="main", source_ids=("source",), bounded=True),)

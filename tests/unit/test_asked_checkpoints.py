@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from runtime.checkpoint.messages import Publish, Triggered
-from runtime.model import CheckpointKind, Verdict
+from sluice.runtime.coordinator.core.events import Publish, Triggered
+from sluice.runtime.model.model import CheckpointKind, Verdict
 from tests.core_driver import FAST, CoreDriver
 
 

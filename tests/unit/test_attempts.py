@@ -2,11 +2,11 @@
 
 import pytest
 
-from runtime.checkpoint.attempts import AttemptBook
-from runtime.checkpoint.regions import Fate
-from runtime.contracts import RegisteredAttempt
-from runtime.errors import FencedError
-from runtime.model import BatchKey
+from sluice.runtime.contracts import RegisteredAttempt
+from sluice.runtime.coordinator.region.region_state import Fate
+from sluice.runtime.coordinator.shell.attempts import AttemptBook
+from sluice.runtime.errors import FencedError
+from sluice.runtime.model.model import BatchKey
 from tests.core_driver import FAST, CoreDriver
 
 BATCH = BatchKey(region="r", generation=1, batch_id=4)

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.attended import AttendedClock, AttendedTime
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.plan import JobPlan, RegionPlan
-from runtime.contracts import RegionLife, RegisteredAttempt
-from runtime.embedded.ports import free_ports
-from runtime.errors import RegionUnansweredError, UnreachableError
-from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.spark.lives import RegionLives
+from sluice.runtime.contracts import RegionLife, RegisteredAttempt
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.embedded.ports import free_ports
+from sluice.runtime.errors import RegionUnansweredError, UnreachableError
+from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, RegionRecord
+from sluice.runtime.process.boot_clock import AttendedClock, AttendedTime
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.spark.run.attempt_supervisor import RegionLives
 from tests.core_driver import FAST
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource, ManualClock

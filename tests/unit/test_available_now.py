@@ -6,13 +6,13 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from connectors.kafka import _spark_source
-from connectors.kafka._spark_source import KafkaStreamReader
-from connectors.kafka.columns import columns_with
-from connectors.kafka.enumerator import KafkaSplitEnumerator
-from connectors.kafka.options import SourceOptions
-from runtime import offsets
-from runtime.errors import UnreachableError
+from sluice.connectors.kafka import kafka_drop_in_source as _spark_source
+from sluice.connectors.kafka.kafka_drop_in_source import KafkaStreamReader
+from sluice.connectors.kafka.records.columns import columns_with
+from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
+from sluice.connectors.kafka.source.source_options import SourceOptions
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.model import offsets
 from tests.fake_source_cluster import FakeClock, FakeLog, FakeSourceCluster
 
 LIMIT = ReadMaxRows(8)

@@ -9,8 +9,8 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.serde import AvroDeserializer
-from runtime.errors import ConfigError
+from sluice.connectors.kafka.records.serde.avro_records import AvroDeserializer
+from sluice.runtime.errors import ConfigError
 from tests.unit.test_deserializers import values
 
 

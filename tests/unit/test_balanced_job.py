@@ -3,11 +3,17 @@
 import dataclasses
 from collections.abc import Mapping
 
-from runtime.checkpoint.assignment import assignment_of
-from runtime.checkpoint.balance import Balancer, LoadBalancer
-from runtime.checkpoint.messages import AskCut, BarrierPolled, GiveBarrier, Publish, RegionCut
-from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
-from runtime.model import Barrier, SplitRange
+from sluice.runtime.coordinator.core.events import (
+    AskCut,
+    BarrierPolled,
+    GiveBarrier,
+    Publish,
+    RegionCut,
+)
+from sluice.runtime.coordinator.policy.assignment import assignment_of
+from sluice.runtime.coordinator.policy.balance import Balancer, LoadBalancer
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
+from sluice.runtime.model.model import Barrier, SplitRange
 from tests.core_driver import CoreDriver
 
 _REGIONS = ("r0", "r1", "r2", "r3")

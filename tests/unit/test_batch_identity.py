@@ -4,19 +4,15 @@ import dataclasses
 
 import pytest
 
-from runtime.checkpoint.messages import (
+from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Publish,
     RegionRestarted,
     RestartAsked,
 )
-from runtime.checkpoint.plan import RegionPlan
-from runtime.errors import (
-    FencedError,
-    IllegalTransitionError,
-    WrongJobError,
-)
-from runtime.model import BatchKey
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
+from sluice.runtime.errors import FencedError, IllegalTransitionError, WrongJobError
+from sluice.runtime.model.model import BatchKey
 from tests.core_driver import FAST, TWO, CoreDriver, split
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError
 from tests.bed.plan import BROKERS, KINDS, TRANSACTION_TIMEOUT_S, PlannedFault, bursts, plan
 
 

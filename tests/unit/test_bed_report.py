@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError
 from tests.bed.journal import FaultEntry, Journal, RoundEntry, commit_of, read_journal
 from tests.bed.plan import KINDS
 from tests.bed.report import put, summary, table

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.kafka.security import KafkaConnection
-from runtime.checker import History, Payload, Record
-from runtime.storage.opening import open_file_system
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.runtime.checker import History, Payload, Record
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.bed.verdict import Found, RoundVerdict, compare, judge_all, with_sight
 from tests.chaos import programs
 from tests.chaos.programs import Topics, exclaim

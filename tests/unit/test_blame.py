@@ -4,22 +4,26 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.handlers import (
-    CheckpointHandler,
-    GlobalCheckpointHandler,
-    RegionalCheckpointHandler,
-)
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     EndJob,
     Publish,
     RegionFailed,
     RegionParked,
 )
-from runtime.checkpoint.plan import CheckpointSettings, OnRegionFailure, RegionPlan
-from runtime.contracts import CommitOutcome
-from runtime.failover.restart_strategies import FixedDelayRestart
-from runtime.model import Barrier, BatchKey, Verdict
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    OnRegionFailure,
+    RegionPlan,
+)
+from sluice.runtime.coordinator.policy.handlers import (
+    CheckpointHandler,
+    GlobalCheckpointHandler,
+    RegionalCheckpointHandler,
+)
+from sluice.runtime.failover.restart_strategies import FixedDelayRestart
+from sluice.runtime.model.model import Barrier, BatchKey, Verdict
 from tests.core_driver import FAST, CoreDriver
 
 _HANDLERS = (GlobalCheckpointHandler(), RegionalCheckpointHandler(max_failed_ratio=0.3))

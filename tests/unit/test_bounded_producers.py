@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka._client import KafkaError, KafkaException
-from connectors.kafka.refusals import UnansweredError
-from connectors.kafka.transactional_producer import TransactionalProducer
-from runtime.errors import (
+from sluice.connectors.kafka.client.confluent import KafkaError, KafkaException
+from sluice.connectors.kafka.sink.producers.producer_errors import UnansweredError
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
+from sluice.runtime.errors import (
     DeliveryError,
     FencedError,
     TransactionAbortedError,

@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from connectors.kafka import _cli
-from connectors.kafka._broker_classes import broker_classes, sharing_options
-from connectors.kafka.embedded import QUICK_START
-from runtime.embedded.shared_classes import Prepared
-from runtime.errors import MissingRequirementError
+from sluice.connectors.kafka.tools import kafka_cli as _cli
+from sluice.connectors.kafka.tools.broker.embedded_kafka import (
+    QUICK_START,
+    broker_classes,
+    sharing_options,
+)
+from sluice.runtime.embedded.shared_classes import Prepared
+from sluice.runtime.errors import MissingRequirementError
 
 
 @pytest.fixture

@@ -5,11 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from runtime.checkpoint.decided import DecidedWork, SharedCommitters, notify
-from runtime.checkpoint.messages import Commit, CommitReported, MarkCommitted, Marked
-from runtime.checkpoint.plan import RegionPlan
-from runtime.checkpoint.steps import Hands, drive
-from runtime.contracts import (
+from sluice.runtime.contracts import (
     CommitOutcome,
     CommitReport,
     FailedScope,
@@ -18,8 +14,17 @@ from runtime.contracts import (
     RegionCheckpointFailedDetail,
     RegionProgress,
 )
-from runtime.errors import ConfigError, IllegalTransitionError, UnreachableError
-from runtime.model import Redistribution, RegionRecord, RegionStatus, StateEntry
+from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.committing.decided_commits import (
+    DecidedWork,
+    SharedCommitters,
+    notify,
+)
+from sluice.runtime.coordinator.core.events import Commit, CommitReported, MarkCommitted, Marked
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
+from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.errors import ConfigError, IllegalTransitionError, UnreachableError
+from sluice.runtime.model.model import Redistribution, RegionRecord, RegionStatus, StateEntry
 from tests.core_driver import split
 from tests.fakes import TransactionState, identity_of
 from tests.starting_job import PLAN, Job, record

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from runtime.contracts import TaskScope, WriterFactory
-from runtime.errors import DeliveryError, FunctionFailedError, StreamError
-from runtime.model import RecordCounts, SplitRange
-from runtime.on_error import Policy, Skip
-from runtime.poison import ChainedFunction
-from runtime.service.client import CoordinatorAddress
-from runtime.spark.tasks import Chain, RegionTasks, results_of
+from sluice.runtime.contracts import TaskScope, WriterFactory
+from sluice.runtime.errors import DeliveryError, FunctionFailedError, StreamError
+from sluice.runtime.functions.function_run import ChainedFunction
+from sluice.runtime.model.model import RecordCounts, SplitRange
+from sluice.runtime.model.on_error import Policy, Skip
+from sluice.runtime.service.service_client import CoordinatorAddress
+from sluice.runtime.spark.tasks.region_tasks import Chain, RegionTasks, results_of
 from tests.source_rows import source_rows
 
 _ADDRESS = CoordinatorAddress(

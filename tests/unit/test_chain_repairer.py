@@ -8,15 +8,15 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.slots import SlotBook, SlotEvent
-from runtime.checkpoint.losses import LostCommittables
-from runtime.contracts import AttemptRegistry, SinkWriter, TaskScope
-from runtime.errors import DeliveryError, TransactionLostError
-from runtime.model import Redistribution, RegionRecord, SplitRange, StateEntry
-from runtime.on_error import DeadLetters
-from runtime.poison import ChainedFunction
-from runtime.spark.job_graph import Region
-from runtime.spark.repair import ChainRepairer, ranges_to_replay
+from sluice.connectors.kafka.sink.producers.producer_slots import SlotBook, SlotEvent
+from sluice.runtime.checkpoint.lost_work import LostCommittables
+from sluice.runtime.contracts import AttemptRegistry, SinkWriter, TaskScope
+from sluice.runtime.errors import DeliveryError, TransactionLostError
+from sluice.runtime.functions.function_run import ChainedFunction
+from sluice.runtime.graph.job_graph import Region
+from sluice.runtime.model.model import Redistribution, RegionRecord, SplitRange, StateEntry
+from sluice.runtime.model.on_error import DeadLetters
+from sluice.runtime.spark.run.range_repair import ChainRepairer, ranges_to_replay
 from tests.source_rows import source_rows, values_of
 
 SPLIT = SplitRange(

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from connectors.kafka import reader as reading
-from connectors.kafka.checked_seek import place_of, seek_surely
-from connectors.kafka.following import KafkaFollowingReader
-from runtime.contracts import RecordsRead
+from sluice.connectors.kafka.source.reader import range_reader as reading
+from sluice.connectors.kafka.source.reader.seek import place_of, seek_surely
+from sluice.connectors.kafka.source.reader.streaming_reader import KafkaFollowingReader
+from sluice.runtime.contracts import RecordsRead
 from tests.fakes import ManualClock
 from tests.unit.test_source_reader import (
     END,

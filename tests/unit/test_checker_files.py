@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.hdfs.formats.json_lines import JsonLines
-from runtime.checker import Place, Record
-from runtime.checker.files import read_files, row_value
-from runtime.errors import ConfigError, StorageError
+from sluice.connectors.hdfs.formats.json_lines import JsonLines
+from sluice.runtime.checker import Place, Record
+from sluice.runtime.checker.files import read_files, row_value
+from sluice.runtime.errors import ConfigError, StorageError
 
 
 def test_columns_of_a_kafka_record_are_read_byte_for_byte(tmp_path: Path) -> None:

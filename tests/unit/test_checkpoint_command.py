@@ -11,21 +11,26 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from runtime.checkpoint.cli import app
-from runtime.checkpoint.kinds import ENTRY_POINT_GROUP, EntryKind, KindRegistry, installed_kinds
-from runtime.checkpoint.leader import LEADER_FILE, FileLeaderStore, Leader
-from runtime.checkpoint.losses import digest_of
-from runtime.checkpoint.opening import command_store, split_place
-from runtime.checkpoint.store import CheckpointStore, open_store, place_name
-from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
-from runtime.errors import (
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, place_name
+from sluice.runtime.checkpoint.format.committable_kinds import (
+    ENTRY_POINT_GROUP,
+    EntryKind,
+    KindRegistry,
+    installed_kinds,
+)
+from sluice.runtime.checkpoint.inspect.checkpoint_cli import app
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
+from sluice.runtime.checkpoint.leader_record import LEADER_FILE, FileLeaderStore, Leader
+from sluice.runtime.checkpoint.lost_work import digest_of
+from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
+from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
     StorageError,
     StreamError,
     UnsupportedFormatError,
 )
-from runtime.model import StateEntry, Verdict
+from sluice.runtime.model.model import StateEntry, Verdict
 from tests.checkpoint_records import committable, full_record, record
 
 
@@ -371,10 +376,11 @@ def test_a_connector_that_cannot_be_loaded_hides_no_checkpoint(
     installed = list(entry_points(group=ENTRY_POINT_GROUP))
     broken = [
         EntryPoint(name="gone", value="no_such_package.kinds:KIND", group=ENTRY_POINT_GROUP),
-        EntryPoint(name="old", value="runtime.errors:NoSuchKind", group=ENTRY_POINT_GROUP),
+        EntryPoint(name="old", value="sluice.runtime.errors:NoSuchKind", group=ENTRY_POINT_GROUP),
     ]
     monkeypatch.setattr(
-        "runtime.checkpoint.kinds.entry_points", lambda group: [*broken, *installed]
+        "sluice.runtime.checkpoint.format.committable_kinds.entry_points",
+        lambda group: [*broken, *installed],
     )
     assert "kafka-transaction" in installed_kinds().latest_versions
     assert _json("inspect", str(directory))["checkpoint_id"] == 42
@@ -405,8 +411,8 @@ def jvm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Jvm:
         made.clients.append(client)
         return open_store(str(directory / "none" if "empty" in uri else directory))
 
-    monkeypatch.setattr("runtime.spark.jvm.hadoop_jvm", made)
-    monkeypatch.setattr("runtime.checkpoint.opening.open_store", opened)
+    monkeypatch.setattr("sluice.runtime.storage.hadoop_jvm.hadoop_jvm", made)
+    monkeypatch.setattr("sluice.runtime.checkpoint.inspect.checkpoint_opening.open_store", opened)
     return made
 
 

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checkpoint.handlers import (
+from sluice.runtime.contracts import FailureReason
+from sluice.runtime.coordinator.policy.handlers import (
     Alignment,
     GlobalCheckpointHandler,
     RegionalCheckpointHandler,
     Ruling,
 )
-from runtime.contracts import FailureReason
-from runtime.errors import ConfigError
-from runtime.model import CheckpointKind
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.model import CheckpointKind
 
 TIMEOUT_S = 100.0
 REGIONAL = RegionalCheckpointHandler(

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint.handlers import GlobalCheckpointHandler, RegionalCheckpointHandler
-from runtime.checkpoint.messages import (
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import (
     EndJob,
     Publish,
     RegionFailed,
@@ -14,11 +14,18 @@ from runtime.checkpoint.messages import (
     Retire,
     TriggerBarrier,
 )
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.checkpoint.states import State
-from runtime.errors import CheckpointFailedError, ConfigError, RegionGivenUpError
-from runtime.failed_tasks import task_failed
-from runtime.model import CheckpointKind, Verdict
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    RegionPlan,
+)
+from sluice.runtime.coordinator.policy.handlers import (
+    GlobalCheckpointHandler,
+    RegionalCheckpointHandler,
+)
+from sluice.runtime.errors import CheckpointFailedError, ConfigError, RegionGivenUpError
+from sluice.runtime.model.model import CheckpointKind, Verdict
+from sluice.runtime.process.failed_tasks import task_failed
 from tests.core_driver import TWO, CoreDriver
 
 FAST = CheckpointSettings(interval_s=1.0, timeout_s=10.0)

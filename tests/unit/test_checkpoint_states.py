@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint import state_diagram
-from runtime.checkpoint.failpoints import FAILPOINTS
-from runtime.checkpoint.pending import ABORTABLE, DECIDED_OPEN
-from runtime.checkpoint.state_diagram import page
-from runtime.checkpoint.states import TRANSITIONS, Event, State, advance
-from runtime.errors import IllegalTransitionError
+from sluice.runtime.coordinator.core.checkpoint_states import TRANSITIONS, Event, State, advance
+from sluice.runtime.coordinator.core.pending_checkpoint import ABORTABLE, DECIDED_OPEN
+from sluice.runtime.coordinator.policy.commit_failpoints import FAILPOINTS
+from sluice.runtime.errors import IllegalTransitionError
+from tools import state_diagram
+from tools.state_diagram import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "checkpoint-states.md"
 FINAL = {State.MARKED, State.ABORTED, State.FENCED}
@@ -66,7 +66,7 @@ def test_every_state_is_reached_and_only_three_are_final() -> None:
 
 
 def test_the_page_in_the_docs_is_current() -> None:
-    """Run ``python -m runtime.checkpoint.state_diagram > docs/checkpoint-states.md``."""
+    """Run ``python -m tools.state_diagram > docs/checkpoint-states.md``."""
     assert PAGE.read_text() == page()
 
 

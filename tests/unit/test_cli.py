@@ -8,9 +8,9 @@ import pytest
 import typer
 from typer.main import get_command
 
-from runtime import cli
-from runtime.cli import ENTRY_POINT_GROUP, build_app, describe_error, main
-from runtime.errors import ConfigError
+from sluice.runtime import cli
+from sluice.runtime.cli import ENTRY_POINT_GROUP, build_app, describe_error, main
+from sluice.runtime.errors import ConfigError
 
 group = typer.Typer()
 

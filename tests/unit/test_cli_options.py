@@ -2,8 +2,8 @@
 
 import pytest
 
-from connectors.kafka._cli_options import connection_of
-from runtime.errors import ConfigError
+from sluice.connectors.kafka.tools.connection_options import connection_of
+from sluice.runtime.errors import ConfigError
 
 
 def test_servers_on_the_command_line_win_over_those_of_the_options() -> None:

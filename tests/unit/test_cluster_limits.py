@@ -5,13 +5,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from connectors.kafka.cluster_limits import ClusterLimits, KnownLimits, LimitsLook
-from connectors.kafka.limits_look import look_at_limits
-from connectors.kafka.log_ins import LASTING_S
-from connectors.kafka.producer_wait import ProducerWait
-from connectors.kafka.refusals import UnsentError
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import AuthenticationError
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.logins import LASTING_S
+from sluice.connectors.kafka.sink.producers.cluster_limits import (
+    ClusterLimits,
+    KnownLimits,
+    LimitsLook,
+    look_at_limits,
+)
+from sluice.connectors.kafka.sink.producers.producer_errors import UnsentError
+from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait
+from sluice.runtime.errors import AuthenticationError
 from tests.fake_producer import FakeCluster
 from tests.fakes import ManualClock
 from tests.mock_cluster import MockCluster

@@ -5,9 +5,13 @@ import struct
 
 import pytest
 
-from connectors.kafka import KafkaSource
-from connectors.kafka.codec_lookup import TopicLoad
-from connectors.kafka.codecs import codec_of_config, first_batch, prevailing
+from sluice import KafkaSource
+from sluice.connectors.kafka.source.enumerator.topic_compression import (
+    TopicLoad,
+    codec_of_config,
+    first_batch,
+    prevailing,
+)
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 
 
@@ -82,8 +86,12 @@ def test_a_source_tells_its_codec_also_where_it_may_not_read_how_large_batches_g
     cluster = FakeSourceCluster()
     cluster.create("orders", FakeLog(latest=5))
     load = TopicLoad(codec="zstd", codecs=("zstd",), batch_bytes=batch_bytes)
-    monkeypatch.setattr("connectors.kafka.source.KafkaCluster", lambda *_, **__: cluster)
-    monkeypatch.setattr("connectors.kafka.codec_lookup.look_at", lambda *_, **__: load)
+    monkeypatch.setattr(
+        "sluice.connectors.kafka.kafka_source.KafkaCluster", lambda *_, **__: cluster
+    )
+    monkeypatch.setattr(
+        "sluice.connectors.kafka.source.enumerator.topic_compression.look_at", lambda *_, **__: load
+    )
     source = KafkaSource(bootstrap_servers="b:9092", topics=["orders"])
     assert source.compression(timeout_s=1) == "zstd"
     assert ("max.message.bytes" in caplog.text) is warns

@@ -8,18 +8,18 @@ from unittest.mock import patch
 
 import pytest
 
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.wire import (
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.transaction_requests import (
     EndOutcome,
     EndReport,
     Listing,
     TransactionDescription,
     TransactionState,
 )
-from runtime.contracts import CommitOutcome, CommitReport
-from runtime.errors import AuthenticationError, UnsupportedFormatError
-from runtime.model import Redistribution, StateEntry
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.runtime.contracts import CommitOutcome, CommitReport
+from sluice.runtime.errors import AuthenticationError, UnsupportedFormatError
+from sluice.runtime.model.model import Redistribution, StateEntry
 from tests.fake_kafka import FakeBroker, FakeWire, Fault
 from tests.transaction_harness import FakeAttempt, FakeHarness, committable
 
@@ -34,7 +34,7 @@ class Time:
     happening: object = None
 
     def clock(self) -> float:
-        """See `runtime.contracts.Clock`."""
+        """See `sluice.runtime.contracts.Clock`."""
         return self.now_s
 
     def sleep(self, seconds: float) -> None:

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from runtime.continuous.desk import ContinuousDesk, EpochBook
-from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
-from runtime.continuous.pulse import TaskPulse
-from runtime.counts import decode_totals
-from runtime.drops import Drops, dropped_in_all, encode_drops
-from runtime.errors import ConfigError, FencedError, PoisonRecordsError, UnreachableError
-from runtime.model import Acknowledgement, Barrier, BatchKey, RecordCounts
-from runtime.on_error import DeadLetters, Skip
-from runtime.poison import ChainedFunction
-from runtime.service import values
+from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
+from sluice.runtime.continuous.heartbeat import TaskPulse
+from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
+from sluice.runtime.errors import ConfigError, FencedError, PoisonRecordsError, UnreachableError
+from sluice.runtime.functions.at_most_once import Drops, dropped_in_all, encode_drops
+from sluice.runtime.functions.function_run import ChainedFunction
+from sluice.runtime.functions.record_counts import decode_totals
+from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, RecordCounts
+from sluice.runtime.model.on_error import DeadLetters, Skip
+from sluice.runtime.service import json_values as values
 from tests.core_driver import committable, split
 from tests.fakes import ManualClock
 

@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from runtime.continuous.desk import EpochBook
-from runtime.continuous.pulse import LONGEST_STEP_S, TaskPulse
-from runtime.contracts import LifeState, RegionLife
-from runtime.errors import ConfigError, MissingRequirementError
-from runtime.model import RegionRecord
-from runtime.service.client import CoordinatorAddress
-from runtime.service.hosted_region import HostedRegion
-from runtime.spark.continuous import ContinuousChain, ContinuousLife
-from runtime.spark.tasks import RegionTasks
+from sluice.runtime.continuous.barrier_service import EpochBook
+from sluice.runtime.continuous.heartbeat import LONGEST_STEP_S, TaskPulse
+from sluice.runtime.contracts import LifeState, RegionLife
+from sluice.runtime.errors import ConfigError, MissingRequirementError
+from sluice.runtime.model.model import RegionRecord
+from sluice.runtime.service.hosted_region import HostedRegion
+from sluice.runtime.service.service_client import CoordinatorAddress
+from sluice.runtime.spark.tasks.continuous_attempt import ContinuousChain, ContinuousLife
+from sluice.runtime.spark.tasks.region_tasks import RegionTasks
 from tests.fakes import ManualClock
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -71,7 +71,7 @@ class Waiting:
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
     """Nobody waits for the good end of a task that never began."""
-    monkeypatch.setattr("runtime.spark.continuous._GOOD_END_S", 0.01)
+    monkeypatch.setattr("sluice.runtime.spark.tasks.continuous_attempt._GOOD_END_S", 0.01)
     clock, spark = ManualClock(), BusySpark()
     book = EpochBook(region="main", generation=7, pulse=TaskPulse(clock))
 
@@ -150,7 +150,7 @@ def test_a_job_that_comes_behind_its_cancellation_is_cancelled_too(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The life was stopped while its job was still being made ready."""
-    monkeypatch.setattr("runtime.spark.continuous._CANCEL_AGAIN_S", 0.01)
+    monkeypatch.setattr("sluice.runtime.spark.tasks.continuous_attempt._CANCEL_AGAIN_S", 0.01)
     waiting.spark.too_early = 2
     assert waiting.region.stop(7, timeout_s=PATIENCE_S)
     assert waiting.spark.cancelled == ["main.7 job"] * 3

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pytest
 
-from runtime.continuous.courier import EndedEpoch
-from runtime.continuous.loop import EpochScope, TaskLoop
-from runtime.contracts import RecordsRead
-from runtime.errors import DeliveryError, FencedError, UnreachableError
-from runtime.model import Barrier, SplitRange
-from runtime.on_error import Skip
-from runtime.poison import ChainedFunction, FunctionRun
-from runtime.task_writers import TaskWriters
+from sluice.runtime.continuous.checkpoint_client import EndedEpoch
+from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
+from sluice.runtime.contracts import RecordsRead
+from sluice.runtime.errors import DeliveryError, FencedError, UnreachableError
+from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
+from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.model.model import Barrier, SplitRange
+from sluice.runtime.model.on_error import Skip
 from tests.continuous_parts import LogFollower, RecordingWriter
 from tests.core_driver import split
 from tests.fakes import ManualClock

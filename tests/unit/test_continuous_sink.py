@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from runtime.continuous.lost_timeout import LostTimeout
-from runtime.continuous.native_commits import NativeCommits
-from runtime.continuous.sink import ContinuousSink
-from runtime.contracts import Committer, SinkContext, SweepReport, SweepView
+from sluice.runtime.continuous.continuous_sink import ContinuousSink
+from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.native_commits import NativeCommits
+from sluice.runtime.contracts import Committer, SinkContext, SweepReport, SweepView
 
 CONTEXT = SinkContext(
     job_uid="j",

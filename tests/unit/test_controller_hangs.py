@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import discovery
-from connectors.kafka._client import KafkaException
-from connectors.kafka.discovery import KafkaCluster
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import UnreachableError
+from sluice.connectors.kafka.client.confluent import KafkaException
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.source.enumerator import discovery
+from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
+from sluice.runtime.errors import UnreachableError
 from tests.fake_producer import kafka_error
 
 

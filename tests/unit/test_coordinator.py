@@ -9,20 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.messages import Progress
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.checkpoint.states import State
-from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import SweepReport, SweepView
-from runtime.errors import (
-    FencedError,
-    StorageError,
-    TransactionLostError,
-    UnreachableError,
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.contracts import SweepReport, SweepView
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    RegionPlan,
 )
-from runtime.model import Barrier, BatchKey, CheckpointKind, CheckpointRecord
-from runtime.storage.local_fs import LocalFileSystem
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.errors import FencedError, StorageError, TransactionLostError, UnreachableError
+from sluice.runtime.model.model import Barrier, BatchKey, CheckpointKind, CheckpointRecord
+from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.coordinated_job import Job
 from tests.core_driver import split as core_split
 from tests.fakes import (

@@ -1,6 +1,12 @@
 """The order of a checkpoint's steps, and the barriers that begin one, on a manual clock."""
 
-from runtime.checkpoint.messages import Commit, MarkCommitted, Publish, ReturnBatches, TellPositions
+from sluice.runtime.coordinator.core.events import (
+    Commit,
+    MarkCommitted,
+    Publish,
+    ReturnBatches,
+    TellPositions,
+)
 from tests.core_driver import FAST, TWO, CoreDriver
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.plan import CheckpointSettings, OnRegionFailure
-from runtime.contracts import SweepReport, SweepView
-from runtime.errors import (
+from sluice.runtime.contracts import SweepReport, SweepView
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnRegionFailure
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.errors import (
     ConfigError,
     DataLostError,
     DeliveryError,
@@ -17,7 +17,7 @@ from runtime.errors import (
     UnreachableError,
     UnreadSplitsLostError,
 )
-from runtime.model import Barrier, BatchKey, RegionStatus, Verdict
+from sluice.runtime.model.model import Barrier, BatchKey, RegionStatus, Verdict
 from tests.coordinated_job import QUICK, Job, restart
 from tests.fakes import (
     FakeSink,
@@ -309,8 +309,8 @@ def test_a_job_whose_store_hangs_can_be_stopped(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Within a bound: what is open then is settled by the next start, which finds the record."""
-    monkeypatch.setattr("runtime.checkpoint.run_threads._STOP_S", 0.05)
-    monkeypatch.setattr("runtime.checkpoint.run_threads._JOIN_S", 0.05)
+    monkeypatch.setattr("sluice.runtime.coordinator.shell.run_threads._STOP_S", 0.05)
+    monkeypatch.setattr("sluice.runtime.coordinator.shell.run_threads._JOIN_S", 0.05)
     coordinator, _ = job.started()
     region, answers = _with_a_hanging_store(job, coordinator)
     coordinator.stop()
@@ -328,8 +328,8 @@ def test_a_job_whose_store_hangs_for_good_ends_by_itself(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever runs it may start it elsewhere; the step that hangs was no decision, or is one."""
-    monkeypatch.setattr("runtime.checkpoint.run_threads._STOP_S", 0.05)
-    monkeypatch.setattr("runtime.checkpoint.run_threads._JOIN_S", 0.05)
+    monkeypatch.setattr("sluice.runtime.coordinator.shell.run_threads._STOP_S", 0.05)
+    monkeypatch.setattr("sluice.runtime.coordinator.shell.run_threads._JOIN_S", 0.05)
     coordinator = job.coordinator(replace(QUICK, call_timeout_s=0.02, settle_timeout_s=1.0))
     coordinator.start(300.0)
     region, answers = _with_a_hanging_store(job, coordinator)

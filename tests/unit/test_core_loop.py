@@ -9,10 +9,9 @@ from typing import TypeVar
 
 import pytest
 
-from runtime.checkpoint.core import CoordinatorCore
-from runtime.checkpoint.handlers import Alignment, RegionalCheckpointHandler, Ruling
-from runtime.checkpoint.loop import CoreLoop, StepThread
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import PublishOutcome
+from sluice.runtime.coordinator.core.core import CoordinatorCore
+from sluice.runtime.coordinator.core.events import (
     Action,
     CoreEvent,
     EndJob,
@@ -24,9 +23,10 @@ from runtime.checkpoint.messages import (
     Tick,
     TriggerAsked,
 )
-from runtime.contracts import PublishOutcome
-from runtime.errors import CoordinatorLostError, FencedError, UnreachableError
-from runtime.model import CheckpointKind, Verdict
+from sluice.runtime.coordinator.policy.handlers import Alignment, RegionalCheckpointHandler, Ruling
+from sluice.runtime.coordinator.shell.core_loop import CoreLoop, StepThread
+from sluice.runtime.errors import CoordinatorLostError, FencedError, UnreachableError
+from sluice.runtime.model.model import CheckpointKind, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver
 from tests.fake_store import FakeStore
 from tests.run_hands import hands_of

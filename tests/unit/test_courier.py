@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from runtime.continuous.courier import Courier
-from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
-from runtime.continuous.task_registry import TaskRegistry
-from runtime.contracts import RegisteredAttempt
-from runtime.errors import CoordinatorLostError, FencedError, UnreachableError
-from runtime.model import Barrier, BatchKey
+from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
+from sluice.runtime.continuous.task_registry import TaskRegistry
+from sluice.runtime.contracts import RegisteredAttempt
+from sluice.runtime.errors import CoordinatorLostError, FencedError, UnreachableError
+from sluice.runtime.model.model import Barrier, BatchKey
 from tests.core_driver import split
 from tests.fakes import ManualClock
 from tests.waiting import PATIENCE_S, wait_for

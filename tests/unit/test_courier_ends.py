@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.continuous import courier as module
-from runtime.continuous.courier import Courier
-from runtime.continuous.messages import NextBarrier
-from runtime.errors import FencedError
+from sluice.runtime.continuous import checkpoint_client as module
+from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.task_messages import NextBarrier
+from sluice.runtime.errors import FencedError
 from tests.fakes import ManualClock
 from tests.unit.test_courier import PlayedEpoch, PlayedLink, _barrier, _courier, _taken
 from tests.waiting import PATIENCE_S, join, wait_for

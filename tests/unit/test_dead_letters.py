@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.records import RecordColumns
-from runtime import dead_letters
-from runtime.dead_letters import MOST_MESSAGE_CHARACTERS, Failure, dead_letter_rows
+from sluice.connectors.kafka.records.rows import RecordColumns
+from sluice.runtime.functions import dead_letters
+from sluice.runtime.functions.dead_letters import MOST_MESSAGE_CHARACTERS, Failure, dead_letter_rows
 from tests.source_rows import FIRST_MS, source_rows
 
 FROZEN = {

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import CommitOutcome, PublishOutcome
+from sluice.runtime.coordinator.core.events import (
     Commit,
     EndJob,
     FailBatches,
@@ -14,9 +15,8 @@ from runtime.checkpoint.messages import (
     Repaired,
     ReturnBatches,
 )
-from runtime.checkpoint.plan import OnLost, RegionPlan
-from runtime.contracts import CommitOutcome, PublishOutcome
-from runtime.errors import (
+from sluice.runtime.coordinator.policy.checkpoint_plan import OnLost, RegionPlan
+from sluice.runtime.errors import (
     FencedError,
     TransactionLostError,
     TransactionUnknownError,

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import PublishOutcome
+from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Acknowledged,
     Commit,
@@ -16,10 +17,9 @@ from runtime.checkpoint.messages import (
     RegionRestarted,
     RestartAsked,
 )
-from runtime.checkpoint.plan import CheckpointSettings
-from runtime.contracts import PublishOutcome
-from runtime.errors import FencedError, UnreachableError
-from runtime.model import BatchKey, CheckpointKind, Verdict
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
+from sluice.runtime.errors import FencedError, UnreachableError
+from sluice.runtime.model.model import BatchKey, CheckpointKind, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver, committable
 
 UNKNOWN = PublishOutcome.UNKNOWN

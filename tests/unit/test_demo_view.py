@@ -3,8 +3,8 @@
 import pytest
 from rich.console import Console
 
-from connectors.kafka.demo_view import Outcome
-from runtime.checker import History, Record, check, check_prefix
+from sluice.connectors.kafka.tools.demo.demo_view import Outcome
+from sluice.runtime.checker import History, Record, check, check_prefix
 
 
 def record(offset: int) -> Record:

@@ -13,13 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.serde import AvroDeserializer, Deserializer, Framing, JsonDeserializer
-from runtime.errors import ConfigError
-from runtime.job import Job
-from runtime.on_error import DeadLetters, Skip
-from runtime.poison import FunctionRun
-from runtime.spark.job_graph import regions_of
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.records.serde.avro_records import AvroDeserializer, Framing
+from sluice.connectors.kafka.records.serde.deserializing import Deserializer
+from sluice.connectors.kafka.records.serde.json_records import JsonDeserializer
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.functions.function_run import FunctionRun
+from sluice.runtime.graph.job_graph import regions_of
+from sluice.runtime.job.job import Job
+from sluice.runtime.model.on_error import DeadLetters, Skip
 from tests.source_rows import source_rows
 
 ORDER = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from runtime.checkpoint.core import JobStatus
-from runtime.service.metrics import CheckpointMetrics, RegionMetrics
+from sluice.runtime.coordinator.core.core import JobStatus
+from sluice.runtime.service.metrics import CheckpointMetrics, RegionMetrics
 
 ROOT = Path(__file__).parents[2]
 TREES = ("benchmarks", "connectors", "docker", "docs", "examples", "runtime", "tests")

@@ -13,14 +13,14 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from connectors.hdfs._spark_format import FilesFormat
-from connectors.kafka._spark import KafkaFormat
-from runtime.errors import ConfigError, FencedError, IllegalTransitionError
-from runtime.model import StateEntry
-from runtime.service.client import CoordinatorAddress
-from runtime.service.drop_in_client import DropInClient, QueryRun
-from runtime.spark.drop_in import DropInQueries
-from runtime.spark.drop_in_writer import DropInStreamWriter, _PreCommitted
+from sluice.connectors.hdfs.file_drop_in_format import FilesFormat
+from sluice.connectors.kafka.kafka_drop_in import KafkaFormat
+from sluice.runtime.errors import ConfigError, FencedError, IllegalTransitionError
+from sluice.runtime.model.model import StateEntry
+from sluice.runtime.service.drop_in_client import DropInClient, QueryRun
+from sluice.runtime.service.service_client import CoordinatorAddress
+from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries
+from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter, _PreCommitted
 from tests.core_driver import committable
 
 ADDRESS = CoordinatorAddress(address="http://x", token="t", leader_session_id="s", job_uid="j")

@@ -16,14 +16,14 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from runtime.checkpoint.store import open_store
-from runtime.errors import ConfigError, FencedError, StreamError, UnreachableError
-from runtime.service.client import CoordinatorAddress
-from runtime.service.drop_in_client import DropInClient, QueryRun
-from runtime.spark import drop_in
-from runtime.spark.active_queries import ActiveQuery
-from runtime.spark.drop_in_writer import DropInStreamWriter
-from runtime.spark.session import SHUFFLE_RETRY, prepare
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.errors import ConfigError, FencedError, StreamError, UnreachableError
+from sluice.runtime.service.drop_in_client import DropInClient, QueryRun
+from sluice.runtime.service.service_client import CoordinatorAddress
+from sluice.runtime.spark.drop_in import drop_in_queries as drop_in
+from sluice.runtime.spark.drop_in.active_queries import ActiveQuery
+from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter
+from sluice.runtime.spark.session.spark_session import SHUFFLE_RETRY, prepare
 from tests.drop_in_world import FORMAT, Execution, Query, Session, World, looked_for
 from tests.fakes import TransactionState
 from tests.waiting import join, wait_for

@@ -10,15 +10,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.leader import FileLeaderStore, Leader
-from runtime.checkpoint.store import open_store
-from runtime.errors import ConfigError, FencedError, StreamError
-from runtime.service.drop_in_client import QueryRun
-from runtime.spark import drop_in
-from runtime.spark.active_queries import ActiveQuery
-from runtime.storage.file_system import FileSystem
-from runtime.storage.opening import open_file_system
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.errors import ConfigError, FencedError, StreamError
+from sluice.runtime.service.drop_in_client import QueryRun
+from sluice.runtime.spark.drop_in import drop_in_queries as drop_in
+from sluice.runtime.spark.drop_in.active_queries import ActiveQuery
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.drop_in_world import FORMAT, World, looked_for
 from tests.waiting import PATIENCE_S, join, wait_for
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from connectors.hdfs.drop_in import FileDropIn, FileDropInSink
-from connectors.hdfs.task_files import LocalTaskFiles
-from runtime.errors import ConfigError
-from runtime.spark import drop_in_writer
-from runtime.spark.drop_in_writer import DropInStreamWriter
+from sluice.connectors.hdfs.file_drop_in import FileDropIn, FileDropInSink
+from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.spark.drop_in import drop_in_writer
+from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter
 from tests.drop_in_world import QueryProcess
 
 _FORMAT = "sluice-files"

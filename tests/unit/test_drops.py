@@ -13,11 +13,18 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark import TaskContext
 
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.checkpoint.kinds import installed_kinds
-from runtime.checkpoint.messages import Acknowledged, RegionFailed, Report
-from runtime.checkpoint.states import State
-from runtime.drops import (
+from sluice import KafkaSink, KafkaSource
+from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Acknowledged, RegionFailed, Report
+from sluice.runtime.errors import (
+    ConfigError,
+    DamagedCheckpointError,
+    DropLimitError,
+    StreamError,
+    UnsupportedFormatError,
+)
+from sluice.runtime.functions.at_most_once import (
     AT_MOST_ONCE,
     DropBudget,
     DropLimit,
@@ -27,20 +34,14 @@ from runtime.drops import (
     drops_after,
     encode_drops,
 )
-from runtime.errors import (
-    ConfigError,
-    DamagedCheckpointError,
-    DropLimitError,
-    StreamError,
-    UnsupportedFormatError,
-)
-from runtime.failover import view_of_record
-from runtime.job import Job
-from runtime.model import BatchKey, SplitRange
-from runtime.service.client import CoordinatorAddress
-from runtime.service.metrics import CheckpointMetrics
-from runtime.spark.job_graph import require_chained
-from runtime.spark.tasks import Chain, RegionTasks, TaskResult, results_of
+from sluice.runtime.graph.graph_view import view_of_record
+from sluice.runtime.graph.job_graph import require_chained
+from sluice.runtime.job.job import Job
+from sluice.runtime.model.model import BatchKey, SplitRange
+from sluice.runtime.service.metrics import CheckpointMetrics
+from sluice.runtime.service.service_client import CoordinatorAddress
+from sluice.runtime.spark.tasks.region_tasks import Chain, RegionTasks, results_of
+from sluice.runtime.spark.tasks.task_result import TaskResult
 from tests.core_driver import FAST, CoreDriver, split
 from tests.starting_job import record
 
@@ -261,7 +262,7 @@ def test_a_transform_is_refused_by_name() -> None:
         KafkaSink(bootstrap_servers="b:1", topic="out", transactional_id_prefix="p")
     )
     with pytest.raises(ConfigError, match=r"transform.*sources=orders"):
-        require_chained(job.pipelines)
+        require_chained(job.spec.pipelines)
 
 
 def test_the_graph_tells_that_the_job_is_at_most_once_for_failed_tasks() -> None:
@@ -270,7 +271,7 @@ def test_the_graph_tells_that_the_job_is_at_most_once_for_failed_tasks() -> None
     job.source(KafkaSource(bootstrap_servers="b:1", topics=["in"]))
     assert job.graph().text().endswith(f"Recovery\n  {AT_MOST_ONCE}")
     assert f'recovery>"{AT_MOST_ONCE}"]' in job.graph().mermaid()
-    settings = {"checkpoint.drop_limit": str(job.settings.drop_limit)}
+    settings = {"checkpoint.drop_limit": str(job.spec.settings.drop_limit)}
     assert view_of_record(record(1, settings=settings)).recovery == AT_MOST_ONCE
     for exact in ({}, {"checkpoint.drop_limit": "None"}):
         assert view_of_record(record(1, settings=exact)).recovery == ""
@@ -278,7 +279,7 @@ def test_the_graph_tells_that_the_job_is_at_most_once_for_failed_tasks() -> None
 
 def test_the_log_names_the_ranges(caplog: pytest.LogCaptureFixture) -> None:
     """Of each committed checkpoint, for who has to read them again by hand."""
-    from runtime.checkpoint.routes import _log_failures
+    from sluice.runtime.coordinator.shell.action_dispatcher import _log_failures
 
     driver = CoreDriver(FAST)
     driver.tick()

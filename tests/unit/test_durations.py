@@ -2,7 +2,7 @@
 
 import pytest
 
-from connectors.kafka.durations import seconds_of
+from sluice.connectors.kafka.client.client_options import seconds_of
 
 
 @pytest.mark.parametrize(

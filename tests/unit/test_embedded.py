@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka import embedded
-from connectors.kafka._broker_properties import (
+from sluice.connectors.kafka.tools.broker import embedded_kafka as embedded
+from sluice.connectors.kafka.tools.broker.broker_properties import (
     BrokerPorts,
     BrokerSecurity,
     SecurityProtocol,
@@ -15,18 +15,18 @@ from connectors.kafka._broker_properties import (
     render,
     server_properties,
 )
-from connectors.kafka.embedded import new_cluster_id
-from runtime.embedded.cache import cache_dir, exclusive, state_dir
-from runtime.embedded.ivy import (
+from sluice.connectors.kafka.tools.broker.embedded_kafka import new_cluster_id
+from sluice.runtime.embedded.cache import cache_dir, exclusive, state_dir
+from sluice.runtime.embedded.ivy import (
     Artifact,
     Bundle,
     ivy_description,
     parse_checksums,
     pinned_checksums,
 )
-from runtime.embedded.java import find_java, parse_version
-from runtime.embedded.ports import free_ports, is_free, require_free
-from runtime.errors import ConfigError, MissingRequirementError, UnreachableError
+from sluice.runtime.embedded.java import find_java, parse_version
+from sluice.runtime.embedded.ports import free_ports, is_free, require_free
+from sluice.runtime.errors import ConfigError, MissingRequirementError, UnreachableError
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from runtime.embedded._hdfs_site import HdfsPorts, is_formatted, render, site_properties
-from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.errors import MissingRequirementError
+from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.embedded.hdfs.hdfs_site import HdfsPorts, is_formatted, render, site_properties
+from sluice.runtime.errors import MissingRequirementError
 
 
 def _site(**overrides: str) -> dict[str, str]:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.contracts import RecordsRead
-from runtime.errors import IllegalTransitionError
-from runtime.model import SplitRange
+from sluice.runtime.contracts import RecordsRead
+from sluice.runtime.errors import IllegalTransitionError
+from sluice.runtime.model.model import SplitRange
 from tests.core_driver import split
 from tests.unit.test_continuous_loop import Bench
 

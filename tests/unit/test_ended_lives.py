@@ -2,9 +2,9 @@
 
 import pytest
 
-from runtime.checkpoint.asked_restart import AskedRestart
-from runtime.contracts import RegionRegistration, SweepReport
-from runtime.errors import StorageUnreachableError, UnreachableError
+from sluice.runtime.contracts import RegionRegistration, SweepReport
+from sluice.runtime.coordinator.shell.restart_waits import AskedRestart
+from sluice.runtime.errors import StorageUnreachableError, UnreachableError
 from tests.fakes import FakeSink
 from tests.region_queries import ThreadQuery
 from tests.waiting import wait_for

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.errors import ConfigError
-from runtime.job import Engine, Job, Pipeline, Step
-from runtime.rate_limit import PidRateLimit
-from runtime.spark.engines import choose_engine, choose_parts, hindrance_of
-from runtime.spark.job_graph import Region
+from sluice import KafkaSink, KafkaSource
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.graph.job_graph import Region
+from sluice.runtime.graph.pipeline import Engine, Pipeline, Step
+from sluice.runtime.job.job import Job
+from sluice.runtime.model.rate_limit import PidRateLimit
+from sluice.runtime.spark.run.engine_choice import choose_engine, choose_parts, hindrance_of
 from tests.unit.test_job_pieces import StubSink, StubSource, identity
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import epoch_lookup
-from connectors.kafka.discovery import EpochQuestion
-from connectors.kafka.positions import PartitionKey
-from connectors.kafka.transactions import WireClient, kafka_errors
-from runtime.errors import AuthenticationError, UnreachableError
+from sluice.connectors.kafka.client.wire_client import WireClient, kafka_errors
+from sluice.connectors.kafka.source.enumerator import leader_epochs as epoch_lookup
+from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochQuestion
+from sluice.connectors.kafka.source.positions import PartitionKey
+from sluice.runtime.errors import AuthenticationError, UnreachableError
 from tests.played_wire import CONNECTION, PlayedClient, said
 
 _FIRST, _SECOND = ("orders", 0), ("orders", 1)

@@ -4,10 +4,15 @@ from typing import Any
 
 import pytest
 
-from runtime.errors import ConfigError
-from runtime.event_time import EventTime, advanced, least_watermark_ms
-from runtime.model import SplitRange
-from runtime.spark.event_times import EventTimes, LargestTimestamps, TimedReading, event_time_of
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.event_time import EventTime, advanced, least_watermark_ms
+from sluice.runtime.model.model import SplitRange
+from sluice.runtime.spark.microbatch.event_times import (
+    EventTimes,
+    LargestTimestamps,
+    TimedReading,
+    event_time_of,
+)
 
 
 def split(**where: Any) -> SplitRange:

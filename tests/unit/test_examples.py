@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from runtime.errors import UnreachableError
-from runtime.job import Job
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.job.job import Job
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 JOBS = [path for path in EXAMPLES if path.stem != "drop_in"]

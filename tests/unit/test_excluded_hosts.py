@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from runtime.errors import ConfigError
-from runtime.spark.hosts import Executor, HostExclusion
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.spark.session.hosts import Executor, HostExclusion
 from tests.fakes import ManualClock
 
 
 @dataclass
 class Cluster:
-    """`runtime.spark.hosts.Executors` in memory.
+    """`sluice.runtime.spark.session.hosts.Executors` in memory.
 
     Attributes:
         hosts: of executors by id, "-" in front of those that have ended.

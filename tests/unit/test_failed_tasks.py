@@ -5,8 +5,8 @@ import traceback
 
 import pytest
 
-from runtime.errors import ConfigError
-from runtime.failed_tasks import in_short, raised_in, task_failed
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.process.failed_tasks import in_short, raised_in, task_failed
 
 
 def _raised(error: Exception, cause: Exception | None = None) -> Exception:

@@ -2,16 +2,10 @@
 
 import pytest
 
-from runtime.errors import ConfigError
-from runtime.failover import (
-    Distribution,
-    Edge,
-    JobGraph,
-    Vertex,
-    choose_distribution,
-    failover_regions,
-)
-from runtime.failover.regions import region_name
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.graph.distribution import Distribution, choose_distribution
+from sluice.runtime.graph.failover_regions import failover_regions, region_name
+from sluice.runtime.graph.graph_model import Edge, JobGraph, Vertex
 
 
 def vertex(name: str, parallelism: int | None, kind: str = "any") -> Vertex:

@@ -4,22 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.handlers import (
-    CheckpointHandler,
-    GlobalCheckpointHandler,
-    RegionalCheckpointHandler,
-)
-from runtime.checkpoint.messages import (
+from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Publish,
     RegionFailed,
     RegionRestarted,
     RestartAsked,
 )
-from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
-from runtime.errors import StreamError
-from runtime.failover.restart_strategies import FailureRateRestart
-from runtime.model import Barrier, BatchKey, Verdict
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
+from sluice.runtime.coordinator.policy.handlers import (
+    CheckpointHandler,
+    GlobalCheckpointHandler,
+    RegionalCheckpointHandler,
+)
+from sluice.runtime.errors import StreamError
+from sluice.runtime.failover.restart_strategies import FailureRateRestart
+from sluice.runtime.model.model import Barrier, BatchKey, Verdict
 from tests.core_driver import CoreDriver
 
 _HANDLERS = (GlobalCheckpointHandler(), RegionalCheckpointHandler())

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from runtime.embedded.ivy import pyspark_jars
-from runtime.errors import ConfigError
-from runtime.spark import class_archive
-from runtime.spark.class_archive import SparkClasses, find_archive, prepare_archive
-from runtime.spark.fast_start import fast_start
-from runtime.spark.python_daemon import surplus_archives
+from sluice.runtime.embedded.ivy import pyspark_jars
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.spark.fast_start import class_archive
+from sluice.runtime.spark.fast_start.class_archive import (
+    SparkClasses,
+    find_archive,
+    prepare_archive,
+)
+from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
+from sluice.runtime.spark.fast_start.python_daemon import surplus_archives
 
 _JAVA = "spark.driver.defaultJavaOptions"
 _DAEMON = "spark.python.daemon.module"
@@ -44,7 +48,7 @@ def test_local_session_gets_the_archive_and_the_daemon(cache: Path, master: str)
     archive = _put_archive(cache)
     settings = fast_start(master)
     assert settings[_JAVA].endswith(f"-XX:SharedArchiveFile={archive}")
-    assert settings[_DAEMON] == "runtime.spark.python_daemon"
+    assert settings[_DAEMON] == "sluice.runtime.spark.fast_start.python_daemon"
     assert len(settings) == 2
 
 

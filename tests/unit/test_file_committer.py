@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
-from connectors.hdfs.committer import FileCommitter
-from runtime.contracts import CommitOutcome
-from runtime.model import StateEntry
-from runtime.storage.file_system import FileSystem
-from runtime.storage.opening import open_file_system
+from sluice.connectors.hdfs.committing.file_committer import FileCommitter
+from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.model.model import StateEntry
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
 from tests.waiting import PATIENCE_S
 
@@ -250,8 +250,8 @@ def test_one_rename_at_a_time_ends_at_the_one_at_which_the_process_dies() -> Non
 
 _ENDS = """
 import atexit, sys
-from connectors.hdfs.committer import FileCommitter
-from runtime.storage.opening import open_file_system
+from sluice.connectors.hdfs.committing.file_committer import FileCommitter
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.unit.test_file_committer import entry_of
 
 committer = FileCommitter(open_file_system)

@@ -8,15 +8,15 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from connectors.hdfs.drop_in import FileDropIn, FileDropInSink, FileWriter
-from connectors.hdfs.task_files import LocalTaskFiles
-from connectors.hdfs.webhdfs import WebHdfsTaskFiles
-from runtime.contracts import CommitOutcome, TaskScope, WriterFactory
-from runtime.errors import AuthenticationError, ConfigError
-from runtime.model import BatchKey
-from runtime.service.client import CoordinatorClient
-from runtime.service.drop_in_client import REGION, QueryRun
-from runtime.storage.web_hdfs import WebHdfsAddress
+from sluice.connectors.hdfs.file_drop_in import FileDropIn, FileDropInSink, FileWriter
+from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles
+from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
+from sluice.runtime.contracts import CommitOutcome, TaskScope, WriterFactory
+from sluice.runtime.errors import AuthenticationError, ConfigError
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.service.drop_in_client import REGION, QueryRun
+from sluice.runtime.service.service_client import CoordinatorClient
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 from tests.drop_in_world import QueryProcess
 from tests.fake_webhdfs import FakeWebHdfs
 

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.hdfs.formats import FORMAT_NAMES, file_format
-from connectors.hdfs.formats.parquet import Parquet
-from connectors.hdfs.partition_paths import PartitionPaths
-from runtime.errors import ConfigError
+from sluice.connectors.hdfs.formats.choice import FORMAT_NAMES, file_format
+from sluice.connectors.hdfs.formats.parquet import Parquet
+from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
+from sluice.runtime.errors import ConfigError
 from tests.format_rows import TEXT_COLUMNS, rows
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.hdfs.coordination import FileSinkCoordinator
-from connectors.hdfs.staging import StagingAttempt, staging_root
-from runtime.contracts import SinkContext, SweepView
-from runtime.errors import FencedError, StorageError
-from runtime.model import BatchKey
-from runtime.owner_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, OwnerRecord
+from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_root
+from sluice.runtime.contracts import SinkContext, SweepView
+from sluice.runtime.errors import FencedError, StorageError
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.ownership.lease_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, OwnerRecord
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.fakes import ManualClock
 

@@ -9,16 +9,22 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from connectors.hdfs._cli_files import app
-from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
-from connectors.hdfs.held_files import HeldFile, HeldFiles, encode_held_files
-from connectors.hdfs.owner import FileOwnerStore
-from connectors.hdfs.staging import StagingAttempt, staging_root
-from runtime.checkpoint.store import CheckpointStore, open_store, place_name
-from runtime.errors import DamagedCheckpointError, FencedError
-from runtime.model import BatchKey, CheckpointRecord, OperatorNode, RegionRecord, StateEntry
-from runtime.owner_record import OwnerRecord
-from runtime.storage.local_fs import LocalFileSystem
+from sluice.connectors.hdfs.committing.file_lease import FileOwnerStore
+from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.connectors.hdfs.staging.held_files import HeldFile, HeldFiles, encode_held_files
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_root
+from sluice.connectors.hdfs.tools.files_cli import app
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, place_name
+from sluice.runtime.errors import DamagedCheckpointError, FencedError
+from sluice.runtime.model.model import (
+    BatchKey,
+    CheckpointRecord,
+    OperatorNode,
+    RegionRecord,
+    StateEntry,
+)
+from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import JOB_UID, record
 
 SINK = OperatorNode(operator_id="op", name="files-orders", kind="sink", upstream=())

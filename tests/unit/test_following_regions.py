@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     AskCut,
     BarrierPolled,
@@ -17,10 +18,9 @@ from runtime.checkpoint.messages import (
     RegionCut,
     Repair,
 )
-from runtime.checkpoint.plan import CheckpointSettings, OnLost, RegionPlan
-from runtime.checkpoint.states import State
-from runtime.contracts import CommitOutcome
-from runtime.model import Acknowledgement, Barrier, BatchKey, Verdict
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost, RegionPlan
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, Verdict
 from tests.core_driver import FAST, CoreDriver, split
 
 _PLAN = RegionPlan(

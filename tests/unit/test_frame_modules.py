@@ -2,8 +2,8 @@
 
 import pytest
 
-from runtime.errors import MissingRequirementError
-from runtime.spark.frame_look import FrameLook, require_modules
+from sluice.runtime.errors import MissingRequirementError
+from sluice.runtime.spark.frames.plan_analysis import FrameLook, require_modules
 
 
 @pytest.mark.parametrize("module", ["no_such_package.inside", "json.no_such_module"])

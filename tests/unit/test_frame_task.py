@@ -7,13 +7,13 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from connectors.hdfs.committables import StagedFile
-from connectors.hdfs.formats import file_format
-from connectors.hdfs.frame_task import FrameTask, files_of
-from connectors.hdfs.partition_paths import PartitionPaths
-from connectors.hdfs.task_files import LocalTaskFiles
-from runtime.errors import ConfigError
-from runtime.model import BatchKey
+from sluice.connectors.hdfs.formats.choice import file_format
+from sluice.connectors.hdfs.staging.committables import StagedFile
+from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles
+from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
+from sluice.connectors.hdfs.writing.task_saver import FrameTask, files_of
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.model import BatchKey
 
 ROWS = pa.record_batch({"city": ["Forlì", None, "a/b"], "n": [1, 2, 3]})
 

@@ -4,11 +4,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from connectors.hdfs.committables import StagedFile, decode_file_set
-from connectors.hdfs.frame_writer import FileFrameWriter, Frame, SavedFrame, StagingDirectory
-from runtime.contracts import RegisteredAttempt, TaskScope
-from runtime.errors import FencedError
-from runtime.model import BatchKey
+from sluice.connectors.hdfs.staging.committables import StagedFile, decode_file_set
+from sluice.connectors.hdfs.writing.frame_writer import (
+    FileFrameWriter,
+    Frame,
+    SavedFrame,
+    StagingDirectory,
+)
+from sluice.runtime.contracts import RegisteredAttempt, TaskScope
+from sluice.runtime.errors import FencedError
+from sluice.runtime.model.model import BatchKey
 from tests.fake_file_system import Disk, FakeFileSystem
 
 SCOPE = TaskScope(

@@ -6,12 +6,12 @@ import re
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.delivery import DeliveryLog
-from connectors.kafka.records import RecordColumns
-from connectors.kafka.sending import RecordSender, flush
-from connectors.kafka.tuning import write_settings
-from runtime.errors import ConfigError, DeliveryError, UnreachableError
-from runtime.task_memory import TaskMemory
+from sluice.connectors.kafka.client.client_tuning import write_settings
+from sluice.connectors.kafka.records.rows import RecordColumns
+from sluice.connectors.kafka.sink.producers.delivery import DeliveryLog
+from sluice.connectors.kafka.sink.writer.sender import RecordSender, flush
+from sluice.runtime.errors import ConfigError, DeliveryError, UnreachableError
+from sluice.runtime.model.task_memory import TaskMemory
 from tests.fake_producer import FakeClient, FakeCluster, FakeMessage, kafka_error
 from tests.unit.test_kafka_writer import SCOPE
 

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from connectors.kafka.transaction_status import Additions, may_arrive_late
-from runtime.errors import TransactionAbortedError
+from sluice.connectors.kafka.sink.producers.transaction_status import Additions, may_arrive_late
+from sluice.runtime.errors import TransactionAbortedError
 from tests.unit.test_kafka_writer import Rig, records
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.graph import OperatorSpec, build_graph, operator_id
-from runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph, operator_id
 
 SOURCE = OperatorSpec(kind="source", name="orders")
 ENRICH = OperatorSpec(kind="map_batches", name="enrich", upstream=(0,))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.kafka.handles import (
+from sluice.connectors.kafka.sink.handles import (
     COMMITTABLE_KIND,
     InvalidHandleError,
     OutputCount,
@@ -20,8 +20,8 @@ from connectors.kafka.handles import (
     decode_handle,
     encode_handle,
 )
-from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
-from runtime.model import Redistribution, StateEntry
+from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
+from sluice.runtime.model.model import Redistribution, StateEntry
 
 HANDLE = TransactionHandle(
     transactional_id="orders/5b2f/main.3/a1b2/0",

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from connectors.hdfs import HdfsSink, PartitionCommit
-from connectors.hdfs.coordination import FileSinkCoordinator
-from connectors.hdfs.staging import StagingAttempt, staging_root
-from runtime.contracts import (
+from sluice import HdfsSink, PartitionCommit
+from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_root
+from sluice.runtime.contracts import (
     Frame,
     FrameSink,
     Sink,
@@ -19,10 +19,10 @@ from runtime.contracts import (
     SweepView,
     TaskSink,
 )
-from runtime.errors import ConfigError, IllegalTransitionError, StorageError
-from runtime.model import BatchKey
-from runtime.storage.file_system import FileSystem
-from runtime.storage.opening import open_file_system
+from sluice.runtime.errors import ConfigError, IllegalTransitionError, StorageError
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.fakes import ManualClock
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from connectors.hdfs import HdfsSink, Roll
-from connectors.hdfs.committables import InvalidFileSetError
-from connectors.hdfs.held_files import (
+from sluice import HdfsSink, Roll
+from sluice.connectors.hdfs.rolling.rolling_sink import again_in_s, plan, settle
+from sluice.connectors.hdfs.staging.committables import InvalidFileSetError
+from sluice.connectors.hdfs.staging.held_files import (
     HELD_KIND,
     HeldFile,
     HeldFiles,
@@ -18,9 +19,8 @@ from connectors.hdfs.held_files import (
     encode_held_files,
     held_partitions,
 )
-from connectors.hdfs.rolling import again_in_s, plan, settle
-from runtime.checkpoint.kinds import installed_kinds
-from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
+from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
+from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 
 VERSION_1 = Path(__file__).parent.parent / "data" / "held-files-v1.json"
 ROOT = ".sluice-staging-orders/5b2f/0a1b/main.3"

@@ -5,7 +5,7 @@ Offsets of Spark's own checkpoints and of consumer groups may lie there.
 
 import pytest
 
-from runtime.errors import DataLostError, UnreachableError
+from sluice.runtime.errors import DataLostError, UnreachableError
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import Bench, bounds
 

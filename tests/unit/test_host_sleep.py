@@ -6,14 +6,9 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.handlers import (
-    CheckpointHandler,
-    GlobalCheckpointHandler,
-    RegionalCheckpointHandler,
-)
-from runtime.checkpoint.loop import CoreLoop
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import PublishOutcome, RegionRegistration, RegisteredAttempt
+from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Action,
     Commit,
@@ -23,12 +18,17 @@ from runtime.checkpoint.messages import (
     RegionRegistered,
     Tick,
 )
-from runtime.checkpoint.plan import JobPlan, RegionPlan
-from runtime.checkpoint.steps import drive
-from runtime.contracts import PublishOutcome, RegionRegistration, RegisteredAttempt
-from runtime.failover.restart_strategies import FixedDelayRestart
-from runtime.host_clock import SleepByBootTime, SleepByWallSteps, age_clock, slept_s
-from runtime.model import BatchKey, CheckpointKind, Verdict
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.coordinator.policy.handlers import (
+    CheckpointHandler,
+    GlobalCheckpointHandler,
+    RegionalCheckpointHandler,
+)
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.coordinator.shell.core_loop import CoreLoop
+from sluice.runtime.failover.restart_strategies import FixedDelayRestart
+from sluice.runtime.model.model import BatchKey, CheckpointKind, Verdict
+from sluice.runtime.process.host_clock import SleepByBootTime, SleepByWallSteps, age_clock, slept_s
 from tests.core_driver import FAST, TWO, CoreDriver
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource, ManualClock

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from runtime.checkpoint.housekeeping import Housekeeper
-from runtime.errors import UnreachableError
+from sluice.runtime.coordinator.shell.run_threads import Housekeeper
+from sluice.runtime.errors import UnreachableError
 from tests.waiting import PATIENCE_S, wait_for
 
 AWAY = UnreachableError("no broker answers", {}, "Start one.")

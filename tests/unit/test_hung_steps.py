@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.loop import StepThread
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import CommitOutcome, PublishOutcome
+from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Action,
     Commit,
@@ -19,10 +19,10 @@ from runtime.checkpoint.messages import (
     Repair,
     Repaired,
 )
-from runtime.checkpoint.plan import OnLost, RegionPlan
-from runtime.contracts import CommitOutcome, PublishOutcome
-from runtime.errors import UnreachableError
-from runtime.model import Verdict
+from sluice.runtime.coordinator.policy.checkpoint_plan import OnLost, RegionPlan
+from sluice.runtime.coordinator.shell.core_loop import StepThread
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.model.model import Verdict
 from tests.core_driver import FAST, CoreDriver, committable
 from tests.fake_store import FakeStore
 from tests.fakes import ManualClock

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from connectors.kafka.producers import ProducerPool
-from connectors.kafka.transactional_producer import TransactionalProducer
+from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from tests.fake_producer import FakeClient, FakeCluster
 from tests.producer_pools import Threads, pool_of, scope
 from tests.waiting import wait_for

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from runtime.checkpoint.messages import Publish, Published
-from runtime.checkpoint.metadata import encode
-from runtime.checkpoint.plan import CheckpointSettings
-from runtime.checkpoint.seal_list import SEALS_FILE
-from runtime.checkpoint.startup import Found, StartSequence
-from runtime.checkpoint.steps import drive
-from runtime.checkpoint.store import CheckpointStore, place_name
-from runtime.contracts import PublishOutcome
-from runtime.errors import FencedError, StorageError
-from runtime.model import SEAL, CheckpointKind, CheckpointRecord, Verdict
+from sluice.runtime.checkpoint.checkpoint_slots import SEALS_FILE
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, place_name
+from sluice.runtime.checkpoint.format.metadata import encode
+from sluice.runtime.contracts import PublishOutcome
+from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.core.events import Publish, Published
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
+from sluice.runtime.coordinator.start.startup import Found, StartSequence
+from sluice.runtime.errors import FencedError, StorageError
+from sluice.runtime.model.model import SEAL, CheckpointKind, CheckpointRecord, Verdict
 from tests.checkpoint_records import committable
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.fake_store import FakeStore

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.spark.interrupts import ended_by_signals
+from sluice.runtime.spark.session.interrupts import ended_by_signals
 from tests.waiting import join
 
 

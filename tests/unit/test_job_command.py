@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from runtime.checkpoint.store import open_store, place_name
-from runtime.errors import ConfigError, StorageError, StreamError
-from runtime.failover import view_of_record
-from runtime.job import Pipeline
-from runtime.job_cli import app
-from runtime.model import CheckpointRecord, RegionRecord
-from runtime.spark.job_graph import regions_of
+from sluice.runtime.checkpoint.checkpoint_store import open_store, place_name
+from sluice.runtime.errors import ConfigError, StorageError, StreamError
+from sluice.runtime.graph.graph_view import view_of_record
+from sluice.runtime.graph.job_graph import regions_of
+from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.job.job_cli import app
+from sluice.runtime.model.model import CheckpointRecord, RegionRecord
 from tests.checkpoint_records import record
 from tests.unit.test_job_pieces import StubSink, StubSource
 

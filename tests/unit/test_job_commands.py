@@ -12,12 +12,12 @@ import pytest
 import urllib3
 from typer.testing import CliRunner
 
-from runtime.checkpoint.commands import JobCommands
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.plan import OnRegionFailure
-from runtime.checkpoint.store import open_store
-from runtime.errors import (
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.coordinator.shell.operator_commands import JobCommands
+from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
     DeliveryError,
@@ -25,11 +25,11 @@ from runtime.errors import (
     UnreachableError,
     WrongJobError,
 )
-from runtime.job_cli import app
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.service.command_file import announced, command_address, command_file
-from runtime.service.server import CoordinatorService
-from runtime.storage.local_fs import LocalFileSystem
+from sluice.runtime.job.job_cli import app
+from sluice.runtime.service.command_file import announced, command_address, command_file
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import record
 from tests.coordinated_job import QUICK, Job
 from tests.waiting import wait_for

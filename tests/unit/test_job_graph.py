@@ -7,19 +7,15 @@ from typing import cast
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from runtime.errors import ConfigError
-from runtime.failover import (
-    Distribution,
-    FailoverRegion,
-    GraphView,
-    JobGraph,
-    Subtask,
-    Vertex,
-    view_of_record,
-)
-from runtime.job import Job, Pipeline, Stream
-from runtime.model import CheckpointRecord, OperatorNode, RegionRecord, RegionStatus
-from runtime.spark.job_graph import Region, regions_of
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.graph.distribution import Distribution
+from sluice.runtime.graph.failover_regions import FailoverRegion
+from sluice.runtime.graph.graph_model import JobGraph, Subtask, Vertex
+from sluice.runtime.graph.graph_view import GraphView, view_of_record
+from sluice.runtime.graph.job_graph import Region, regions_of
+from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.job.job import Job, Stream
+from sluice.runtime.model.model import CheckpointRecord, OperatorNode, RegionRecord, RegionStatus
 from tests.checkpoint_records import record
 from tests.unit.test_job_pieces import StubSink, StubSource, identity
 

@@ -10,31 +10,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime import offsets
-from runtime.checkpoint.plan import CheckpointSettings, OnLost, OnRegionFailure
-from runtime.contracts import StagedFrame
-from runtime.errors import (
+from sluice import KafkaSink, KafkaSource
+from sluice.runtime.contracts import StagedFrame
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    OnLost,
+    OnRegionFailure,
+)
+from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
     IllegalTransitionError,
     UnsupportedFormatError,
 )
-from runtime.failover.restart_strategies import FixedDelayRestart
-from runtime.job import Job, Pipeline, Step, Stream
-from runtime.model import Barrier, SplitRange
-from runtime.on_error import DeadLetters, Skip
-from runtime.spark.frame_look import look_at
-from runtime.spark.job_graph import job_plan, regions_of
-from runtime.spark.job_source import deal
-from runtime.spark.query_logs import batches_beyond
-from runtime.spark.state import structs_in
-from runtime.spark.tasks import (
-    TaskResult,
+from sluice.runtime.failover.restart_strategies import FixedDelayRestart
+from sluice.runtime.graph.job_graph import job_plan, regions_of
+from sluice.runtime.graph.pipeline import Pipeline, Step
+from sluice.runtime.job.job import Job, Stream
+from sluice.runtime.model import offsets
+from sluice.runtime.model.model import Barrier, SplitRange
+from sluice.runtime.model.on_error import DeadLetters, Skip
+from sluice.runtime.spark.frames.plan_analysis import look_at
+from sluice.runtime.spark.microbatch.job_source import deal
+from sluice.runtime.spark.microbatch.query_logs import batches_beyond
+from sluice.runtime.spark.microbatch.spark_state import structs_in
+from sluice.runtime.spark.tasks.region_tasks import (
     require_all_rows_passed,
     require_each_range_once,
     results_of,
 )
+from sluice.runtime.spark.tasks.task_result import TaskResult
 
 
 def split(partition: int, start: int = 0, end: int = 0, topic: str = "in") -> SplitRange:
@@ -270,15 +275,15 @@ def test_a_jobs_settings_are_its_coordinators() -> None:
         "pressure_alarm_s": 5.0,
     }
     words: dict[str, Any] = {"on_lost": "repair", "on_region_failure": "park"}
-    made = Job("j", nowhere, checkpoint_dir="/c", **words, **given).settings
+    made = Job("j", nowhere, checkpoint_dir="/c", **words, **given).spec.settings
     assert made == CheckpointSettings(
         on_lost=OnLost.REPAIR, on_region_failure=OnRegionFailure.PARK, **given
     )
-    assert Job("j", nowhere, checkpoint_dir="/c").settings == CheckpointSettings()
+    assert Job("j", nowhere, checkpoint_dir="/c").spec.settings == CheckpointSettings()
     assert CheckpointSettings().on_lost is OnLost.FAIL
     assert CheckpointSettings().retained == 3
     strategy = FixedDelayRestart(attempts=5)
-    made = Job("j", nowhere, checkpoint_dir="/c", restart_strategy=strategy).settings
+    made = Job("j", nowhere, checkpoint_dir="/c", restart_strategy=strategy).spec.settings
     assert made == CheckpointSettings(restart_strategy=strategy)
     with pytest.raises(ConfigError, match="tolerable_failures=0"):
         Job("j", nowhere, checkpoint_dir="/c", restart_strategy=strategy, tolerable_failures=0)
@@ -375,9 +380,9 @@ def test_a_function_declared_non_deterministic_makes_its_region_beyond_repair() 
     job = Job("j", cast(SparkSession, None), checkpoint_dir="/c")
     stream = job.source(kafka_source()).map_batches(identity, deterministic=False)
     stream.sink(kafka_sink())
-    graph, regions = regions_of(job.pipelines, [False])
+    graph, regions = regions_of(job.spec.pipelines, [False])
     plan = job_plan(
-        "j", graph, regions, checkpoints=job.settings, spark_version="4", cluster_ids=[]
+        "j", graph, regions, checkpoints=job.spec.settings, spark_version="4", cluster_ids=[]
     )
     assert [region.can_repair for region in plan.regions] == [False]
     with pytest.raises(ConfigError, match="not deterministic"):
@@ -394,7 +399,7 @@ def test_a_function_declared_non_deterministic_is_told_in_the_log_once(
         identity, name="dice", deterministic=False
     ).sink(kafka_sink())
     job.source(kafka_source(name="other")).map_batches(identity).sink(kafka_sink("other"))
-    for pipeline in job.pipelines:
+    for pipeline in job.spec.pipelines:
         look_at(nowhere, pipeline)
     (said,) = caplog.messages
     assert "functions=dice." in said

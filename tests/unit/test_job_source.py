@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from runtime import offsets
-from runtime.errors import FencedError, UnreachableError
-from runtime.model import Barrier, RegionRecord, SplitRange
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.spark.job_source import JobStreamReader, SourcePlan, probe_for
-from runtime.spark.region_start import initial_offset
+from sluice.runtime.errors import FencedError, UnreachableError
+from sluice.runtime.model import offsets
+from sluice.runtime.model.model import Barrier, RegionRecord, SplitRange
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.spark.microbatch.job_source import JobStreamReader, SourcePlan, probe_for
+from sluice.runtime.spark.microbatch.region_start import initial_offset
 
 GENERATION = 3
 LIMIT = ReadAllAvailable()

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from connectors.kafka import client_options
-from connectors.kafka._client import (
+from sluice.connectors.kafka.client import client_options
+from sluice.connectors.kafka.client.client_options import Role, translate_names
+from sluice.connectors.kafka.client.confluent import (
     KafkaError,
     KafkaException,
     ToldOnceAMinute,
@@ -16,11 +17,10 @@ from connectors.kafka._client import (
     make_producer,
     translate,
 )
-from connectors.kafka.client_options import Role, translate_names
-from connectors.kafka.new_topics import NewTopic, create_topics
-from connectors.kafka.options import SourceOptions
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import (
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.source.source_options import SourceOptions
+from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
+from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
     DeliveryError,
@@ -299,7 +299,7 @@ def test_librdkafka_logs_through_pythons_logging(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing on stderr, also when a broker cannot be reached."""
-    with caplog.at_level(logging.DEBUG, logger="connectors.kafka.librdkafka"):
+    with caplog.at_level(logging.DEBUG, logger="sluice.connectors.kafka.librdkafka"):
         admin = make_admin({"bootstrap.servers": "127.0.0.1:1", "debug": "broker"})
         deadline = time.monotonic() + 300
         while not caplog.records and time.monotonic() < deadline:
@@ -323,7 +323,7 @@ def test_a_lost_connection_is_no_error_of_the_log(
     caplog: pytest.LogCaptureFixture, text: str, level: int
 ) -> None:
     """The client connects again by itself; what no further try can mend stays an error."""
-    log = logging.getLogger("connectors.kafka.librdkafka")
+    log = logging.getLogger("sluice.connectors.kafka.librdkafka")
     with caplog.at_level(logging.INFO, logger=log.name):
         broker = "[thrd:sasl_ssl://b:9093/1]: sasl_ssl://b:9093/1"
         log.log(logging.ERROR, "%s [%s] %s", "FAIL", "rdkafka#producer-1", f"{broker}: {text}")
@@ -334,7 +334,7 @@ def test_a_lost_connection_is_silent_where_no_log_is_set_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A worker without logging prints nothing for each producer when a broker stops."""
-    log = logging.getLogger("connectors.kafka.librdkafka")
+    log = logging.getLogger("sluice.connectors.kafka.librdkafka")
     with caplog.at_level(logging.WARNING, logger=log.name):
         log.error("%s [%s] %s", "FAIL", "rdkafka#producer-1", "[thrd:b/1]: b/1: Disconnected")
         log.warning("%s [%s] %s", "GETPID", "rdkafka#producer-1", "Failed to acquire: retrying")
@@ -345,7 +345,7 @@ def test_a_name_that_does_not_resolve_is_told_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """librdkafka says it with each of its tries: hundreds of lines for one misspelt host."""
-    log = logging.getLogger("connectors.kafka.librdkafka")
+    log = logging.getLogger("sluice.connectors.kafka.librdkafka")
     clock = FakeClock()
     once = ToldOnceAMinute(clock=clock)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.embedded.ports import HOST
+from sluice.runtime.embedded.ports import HOST
 from tests.kafka_proxy import (
     ADD_PARTITIONS_TO_TXN,
     END_TXN,

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka._client import (
-    make_admin,
-)
-from connectors.kafka.client_options import Role
-from connectors.kafka.credentials import (
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.confluent import make_admin
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.credentials import (
     ClientCredentials,
     OAuthToken,
     Secret,
@@ -24,11 +23,7 @@ from connectors.kafka.credentials import (
     load_token_function,
     parse_jaas,
 )
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import (
-    AuthenticationError,
-    ConfigError,
-)
+from sluice.runtime.errors import AuthenticationError, ConfigError
 from tests.kafka_options import CANARY, SCRAM, SERVERS, connection_with
 from tests.waiting import join
 

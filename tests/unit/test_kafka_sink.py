@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka._client import make_producer
-from connectors.kafka.cluster_limits import ClusterLimits
-from connectors.kafka.producer_settings import plain_config, transactional_config
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.sink import KafkaSink
-from connectors.kafka.tuning import write_settings
-from runtime.errors import ConfigError
-from runtime.task_memory import TaskMemory
+from sluice.connectors.kafka.client.client_tuning import write_settings
+from sluice.connectors.kafka.client.confluent import make_producer
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.kafka_sink import KafkaSink
+from sluice.connectors.kafka.sink.producers.cluster_limits import ClusterLimits
+from sluice.connectors.kafka.sink.producers.preparation import plain_config, transactional_config
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.task_memory import TaskMemory
 
 CANARY = "canary-55-secret"
 

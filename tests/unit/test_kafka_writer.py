@@ -3,15 +3,15 @@
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.handles import TransactionIdentity, decode_handle
-from connectors.kafka.producer_settings import WaitLimits
-from connectors.kafka.producers import ProducerPool
-from connectors.kafka.transaction_status import read_status
-from connectors.kafka.transactional_producer import TransactionalProducer
-from connectors.kafka.writer import TransactionalWriter
-from runtime.checkpoint.failures import PERMANENT_ERRORS
-from runtime.contracts import RegisteredAttempt, TaskScope
-from runtime.errors import (
+from sluice.connectors.kafka.sink.handles import TransactionIdentity, decode_handle
+from sluice.connectors.kafka.sink.producers.preparation import WaitLimits
+from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
+from sluice.connectors.kafka.sink.producers.transaction_status import read_status
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
+from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
+from sluice.runtime.contracts import RegisteredAttempt, TaskScope
+from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
     DeliveryError,
@@ -20,7 +20,7 @@ from runtime.errors import (
     TransactionAbortedError,
     UnreachableError,
 )
-from runtime.model import BatchKey, SplitRange
+from sluice.runtime.model.model import BatchKey, SplitRange
 from tests.fake_producer import FakeClient, FakeCluster, kafka_error
 
 ORDERS = SplitRange(

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.slots import IDS_PER_TASK
-from connectors.kafka.writer import TransactionalWriter
-from runtime.errors import DeliveryError
+from sluice.connectors.kafka.sink.producers.producer_slots import IDS_PER_TASK
+from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
+from sluice.runtime.errors import DeliveryError
 from tests.fake_producer import FakeClient, FakeMessage, kafka_error
 from tests.unit.test_kafka_writer import SCOPE, Rig, records
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from random import Random
 from unittest.mock import patch
 
-from runtime.checkpoint.kept_states import KeptStates
-from runtime.checkpoint.messages import Retire
-from runtime.checkpoint.steps import drive
-from runtime.errors import DamagedCheckpointError
-from runtime.model import (
+from sluice.runtime.checkpoint.retained_states import KeptStates
+from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.core.events import Retire
+from sluice.runtime.errors import DamagedCheckpointError
+from sluice.runtime.model.model import (
     SEAL,
     BatchKey,
     CheckpointKind,
@@ -194,7 +194,7 @@ def test_whoever_sweeps_has_what_is_kept_while_records_come_and_go() -> None:
 def asked_meanwhile(random: Random) -> list[tuple[StateEntry, ...]]:
     """What is told while decisions follow each other, in threads that change at each line."""
     switched, told = Switched(random.randrange), list[tuple[StateEntry, ...]]()
-    module = "runtime.checkpoint.kept_states"
+    module = "sluice.runtime.checkpoint.retained_states"
     with switched.in_modules(module), switched.at_each_line(module, pauses_s=lambda: 0.0):
         kept = KeptStates()
         kept.note(record(1, "a", "b"))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import discovery
-from connectors.kafka._client import KafkaException, TopicPartition
-from connectors.kafka.discovery import KafkaCluster
-from connectors.kafka.positions import Edge, PartitionKey
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import AuthenticationError, UnreachableError
+from sluice.connectors.kafka.client.confluent import KafkaException, TopicPartition
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.source.enumerator import discovery
+from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
+from sluice.connectors.kafka.source.positions import Edge, PartitionKey
+from sluice.runtime.errors import AuthenticationError, UnreachableError
 from tests.fake_producer import kafka_error
 
 KEYS = (("orders", 0), ("orders", 1), ("gone", 0))

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.kafka.collector import without_collector
-from runtime import lasting_objects
-from runtime.lasting_objects import freeze_lasting, freeze_once
+from sluice.runtime.process import gc_freeze as lasting_objects
+from sluice.runtime.process.gc_control import without_collector
+from sluice.runtime.process.gc_freeze import freeze_lasting, freeze_once
 
 
 class Ring:

@@ -4,10 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import AbortWork, Acknowledged, EndJob, Publish, RegionParked
-from runtime.checkpoint.plan import CheckpointSettings, OnRegionFailure, RegionPlan
-from runtime.model import Barrier, BatchKey, RegionStatus, Verdict
+from sluice.runtime.coordinator.core.events import (
+    AbortWork,
+    Acknowledged,
+    EndJob,
+    Publish,
+    RegionParked,
+)
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    OnRegionFailure,
+    RegionPlan,
+)
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.model.model import Barrier, BatchKey, RegionStatus, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver, committable
 
 _CARRIES = 3

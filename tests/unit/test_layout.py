@@ -8,13 +8,15 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.writer import KafkaWriterFactory
-from runtime.errors import ConfigError, MissingRequirementError, UnreachableError
-from runtime.job import Job, Pipeline
-from runtime.spark import layout as layouts
-from runtime.spark.frame_look import FrameLook
-from runtime.spark.layout import lay_out, refusals
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.sink.writer.kafka_writer import KafkaWriterFactory
+from sluice.runtime.errors import ConfigError, MissingRequirementError, UnreachableError
+from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.job.job import Job
+from sluice.runtime.spark.frames.plan_analysis import FrameLook
+from sluice.runtime.spark.run import region_layout as layouts
+from sluice.runtime.spark.run.job_spec import JobSpec
+from sluice.runtime.spark.run.region_layout import lay_out, refusals
 
 
 class _Source(KafkaSource):
@@ -124,12 +126,12 @@ def test_a_pipeline_that_reads_what_it_writes_is_told_of(
     assert topic is None or f"topic={topic}." in found[0]
 
 
-def _job(*sinks: _Sink, **options: Any) -> Job:
+def _job(*sinks: _Sink, **options: Any) -> JobSpec:
     spark = cast(SparkSession, SimpleNamespace(sparkContext=_Context(4)))
     job = Job("j", spark, checkpoint_dir="d", **options)
     for number, sink in enumerate(sinks):
         job.source(_Source(bootstrap_servers="b:1", topics=[f"in{number}"])).sink(sink)
-    return job
+    return job.spec
 
 
 def test_a_job_is_continuous_where_its_sinks_transactions_live_long_enough() -> None:
@@ -185,7 +187,7 @@ def test_auto_takes_micro_batches_where_a_cluster_allows_no_continuous_tasks(
 ) -> None:
     """Its brokers' maximum is a minute; the job runs all the same, and the log says why so."""
     asked = _Asked(60.0)
-    with caplog.at_level(logging.INFO, logger="runtime.spark.engines"):
+    with caplog.at_level(logging.INFO, logger="sluice.runtime.spark.run.engine_choice"):
         layout = lay_out(_job(_Sink(asked), **options))
     assert layout.continuous == frozenset()
     assert len(layout.regions) == 1

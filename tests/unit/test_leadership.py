@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint.leader import LEADER_FILE, FileLeaderStore, Leader
-from runtime.errors import FencedError, UnreachableError
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.storage.local_fs import LocalFileSystem
-from runtime.storage.web_hdfs import WebHdfsAddress
+from sluice.runtime.checkpoint.leader_record import LEADER_FILE, FileLeaderStore, Leader
+from sluice.runtime.errors import FencedError, UnreachableError
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.storage.local_fs import LocalFileSystem
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.fake_webhdfs import FakeWebHdfs
 

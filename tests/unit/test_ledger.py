@@ -1,7 +1,6 @@
 """What a shared committer knows of regions: what is decided, and what may be thrown away."""
 
-from runtime.checkpoint.decided import DecidedWork, failed_detail
-from runtime.checkpoint.ledger import (
+from sluice.runtime.coordinator.committing.commit_ledger import (
     Ledger,
     aborted,
     checkpoints_due,
@@ -10,7 +9,8 @@ from runtime.checkpoint.ledger import (
     pre_committed,
     wave,
 )
-from runtime.model import RegionRecord, RegionStatus
+from sluice.runtime.coordinator.committing.decided_commits import DecidedWork, failed_detail
+from sluice.runtime.model.model import RegionRecord, RegionStatus
 from tests.core_driver import committable
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.checkpoint.leftovers import Leftovers
+from sluice.runtime.checkpoint.leftover_files import Leftovers
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.fakes import ManualClock
 

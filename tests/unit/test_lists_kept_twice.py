@@ -11,15 +11,15 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from connectors.hdfs.drop_in import FileDropIn
-from connectors.kafka import KafkaSink
-from connectors.kafka.codecs import CODECS, prevailing
-from connectors.kafka.options import SOURCE_OPTIONS, SourceOptions
-from connectors.kafka.writer import Guarantee
-from runtime.checkpoint.failpoints import FAILPOINTS
-from runtime.checkpoint.store import STORE_FAILPOINTS
-from runtime.job import Job
-from runtime.service.metrics import CheckpointMetrics, RegionMetrics
+from sluice import KafkaSink
+from sluice.connectors.hdfs.file_drop_in import FileDropIn
+from sluice.connectors.kafka.sink.writer.kafka_writer import Guarantee
+from sluice.connectors.kafka.source.enumerator.topic_compression import CODECS, prevailing
+from sluice.connectors.kafka.source.source_options import SOURCE_OPTIONS, SourceOptions
+from sluice.runtime.checkpoint.checkpoint_store import STORE_FAILPOINTS
+from sluice.runtime.coordinator.policy.commit_failpoints import FAILPOINTS
+from sluice.runtime.job.job import Job
+from sluice.runtime.service.metrics import CheckpointMetrics, RegionMetrics
 
 ROOT = Path(__file__).parents[2]
 PAGES = "\n".join(page.read_text("utf-8") for page in sorted((ROOT / "docs").glob("*.md")))

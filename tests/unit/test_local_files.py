@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import ConfigError, StorageError, StorageUnreachableError
-from runtime.storage.local_fs import LocalFileSystem
+from sluice.runtime.errors import ConfigError, StorageError, StorageUnreachableError
+from sluice.runtime.storage.local_fs import LocalFileSystem
 
 
 def test_rule_7_a_record_is_on_the_disk_before_it_has_its_name(

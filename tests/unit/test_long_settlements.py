@@ -2,14 +2,14 @@
 
 import pytest
 
-from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
-from connectors.hdfs.coordination import FileSinkCoordinator
-from connectors.hdfs.staging import staging_root
-from runtime.checkpoint.plan import CheckpointSettings
-from runtime.checkpoint.startup import StartSequence
-from runtime.checkpoint.steps import drive
-from runtime.errors import UnreachableError
-from runtime.storage.file_system import FileSystem
+from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
+from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.connectors.hdfs.staging.staged_names import staging_root
+from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
+from sluice.runtime.coordinator.start.startup import StartSequence
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.storage.file_system import FileSystem
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.fake_store import FakeStore
 from tests.fakes import FakeSource, ManualClock

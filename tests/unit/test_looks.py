@@ -2,8 +2,8 @@
 
 import pytest
 
-from runtime.errors import StorageError
-from runtime.storage.looks import require_writable
+from sluice.runtime.errors import StorageError
+from sluice.runtime.storage.retried_reads import require_writable
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 
 KEPT = {"below/file": b"kept"}

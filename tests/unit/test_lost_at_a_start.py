@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint.losses import LostCommittables, why_lost
-from runtime.checkpoint.messages import Repair
-from runtime.checkpoint.plan import CheckpointSettings, OnLost
-from runtime.checkpoint.repairs import Repairs
-from runtime.checkpoint.steps import drive
-from runtime.contracts import PublishOutcome
-from runtime.errors import DataLostError, SourceChangedError, TransactionLostError
-from runtime.model import RegionRecord, SplitRange, StateEntry
+from sluice.runtime.checkpoint.lost_work import LostCommittables, why_lost
+from sluice.runtime.contracts import PublishOutcome
+from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.committing.repairs import Repairs
+from sluice.runtime.coordinator.core.events import Repair
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost
+from sluice.runtime.errors import DataLostError, SourceChangedError, TransactionLostError
+from sluice.runtime.model.model import RegionRecord, SplitRange, StateEntry
 from tests.core_driver import split
 from tests.lost_work import Rewriter, accept, away, half_lost, two_regions
 from tests.starting_job import Job, record
@@ -262,7 +262,7 @@ class _Overtaken(Rewriter):
         self._first = first
 
     def repair(self, checkpoint_id: int, lost: object, **limits: object) -> dict[bytes, StateEntry]:
-        """See `runtime.checkpoint.repairs.Repairer`."""
+        """See `sluice.runtime.coordinator.committing.repairs.Repairer`."""
         if not self.calls:
             other = self.job.pre_commit("other", generation=1)
             self.job.store.repairs.setdefault(checkpoint_id, []).append(

@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from runtime.checkpoint.losses import LostCommittables, lost_error, unsettled_works
-from runtime.checkpoint.messages import (
+from sluice.runtime.checkpoint.lost_work import LostCommittables, lost_error, unsettled_works
+from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
+from sluice.runtime.coordinator.core.events import (
     Commit,
     EndJob,
     NoteUnsettled,
@@ -14,15 +15,14 @@ from runtime.checkpoint.messages import (
     Repaired,
     StepFailed,
 )
-from runtime.checkpoint.plan import CheckpointSettings, OnLost, RegionPlan
-from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
-from runtime.errors import (
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost, RegionPlan
+from sluice.runtime.errors import (
     DataLostError,
     FencedError,
     TransactionLostError,
     TransactionUnknownError,
 )
-from runtime.model import RegionRecord, Verdict
+from sluice.runtime.model.model import RegionRecord, Verdict
 from tests.core_driver import FAST, CoreDriver, committable, split
 
 CHAINED = (RegionPlan(name="main", source_ids=("source",), chained=True),)

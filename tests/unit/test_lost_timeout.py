@@ -2,12 +2,12 @@
 
 import pytest
 
-from connectors.kafka.coordination import KafkaSinkCoordinator
-from connectors.kafka.security import KafkaConnection
-from runtime.continuous.lost_timeout import LostTimeout
-from runtime.continuous.native_commits import NativeCommits
-from runtime.continuous.sink import ContinuousSink
-from runtime.errors import ConfigError
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
+from sluice.runtime.continuous.continuous_sink import ContinuousSink
+from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.native_commits import NativeCommits
+from sluice.runtime.errors import ConfigError
 from tests.transaction_harness import FakeHarness
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from benchmarks import coordinator_load
-from runtime.checkpoint.handlers import Alignment, RegionalCheckpointHandler, Ruling
-from runtime.checkpoint.messages import (
+from sluice.runtime.coordinator.core.events import (
     Publish,
     RegionFailed,
     RegionRestarted,
@@ -14,7 +13,8 @@ from runtime.checkpoint.messages import (
     RestartCommanded,
     TriggerBarrier,
 )
-from runtime.checkpoint.plan import OnRegionFailure, RegionPlan
+from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure, RegionPlan
+from sluice.runtime.coordinator.policy.handlers import Alignment, RegionalCheckpointHandler, Ruling
 from tests.core_driver import FAST, CoreDriver
 
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from connectors.hdfs import PartitionCommit, PartitionMark
-from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
-from connectors.hdfs.coordination import FileSinkCoordinator
-from connectors.hdfs.held_files import (
+from sluice import PartitionCommit, PartitionMark
+from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
+from sluice.connectors.hdfs.partition_commit import partition_marks as marks
+from sluice.connectors.hdfs.partition_commit.partition_state import decode_state
+from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.connectors.hdfs.staging.held_files import (
     HeldFile,
     HeldFiles,
     encode_held_files,
     held_partitions,
 )
-from connectors.hdfs.partition_commit import marks
-from connectors.hdfs.partition_commit.state import decode_state
-from runtime.contracts import (
+from sluice.runtime.contracts import (
     AttemptRegistry,
     Frame,
     RegionFollower,
@@ -31,10 +31,10 @@ from runtime.contracts import (
     StagedFrame,
     TaskScope,
 )
-from runtime.errors import ConfigError, LateRecordsError
-from runtime.failpoints import VARIABLE
-from runtime.model import Redistribution, RegionStatus, StateEntry
-from runtime.storage.opening import open_file_system
+from sluice.runtime.errors import ConfigError, LateRecordsError
+from sluice.runtime.failpoints import VARIABLE
+from sluice.runtime.model.model import Redistribution, RegionStatus, StateEntry
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.marking_sink import MarkingSink
 from tests.waiting import PATIENCE_S, wait_for

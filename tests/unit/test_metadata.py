@@ -11,9 +11,8 @@ import fastavro
 import pytest
 from fastavro.schema import to_parsing_canonical_form
 
-from runtime.checkpoint.assignment import recorded
-from runtime.checkpoint.container import DIGEST_KEY, VERSION_KEY, ContainerWriter
-from runtime.checkpoint.metadata import (
+from sluice.runtime.checkpoint.format.container import DIGEST_KEY, VERSION_KEY, ContainerWriter
+from sluice.runtime.checkpoint.format.metadata import (
     Repair,
     decode,
     decode_repair,
@@ -21,15 +20,22 @@ from runtime.checkpoint.metadata import (
     encode_repair,
     require_known_kinds,
 )
-from runtime.checkpoint.schema import (
+from sluice.runtime.checkpoint.format.schema import (
     METADATA_V1,
     METADATA_V2,
     METADATA_V3,
     METADATA_V4,
     METADATA_VERSION,
 )
-from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
-from runtime.model import Assignment, CheckpointRecord, FileReference, Redistribution, StateEntry
+from sluice.runtime.coordinator.policy.assignment import recorded
+from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
+from sluice.runtime.model.model import (
+    Assignment,
+    CheckpointRecord,
+    FileReference,
+    Redistribution,
+    StateEntry,
+)
 from tests.checkpoint_records import committable, full_record, record
 
 _DATA = Path(__file__).parent.parent / "data"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError
 from tests.mutants.page import PAGE, page
 from tests.mutants.patches import DIRECTORY, Mutant, PatchError, apply, chosen, load, load_all
 from tests.mutants.running import Fate, Nursery, Outcome, require_green, run

@@ -14,21 +14,21 @@ from typing import Any
 import pytest
 import typer
 
-from connectors.hdfs import HdfsSink, PartitionCommit, Roll
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.serde import AvroDeserializer, JsonDeserializer
-from runtime.checkpoint.balance import LoadBalancer
-from runtime.checkpoint.core import CheckpointStatus, JobStatus, RegionStatusView
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.cli import ENTRY_POINT_GROUP, build_app
-from runtime.failover.restart_strategies import (
+from sluice import HdfsSink, KafkaSink, KafkaSource, PartitionCommit, Roll
+from sluice.connectors.kafka.records.serde.avro_records import AvroDeserializer
+from sluice.connectors.kafka.records.serde.json_records import JsonDeserializer
+from sluice.runtime.cli import ENTRY_POINT_GROUP, build_app
+from sluice.runtime.coordinator.core.core import CheckpointStatus, JobStatus, RegionStatusView
+from sluice.runtime.coordinator.policy.balance import LoadBalancer
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.failover.restart_strategies import (
     ExponentialDelayRestart,
     FailureRateRestart,
     FixedDelayRestart,
 )
-from runtime.job import Job
-from runtime.on_error import DeadLetters, Skip
-from runtime.rate_limit import PidRateLimit
+from sluice.runtime.job.job import Job
+from sluice.runtime.model.on_error import DeadLetters, Skip
+from sluice.runtime.model.rate_limit import PidRateLimit
 from tests.mutants.patches import load_all
 
 ROOT = Path(__file__).parents[2]

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from runtime.continuous.messages import CommittedEpoch
-from runtime.continuous.native_commits import NativeCommits, TasksFirst
-from runtime.contracts import CommitOutcome, CommitReport, RegionProgress
-from runtime.model import BatchKey, StateEntry
+from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
+from sluice.runtime.continuous.task_messages import CommittedEpoch
+from sluice.runtime.contracts import CommitOutcome, CommitReport, RegionProgress
+from sluice.runtime.model.model import BatchKey, StateEntry
 from tests.core_driver import committable
 from tests.waiting import PATIENCE_S
 

@@ -6,11 +6,15 @@ from typing import Any, cast
 
 import pytest
 
-from connectors.kafka import new_topics
-from connectors.kafka._client import AdminClient, KafkaError, KafkaException
-from connectors.kafka.new_topics import NewTopic, await_controller, create_topics
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import UnreachableError
+from sluice.connectors.kafka.client.confluent import AdminClient, KafkaError, KafkaException
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.broker import topic_creation as new_topics
+from sluice.connectors.kafka.tools.broker.topic_creation import (
+    NewTopic,
+    await_controller,
+    create_topics,
+)
+from sluice.runtime.errors import UnreachableError
 
 WHERE = {"servers": "fake:9092"}
 

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from runtime.model import SplitRange
-from runtime.spark.next_batch import repeats_its_result, wants_another
+from sluice.runtime.model.model import SplitRange
+from sluice.runtime.spark.microbatch.next_batch import repeats_its_result, wants_another
 
 
 def split(start: int, end: int) -> SplitRange:

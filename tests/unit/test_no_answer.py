@@ -12,8 +12,8 @@ import urllib3
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NameResolutionError, ProtocolError, SSLError
 
-from runtime.embedded.ports import free_ports
-from runtime.errors import (
+from sluice.runtime.embedded.ports import free_ports
+from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
     StreamError,
@@ -21,8 +21,8 @@ from runtime.errors import (
     UnsupportedFormatError,
     WaitedTooLongError,
 )
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.service.no_answer import no_connection
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.service.unanswered_calls import no_connection
 from tests.coordinated_service import started_service
 
 _TOKEN = "s3cret-token"

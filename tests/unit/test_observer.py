@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from connectors.kafka import observer
-from connectors.kafka.observer import Observer
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import UnreachableError
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.demo import observer
+from sluice.connectors.kafka.tools.demo.observer import Observer
+from sluice.runtime.errors import UnreachableError
 from tests.waiting import PATIENCE_S
 
 AWAY = UnreachableError("no broker answers", {}, "Start one.")

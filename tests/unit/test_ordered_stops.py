@@ -7,18 +7,21 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.housekeeping import Housekeeper
-from runtime.checkpoint.loop import CoreLoop
-from runtime.checkpoint.messages import Progress
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.checkpoint.run_threads import RunThreads
-from runtime.contracts import LifeState, RegionLife
-from runtime.errors import MissingRequirementError, WaitedTooLongError
-from runtime.model import RegionRecord
-from runtime.service import http_thread
-from runtime.service.hosted_region import HostedRegion
-from runtime.service.server import CoordinatorService
+from sluice.runtime.contracts import LifeState, RegionLife
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    RegionPlan,
+)
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.coordinator.shell.core_loop import CoreLoop
+from sluice.runtime.coordinator.shell.run_threads import Housekeeper, RunThreads
+from sluice.runtime.errors import MissingRequirementError, WaitedTooLongError
+from sluice.runtime.model.model import RegionRecord
+from sluice.runtime.service import http_thread
+from sluice.runtime.service.hosted_region import HostedRegion
+from sluice.runtime.service.server import CoordinatorService
 from tests.drop_in_world import World
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource

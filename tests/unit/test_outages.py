@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint.messages import EndJob, RegionFailed, StopAsked
-from runtime.checkpoint.wait_log import WaitLog
-from runtime.contracts import CommitOutcome
-from runtime.errors import StorageError, StorageUnreachableError
-from runtime.spark.outages import Outages
-from runtime.storage.hadoop_errors import Said, Trouble, trouble_of
-from runtime.storage.local_fs import LocalFileSystem
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.coordinator.core.events import EndJob, RegionFailed, StopAsked
+from sluice.runtime.coordinator.shell.wait_log import WaitLog
+from sluice.runtime.errors import StorageError, StorageUnreachableError
+from sluice.runtime.spark.run.outages import Outages
+from sluice.runtime.storage.hadoop_errors import Said, Trouble, trouble_of
+from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.core_driver import FAST, CoreDriver
 from tests.fakes import ManualClock
 

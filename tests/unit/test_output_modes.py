@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from runtime.errors import ConfigError
-from runtime.job import Pipeline, Stream
-from runtime.spark.frames import output_mode
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.job.job import Stream
+from sluice.runtime.spark.frames.region_frames import output_mode
 from tests.unit.test_job_pieces import StubSource
 
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from connectors.kafka.owner import owner_group
-from runtime.contracts import SinkContext
-from runtime.errors import FencedError
-from runtime.owner_record import (
+from sluice.connectors.kafka.sink.committer.transaction_lease import owner_group
+from sluice.runtime.contracts import SinkContext
+from sluice.runtime.errors import FencedError
+from sluice.runtime.ownership.lease_record import (
     RENEWAL_INTERVAL_S,
     WATCHED_INTERVALS,
     OwnedName,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import owner
-from connectors.kafka._client import KafkaError, TopicPartition
-from connectors.kafka.owner import KafkaOwnerStore
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import AuthenticationError, UnreachableError
-from runtime.owner_record import OwnerRecord
+from sluice.connectors.kafka.client.confluent import KafkaError, TopicPartition
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer import transaction_lease as owner
+from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaOwnerStore
+from sluice.runtime.errors import AuthenticationError, UnreachableError
+from sluice.runtime.ownership.lease_record import OwnerRecord
 from tests.fake_producer import kafka_error
 from tests.waiting import PATIENCE_S
 

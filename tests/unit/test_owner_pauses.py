@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from runtime.checkpoint.ownership import _PATIENCE_S, OwnerWatch
-from runtime.contracts import SinkCoordinator
-from runtime.errors import FencedError
+from sluice.runtime.contracts import SinkCoordinator
+from sluice.runtime.errors import FencedError
+from sluice.runtime.ownership.lease_watch import _PATIENCE_S, OwnerWatch
 from tests.switched_threads import Process, Switched
 
 _FENCED = FencedError("another job uses this prefix", {}, "Stop one of them.")
@@ -49,7 +49,7 @@ class Job:
 
     def live(self, main: Callable[[OwnerWatch], None]) -> None:
         """What its main thread does while the record is watched."""
-        with self.switched.in_modules("runtime.checkpoint.ownership"):
+        with self.switched.in_modules("sluice.runtime.ownership.lease_watch"):
             sinks = cast(Mapping[str, SinkCoordinator], {"sink": self})
             clock = self.switched.clock
 

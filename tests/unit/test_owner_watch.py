@@ -9,13 +9,13 @@ from unittest.mock import patch
 
 import pytest
 
-from runtime.checkpoint.messages import Publish, Published
-from runtime.checkpoint.ownership import _PATIENCE_S, OwnerWatch
-from runtime.checkpoint.serial import SerialSink
-from runtime.checkpoint.steps import drive
-from runtime.contracts import Clock, PublishOutcome, SinkCoordinator, SweepReport, SweepView
-from runtime.errors import FencedError, StreamError, UnreachableError
-from runtime.model import CheckpointKind, Verdict
+from sluice.runtime.contracts import Clock, PublishOutcome, SinkCoordinator, SweepReport, SweepView
+from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.core.events import Publish, Published
+from sluice.runtime.coordinator.shell.serial_calls import SerialSink
+from sluice.runtime.errors import FencedError, StreamError, UnreachableError
+from sluice.runtime.model.model import CheckpointKind, Verdict
+from sluice.runtime.ownership.lease_watch import _PATIENCE_S, OwnerWatch
 from tests.fake_store import FakeStore
 from tests.run_hands import hands_of
 from tests.waiting import PATIENCE_S, join, wait_for
@@ -245,8 +245,8 @@ def test_rule_22_a_renewal_that_hangs_holds_up_neither_a_decision_nor_the_end(
     try:
         assert away.is_waiting.wait(PATIENCE_S)
         with (
-            patch("runtime.checkpoint.serial._CLOSE_S", 0.01),
-            patch("runtime.checkpoint.ownership._PATIENCE_S", 0.01),
+            patch("sluice.runtime.coordinator.shell.serial_calls._CLOSE_S", 0.01),
+            patch("sluice.runtime.ownership.lease_watch._PATIENCE_S", 0.01),
         ):
             ends = [threading.Thread(target=each) for each in (owners.require, serial.close)]
             for each in ends:
@@ -264,7 +264,7 @@ def test_rule_22_a_decision_whose_own_look_hangs_goes_by_what_is_known() -> None
     away, time = HangingSink(), Time()
     with watch(away, time) as owners:
         try:
-            with patch("runtime.checkpoint.ownership._PATIENCE_S", 0.01):
+            with patch("sluice.runtime.ownership.lease_watch._PATIENCE_S", 0.01):
                 for _ in range(2):
                     owners.require()
         finally:
@@ -280,7 +280,7 @@ def test_rule_22_of_several_records_the_one_that_hangs_is_named(
     away = HangingSink()
     with (
         watch(Sink(), Time(), away) as owners,
-        patch("runtime.checkpoint.ownership._PATIENCE_S", 0.01),
+        patch("sluice.runtime.ownership.lease_watch._PATIENCE_S", 0.01),
     ):
 
         def warned() -> str:
@@ -307,7 +307,7 @@ def test_rule_22_a_host_that_stalls_all_the_time_holds_up_no_decision_for_ever(
 
     with watch(away, stalling) as owners:
         try:
-            with patch("runtime.checkpoint.ownership._PATIENCE_S", 0.01):
+            with patch("sluice.runtime.ownership.lease_watch._PATIENCE_S", 0.01):
                 decision, refused = decided(owners)
                 join(decision)
         finally:
@@ -327,7 +327,7 @@ def test_rule_22_a_look_that_began_before_a_run_is_not_its_first() -> None:
 
     with watch(sink, time) as owners:
         with patch.object(sink, "renew", renew):
-            with patch("runtime.checkpoint.ownership._PATIENCE_S", 0.01):
+            with patch("sluice.runtime.ownership.lease_watch._PATIENCE_S", 0.01):
                 owners.require()
             assert at_renewal.wait(PATIENCE_S)
         time.now_s = 1.0

@@ -1,7 +1,7 @@
 """How many records the next epoch may have, from how long the last ones took."""
 
-from runtime.checkpoint.pacing import Pace
-from runtime.model import SplitRange
+from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.model.model import SplitRange
 
 
 def _split(records: int) -> SplitRange:

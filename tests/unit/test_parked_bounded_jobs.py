@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import (
+from sluice.runtime.coordinator.core.events import (
     BarrierPolled,
     EndJob,
     NothingDue,
@@ -13,11 +12,14 @@ from runtime.checkpoint.messages import (
     RestartCommanded,
     SplitsDiscovered,
 )
-from runtime.checkpoint.plan import CheckpointSettings, OnRegionFailure, RegionPlan
-from runtime.errors import (
-    RegionsParkedError,
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    OnRegionFailure,
+    RegionPlan,
 )
-from runtime.model import CheckpointKind
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.errors import RegionsParkedError
+from sluice.runtime.model.model import CheckpointKind
 from tests.core_driver import FAST, TWO, CoreDriver, split
 from tests.unit.test_parked_regions import (
     BOTH,

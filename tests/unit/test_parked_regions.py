@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.handlers import GlobalCheckpointHandler, RegionalCheckpointHandler
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import FailureReason, PublishOutcome
+from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Acknowledged,
     BarrierPolled,
@@ -21,10 +21,13 @@ from runtime.checkpoint.messages import (
     SplitsDiscovered,
     SweepOrphans,
 )
-from runtime.checkpoint.parking import end_or_park
-from runtime.checkpoint.plan import CheckpointSettings, OnRegionFailure
-from runtime.contracts import FailureReason, PublishOutcome
-from runtime.errors import (
+from sluice.runtime.coordinator.core.suspension import end_or_park
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnRegionFailure
+from sluice.runtime.coordinator.policy.handlers import (
+    GlobalCheckpointHandler,
+    RegionalCheckpointHandler,
+)
+from sluice.runtime.errors import (
     ConfigError,
     DeliveryError,
     FencedError,
@@ -32,8 +35,8 @@ from runtime.errors import (
     StorageUnreachableError,
     WrongJobError,
 )
-from runtime.failover.restart_strategies import FixedDelayRestart
-from runtime.model import BatchKey, RegionRecord, RegionStatus, Verdict
+from sluice.runtime.failover.restart_strategies import FixedDelayRestart
+from sluice.runtime.model.model import BatchKey, RegionRecord, RegionStatus, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver, split
 
 PARK = replace(FAST, on_region_failure=OnRegionFailure.PARK)

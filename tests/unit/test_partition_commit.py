@@ -6,21 +6,17 @@ from typing import Any
 
 import pytest
 
-from connectors.hdfs import PartitionCommit
-from connectors.hdfs._kinds import OPEN_PARTITIONS
-from connectors.hdfs.partition_commit.policies import MarkRefusedError
-from connectors.hdfs.partition_commit.state import (
+from sluice import PartitionCommit
+from sluice.connectors.hdfs.partition_commit.partition_state import (
     OpenPartition,
     PartitionState,
     decode_state,
     encode_state,
 )
-from runtime.checkpoint.failures import PERMANENT_ERRORS
-from runtime.errors import (
-    DamagedCheckpointError,
-    LateRecordsError,
-    UnsupportedFormatError,
-)
+from sluice.connectors.hdfs.partition_commit.policies import MarkRefusedError
+from sluice.connectors.hdfs.tools.file_kinds import OPEN_PARTITIONS
+from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.errors import DamagedCheckpointError, LateRecordsError, UnsupportedFormatError
 from tests.partition_marks import HOUR_MS, MarkedSink, by_time, hour
 
 VERSION_1 = Path(__file__).parent.parent / "data" / "open-partitions-v1.json"

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from connectors.hdfs import PartitionCommit
-from runtime.checkpoint.store import CheckpointStore
-from runtime.checkpoint.succession import has_last_record
-from runtime.errors import StorageUnreachableError
+from sluice import PartitionCommit
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.succession import has_last_record
+from sluice.runtime.errors import StorageUnreachableError
 from tests.checkpoint_records import record
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.partition_marks import HOUR_MS, MarkedSink, by_time, hour

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from connectors.hdfs import HdfsSink, PartitionCommit, PartitionMark, Webhook
-from connectors.hdfs.partition_commit.partition_time import PartitionTimes, values_of
-from connectors.hdfs.time_zones import time_zone
-from runtime.contracts import EventTimeSink
-from runtime.errors import ConfigError
-from runtime.event_time import EventTime
+from sluice import HdfsSink, PartitionCommit, PartitionMark, Webhook
+from sluice.connectors.hdfs.formats.time_zones import time_zone
+from sluice.connectors.hdfs.partition_commit.partition_time import PartitionTimes, values_of
+from sluice.runtime.contracts import EventTimeSink
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.event_time import EventTime
 
 HOURLY = "$dt $hour:00:00"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from connectors.kafka.partitioner import murmur2, partition_for_key
-from runtime.errors import ConfigError
+from sluice.connectors.kafka.records.partitioner import murmur2, partition_for_key
+from sluice.runtime.errors import ConfigError
 
 # From org.apache.kafka.common.utils.UtilsTest of Apache Kafka; the last two from running it.
 GOLDEN = [

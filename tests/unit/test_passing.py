@@ -7,9 +7,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from runtime.errors import ConfigError, DeliveryError, IllegalTransitionError
-from runtime.spark.passing import Passing, TaskAnswers
-from runtime.spark.tasks import TaskResult
+from sluice.runtime.errors import ConfigError, DeliveryError, IllegalTransitionError
+from sluice.runtime.spark.tasks.file_pass_through import Passing, TaskAnswers
+from sluice.runtime.spark.tasks.task_result import TaskResult
 
 SCHEMA = pa.schema({"key": pa.binary(), "value": pa.int64()})
 

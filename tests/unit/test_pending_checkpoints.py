@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from runtime.checkpoint.core import JobStatus
-from runtime.checkpoint.messages import Commit, MarkCommitted, Publish
-from runtime.service.metrics import RegionMetrics
+from sluice.runtime.coordinator.core.core import JobStatus
+from sluice.runtime.coordinator.core.events import Commit, MarkCommitted, Publish
+from sluice.runtime.service.metrics import RegionMetrics
 from tests.core_driver import FAST, TWO, CoreDriver
 
 

@@ -6,13 +6,17 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from connectors.kafka import log_ins
-from connectors.kafka.plain_producers import PlainProducers
-from connectors.kafka.producer_client import Client
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.writer import Guarantee, KafkaWriterFactory, PlainWriter
-from runtime.contracts import TaskScope
-from runtime.errors import AuthenticationError, FencedError, UnreachableError
+from sluice.connectors.kafka.client import logins as log_ins
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.producers.plain_producers import PlainProducers
+from sluice.connectors.kafka.sink.producers.producer_client import Client
+from sluice.connectors.kafka.sink.writer.kafka_writer import (
+    Guarantee,
+    KafkaWriterFactory,
+    PlainWriter,
+)
+from sluice.runtime.contracts import TaskScope
+from sluice.runtime.errors import AuthenticationError, FencedError, UnreachableError
 from tests.fake_producer import FakeClient, FakeCluster, FakeMessage, kafka_error
 from tests.unit.test_cluster_limits import REFUSED
 from tests.unit.test_kafka_writer import SCOPE, Registry, letters, records, refuse_value
@@ -107,7 +111,9 @@ def test_a_task_of_the_past_leaves_the_client_of_a_later_generation_alone() -> N
 def test_a_refused_log_in_lasts_over_the_tries_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each try asks once what the cluster accepts, and none of them waits for long by itself."""
     monkeypatch.setattr(log_ins, "LASTING_S", 0.3)
-    monkeypatch.setattr("connectors.kafka.writer.look_at_limits", lambda *_, **__: REFUSED)
+    monkeypatch.setattr(
+        "sluice.connectors.kafka.sink.writer.kafka_writer.look_at_limits", lambda *_, **__: REFUSED
+    )
     factory = KafkaWriterFactory(
         connection=KafkaConnection(
             bootstrap_servers="nowhere:9092", options={"message.timeout.ms": "30000"}

@@ -7,23 +7,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from runtime.checkpoint.failures import PERMANENT_ERRORS
-from runtime.errors import (
+from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.errors import (
     ConfigError,
     FencedError,
     FunctionFailedError,
     PoisonRecordsError,
     StreamError,
 )
-from runtime.model import RecordCounts, SplitRange
-from runtime.on_error import ALWAYS_LET_THROUGH, DeadLetters, Policy, Skip, policy_of
-from runtime.poison import (
+from sluice.runtime.functions.function_run import (
     ArrowFunction,
     ChainedFunction,
     FunctionRun,
     require_other_topics,
     require_within_limits,
 )
+from sluice.runtime.model.model import RecordCounts, SplitRange
+from sluice.runtime.model.on_error import ALWAYS_LET_THROUGH, DeadLetters, Policy, Skip, policy_of
 from tests.source_rows import source_rows, values_of
 
 DEAD = DeadLetters(topic="dead")

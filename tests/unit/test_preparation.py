@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka._client import KafkaError
-from connectors.kafka.cluster_limits import LimitsLook
-from connectors.kafka.hot_path import HotPath
-from connectors.kafka.preparation import Preparation
-from connectors.kafka.refusals import LateRequestError, UnansweredError
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.tuning import WriteSettings
-from runtime.errors import ConfigError
+from sluice.connectors.kafka.client.client_tuning import HotPath, WriteSettings
+from sluice.connectors.kafka.client.confluent import KafkaError
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.producers.cluster_limits import LimitsLook
+from sluice.connectors.kafka.sink.producers.preparation import Preparation
+from sluice.connectors.kafka.sink.producers.producer_errors import LateRequestError, UnansweredError
+from sluice.runtime.errors import ConfigError
 from tests.fake_producer import FakeClient, FakeCluster, kafka_error
 
 PARTIAL = LimitsLook(timeouts_s={"1": 900.0}, unanswered=frozenset({"broker 2"}))
@@ -29,7 +28,9 @@ class Made:
         self.cluster = FakeCluster(init_answers=answers)
         self.looks = looks
         self.timeouts_ms: list[int] = []
-        monkeypatch.setattr("connectors.kafka.preparation.make_client", self._client)
+        monkeypatch.setattr(
+            "sluice.connectors.kafka.sink.producers.preparation.make_client", self._client
+        )
         self.prepare = Preparation(
             KafkaConnection(bootstrap_servers="nowhere:9092"),
             WriteSettings(queue_kib=1024, queue_records=1000),

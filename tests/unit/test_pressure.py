@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from runtime.checkpoint.messages import Report
-from runtime.checkpoint.pressure import PendingTime, Pressure, left_behind
-from runtime.checkpoint.states import State
-from runtime.service.metrics import CheckpointMetrics
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Report
+from sluice.runtime.coordinator.region.pressure import PendingTime, Pressure, left_behind
+from sluice.runtime.service.metrics import CheckpointMetrics
 from tests.core_driver import FAST, TWO, CoreDriver, split
 
 

@@ -6,10 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from connectors.kafka import producers
-from connectors.kafka.producers import Lease, ProducerPool, ProducerPools, process_pools
-from connectors.kafka.slots import IDS_PER_TASK, NoIdLeftError
-from runtime.errors import DeliveryError, FencedError, UnreachableError
+from sluice.connectors.kafka.sink.producers import producer_pool as producers
+from sluice.connectors.kafka.sink.producers.producer_pool import (
+    Lease,
+    ProducerPool,
+    ProducerPools,
+    process_pools,
+)
+from sluice.connectors.kafka.sink.producers.producer_slots import IDS_PER_TASK, NoIdLeftError
+from sluice.runtime.errors import DeliveryError, FencedError, UnreachableError
 from tests.fake_producer import FakeCluster
 from tests.producer_pools import Threads, pool_of, scope
 from tests.waiting import wait_for

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from connectors.kafka.slots import (
+from sluice.connectors.kafka.sink.producers.producer_slots import (
     IDS_PER_TASK,
     TRANSITIONS,
     SlotBook,
@@ -14,10 +14,10 @@ from connectors.kafka.slots import (
     SlotState,
     advance,
 )
-from runtime.checkpoint.plan import CheckpointSettings
-from runtime.contracts import TaskScope
-from runtime.errors import IllegalTransitionError, UnreachableError
-from runtime.job import Job
+from sluice.runtime.contracts import TaskScope
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
+from sluice.runtime.errors import IllegalTransitionError, UnreachableError
+from sluice.runtime.job.job import Job
 from tests.producer_pools import scope
 
 

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka.delivery import DeliveryLog
-from connectors.kafka.producer_settings import WaitLimits
-from connectors.kafka.producer_wait import ProducerWait
-from connectors.kafka.producers import ProducerPool
-from connectors.kafka.refusals import NotReadyError, UnsentError
-from connectors.kafka.sending import flush
-from connectors.kafka.slots import NoIdLeftError
-from connectors.kafka.transactional_producer import TransactionalProducer
-from connectors.kafka.writer import Guarantee, PlainWriter
-from runtime.contracts import RegisteredAttempt
-from runtime.errors import AuthenticationError, FencedError, StreamError, UnreachableError
-from runtime.model import BatchKey
+from sluice.connectors.kafka.sink.producers.delivery import DeliveryLog
+from sluice.connectors.kafka.sink.producers.preparation import WaitLimits
+from sluice.connectors.kafka.sink.producers.producer_errors import NotReadyError, UnsentError
+from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
+from sluice.connectors.kafka.sink.producers.producer_slots import NoIdLeftError
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
+from sluice.connectors.kafka.sink.writer.kafka_writer import Guarantee, PlainWriter
+from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait
+from sluice.connectors.kafka.sink.writer.sender import flush
+from sluice.runtime.contracts import RegisteredAttempt
+from sluice.runtime.errors import AuthenticationError, FencedError, StreamError, UnreachableError
+from sluice.runtime.model.model import BatchKey
 from tests.fake_producer import FakeClient, FakeCluster
 from tests.fakes import ManualClock
 from tests.producer_pools import Threads

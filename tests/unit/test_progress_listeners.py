@@ -2,10 +2,10 @@
 
 import threading
 
-from runtime.checkpoint.messages import Progress
-from runtime.checkpoint.progress import ListenerThread
-from runtime.checkpoint.states import State
-from runtime.model import CheckpointKind
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.shell.progress import ListenerThread
+from sluice.runtime.model.model import CheckpointKind
 from tests.waiting import PATIENCE_S
 
 MOST = 1_000

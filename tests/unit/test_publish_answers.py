@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import PublishOutcome
-from runtime.errors import StorageError
-from runtime.model import CheckpointRecord, Verdict
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.contracts import PublishOutcome
+from sluice.runtime.errors import StorageError
+from sluice.runtime.model.model import CheckpointRecord, Verdict
 from tests.checkpoint_records import record
 from tests.core_driver import committable
 from tests.fake_file_system import Disk, FakeFileSystem, Fault

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.storage.opening import open_file_system
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.chaos.published_files import PublishedFiles
 
 FILE = "part-000000000003-in-0-00000-aa-c000.snappy.parquet"

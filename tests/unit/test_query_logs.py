@@ -6,13 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from runtime import offsets
-from runtime.errors import DamagedCheckpointError
-from runtime.job import Pipeline
-from runtime.model import Barrier, RegionRecord, SplitRange
-from runtime.spark.job_graph import Region
-from runtime.spark.query_logs import LoggedBatch, PlannedFiles, newest_generation, require_logged
-from runtime.spark.region_start import make_ready
+from sluice.runtime.errors import DamagedCheckpointError
+from sluice.runtime.graph.job_graph import Region
+from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.model import offsets
+from sluice.runtime.model.model import Barrier, RegionRecord, SplitRange
+from sluice.runtime.spark.microbatch.query_logs import (
+    LoggedBatch,
+    PlannedFiles,
+    newest_generation,
+    require_logged,
+)
+from sluice.runtime.spark.microbatch.region_start import make_ready
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.unit.test_job_pieces import StubSource
 

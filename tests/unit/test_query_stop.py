@@ -9,8 +9,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql.streaming.query import StreamingQuery
 
-from runtime.errors import WaitedTooLongError
-from runtime.spark.query_stop import stop_query
+from sluice.runtime.errors import WaitedTooLongError
+from sluice.runtime.spark.microbatch.query_stop import stop_query
 from tests.waiting import PATIENCE_S
 
 

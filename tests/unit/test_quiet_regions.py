@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.messages import AskCut, BarrierPolled, NothingDue
-from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
-from runtime.checkpoint.quiet import QuietTime
+from sluice.runtime.coordinator.core.events import AskCut, BarrierPolled, NothingDue
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
+from sluice.runtime.coordinator.region.pacing import QuietTime
 from tests.core_driver import FAST, TWO, CoreDriver
 
 LEAST_S = 0.05

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from runtime.checkpoint.messages import Acknowledged, EndJob, Publish
-from runtime.checkpoint.pacing import Pace
-from runtime.checkpoint.plan import RegionPlan
-from runtime.checkpoint.regions import RegionState
-from runtime.model import BatchKey, CheckpointKind, RegionRecord, StateSnapshot
+from sluice.runtime.coordinator.core.events import Acknowledged, EndJob, Publish
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
+from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.coordinator.region.region_state import RegionState
+from sluice.runtime.model.model import BatchKey, CheckpointKind, RegionRecord, StateSnapshot
 from tests.core_driver import FAST, CoreDriver
 
 STATEFUL = RegionPlan(name="main", source_ids=("source",), stateful=True)

@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from runtime.checkpoint.messages import Commit, CommitReported, MarkCommitted, Marked
-from runtime.checkpoint.plan import CheckpointSettings
-from runtime.checkpoint.startup import Found, StartSequence
-from runtime.checkpoint.steps import Steps, drive
-from runtime.checkpoint.store import CheckpointStore, place_name
-from runtime.contracts import CommitOutcome, SinkCoordinator
-from runtime.errors import FencedError, StorageError
-from runtime.model import SEAL, CheckpointRecord, Verdict
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, place_name
+from sluice.runtime.contracts import CommitOutcome, SinkCoordinator
+from sluice.runtime.coordinator.committing.commit_steps import Steps, drive
+from sluice.runtime.coordinator.core.events import Commit, CommitReported, MarkCommitted, Marked
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
+from sluice.runtime.coordinator.start.startup import Found, StartSequence
+from sluice.runtime.errors import FencedError, StorageError
+from sluice.runtime.model.model import SEAL, CheckpointRecord, Verdict
 from tests.core_driver import committable
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.fake_store import FakeStore

@@ -3,14 +3,14 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from connectors.kafka import KafkaSink, KafkaSource
-from runtime.checkpoint.messages import AskCut, RegionFailed, Report
-from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
-from runtime.errors import ConfigError, StreamError
-from runtime.job import Job
-from runtime.rate_limit import PidRateLimit, RateEstimator
-from runtime.service.metrics import CheckpointMetrics
-from runtime.spark.job_graph import job_plan, regions_of
+from sluice import KafkaSink, KafkaSource
+from sluice.runtime.coordinator.core.events import AskCut, RegionFailed, Report
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
+from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.graph.job_graph import job_plan, regions_of
+from sluice.runtime.job.job import Job
+from sluice.runtime.model.rate_limit import PidRateLimit, RateEstimator
+from sluice.runtime.service.metrics import CheckpointMetrics
 from tests.core_driver import FAST, CoreDriver
 
 LIMITED = RegionPlan(
@@ -167,8 +167,8 @@ def _plan(source: KafkaSource, *, interval_s: float) -> RegionPlan:
     job = Job("j", None, checkpoint_dir="/c", interval_s=interval_s)  # type: ignore[arg-type]
     sink = KafkaSink(bootstrap_servers="b:1", topic="out", transactional_id_prefix="p")
     job.source(source).sink(sink)
-    graph, regions = regions_of(job.pipelines, [False])
-    settings: CheckpointSettings = job.settings
+    graph, regions = regions_of(job.spec.pipelines, [False])
+    settings: CheckpointSettings = job.spec.settings
     made = job_plan("j", graph, regions, checkpoints=settings, spark_version="4", cluster_ids=["c"])
     assert "PidRateLimit" in " ".join(made.settings.values())
     return made.regions[0]

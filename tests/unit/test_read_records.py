@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from connectors.kafka import history
-from connectors.kafka.history import TopicEnds, read_records
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import StreamError, UnreachableError
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.verify import topic_history as history
+from sluice.connectors.kafka.tools.verify.topic_history import TopicEnds, read_records
+from sluice.runtime.errors import StreamError, UnreachableError
 
 _CONNECTION = KafkaConnection(bootstrap_servers="broker:9092")
 _TIMEOUT_S = 60.0

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from connectors.kafka import consumers
-from connectors.kafka.consumers import ConsumerPool, PooledConsumer
-from connectors.kafka.hot_path import HotPath
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.tuning import read_settings
-from runtime.task_memory import TaskMemory
+from sluice.connectors.kafka.client.client_tuning import HotPath, read_settings
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.source.reader import consumers
+from sluice.connectors.kafka.source.reader.consumers import ConsumerPool, PooledConsumer
+from sluice.runtime.model.task_memory import TaskMemory
 
 _REFUSED: int = getattr(KafkaError, "_AUTHENTICATION")  # noqa: B009 - public, underscored
 

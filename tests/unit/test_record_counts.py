@@ -7,18 +7,24 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from runtime.checkpoint.kinds import installed_kinds
-from runtime.checkpoint.messages import Acknowledged, Progress, Publish, RegionFailed, Report
-from runtime.checkpoint.states import State
-from runtime.counts import added, decode_totals, encode_totals, totals_after
-from runtime.errors import (
+from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import (
+    Acknowledged,
+    Progress,
+    Publish,
+    RegionFailed,
+    Report,
+)
+from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
     StreamError,
     UnsupportedFormatError,
 )
-from runtime.model import BatchKey, CheckpointKind, RecordCounts
-from runtime.service.metrics import CheckpointMetrics
+from sluice.runtime.functions.record_counts import added, decode_totals, encode_totals, totals_after
+from sluice.runtime.model.model import BatchKey, CheckpointKind, RecordCounts
+from sluice.runtime.service.metrics import CheckpointMetrics
 from tests.core_driver import FAST, TWO, CoreDriver
 from tests.starting_job import Job, record
 

@@ -5,24 +5,14 @@ from unittest.mock import patch
 
 import pytest
 
-from runtime.checkpoint import recovery
-from runtime.checkpoint.losses import LostCommittables
-from runtime.checkpoint.plan import CheckpointSettings, OnLost, RegionPlan
-from runtime.checkpoint.startup import Found
-from runtime.checkpoint.steps import Steps, drive
-from runtime.contracts import OpenWork, RegionRegistration
-from runtime.errors import (
-    TransactionLostError,
-    TransactionUnknownError,
-    UnreachableError,
-)
-from runtime.model import (
-    BatchKey,
-    CheckpointRecord,
-    SplitRange,
-    StateEntry,
-    Verdict,
-)
+from sluice.runtime.checkpoint.lost_work import LostCommittables
+from sluice.runtime.contracts import OpenWork, RegionRegistration
+from sluice.runtime.coordinator.committing.commit_steps import Steps, drive
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost, RegionPlan
+from sluice.runtime.coordinator.start import recovery
+from sluice.runtime.coordinator.start.startup import Found
+from sluice.runtime.errors import TransactionLostError, TransactionUnknownError, UnreachableError
+from sluice.runtime.model.model import BatchKey, CheckpointRecord, SplitRange, StateEntry, Verdict
 from tests.core_driver import split
 from tests.fake_store import FakeStore
 from tests.fakes import (
@@ -285,7 +275,7 @@ class _Rewriter:
     def repair(
         self, checkpoint_id: int, lost: LostCommittables, **limits: object
     ) -> dict[bytes, StateEntry]:
-        """See `runtime.checkpoint.repairs.Repairer`."""
+        """See `sluice.runtime.coordinator.committing.repairs.Repairer`."""
         self.calls += 1
         generation = limits["generation"]
         assert isinstance(generation, int)
@@ -293,7 +283,7 @@ class _Rewriter:
         return {e.payload: entry for e in lost.committables}
 
     def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
-        """See `runtime.checkpoint.repairs.Repairer`."""
+        """See `sluice.runtime.coordinator.committing.repairs.Repairer`."""
         return lost.region.splits
 
 

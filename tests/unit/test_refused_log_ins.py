@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import discovery, epoch_lookup
-from connectors.kafka._client import KafkaError, KafkaException, error_codes
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.discovery import KafkaCluster
-from connectors.kafka.log_ins import Refusals
-from connectors.kafka.positions import PartitionKey
-from connectors.kafka.transactions import Net, WireClient, kafka_errors
-from connectors.kafka.wire import EndOutcome, TransactionState
-from runtime.contracts import CommitOutcome
-from runtime.errors import AuthenticationError, UnreachableError
+from sluice.connectors.kafka.client.confluent import KafkaError, KafkaException, error_codes
+from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.client.wire_client import Net, WireClient, kafka_errors
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.transaction_requests import EndOutcome, TransactionState
+from sluice.connectors.kafka.source.enumerator import discovery
+from sluice.connectors.kafka.source.enumerator import leader_epochs as epoch_lookup
+from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
+from sluice.connectors.kafka.source.positions import PartitionKey
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.errors import AuthenticationError, UnreachableError
 from tests.fake_source_cluster import FakeClock
 from tests.played_wire import CONNECTION, OURS, Made, PlayedClient, said
 from tests.waiting import join

@@ -5,13 +5,13 @@ from typing import Any, cast
 
 import pytest
 
-from runtime.checkpoint.failures import PERMANENT_ERRORS
-from runtime.counts import decode_totals
-from runtime.errors import ConfigError, FencedError, PoisonRecordsError
-from runtime.model import RecordCounts
-from runtime.on_error import DeadLetters
-from runtime.poison import ChainedFunction
-from runtime.spark.tasks import TaskResult
+from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.errors import ConfigError, FencedError, PoisonRecordsError
+from sluice.runtime.functions.function_run import ChainedFunction
+from sluice.runtime.functions.record_counts import decode_totals
+from sluice.runtime.model.model import RecordCounts
+from sluice.runtime.model.on_error import DeadLetters
+from sluice.runtime.spark.tasks.task_result import TaskResult
 from tests.region_world import RegionWorld, barrier
 
 PARSE = ChainedFunction(

@@ -37,7 +37,7 @@ def lost(lines: Sequence[Mapping[str, Any]], deaths: Sequence[Death]) -> int:
 
 
 def restarted(region: str, at_s: float, why: str) -> Mapping[str, Any]:
-    """A warning as `runtime.spark.lives` writes it."""
+    """A warning as `sluice.runtime.spark.run.attempt_supervisor` writes it."""
     said = f"region restarted: region={region} generation=3 why={why}"
     return {"at_s": at_s, "message": said}
 

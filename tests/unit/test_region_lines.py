@@ -3,11 +3,11 @@
 import io
 from typing import Any
 
-from runtime.checkpoint.messages import Progress, RegionFailed, Report
-from runtime.checkpoint.states import State
-from runtime.contracts import FailureReason
-from runtime.model import CheckpointKind
-from runtime.spark.region_lines import RegionLines
+from benchmarks.region_lines import RegionLines
+from sluice.runtime.contracts import FailureReason
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Progress, RegionFailed, Report
+from sluice.runtime.model.model import CheckpointKind
 from tests.core_driver import FAST, TWO, CoreDriver
 
 

@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 
-from runtime.checkpoint.assignment import hand_over
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import OpenWork, RegionRegistration
+from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Acknowledged,
     AskCut,
@@ -24,16 +23,13 @@ from runtime.checkpoint.messages import (
     StepFailed,
     StopAsked,
 )
-from runtime.checkpoint.pacing import Pace
-from runtime.checkpoint.plan import RegionPlan
-from runtime.checkpoint.regions import Fate, RegionState
-from runtime.contracts import OpenWork, RegionRegistration
-from runtime.errors import (
-    DeliveryError,
-    FencedError,
-    WrongJobError,
-)
-from runtime.model import (
+from sluice.runtime.coordinator.policy.assignment import hand_over
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.coordinator.region.region_state import Fate, RegionState
+from sluice.runtime.errors import DeliveryError, FencedError, WrongJobError
+from sluice.runtime.model.model import (
     Acknowledgement,
     Assignment,
     BatchKey,

@@ -9,13 +9,13 @@ from unittest.mock import patch
 
 import pytest
 
-from runtime.contracts import WriterFactory
-from runtime.drops import DropBudget, DropLimit
-from runtime.errors import FencedError, StorageUnreachableError, StreamError
-from runtime.event_time import EventTime
-from runtime.model import BatchKey
-from runtime.spark.event_times import EventTimes
-from runtime.spark.tasks import TaskResult
+from sluice.runtime.contracts import WriterFactory
+from sluice.runtime.errors import FencedError, StorageUnreachableError, StreamError
+from sluice.runtime.functions.at_most_once import DropBudget, DropLimit
+from sluice.runtime.model.event_time import EventTime
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.spark.microbatch.event_times import EventTimes
+from sluice.runtime.spark.tasks.task_result import TaskResult
 from tests.fakes import ManualClock
 from tests.region_world import (
     ADDRESS,
@@ -136,7 +136,7 @@ def test_a_replay_says_how_far_it_has_come_while_it_runs(monkeypatch: pytest.Mon
     """Else a life that takes long to its first question would be taken for a silent one."""
 
     class ToldOnce:
-        """As `runtime.spark.replays.ReplayTold`, with one look, at the begin."""
+        """As `sluice.runtime.spark.microbatch.replays.ReplayTold`, with one look, at the begin."""
 
         def __init__(self, done: Callable[[], int], tell: Callable[[int], None]) -> None:
             self._done, self._tell = done, tell
@@ -147,7 +147,7 @@ def test_a_replay_says_how_far_it_has_come_while_it_runs(monkeypatch: pytest.Mon
         def __exit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr("runtime.spark.region.ReplayTold", ToldOnce)
+    monkeypatch.setattr("sluice.runtime.spark.microbatch.region_query.ReplayTold", ToldOnce)
     world = RegionWorld(stateful=True)
     world.coordinator.decided.add(KEY)
     world.batch(1, barrier())
@@ -206,7 +206,7 @@ def test_a_life_that_was_stopped_holds_no_files_open(error: Exception | None) ->
     writer = CountingWriter()
     world = RegionWorld(files=writer)
     with (
-        patch("runtime.spark.region.stop_query", side_effect=error) as stop,
+        patch("sluice.runtime.spark.microbatch.region_query.stop_query", side_effect=error) as stop,
         nullcontext() if error is None else pytest.raises(OSError, match="is away"),
     ):
         world.query.stop()
@@ -229,8 +229,8 @@ def test_a_stop_waits_for_sparks_log_of_the_last_batch_for_a_moment(
             world.disk.files["spark/main/3/commits/1"] = b"v1\n{}"
 
     began_s, times = clock.now_s, SimpleNamespace(monotonic=clock, sleep=sleep)
-    monkeypatch.setattr("runtime.spark.region.time", times)
-    with patch("runtime.spark.region.stop_query") as stop:
+    monkeypatch.setattr("sluice.runtime.spark.microbatch.region_query.time", times)
+    with patch("sluice.runtime.spark.microbatch.region_query.stop_query") as stop:
         world.query.stop()
     stop.assert_called_once()
     assert clock.now_s - began_s == pytest.approx(1.0 if is_logged else 5.0, abs=0.1)

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import (
+from sluice.runtime.coordinator.core.events import (
     EndJob,
     Publish,
     RegionFailed,
@@ -15,15 +14,16 @@ from runtime.checkpoint.messages import (
     SweepOrphans,
     TriggerBarrier,
 )
-from runtime.checkpoint.plan import CheckpointSettings
-from runtime.errors import (
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.errors import (
     CheckpointFailedError,
     DeliveryError,
     RegionGivenUpError,
     StorageUnreachableError,
 )
-from runtime.failover.restart_strategies import ExponentialDelayRestart, FixedDelayRestart
-from runtime.model import CheckpointKind, RegionStatus, Verdict
+from sluice.runtime.failover.restart_strategies import ExponentialDelayRestart, FixedDelayRestart
+from sluice.runtime.model.model import CheckpointKind, RegionStatus, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver
 
 FIXED = replace(FAST, restart_strategy=FixedDelayRestart(attempts=2, delay_s=5.0))

@@ -6,24 +6,19 @@ from typing import cast
 
 import pytest
 
-from runtime import offsets
-from runtime.errors import DamagedCheckpointError, FencedError
-from runtime.job import Pipeline
-from runtime.model import (
-    Barrier,
-    CheckpointRecord,
-    RegionRecord,
-    StateSnapshot,
-)
-from runtime.spark.job_graph import Region
-from runtime.spark.region_start import (
+from sluice.runtime.errors import DamagedCheckpointError, FencedError
+from sluice.runtime.graph.job_graph import Region
+from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.model import offsets
+from sluice.runtime.model.model import Barrier, CheckpointRecord, RegionRecord, StateSnapshot
+from sluice.runtime.spark.microbatch.region_start import (
     delete_vanished,
     location_of,
     make_ready,
     replayed,
     require_rewindable,
 )
-from runtime.storage.file_system import Entry
+from sluice.runtime.storage.file_system import Entry
 from tests.checkpoint_records import record
 from tests.fake_file_system import Disk, FakeFileSystem
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checkpoint.core import RegionStatusView
-from runtime.checkpoint.pressure import PressureAlarm
-from runtime.checkpoint.region_watch import RegionsSeen, RegionWatch
-from runtime.errors import UnreachableError
-from runtime.model import SplitRange
+from sluice.runtime.coordinator.core.core import RegionStatusView
+from sluice.runtime.coordinator.region.pressure import PressureAlarm
+from sluice.runtime.coordinator.shell.region_watch import RegionsSeen, RegionWatch
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.model.model import SplitRange
 from tests.core_driver import FAST, CoreDriver, split
 from tests.fakes import FakeSource, ManualClock
 from tests.waiting import PATIENCE_S, wait_for

@@ -2,13 +2,8 @@
 
 from dataclasses import replace
 
-from runtime.checkpoint.failpoints import RegionalStep
-from runtime.checkpoint.handlers import (
-    CheckpointHandler,
-    GlobalCheckpointHandler,
-    RegionalCheckpointHandler,
-)
-from runtime.checkpoint.messages import (
+from sluice.runtime.contracts import FailureReason
+from sluice.runtime.coordinator.core.events import (
     Commit,
     EndJob,
     Publish,
@@ -16,10 +11,15 @@ from runtime.checkpoint.messages import (
     SweepOrphans,
     Triggered,
 )
-from runtime.checkpoint.plan import RegionPlan
-from runtime.contracts import FailureReason
-from runtime.errors import StorageUnreachableError
-from runtime.model import Barrier, CheckpointKind, RegionStatus, Verdict
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
+from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
+from sluice.runtime.coordinator.policy.handlers import (
+    CheckpointHandler,
+    GlobalCheckpointHandler,
+    RegionalCheckpointHandler,
+)
+from sluice.runtime.errors import StorageUnreachableError
+from sluice.runtime.model.model import Barrier, CheckpointKind, RegionStatus, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver
 
 _FOUR = tuple(RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(4))

@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint.decided import DecidedWork, SharedCommitters
-from runtime.checkpoint.failpoints import RegionalStep
-from runtime.checkpoint.kept_states import KeptStates
-from runtime.checkpoint.losses import LostCommittables
-from runtime.checkpoint.messages import (
+from sluice.runtime.checkpoint.lost_work import LostCommittables
+from sluice.runtime.checkpoint.retained_states import KeptStates
+from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
+from sluice.runtime.coordinator.committing.commit_steps import (
+    by_sink,
+    commit_all,
+    drive,
+    publish_record,
+)
+from sluice.runtime.coordinator.committing.decided_commits import DecidedWork, SharedCommitters
+from sluice.runtime.coordinator.core.events import (
     AbortedWork,
     AbortWork,
     Acknowledged,
@@ -27,23 +33,16 @@ from runtime.checkpoint.messages import (
     Retire,
     TellPositions,
 )
-from runtime.checkpoint.steps import (
-    Hands,
-    RemoteStep,
-    by_sink,
-    commit_all,
-    drive,
-    publish_record,
-)
-from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
-from runtime.errors import (
+from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
+from sluice.runtime.coordinator.shell.io_executor import Hands, RemoteStep
+from sluice.runtime.errors import (
     StorageError,
     TransactionLostError,
     UnreachableError,
     WrongJobError,
 )
-from runtime.failpoints import VARIABLE
-from runtime.model import (
+from sluice.runtime.failpoints import VARIABLE
+from sluice.runtime.model.model import (
     BatchKey,
     CheckpointKind,
     CheckpointRecord,

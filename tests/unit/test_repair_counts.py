@@ -7,23 +7,23 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.handles import (
+from sluice.connectors.kafka.kafka_sink import KafkaSink
+from sluice.connectors.kafka.sink.handles import (
     OutputCount,
     SourceRange,
     TransactionHandle,
     decode_handle,
     encode_handle,
 )
-from connectors.kafka.producers import ProducerPool
-from connectors.kafka.sink import KafkaSink
-from connectors.kafka.transactional_producer import TransactionalProducer
-from connectors.kafka.writer import TransactionalWriter
-from runtime.checkpoint.losses import LostCommittables
-from runtime.contracts import AttemptRegistry, CommitOutcome, CommitReport, TaskScope
-from runtime.errors import TransactionLostError
-from runtime.model import RegionRecord, SplitRange, StateEntry
-from runtime.spark.job_graph import Region
-from runtime.spark.repair import ChainRepairer
+from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
+from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
+from sluice.runtime.checkpoint.lost_work import LostCommittables
+from sluice.runtime.contracts import AttemptRegistry, CommitOutcome, CommitReport, TaskScope
+from sluice.runtime.errors import TransactionLostError
+from sluice.runtime.graph.job_graph import Region
+from sluice.runtime.model.model import RegionRecord, SplitRange, StateEntry
+from sluice.runtime.spark.run.range_repair import ChainRepairer
 from tests.fake_producer import FakeClient, FakeCluster
 
 SPLIT = SplitRange(

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from runtime.checkpoint.losses import LostCommittables
-from runtime.checkpoint.messages import Repair
-from runtime.checkpoint.repairs import Repairs
-from runtime.checkpoint.steps import drive
-from runtime.contracts import PublishOutcome, SweepView
-from runtime.errors import DataLostError, TransactionLostError
-from runtime.model import RegionRecord, SplitRange, StateEntry
+from sluice.runtime.checkpoint.lost_work import LostCommittables
+from sluice.runtime.contracts import PublishOutcome, SweepView
+from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.committing.repairs import Repairs
+from sluice.runtime.coordinator.core.events import Repair
+from sluice.runtime.errors import DataLostError, TransactionLostError
+from sluice.runtime.model.model import RegionRecord, SplitRange, StateEntry
 from tests.core_driver import committable, split
 from tests.fake_store import FakeStore
 from tests.fakes import FakeSource

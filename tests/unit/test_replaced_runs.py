@@ -5,9 +5,9 @@ from unittest.mock import patch
 
 import pytest
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.contracts import SweepReport, SweepView
-from runtime.errors import FencedError
+from sluice.runtime.contracts import SweepReport, SweepView
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.errors import FencedError
 from tests.coordinated_job import QUICK, Job
 from tests.fakes import FakeSink
 from tests.waiting import PATIENCE_S, wait_for

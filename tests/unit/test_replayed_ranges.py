@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import _spark_source
-from connectors.kafka._spark_source import KafkaStreamReader
-from connectors.kafka.columns import columns_with
-from connectors.kafka.options import SourceOptions
-from runtime.errors import DataLostError, SourceChangedError, UnreachableError
-from runtime.model import SplitRange
+from sluice.connectors.kafka import kafka_drop_in_source as _spark_source
+from sluice.connectors.kafka.kafka_drop_in_source import KafkaStreamReader
+from sluice.connectors.kafka.records.columns import columns_with
+from sluice.connectors.kafka.source.source_options import SourceOptions
+from sluice.runtime.errors import DataLostError, SourceChangedError, UnreachableError
+from sluice.runtime.model.model import SplitRange
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import TIMEOUT_S, Bench, bounds
 

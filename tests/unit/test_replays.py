@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from pyspark import SparkContext
 
-from runtime.errors import FencedError
-from runtime.spark.replays import ReplayTold, tasks_done
+from sluice.runtime.errors import FencedError
+from sluice.runtime.spark.microbatch.replays import ReplayTold, tasks_done
 from tests.waiting import wait_for
 
 

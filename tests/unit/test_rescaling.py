@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.assignment import assignment_of
-from runtime.checkpoint.core import CoordinatorCore
-from runtime.checkpoint.messages import (
+from sluice.runtime.coordinator.core.core import CoordinatorCore
+from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     BarrierPolled,
     GiveBarrier,
@@ -14,12 +13,19 @@ from runtime.checkpoint.messages import (
     RegionCut,
     Tick,
 )
-from runtime.checkpoint.plan import JobPlan, RegionPlan
-from runtime.checkpoint.rescaling import dealt_anew, verify_rescalable
-from runtime.counts import added, decode_totals, encode_totals, totals_after
-from runtime.drops import Drops, decode_drops, dropped_in_all, drops_after, encode_drops
-from runtime.errors import WrongJobError
-from runtime.model import (
+from sluice.runtime.coordinator.policy.assignment import assignment_of
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.coordinator.start.rescaling import dealt_anew, verify_rescalable
+from sluice.runtime.errors import WrongJobError
+from sluice.runtime.functions.at_most_once import (
+    Drops,
+    decode_drops,
+    dropped_in_all,
+    drops_after,
+    encode_drops,
+)
+from sluice.runtime.functions.record_counts import added, decode_totals, encode_totals, totals_after
+from sluice.runtime.model.model import (
     Acknowledgement,
     BatchKey,
     CheckpointRecord,

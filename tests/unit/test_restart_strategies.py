@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from runtime.errors import ConfigError
-from runtime.failover.attempt_history import AttemptHistory
-from runtime.failover.restart_strategies import (
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.failover.attempt_history import AttemptHistory
+from sluice.runtime.failover.restart_strategies import (
     ExponentialDelayRestart,
     FailureRateRestart,
     FixedDelayRestart,

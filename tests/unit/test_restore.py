@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint import recovery
-from runtime.checkpoint.plan import JobPlan, RegionPlan
-from runtime.checkpoint.recovery import History, Place
-from runtime.errors import (
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.coordinator.start import recovery
+from sluice.runtime.coordinator.start.recovery import History, Place
+from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
     SourceChangedError,
@@ -17,7 +17,7 @@ from runtime.errors import (
     UnsupportedFormatError,
     WrongJobError,
 )
-from runtime.model import (
+from sluice.runtime.model.model import (
     SEAL,
     CheckpointRecord,
     FileReference,

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.retention import (
+from sluice.runtime.checkpoint.retention import (
     EVERY_BATCH,
     PlaceFacts,
     facts_of,
     retirable,
     spark_batches_to_retain,
 )
-from runtime.errors import DamagedCheckpointError
-from runtime.model import (
+from sluice.runtime.errors import DamagedCheckpointError
+from sluice.runtime.model.model import (
     SEAL,
     CheckpointKind,
     CheckpointRecord,
@@ -23,7 +23,7 @@ from runtime.model import (
     StateSnapshot,
     Verdict,
 )
-from runtime.spark.region_start import batches_to_retain
+from sluice.runtime.spark.microbatch.region_start import batches_to_retain
 from tests.checkpoint_records import record
 from tests.fake_store import FakeStore
 

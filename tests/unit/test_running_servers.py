@@ -7,12 +7,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from connectors.hdfs._cli import app as hdfs
-from connectors.kafka._cli import app as kafka
-from runtime.embedded.background import RunningServer, forget, recall, remember, start_once
-from runtime.embedded.cache import require_directory
-from runtime.embedded.process import Identity
-from runtime.errors import MissingRequirementError
+from sluice.connectors.hdfs.tools.hdfs_cli import app as hdfs
+from sluice.connectors.kafka.tools.broker.kafka_cli import app as kafka
+from sluice.runtime.embedded.background import RunningServer, forget, recall, remember, start_once
+from sluice.runtime.embedded.cache import require_directory
+from sluice.runtime.embedded.process import Identity
+from sluice.runtime.errors import MissingRequirementError
 
 _GONE = Identity(pid=2**22 + 1, created_at=1.0)  # above the largest process id of Linux
 

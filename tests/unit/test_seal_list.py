@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 import pytest
 
-from runtime.checkpoint.seal_list import SEALS_FILE, SealList
-from runtime.errors import UnreachableError
-from runtime.model import SEAL, CheckpointRecord, Verdict
+from sluice.runtime.checkpoint.checkpoint_slots import SEALS_FILE, SealList
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.model.model import SEAL, CheckpointRecord, Verdict
 from tests.checkpoint_records import record
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 

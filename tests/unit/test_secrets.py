@@ -14,20 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import connectors
-import runtime
-from connectors.hdfs import HdfsSink, PartitionCommit, Webhook
-from connectors.hdfs._spark import SparkFrameSaver
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka._cli_options import read_options
-from connectors.kafka.client_options import Role
-from connectors.kafka.credentials import ClientCredentials, OAuthToken, without_credentials
-from connectors.kafka.security import KafkaConnection
-from runtime.embedded.certificates import Certificate
-from runtime.errors import ConfigError, StreamError
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.service.drop_in_client import DropInClient, DropInMessage, QueryRun
-from runtime.spark.tasks import RegionTasks
+import sluice
+from sluice import HdfsSink, KafkaSink, KafkaSource, PartitionCommit, Webhook
+from sluice.connectors.hdfs.writing.spark_saver import SparkFrameSaver
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.credentials import (
+    ClientCredentials,
+    OAuthToken,
+    without_credentials,
+)
+from sluice.connectors.kafka.tools.connection_options import read_options
+from sluice.runtime.embedded.certificates import Certificate
+from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.service.drop_in_client import DropInClient, DropInMessage, QueryRun
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.spark.tasks.region_tasks import RegionTasks
 from tests.coordinated_service import started_service
 
 CANARY = "c4n4ry"
@@ -138,14 +140,14 @@ def test_what_clients_are_configured_with_hides_its_secrets_from_a_repr(role: Ro
 # --- whatever class comes next --------------------------------------------------------------------
 
 _NAMED = re.compile(r"(^|_)(token|password|passphrase|secret|credentials?)($|_(?!url|file))")
-_NONE = frozenset({"runtime.service.client.CoordinatorAddress.token"})
+_NONE = frozenset({"sluice.runtime.service.service_client.CoordinatorAddress.token"})
 """Their class has a ``repr`` of its own, which is tried above."""
 
 
 def _modules() -> Iterator[ModuleType]:
-    for package in (runtime, connectors):
+    for package in (sluice,):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.startswith("connectors.kafka.native._"):  # compiled
+            if not found.name.startswith("sluice.connectors.kafka.native._"):  # compiled
                 yield importlib.import_module(found.name)
 
 

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from runtime.checkpoint.serial import SerialSink, SerialSource
-from runtime.contracts import SinkContext, SinkCoordinator, SplitEnumerator, SweepView
+from sluice.runtime.contracts import SinkContext, SinkCoordinator, SplitEnumerator, SweepView
+from sluice.runtime.coordinator.shell.serial_calls import SerialSink, SerialSource
 from tests.switched_threads import Process, Switched
 
 _TAKES_S = 0.5  # of virtual time
@@ -54,7 +54,10 @@ class Slow:
 @pytest.fixture
 def switched() -> Iterator[Switched]:
     made = Switched(lambda _: 0)
-    with made.in_modules("runtime.checkpoint.serial", "runtime.checkpoint.turns"):
+    with made.in_modules(
+        "sluice.runtime.coordinator.shell.serial_calls",
+        "sluice.runtime.coordinator.shell.serial_calls",
+    ):
         yield made
         made.end()
 

@@ -9,15 +9,21 @@ from typing import Any
 import pytest
 import urllib3
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.continuous.desk import ContinuousDesk, EpochBook
-from runtime.contracts import RegisteredAttempt
-from runtime.errors import ConfigError, FencedError, StreamError, UnreachableError, WrongJobError
-from runtime.model import Barrier
-from runtime.service import server
-from runtime.service.client import CoordinatorClient
-from runtime.service.server import CoordinatorService
-from runtime.storage.web_hdfs import WebHdfsAddress
+from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
+from sluice.runtime.contracts import RegisteredAttempt
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.errors import (
+    ConfigError,
+    FencedError,
+    StreamError,
+    UnreachableError,
+    WrongJobError,
+)
+from sluice.runtime.model.model import Barrier
+from sluice.runtime.service import server
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.service_client import CoordinatorClient
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 from tests.coordinated_service import BATCH
 from tests.fakes import FakeBroker, FakeSource
 from tests.region_threads import RegionThread
@@ -192,7 +198,7 @@ class _Handler:
         self.leave = threading.Event()
 
     def call(self, call: str, payload: Mapping[str, Any]) -> Any:
-        """See `runtime.service.server.QueryHandler`."""
+        """See `sluice.runtime.service.server.QueryHandler`."""
         self.calls.append((call, payload))
         if call == "wait":
             self.entered.release()

@@ -8,10 +8,10 @@ import socket
 import pytest
 import urllib3
 
-from runtime.errors import AuthenticationError, ConfigError, FencedError, StreamError
-from runtime.service import wire
-from runtime.service.client import CoordinatorClient
-from runtime.service.server import CoordinatorService
+from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, StreamError
+from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.service_client import CoordinatorClient
 from tests.waiting import PATIENCE_S
 
 
@@ -127,7 +127,7 @@ def test_a_message_of_another_version_is_refused_by_name(service: CoordinatorSer
 def warned_of(caplog: pytest.LogCaptureFixture, host: str) -> list[str]:
     """What a service that listens there warns of."""
     caplog.clear()
-    watched = caplog.at_level(logging.WARNING, "runtime.service.http_thread")
+    watched = caplog.at_level(logging.WARNING, "sluice.runtime.service.http_thread")
     with watched, CoordinatorService(host=host):
         return [record.getMessage() for record in caplog.records]
 

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.embedded.ports import free_ports
-from runtime.errors import MissingRequirementError, UnreachableError
-from runtime.model import Barrier
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.service.server import CoordinatorService
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.embedded.ports import free_ports
+from sluice.runtime.errors import MissingRequirementError, UnreachableError
+from sluice.runtime.model.model import Barrier
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from tests.coordinated_service import BATCH
 from tests.waiting import join
 

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from runtime import errors
-from runtime.errors import StreamError
-from runtime.model import Barrier, SplitRange
-from runtime.service import wire
-from runtime.service.server import CoordinatorService
+from sluice.runtime import errors
+from sluice.runtime.errors import StreamError
+from sluice.runtime.model.model import Barrier, SplitRange
+from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service.server import CoordinatorService
 from tests.coordinated_service import BATCH
 from tests.waiting import PATIENCE_S
 
@@ -62,7 +62,8 @@ def test_an_address_travels_by_pickle(service: CoordinatorService) -> None:
 def test_the_client_is_light() -> None:
     """Every Python worker imports it: no server, no Spark, no Kafka client."""
     code = (
-        "import sys; import runtime.service.client, runtime.service.drop_in_client; "
+        "import sys; import sluice.runtime.service.service_client; "
+        "import sluice.runtime.service.drop_in_client; "
         "print([m for m in ('starlette','uvicorn','httptools','pydantic','pyspark',"
         "'confluent_kafka','kafka','prometheus_client','fastavro') if m in sys.modules])"
     )

@@ -10,10 +10,15 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-import connectors
-from runtime.checkpoint.failures import PERMANENT_ERRORS
-from runtime.errors import ConfigError
-from runtime.spark.session import own_workers, prepare, quick_python, require_running
+import sluice
+from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.spark.session.spark_session import (
+    own_workers,
+    prepare,
+    quick_python,
+    require_running,
+)
 from tests.waiting import join
 
 _TIMEOUT_S = 300.0
@@ -83,7 +88,7 @@ def test_formats_are_not_installed_in_a_session_that_was_stopped() -> None:
     """Py4J would speak of None."""
     known = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None, appName="shop"))
     with pytest.raises(ConfigError, match=r"has been stopped .*application=shop"):
-        connectors.install(cast(SparkSession, known))
+        sluice.install(cast(SparkSession, known))
 
 
 def test_a_source_gets_quick_processes_and_keeps_the_users_search_path() -> None:

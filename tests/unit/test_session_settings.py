@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from runtime.errors import ConfigError, StreamError
-from runtime.spark.session import (
+from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.spark.session.spark_session import (
     query_settings,
     require_query_settings,
     require_task_retries,

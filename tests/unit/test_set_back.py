@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.messages import Acknowledged
-from runtime.errors import IllegalTransitionError
-from runtime.model import BatchKey, SplitRange
+from sluice.runtime.coordinator.core.events import Acknowledged
+from sluice.runtime.errors import IllegalTransitionError
+from sluice.runtime.model.model import BatchKey, SplitRange
 from tests.core_driver import CoreDriver, split
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.embedded.cache import exclusive
-from runtime.embedded.shared_classes import SharedClasses, reading_options, writing_options
-from runtime.errors import MissingRequirementError
+from sluice.runtime.embedded.cache import exclusive
+from sluice.runtime.embedded.shared_classes import SharedClasses, reading_options, writing_options
+from sluice.runtime.errors import MissingRequirementError
 
 _CONTENT = b"classes"
 

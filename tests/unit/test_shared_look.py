@@ -4,10 +4,10 @@ from collections.abc import Collection
 
 import pytest
 
-from connectors.kafka.discovery import Look, OffsetFact
-from connectors.kafka.positions import PartitionKey
-from connectors.kafka.shared_look import SharedLook
-from runtime.errors import UnreachableError
+from sluice.connectors.kafka.source.enumerator.cluster_view import SharedLook
+from sluice.connectors.kafka.source.enumerator.discovery import Look, OffsetFact
+from sluice.connectors.kafka.source.positions import PartitionKey
+from sluice.runtime.errors import UnreachableError
 
 ALL = [("orders", number) for number in range(4)]
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from connectors.kafka.discovery import OffsetFact
-from connectors.kafka.positions import Edge, PartitionKey
-from runtime.errors import ConfigError, UnreachableError
-from runtime.model import SplitRange
+from sluice.connectors.kafka.source.enumerator.discovery import OffsetFact
+from sluice.connectors.kafka.source.positions import Edge, PartitionKey
+from sluice.runtime.errors import ConfigError, UnreachableError
+from sluice.runtime.model.model import SplitRange
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import Bench, bounds
 

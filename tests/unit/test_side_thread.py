@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from runtime.side_thread import SideThread
+from sluice.runtime.process.side_thread import SideThread
 from tests.waiting import PATIENCE_S, wait_for
 
 

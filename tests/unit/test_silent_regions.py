@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import EndJob, RegionFailed, RegionRegistered
-from runtime.checkpoint.silence import Silence
-from runtime.contracts import RegionRegistration
-from runtime.model import Barrier
+from sluice.runtime.contracts import RegionRegistration
+from sluice.runtime.coordinator.core.events import EndJob, RegionFailed, RegionRegistered
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.region.liveness import Silence
+from sluice.runtime.model.model import Barrier
 from tests.core_driver import FAST, TWO, CoreDriver
 
 _ONE = TWO[:1]
@@ -295,7 +295,7 @@ def _waits_for_its_commit(driver: CoreDriver) -> None:
 
 
 def _continuous(driver: CoreDriver) -> None:
-    """Its task is watched by `runtime.continuous.pulse`, which knows when it is being answered."""
+    """Its task is watched by `heartbeat`, which knows when it is being answered."""
     _started(driver)
     _at_work(driver)
 

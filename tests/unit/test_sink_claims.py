@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from connectors.kafka.coordination import KafkaSinkCoordinator
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_log import STATE_TOPIC
-from connectors.kafka.wire import TransactionDescription
-from runtime.contracts import SinkContext, SweepView
-from runtime.errors import AuthenticationError, FencedError, UnreachableError
-from runtime.owner_record import OwnerRecord
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionDescription
+from sluice.connectors.kafka.sink.committer.wire_answers import STATE_TOPIC
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.runtime.contracts import SinkContext, SweepView
+from sluice.runtime.errors import AuthenticationError, FencedError, UnreachableError
+from sluice.runtime.ownership.lease_record import OwnerRecord
 from tests.fake_kafka import FakeWire
 from tests.transaction_harness import JOB_UID, FakeHarness
 from tests.unit.test_owner import FakeStore

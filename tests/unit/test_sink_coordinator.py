@@ -7,27 +7,27 @@ from unittest.mock import patch
 
 import pytest
 
-from connectors.kafka.coordination import (
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import (
     KafkaSinkCoordinator,
     OpenOwnerStore,
+    PlainSinkCoordinator,
     check_transaction_timeout,
 )
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.owner import KafkaOwnerStore
-from connectors.kafka.plain_coordination import PlainSinkCoordinator
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.sweep import Sweeper, SweepResult
-from connectors.kafka.wire import Cluster
-from runtime.contracts import (
+from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaOwnerStore
+from sluice.connectors.kafka.sink.committer.transaction_requests import Cluster
+from sluice.connectors.kafka.sink.committer.transaction_sweep import Sweeper, SweepResult
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.runtime.contracts import (
     CommitOutcome,
     RegisteredAttempt,
     SinkContext,
     SweepReport,
     SweepView,
 )
-from runtime.errors import ConfigError, SourceChangedError
-from runtime.model import BatchKey
-from runtime.owner_record import OwnerRecord
+from sluice.runtime.errors import ConfigError, SourceChangedError
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.ownership.lease_record import OwnerRecord
 from tests.fake_kafka import FakeWire
 from tests.transaction_harness import JOB_UID, FakeHarness, begun, committable
 from tests.waiting import PATIENCE_S, join
@@ -122,7 +122,7 @@ def test_what_a_sweep_could_not_see_is_remembered_within_bounds() -> None:
         return original(sweeper, view, **words)
 
     with (
-        patch("connectors.kafka.coordination._MOST_ORPHANS", 10),
+        patch("sluice.connectors.kafka.sink.committer.kafka_sink_coordinator._MOST_ORPHANS", 10),
         patch.object(Sweeper, "sweep", sweep),
     ):
         for at in range(0, 25, 5):

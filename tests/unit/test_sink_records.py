@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.grouping import by_partition
-from connectors.kafka.records import RecordColumns, check_spark_columns
-from runtime.errors import ConfigError
+from sluice.connectors.kafka.records.partitioner import by_partition
+from sluice.connectors.kafka.records.rows import RecordColumns, check_spark_columns
+from sluice.runtime.errors import ConfigError
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

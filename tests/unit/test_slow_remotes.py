@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from runtime.checkpoint.serial import SerialSink, SerialSource
-from runtime.contracts import CommitOutcome, Committer, SweepReport, SweepView
+from sluice.runtime.contracts import CommitOutcome, Committer, SweepReport, SweepView
+from sluice.runtime.coordinator.shell.serial_calls import SerialSink, SerialSource
 from tests.fakes import FakeBroker, FakeSink, FakeSource, entry_of
 from tests.unit.test_coordinator import Job
 from tests.waiting import join, wait_for

@@ -8,14 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.desk import SourceDesk
-from runtime.checkpoint.messages import AskCut, RegionCut
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.checkpoint.serial import SerialSource
-from runtime.continuous.desk import ContinuousDesk, EpochBook
-from runtime.errors import UnreachableError
-from runtime.model import SplitRange
+from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
+from sluice.runtime.coordinator.core.events import AskCut, RegionCut
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    RegionPlan,
+)
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.coordinator.shell.serial_calls import SerialSource
+from sluice.runtime.coordinator.shell.source_service import SourceDesk
+from sluice.runtime.errors import UnreachableError
+from sluice.runtime.model.model import SplitRange
 from tests.core_driver import split
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource, ManualClock
@@ -213,7 +217,9 @@ def test_what_was_waited_for_a_source_is_not_waited_for_again(
         go_on.set()  # before that it is not to be had
         return next(times_s)
 
-    monkeypatch.setattr("runtime.checkpoint.serial.time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(
+        "sluice.runtime.coordinator.shell.serial_calls.time", SimpleNamespace(monotonic=monotonic)
+    )
     with serial.held(PATIENCE_S) as (_, left_s):
         assert left_s == PATIENCE_S - 4.0
     join()

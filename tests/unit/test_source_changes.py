@@ -6,12 +6,12 @@ from unittest.mock import patch
 
 import pytest
 
-from connectors.kafka.discovery import Look
-from connectors.kafka.enumerator import KafkaSplitEnumerator
-from connectors.kafka.options import SourceOptions
-from connectors.kafka.positions import PartitionKey
-from runtime.errors import ConfigError, DataLostError, SourceChangedError
-from runtime.model import SplitRange
+from sluice.connectors.kafka.source.enumerator.discovery import Look
+from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
+from sluice.connectors.kafka.source.positions import PartitionKey
+from sluice.connectors.kafka.source.source_options import SourceOptions
+from sluice.runtime.errors import ConfigError, DataLostError, SourceChangedError
+from sluice.runtime.model.model import SplitRange
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import TIMEOUT_S, Bench, bounds
 

@@ -18,10 +18,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from connectors.kafka.columns import ColumnBuilder, columns_with, schema_ddl, schema_of, times_of
-from connectors.kafka.history import record_of
-from runtime.checker import Record
-from runtime.errors import ConfigError
+from sluice.connectors.kafka.records.columns import (
+    ColumnBuilder,
+    columns_with,
+    schema_ddl,
+    schema_of,
+    times_of,
+)
+from sluice.connectors.kafka.tools.verify.topic_history import record_of
+from sluice.runtime.checker import Record
+from sluice.runtime.errors import ConfigError
 
 Rows = list[dict[str, Any]]
 

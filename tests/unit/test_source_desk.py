@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from runtime.checkpoint.balance import LoadBalancer
-from runtime.checkpoint.desk import SourceDesk
-from runtime.checkpoint.messages import AskCut, SplitsDiscovered
-from runtime.checkpoint.plan import CheckpointSettings
-from runtime.checkpoint.serial import SerialSource
-from runtime.errors import DataLostError, UnreachableError
-from runtime.model import Barrier, SplitKey, SplitRange
+from sluice.runtime.coordinator.core.events import AskCut, SplitsDiscovered
+from sluice.runtime.coordinator.policy.balance import LoadBalancer
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
+from sluice.runtime.coordinator.shell.serial_calls import SerialSource
+from sluice.runtime.coordinator.shell.source_service import SourceDesk
+from sluice.runtime.errors import DataLostError, UnreachableError
+from sluice.runtime.model.model import Barrier, SplitKey, SplitRange
 from tests.core_driver import split as core_split
 from tests.fakes import FakeSource, ManualClock
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.errors import AuthenticationError, DataLostError, SourceChangedError
+from sluice.runtime.errors import AuthenticationError, DataLostError, SourceChangedError
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import TIMEOUT_S, Bench, bounds
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.kafka.discovery import OffsetFact
-from connectors.kafka.positions import Edge, PartitionKey
-from runtime.contracts import Backlog
-from runtime.errors import ConfigError, DataLostError, SourceChangedError, UnreachableError
-from runtime.model import SplitRange
+from sluice.connectors.kafka.source.enumerator.discovery import OffsetFact
+from sluice.connectors.kafka.source.positions import Edge, PartitionKey
+from sluice.runtime.contracts import Backlog
+from sluice.runtime.errors import ConfigError, DataLostError, SourceChangedError, UnreachableError
+from sluice.runtime.model.model import SplitRange
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import TIMEOUT_S, Bench, bounds
 

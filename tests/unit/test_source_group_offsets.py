@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.errors import UnreachableError
+from sluice.runtime.errors import UnreachableError
 from tests.source_bench import Bench
 
 

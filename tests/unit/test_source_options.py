@@ -5,9 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from connectors.kafka import KafkaSource
-from connectors.kafka.options import SourceOptions
-from connectors.kafka.positions import (
+from sluice import KafkaSource
+from sluice.connectors.kafka.source.positions import (
     AtTimestamp,
     Committed,
     Edge,
@@ -15,8 +14,9 @@ from connectors.kafka.positions import (
     PerPartition,
     PerPartitionTimestamp,
 )
-from connectors.kafka.subscription import Assigned, Pattern, Topics
-from runtime.errors import ConfigError
+from sluice.connectors.kafka.source.source_options import SourceOptions
+from sluice.connectors.kafka.source.subscription import Assigned, Pattern, Topics
+from sluice.runtime.errors import ConfigError
 
 BASE = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders"}
 

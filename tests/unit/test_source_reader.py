@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from connectors.kafka import consumers
-from connectors.kafka.consumers import ConsumerPool, PooledConsumer
-from connectors.kafka.following import KafkaFollowingReader
-from connectors.kafka.log_ins import Refusals
-from connectors.kafka.reader import KafkaSplitReader
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import (
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.source.reader import consumers
+from sluice.connectors.kafka.source.reader.consumers import ConsumerPool, PooledConsumer
+from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
+from sluice.connectors.kafka.source.reader.streaming_reader import KafkaFollowingReader
+from sluice.runtime.errors import (
     AuthenticationError,
     DataLostError,
     SourceChangedError,
     StreamError,
     UnreachableError,
 )
-from runtime.model import SplitRange
+from sluice.runtime.model.model import SplitRange
 from tests.fake_source_cluster import FakeClock
 
 CONFLICT: int = getattr(KafkaError, "_CONFLICT")  # noqa: B009 - public, underscored
@@ -109,8 +109,8 @@ def _keys(places: Sequence[TopicPartition]) -> set[tuple[str, int]]:
 def fresh_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """No consumer of a test outlives it."""
     pool = ConsumerPool()
-    monkeypatch.setattr("connectors.kafka.reader.process_pool", pool)
-    monkeypatch.setattr("connectors.kafka.following.process_pool", pool)
+    monkeypatch.setattr("sluice.connectors.kafka.source.reader.range_reader.process_pool", pool)
+    monkeypatch.setattr("sluice.connectors.kafka.source.reader.streaming_reader.process_pool", pool)
 
 
 READER = KafkaSplitReader(
@@ -395,7 +395,9 @@ def test_a_follower_whose_place_is_refused_asks_for_it_again_later(
 ) -> None:
     """What becomes of it the driver says; nothing is asked for there meanwhile."""
     clock = FakeClock()
-    monkeypatch.setattr("connectors.kafka.reader.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(
+        "sluice.connectors.kafka.source.reader.range_reader.time", SimpleNamespace(monotonic=clock)
+    )
     refused = message(2, KafkaError(OUT_OF_RANGE, "no"))
     consumer = FakeConsumer([refused], [], watermarks=watermarks)
     consumer.install(monkeypatch)

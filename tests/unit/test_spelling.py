@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.hot_path import HotPath
-from runtime.errors import ConfigError
-from runtime.job import Job
-from runtime.spelling import choice_of, nearest
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.client.client_tuning import HotPath
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.job.job import Job
+from sluice.runtime.model.spelling import choice_of, nearest
 
 CANARY = "canary-55-secret"
 

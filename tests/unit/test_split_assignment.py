@@ -4,12 +4,17 @@ import dataclasses
 
 import pytest
 
-from runtime.checkpoint.assignment import Move, moved
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import Acknowledged, Publish, RegionFailed, SplitsDiscovered
-from runtime.checkpoint.plan import RegionPlan
-from runtime.errors import DamagedCheckpointError, IllegalTransitionError
-from runtime.model import Assignment, BatchKey, RegionRecord, RegionStatus, SplitKey
+from sluice.runtime.coordinator.core.events import (
+    Acknowledged,
+    Publish,
+    RegionFailed,
+    SplitsDiscovered,
+)
+from sluice.runtime.coordinator.policy.assignment import Move, moved
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.errors import DamagedCheckpointError, IllegalTransitionError
+from sluice.runtime.model.model import Assignment, BatchKey, RegionRecord, RegionStatus, SplitKey
 from tests.core_driver import FAST, TWO, CoreDriver, split
 from tests.starting_job import PLAN, Job, record
 

@@ -5,11 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from runtime.checkpoint.assignment import Move
-from runtime.checkpoint.balance import Choice, LoadBalancer, RegionLoad
-from runtime.checkpoint.failpoints import RegionalStep
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import (
+from sluice.runtime.coordinator.core.events import (
     AskCut,
     BarrierPolled,
     GiveBarrier,
@@ -19,13 +15,17 @@ from runtime.checkpoint.messages import (
     RegionFailed,
     RegionRestarted,
 )
-from runtime.checkpoint.moving import may_move
-from runtime.checkpoint.pacing import Pace
-from runtime.checkpoint.pending import PendingCheckpoint
-from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
-from runtime.checkpoint.regions import RegionState
-from runtime.errors import ConfigError, IllegalTransitionError
-from runtime.model import CheckpointKind, RegionRecord
+from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
+from sluice.runtime.coordinator.core.reassignment import may_move
+from sluice.runtime.coordinator.policy.assignment import Move
+from sluice.runtime.coordinator.policy.balance import Choice, LoadBalancer, RegionLoad
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
+from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.coordinator.region.region_state import RegionState
+from sluice.runtime.errors import ConfigError, IllegalTransitionError
+from sluice.runtime.model.model import CheckpointKind, RegionRecord
 from tests.core_driver import FAST, CoreDriver, split
 
 

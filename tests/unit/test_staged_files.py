@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors.hdfs.committables import (
+from sluice.connectors.hdfs.committing.file_committer import Step, next_step
+from sluice.connectors.hdfs.committing.file_sweep import StagingSweeper, orphans
+from sluice.connectors.hdfs.staging.committables import (
     COMMITTABLE_KIND,
     FileSet,
     InvalidFileSetError,
@@ -14,20 +16,18 @@ from connectors.hdfs.committables import (
     decode_file_set,
     encode_file_set,
 )
-from connectors.hdfs.held_files import HeldFile, HeldFiles, encode_held_files
-from connectors.hdfs.publishing import Step, next_step
-from connectors.hdfs.staging import (
+from sluice.connectors.hdfs.staging.held_files import HeldFile, HeldFiles, encode_held_files
+from sluice.connectors.hdfs.staging.staged_names import (
     StagingAttempt,
     final_name,
     split_target,
     staging_root,
     without_scheme,
 )
-from connectors.hdfs.sweep import StagingSweeper, orphans
-from runtime.contracts import RegisteredAttempt, SweepView
-from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
-from runtime.model import BatchKey, Redistribution, StateEntry
-from runtime.storage.opening import absolute_uri
+from sluice.runtime.contracts import RegisteredAttempt, SweepView
+from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
+from sluice.runtime.model.model import BatchKey, Redistribution, StateEntry
+from sluice.runtime.storage.file_system_opening import absolute_uri
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 
 VERSION_1 = Path(__file__).parent.parent / "data" / "staged-files-v1.json"

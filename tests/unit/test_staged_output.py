@@ -5,14 +5,14 @@ from typing import cast
 
 import pytest
 
-from connectors.hdfs.committables import StagedFile
-from connectors.hdfs.frame_writer import StagingDirectory
-from connectors.hdfs.merging import JoiningMerger
-from connectors.hdfs.staged_output import StagedOutput
-from connectors.hdfs.staging import StagingAttempt
-from runtime.contracts import Frame
-from runtime.errors import IllegalTransitionError
-from runtime.model import BatchKey
+from sluice.connectors.hdfs.rolling.merging import JoiningMerger
+from sluice.connectors.hdfs.staging.committables import StagedFile
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
+from sluice.connectors.hdfs.staging.staged_output import StagedOutput
+from sluice.connectors.hdfs.writing.frame_writer import StagingDirectory
+from sluice.runtime.contracts import Frame
+from sluice.runtime.errors import IllegalTransitionError
+from sluice.runtime.model.model import BatchKey
 from tests.fake_file_system import Disk, FakeFileSystem
 
 ATTEMPT = StagingAttempt.draw(BatchKey(region="main", generation=3, batch_id=7))

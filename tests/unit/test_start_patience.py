@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.embedded.patience import StartPatience
+from sluice.runtime.embedded.start_timeout import StartPatience
 from tests.fakes import ManualClock
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from runtime.spark.state import StateDescriber
+from sluice.runtime.spark.microbatch.spark_state import StateDescriber
 from tests.fake_file_system import Disk, FakeFileSystem
 
 _STORES = [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 3}]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from connectors.kafka.statistics_pace import StatisticsPace
+from sluice.connectors.kafka.sink.producers.preparation import StatisticsPace
 
 
 class Clock:

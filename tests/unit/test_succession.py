@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from runtime.checkpoint.store import CheckpointStore
-from runtime.checkpoint.succession import has_last_record
-from runtime.model import CheckpointRecord
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.succession import has_last_record
+from sluice.runtime.model.model import CheckpointRecord
 from tests.checkpoint_records import record
 from tests.fake_file_system import Disk, FakeFileSystem
 

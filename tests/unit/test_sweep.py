@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.kafka.handles import TransactionalId, TransactionIdentity
-from connectors.kafka.sweep import Sweeper, orphans
-from connectors.kafka.wire import TransactionDescription, TransactionState, Wire
-from runtime.contracts import RegisteredAttempt, SweepView
-from runtime.errors import AuthenticationError
-from runtime.model import BatchKey, Redistribution, StateEntry
+from sluice.connectors.kafka.sink.committer.transaction_requests import (
+    TransactionDescription,
+    TransactionState,
+    Wire,
+)
+from sluice.connectors.kafka.sink.committer.transaction_sweep import Sweeper, orphans
+from sluice.connectors.kafka.sink.handles import TransactionalId, TransactionIdentity
+from sluice.runtime.contracts import RegisteredAttempt, SweepView
+from sluice.runtime.errors import AuthenticationError
+from sluice.runtime.model.model import BatchKey, Redistribution, StateEntry
 from tests.fake_kafka import FakeWire, Fault
 from tests.transaction_harness import JOB_UID, FakeHarness, committable
 

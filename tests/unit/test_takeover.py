@@ -1,8 +1,14 @@
 """Another session has taken the job over: what the old one still does, and says, once."""
 
-from runtime.checkpoint.messages import EndJob, FailBatches, Publish, Published, StepFailed
-from runtime.contracts import PublishOutcome
-from runtime.errors import FencedError
+from sluice.runtime.contracts import PublishOutcome
+from sluice.runtime.coordinator.core.events import (
+    EndJob,
+    FailBatches,
+    Publish,
+    Published,
+    StepFailed,
+)
+from sluice.runtime.errors import FencedError
 from tests.core_driver import FAST, CoreDriver
 
 

@@ -10,18 +10,18 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from connectors.hdfs.formats import FORMAT_NAMES, file_format
-from connectors.hdfs.task_files import LocalTaskFiles, TaskFiles
-from connectors.hdfs.webhdfs import WebHdfsTaskFiles
-from runtime.embedded.ports import free_ports
-from runtime.errors import (
+from sluice.connectors.hdfs.formats.choice import FORMAT_NAMES, file_format
+from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFiles
+from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
+from sluice.runtime.embedded.ports import free_ports
+from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
     StorageError,
     StorageUnreachableError,
     UnreachableError,
 )
-from runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_address
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_address
 from tests.fake_webhdfs import FakeWebHdfs
 
 _CONTENT = os.urandom(3 << 20)
@@ -138,7 +138,7 @@ def test_lost_answer_of_a_shorter_file_is_an_error(
     fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is an orphan, and the error says how long it is."""
-    monkeypatch.setattr("connectors.hdfs.webhdfs._SETTLE_S", 0.2)
+    monkeypatch.setattr("sluice.connectors.hdfs.staging.webhdfs_client._SETTLE_S", 0.2)
     fake.loses_answers, fake.drops_bytes = True, 1
     with pytest.raises(StorageError, match=f"length_bytes={len(_CONTENT) - 1}"):
         _written(_files(fake), "/a")

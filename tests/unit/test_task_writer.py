@@ -7,17 +7,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.hdfs import task_writer
-from connectors.hdfs.committables import StagedFile
-from connectors.hdfs.formats import FORMAT_NAMES, FileFormat, file_format
-from connectors.hdfs.partition_paths import PartitionPaths
-from connectors.hdfs.staging import StagingAttempt
-from connectors.hdfs.task_files import LocalTaskFiles, TaskFiles
-from connectors.hdfs.task_writer import StagingPlace, TaskWriter
-from connectors.hdfs.webhdfs import WebHdfsTaskFiles
-from runtime.errors import ConfigError, StorageError
-from runtime.model import BatchKey
-from runtime.storage.web_hdfs import WebHdfsAddress
+from sluice.connectors.hdfs.formats.choice import FORMAT_NAMES, file_format
+from sluice.connectors.hdfs.formats.file_format import FileFormat
+from sluice.connectors.hdfs.staging.committables import StagedFile
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
+from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFiles
+from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
+from sluice.connectors.hdfs.writing import task_writer
+from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
+from sluice.connectors.hdfs.writing.task_writer import StagingPlace, TaskWriter
+from sluice.runtime.errors import ConfigError, StorageError
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 from tests.fake_webhdfs import FakeWebHdfs
 
 _ATTEMPT = StagingAttempt(

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka.client_options import Role
-from connectors.kafka.credentials import ClientCredentials, OAuthToken
-from connectors.kafka.limits_look import look_at_limits
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.tokens import KeptToken, kept_token
-from runtime.errors import AuthenticationError, ConfigError, StreamError, UnreachableError
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.credentials import ClientCredentials, OAuthToken
+from sluice.connectors.kafka.client.tokens import KeptToken, kept_token
+from sluice.connectors.kafka.sink.producers.cluster_limits import look_at_limits
+from sluice.runtime.errors import AuthenticationError, ConfigError, StreamError, UnreachableError
 from tests.fakes import ManualClock
 from tests.waiting import join
 
@@ -137,7 +137,9 @@ def test_a_cluster_that_nobody_can_ask_for_want_of_a_token_tells_no_limits(
         def make(config: Any, failure: StreamError = failure) -> Any:
             raise failure
 
-        monkeypatch.setattr("connectors.kafka.limits_look.make_admin", make)
+        monkeypatch.setattr(
+            "sluice.connectors.kafka.sink.producers.cluster_limits.make_admin", make
+        )
         found = look_at_limits(connection, [], timeout_s=0.1)
         assert (found.unanswered, found.refusal) == ({"cluster"}, refusal)
 

@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from connectors.kafka import described, history
-from connectors.kafka.history import EndWatch, await_readable, topic_ends, topic_starts
-from connectors.kafka.security import KafkaConnection
-from runtime.errors import SourceChangedError, StreamError, UnreachableError
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.source.enumerator import topics as described
+from sluice.connectors.kafka.tools.verify import topic_history as history
+from sluice.connectors.kafka.tools.verify.topic_history import (
+    EndWatch,
+    await_readable,
+    topic_ends,
+    topic_starts,
+)
+from sluice.runtime.errors import SourceChangedError, StreamError, UnreachableError
 
 NO_LEADERS: int = getattr(KafkaError, "_NOENT")  # noqa: B009 - public, underscored
 _GONE = object()

@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from connectors.kafka.consumers import PooledConsumer
-from connectors.kafka.log_ins import Refusals
-from runtime.model import SplitRange
+from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.source.reader.consumers import PooledConsumer
+from sluice.runtime.model.model import SplitRange
 from tests.fakes import ManualClock
 
 _NO_ANSWER: int = getattr(KafkaError, "_TRANSPORT")  # noqa: B009 - public, underscored

@@ -13,15 +13,23 @@ from typing import Any, cast
 
 import pytest
 
-from connectors.kafka import transaction_wire
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.transaction_answers import end_report, error_name, is_answered_later
-from connectors.kafka.transaction_listing import list_transactions
-from connectors.kafka.transaction_log import STATE_TOPIC
-from connectors.kafka.transactions import Net, kafka_errors
-from connectors.kafka.verdicts import judge
-from connectors.kafka.wire import EndOutcome, EndReport, TransactionState
-from runtime.contracts import CommitOutcome
+from sluice.connectors.kafka.client.wire_client import Net, kafka_errors
+from sluice.connectors.kafka.sink.committer import kafka_wire as transaction_wire
+from sluice.connectors.kafka.sink.committer.commit_outcomes import judge
+from sluice.connectors.kafka.sink.committer.transaction_listing import list_transactions
+from sluice.connectors.kafka.sink.committer.transaction_requests import (
+    EndOutcome,
+    EndReport,
+    TransactionState,
+)
+from sluice.connectors.kafka.sink.committer.wire_answers import (
+    STATE_TOPIC,
+    end_report,
+    error_name,
+    is_answered_later,
+)
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.runtime.contracts import CommitOutcome
 from tests.played_wire import OURS, said
 
 _NAMES = """

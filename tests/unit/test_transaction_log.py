@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from connectors.kafka.transaction_listing import list_transactions
-from connectors.kafka.transaction_log import id_for_each_partition, partition_of
-from connectors.kafka.transactions import (
+from sluice.connectors.kafka.client.wire_client import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
     MetadataRequest,
     Net,
 )
+from sluice.connectors.kafka.sink.committer.transaction_listing import list_transactions
+from sluice.connectors.kafka.sink.committer.wire_answers import id_for_each_partition, partition_of
 
 _NOT_COORDINATOR, _NOT_FOUND = 16, 105
 _PARTITIONS = 50

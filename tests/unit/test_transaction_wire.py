@@ -13,12 +13,17 @@ from typing import Any, cast
 
 import pytest
 
-from connectors.kafka import transaction_listing, transaction_wire
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_log import STATE_TOPIC, id_for_each_partition
-from connectors.kafka.transactions import Net, kafka_errors
-from connectors.kafka.wire import EndOutcome, EndReport, TransactionState
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.wire_client import Net, kafka_errors
+from sluice.connectors.kafka.sink.committer import kafka_wire as transaction_wire
+from sluice.connectors.kafka.sink.committer import transaction_listing
+from sluice.connectors.kafka.sink.committer.transaction_requests import (
+    EndOutcome,
+    EndReport,
+    TransactionState,
+)
+from sluice.connectors.kafka.sink.committer.wire_answers import STATE_TOPIC, id_for_each_partition
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
 
 OURS = TransactionIdentity(transactional_id="p/j/r.1/o/0", producer_id=7, producer_epoch=3)
 LATE = TransactionIdentity(transactional_id="p/j/r.1/o/1", producer_id=8, producer_epoch=0)

@@ -26,7 +26,7 @@ def test_threads_are_told_by_what_linux_keeps_of_their_names(name: str, part: st
 
 
 def test_workers_are_told_by_their_environment() -> None:
-    daemon = ["python", "-m", "runtime.spark.python_daemon", "pyspark.worker"]
+    daemon = ["python", "-m", "sluice.runtime.spark.fast_start.python_daemon", "pyspark.worker"]
     assert part_of_process(daemon, {"SLUICE_WORKERS": "sink"}) == "Python: tasks that write"
     assert part_of_process(daemon, {}) == "Python: tasks that read"
     runner = ["python", "-m", "pyspark.sql.streaming.python_streaming_source_runner"]

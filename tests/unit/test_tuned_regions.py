@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka._spark_source import KafkaSourceFormat
-from connectors.kafka.reader import KafkaSplitReader
-from connectors.kafka.writer import KafkaWriterFactory
-from runtime.errors import ConfigError
-from runtime.job import Job, Pipeline, Step
-from runtime.spark.job_graph import Region, regions_of
-from runtime.spark.tuned_regions import tuned
+from sluice import KafkaSink, KafkaSource
+from sluice.connectors.kafka.kafka_drop_in_source import KafkaSourceFormat
+from sluice.connectors.kafka.sink.writer.kafka_writer import KafkaWriterFactory
+from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.graph.job_graph import Region, regions_of
+from sluice.runtime.graph.pipeline import Pipeline, Step
+from sluice.runtime.job.job import Job
+from sluice.runtime.spark.run.tuned_regions import tuned
 
 SERVERS = {"bootstrap_servers": "b:9092"}
 

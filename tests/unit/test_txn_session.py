@@ -8,14 +8,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from connectors.kafka import _cli_txn, txn_session
-from connectors.kafka.handles import TransactionalId, TransactionIdentity, encode_handle
-from connectors.kafka.txn_session import TransactionSession, abort_by_hand, end, open_session
-from connectors.kafka.wire import TransactionState
-from runtime.checkpoint.store import CheckpointStore, open_store
-from runtime.contracts import CommitOutcome
-from runtime.errors import ConfigError, FencedError, UnreachableError
-from runtime.model import (
+from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
+from sluice.connectors.kafka.sink.handles import TransactionalId, TransactionIdentity, encode_handle
+from sluice.connectors.kafka.tools.txn import txn_cli as _cli_txn
+from sluice.connectors.kafka.tools.txn import txn_session
+from sluice.connectors.kafka.tools.txn.txn_session import (
+    TransactionSession,
+    abort_by_hand,
+    end,
+    open_session,
+)
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.errors import ConfigError, FencedError, UnreachableError
+from sluice.runtime.model.model import (
     CheckpointKind,
     CheckpointRecord,
     OperatorNode,
@@ -23,7 +29,7 @@ from runtime.model import (
     StateEntry,
     Verdict,
 )
-from runtime.owner_record import OwnerRecord
+from sluice.runtime.ownership.lease_record import OwnerRecord
 from tests.fake_kafka import FakeBroker, FakeWire
 from tests.transaction_harness import handle_of
 from tests.unit.test_owner import FakeStore

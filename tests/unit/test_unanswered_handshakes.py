@@ -7,8 +7,8 @@ import warnings
 
 import pytest
 
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transactions import WireClient, kafka_errors
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.wire_client import WireClient, kafka_errors
 
 
 def test_a_client_that_is_closed_in_a_handshake_leaves_no_socket_open() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka._client import KafkaException
-from connectors.kafka.log_ins import LASTING_S
-from connectors.kafka.producers import ProducerPool
-from connectors.kafka.refusals import UnansweredError, UnsentError
-from connectors.kafka.transactional_producer import TransactionalProducer
-from runtime.errors import AuthenticationError, DeliveryError, StreamError, UnreachableError
+from sluice.connectors.kafka.client.confluent import KafkaException
+from sluice.connectors.kafka.client.logins import LASTING_S
+from sluice.connectors.kafka.sink.producers.producer_errors import UnansweredError, UnsentError
+from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
+from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
+from sluice.runtime.errors import AuthenticationError, DeliveryError, StreamError, UnreachableError
 from tests.fake_producer import FakeClient, FakeCluster, kafka_error
 from tests.fakes import ManualClock
 from tests.producer_pools import Preparations, Threads, pool_of, scope

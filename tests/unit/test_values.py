@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from runtime.contracts import OpenWork, RegionLife, RegionRegistration
-from runtime.errors import ConfigError
-from runtime.model import (
+from sluice.runtime.contracts import OpenWork, RegionLife, RegionRegistration
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.model import (
     BatchKey,
     FileReference,
     RegionRecord,
     RegionStatus,
     StateSnapshot,
 )
-from runtime.service.values import from_json, to_json
+from sluice.runtime.service.json_values import from_json, to_json
 from tests.core_driver import committable, split
 
 STATE = StateSnapshot(

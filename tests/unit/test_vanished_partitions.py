@@ -6,8 +6,8 @@ from unittest.mock import patch
 
 import pytest
 
-from connectors.kafka.splits import key_of
-from runtime.errors import SourceChangedError
+from sluice.connectors.kafka.source.splits import key_of
+from sluice.runtime.errors import SourceChangedError
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import TIMEOUT_S, Bench, bounds
 

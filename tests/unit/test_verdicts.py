@@ -4,10 +4,13 @@ import itertools
 
 import pytest
 
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.verdicts import TABLE, EpochStep, judge
-from connectors.kafka.wire import TransactionDescription, TransactionState
-from runtime.contracts import CommitOutcome
+from sluice.connectors.kafka.sink.committer.commit_outcomes import TABLE, EpochStep, judge
+from sluice.connectors.kafka.sink.committer.transaction_requests import (
+    TransactionDescription,
+    TransactionState,
+)
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.runtime.contracts import CommitOutcome
 
 _S, _E = TransactionState, EpochStep
 HANDLE = TransactionIdentity(transactional_id="p/u/r.1/o/0", producer_id=90, producer_epoch=4)

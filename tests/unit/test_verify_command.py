@@ -13,13 +13,13 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from connectors.kafka._cli_verify import verify_command
-from connectors.kafka.verification import name_function, transactions_of
-from runtime.checker import Identity, Record
-from runtime.checker.user_mapping import load_mapping
-from runtime.checkpoint.store import open_store
-from runtime.errors import ConfigError, StorageError
-from runtime.model import OperatorNode, RegionRecord
+from sluice.connectors.kafka.tools.verify.verification import name_function, transactions_of
+from sluice.connectors.kafka.tools.verify.verify_cli import verify_command
+from sluice.runtime.checker import Identity, Record
+from sluice.runtime.checker.records.user_mapping import load_mapping
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.errors import ConfigError, StorageError
+from sluice.runtime.model.model import OperatorNode, RegionRecord
 from tests.checkpoint_records import record
 
 app = typer.Typer()

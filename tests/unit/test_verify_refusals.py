@@ -6,7 +6,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from runtime.errors import StreamError
+from sluice.runtime.errors import StreamError
 from tests.unit.test_verify_command import app, run, written
 
 

@@ -9,10 +9,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from connectors.kafka._cli_verify import verify_command
-from runtime.checker import Record
-from runtime.checker.user_mapping import load_mapping
-from runtime.errors import ConfigError
+from sluice.connectors.kafka.tools.verify.verify_cli import verify_command
+from sluice.runtime.checker import Record
+from sluice.runtime.checker.records.user_mapping import load_mapping
+from sluice.runtime.errors import ConfigError
 
 app = typer.Typer()
 app.command()(verify_command)

@@ -7,11 +7,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from runtime.checkpoint.asked_restart import AskedRestart
-from runtime.checkpoint.plan import RestartedRegion
-from runtime.checkpoint.waiting import BatchWaiters, result_within
-from runtime.errors import StreamError, UnreachableError, WaitedTooLongError
-from runtime.model import BatchKey, RegionRecord
+from sluice.runtime.coordinator.policy.checkpoint_plan import RestartedRegion
+from sluice.runtime.coordinator.shell.restart_waits import AskedRestart, BatchWaiters, result_within
+from sluice.runtime.errors import StreamError, UnreachableError, WaitedTooLongError
+from sluice.runtime.model.model import BatchKey, RegionRecord
 from tests.fakes import ManualClock
 
 BATCH = BatchKey(region="main", generation=0, batch_id=1)

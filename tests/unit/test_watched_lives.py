@@ -7,9 +7,15 @@ from unittest.mock import patch
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from runtime.checkpoint.plan import OnRegionFailure
-from runtime.contracts import LifeState, LifeStatus, RegionHandle, RegionLife, RegionRegistration
-from runtime.errors import (
+from sluice.runtime.contracts import (
+    LifeState,
+    LifeStatus,
+    RegionHandle,
+    RegionLife,
+    RegionRegistration,
+)
+from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure
+from sluice.runtime.errors import (
     DamagedCheckpointError,
     DeliveryError,
     RegionGivenUpError,
@@ -18,10 +24,10 @@ from runtime.errors import (
     StreamError,
     UnreachableError,
 )
-from runtime.failover.restart_strategies import FixedDelayRestart
-from runtime.model import Barrier
-from runtime.service.hosted_region import HostedRegion
-from runtime.spark.lives import RegionLives
+from sluice.runtime.failover.restart_strategies import FixedDelayRestart
+from sluice.runtime.model.model import Barrier
+from sluice.runtime.service.hosted_region import HostedRegion
+from sluice.runtime.spark.run.attempt_supervisor import RegionLives
 from tests.coordinated_job import QUICK
 from tests.waiting import PATIENCE_S, wait_for
 from tests.watched_lives import SETTINGS, Watched

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.transactions import WireClient, kafka_errors
-from connectors.kafka.wire import EndOutcome, TransactionState
-from runtime.contracts import CommitOutcome
-from runtime.errors import AuthenticationError
+from sluice.connectors.kafka.client.wire_client import WireClient, kafka_errors
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.transaction_requests import EndOutcome, TransactionState
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.errors import AuthenticationError
 from tests.played_wire import ANSWERS, OURS, Made, PlayedClient, said
 from tests.transaction_harness import committable
 

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.writer import TransactionalWriter
-from runtime.errors import DeliveryError, FencedError
+from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
+from sluice.runtime.errors import DeliveryError, FencedError
 from tests.fake_producer import FakeMessage, kafka_error
 from tests.unit.test_kafka_writer import SCOPE, Rig, letters, records
 

@@ -13,16 +13,16 @@ from typing import Any, BinaryIO
 import fastavro
 import pyarrow as pa
 
-from connectors.hdfs.formats.avro_schema import avro_schema, stored_field
-from connectors.hdfs.formats.options import Codec
-from connectors.hdfs.formats.spark_types import (
+from sluice.connectors.hdfs.formats.avro_schema import avro_schema, stored_field
+from sluice.connectors.hdfs.formats.format_options import Codec
+from sluice.connectors.hdfs.formats.spark_types import (
     conform,
     portions,
     recast,
     spark_schema,
     with_leaves,
 )
-from connectors.hdfs.formats.valid_text import valid_rows
+from sluice.connectors.hdfs.formats.valid_text import valid_rows
 
 __all__ = ["Avro"]
 

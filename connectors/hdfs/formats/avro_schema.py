@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError
 
 __all__ = ["avro_schema", "stored_field"]
 

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Mapping
 
-from connectors.hdfs.formats import avro, orc, parquet
-from connectors.hdfs.formats.avro import Avro
-from connectors.hdfs.formats.compression import TEXT_CODECS
-from connectors.hdfs.formats.csv_lines import CsvLines
-from connectors.hdfs.formats.file_format import FileFormat
-from connectors.hdfs.formats.json_lines import JsonLines
-from connectors.hdfs.formats.options import FormatOptions, character, flag, text
-from connectors.hdfs.formats.orc import Orc
-from connectors.hdfs.formats.parquet import Parquet
-from connectors.hdfs.formats.temporal import SPARKS_OWN, Pattern, TemporalFormat
-from connectors.hdfs.time_zones import time_zone
-from runtime.errors import ConfigError
-from runtime.spelling import nearest
+from sluice.connectors.hdfs.formats import avro, orc, parquet
+from sluice.connectors.hdfs.formats.avro import Avro
+from sluice.connectors.hdfs.formats.compression import TEXT_CODECS
+from sluice.connectors.hdfs.formats.csv_lines import CsvLines
+from sluice.connectors.hdfs.formats.file_format import FileFormat
+from sluice.connectors.hdfs.formats.format_options import FormatOptions, character, flag, text
+from sluice.connectors.hdfs.formats.json_lines import JsonLines
+from sluice.connectors.hdfs.formats.orc import Orc
+from sluice.connectors.hdfs.formats.parquet import Parquet
+from sluice.connectors.hdfs.formats.temporal import SPARKS_OWN, Pattern, TemporalFormat
+from sluice.connectors.hdfs.formats.time_zones import time_zone
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.spelling import nearest
 
 __all__ = ["FORMAT_NAMES", "OPTIONS", "file_format", "format_name"]
 

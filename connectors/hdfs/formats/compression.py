@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import BinaryIO, Protocol
 
-from connectors.hdfs.formats.options import Codec
+from sluice.connectors.hdfs.formats.format_options import Codec
 
 __all__ = ["TEXT_CODECS", "TextFile"]
 

@@ -12,11 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from connectors.hdfs.formats.compression import TEXT_CODECS, TextFile
-from connectors.hdfs.formats.options import Codec
-from connectors.hdfs.formats.spark_types import conform, portions, refuse_columns, spark_schema
-from connectors.hdfs.formats.temporal import SPARKS_OWN, TemporalFormat
-from connectors.hdfs.formats.text_values import PORTION_BYTES, lines_of, plain_text
+from sluice.connectors.hdfs.formats.compression import TEXT_CODECS, TextFile
+from sluice.connectors.hdfs.formats.format_options import Codec
+from sluice.connectors.hdfs.formats.spark_types import (
+    conform,
+    portions,
+    refuse_columns,
+    spark_schema,
+)
+from sluice.connectors.hdfs.formats.temporal import SPARKS_OWN, TemporalFormat
+from sluice.connectors.hdfs.formats.text_values import PORTION_BYTES, lines_of, plain_text
 
 __all__ = ["CsvLines"]
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.orc
 import pyarrow.types as kinds
 
-from connectors.hdfs.formats.options import Codec
-from connectors.hdfs.formats.spark_types import (
+from sluice.connectors.hdfs.formats.format_options import Codec
+from sluice.connectors.hdfs.formats.spark_types import (
     conform,
     inner_types,
     recast,
@@ -19,7 +19,7 @@ from connectors.hdfs.formats.spark_types import (
     spark_schema,
     with_leaves,
 )
-from runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError
 
 __all__ = ["Orc"]
 

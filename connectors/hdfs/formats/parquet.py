@@ -6,8 +6,8 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from connectors.hdfs.formats.options import Codec
-from connectors.hdfs.formats.spark_types import conform, spark_schema
+from sluice.connectors.hdfs.formats.format_options import Codec
+from sluice.connectors.hdfs.formats.spark_types import conform, spark_schema
 
 __all__ = ["Parquet"]
 

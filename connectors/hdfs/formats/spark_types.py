@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError
 
 __all__ = [
     "conform",

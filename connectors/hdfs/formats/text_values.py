@@ -4,8 +4,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from connectors.hdfs.formats.temporal import TemporalFormat
-from connectors.hdfs.formats.valid_text import valid_text
+from sluice.connectors.hdfs.formats.temporal import TemporalFormat
+from sluice.connectors.hdfs.formats.valid_text import valid_text
 
 __all__ = ["PORTION_BYTES", "lines_of", "plain_text"]
 

@@ -5,6 +5,6 @@ published. `settings` is what a user says; `partition_time`, `state` and `trigge
 pure; `ledger` keeps what a run knows; `policies` and `marker` do what was decided.
 """
 
-from connectors.hdfs.partition_commit.settings import PartitionCommit, PartitionMark, Webhook
+from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit, PartitionMark, Webhook
 
 __all__ = ["PartitionCommit", "PartitionMark", "Webhook"]

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from connectors.hdfs.partition_commit.ledger import PartitionLedger
-from connectors.hdfs.partition_commit.partition_time import values_of
-from connectors.hdfs.partition_commit.policies import MarkRefusedError, RunPolicy
-from connectors.hdfs.partition_commit.settings import PartitionMark
-from connectors.hdfs.partition_commit.trigger import DuePartition
-from runtime.contracts import Clock, SinkContext
-from runtime.failpoints import failpoint
+from sluice.connectors.hdfs.partition_commit.open_partitions import PartitionLedger
+from sluice.connectors.hdfs.partition_commit.partition_time import values_of
+from sluice.connectors.hdfs.partition_commit.policies import MarkRefusedError, RunPolicy
+from sluice.connectors.hdfs.partition_commit.settings import PartitionMark
+from sluice.connectors.hdfs.partition_commit.trigger import DuePartition
+from sluice.runtime.contracts import Clock, SinkContext
+from sluice.runtime.failpoints import failpoint
 
 __all__ = ["PartitionMarker"]
 

@@ -9,8 +9,8 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from connectors.hdfs.partition_paths import DEFAULT_PARTITION
-from runtime.errors import ConfigError
+from sluice.connectors.hdfs.writing.partition_paths import DEFAULT_PARTITION
+from sluice.runtime.errors import ConfigError
 
 __all__ = ["PartitionTimes", "values_of"]
 

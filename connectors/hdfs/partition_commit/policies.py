@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 import urllib3
 
-from connectors.hdfs.partition_commit.settings import PartitionCommit, PartitionMark, Webhook
-from runtime.errors import StorageError, UnreachableError
-from runtime.storage.file_system import FileSystem
+from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit, PartitionMark, Webhook
+from sluice.runtime.errors import StorageError, UnreachableError
+from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["MarkRefusedError", "RunPolicy", "policies_of", "post", "write_success_file"]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from connectors.hdfs.partition_commit.partition_time import PartitionTimes
-from connectors.hdfs.time_zones import time_zone
-from runtime.errors import ConfigError
-from runtime.event_time import EventTime
-from runtime.spelling import nearest
+from sluice.connectors.hdfs.formats.time_zones import time_zone
+from sluice.connectors.hdfs.partition_commit.partition_time import PartitionTimes
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.event_time import EventTime
+from sluice.runtime.model.spelling import nearest
 
 __all__ = ["OnLate", "PartitionCommit", "PartitionMark", "Policy", "Trigger", "Webhook"]
 

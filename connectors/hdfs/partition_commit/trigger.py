@@ -7,9 +7,13 @@ nothing, and neither does the end of a bounded run: a later run may go on with t
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from connectors.hdfs.partition_commit.settings import PartitionCommit
-from connectors.hdfs.partition_commit.state import Marked, OpenPartition, PartitionState
-from runtime.errors import ConfigError
+from sluice.connectors.hdfs.partition_commit.partition_state import (
+    Marked,
+    OpenPartition,
+    PartitionState,
+)
+from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit
+from sluice.runtime.errors import ConfigError
 
 __all__ = ["DuePartition", "RegionView", "due_partitions", "passed_ms"]
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from connectors.kafka._client import CLIENT_VERSION, librdkafka_path
-from connectors.kafka.hot_path import HotPath
-from runtime.errors import ConfigError
+from sluice.connectors.kafka.client.client_tuning import HotPath
+from sluice.connectors.kafka.client.confluent import CLIENT_VERSION, librdkafka_path
+from sluice.runtime.errors import ConfigError
 
 __all__ = ["NativeLibrary", "NativeUnavailableError", "built_file", "library_for"]
 

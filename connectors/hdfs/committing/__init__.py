@@ -1,0 +1,1 @@
+"""Publishes staged files after the decision, and deletes those that no decision names."""

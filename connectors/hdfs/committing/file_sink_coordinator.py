@@ -1,0 +1,203 @@
+"""The driver's side of a file sink: start check, staging, sweep and committer."""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from sluice.connectors.hdfs.committing.file_committer import RENAMES_AT_ONCE, FileCommitter
+from sluice.connectors.hdfs.committing.file_lease import FileOwnerStore, owned_staging
+from sluice.connectors.hdfs.committing.file_sweep import StagingSweeper
+from sluice.connectors.hdfs.partition_commit.partition_marks import (
+    MarkedRun,
+    MarkingCommitter,
+    PartitionMarks,
+)
+from sluice.connectors.hdfs.staging.staged_names import split_target, staging_root
+from sluice.runtime.contracts import (
+    Clock,
+    Committer,
+    RegionProgress,
+    SinkContext,
+    SweepReport,
+    SweepView,
+)
+from sluice.runtime.errors import (
+    ConfigError,
+    IllegalTransitionError,
+    StorageError,
+    StorageUnreachableError,
+    StreamError,
+)
+from sluice.runtime.ownership.lease_record import OwnerClaim
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
+from sluice.runtime.storage.retried_reads import close_quietly
+
+__all__ = ["FileSinkCoordinator"]
+
+log = logging.getLogger(__name__)
+
+_PROBE = ".sluice-probe-"
+_SPARKS_LOG = "_spark_metadata"
+
+
+class FileSinkCoordinator:
+    """Implements `sluice.runtime.contracts.SinkCoordinator` for file sinks. Driver.
+
+    Several jobs may write into one directory, for the job's uid is part of every staged name. Two
+    runs of one job are kept apart by the seal in its checkpoint directory (rule 6); where that was
+    copied, by the owner record in the staging directory, which both share (rule 22).
+
+    Args:
+        target: URI of the directory that readers read.
+        open_file_system: opens the one rooted at a URI.
+        marks: told of partitions that are complete; None: nobody is.
+        renames_at_once, is_staged_seen: see `FileCommitter`.
+        clock: monotonic seconds.
+        sleep: for seconds.
+    """
+
+    committer: Committer
+
+    def __init__(
+        self,
+        target: str,
+        open_file_system: OpenFileSystem,
+        *,
+        marks: PartitionMarks | None = None,
+        renames_at_once: int = RENAMES_AT_ONCE,
+        is_staged_seen: bool = True,
+        clock: Clock = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._target = target
+        self._parent, self._name = split_target(target)
+        self._open = open_file_system
+        self._opened: FileSystem | None = None
+        self._sweeper: StagingSweeper | None = None
+        self._clock = clock
+        self._sleep = sleep
+        self._claim: OwnerClaim | None = None
+        self._files = FileCommitter(
+            open_file_system, at_once=renames_at_once, is_staged_seen=is_staged_seen, clock=clock
+        )
+        self._marks = marks
+        self._marked: tuple[MarkedRun, str] | None = None  # as which operator
+        self.committer = (
+            self._files if marks is None else MarkingCommitter(self._files, self._published)
+        )
+
+    def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        """See `SinkCoordinator.check`; the file system's own client bounds each look."""
+        del timeout_s
+        if self._marks is not None:
+            self._marks.require_free()
+        if self._fs.length_bytes(self._name) is not None:
+            raise ConfigError(
+                "the target of a file sink is a file",
+                {"path": self._target},
+                "Give a directory; it is made where it is absent.",
+            )
+        if self._fs.exists(f"{self._name}/{_SPARKS_LOG}"):
+            raise ConfigError(
+                "Spark's own file sink has written into the target, and Spark's readers list only "
+                "the files of its log",
+                {"log": f"{self._target}/{_SPARKS_LOG}"},
+                "They would never see what is published here. Give another path; or, once the "
+                "files that the log vouches for are known to be whole, and no query writes there "
+                "any more, delete that directory.",
+            )
+        return {}
+
+    def claim(self, context: SinkContext, *, timeout_s: float) -> None:
+        """See `SinkCoordinator.claim`: takes the staging directory, makes the target, and tries a
+        rename between them. Watching another run's record takes 15 s.
+
+        What forbids the rename, an encryption zone, a quota or a permission, is said before the
+        first decision instead of after it.
+        """
+        del timeout_s
+        root = staging_root(self._name, job_uid=context.job_uid, operator_id=context.operator_id)
+        claim = OwnerClaim(
+            FileOwnerStore(self._fs, root),
+            context,
+            owned_staging(f"{self._parent}/{root}"),
+            clock=self._clock,
+            sleep=self._sleep,
+        )
+        claim.take()
+        self._claim = claim
+        self._sweeper = StagingSweeper(
+            self._fs, root=root, operator_id=context.operator_id, clock=self._clock
+        )
+        self._fs.make_directories(self._name)
+        self._try_rename(root)
+        if self._marks is not None:
+            self._marked = self._marks.begin(context), context.operator_id
+
+    def _try_rename(self, root: str) -> None:
+        probe = f"{_PROBE}{uuid.uuid4().hex}"
+        self._fs.write_temporary(f"{root}/{probe}", b"sluice")
+        try:
+            moved = self._fs.move(f"{root}/{probe}", f"{self._name}/{probe}")
+        except StorageUnreachableError:
+            raise
+        except StorageError as err:
+            raise self._no_rename(root, err) from err
+        finally:
+            self._fs.delete(f"{root}/{probe}")
+            self._fs.delete(f"{self._name}/{probe}")
+        if not moved:
+            raise self._no_rename(root, "it was refused")
+
+    def _no_rename(self, root: str, why: object) -> StorageError:
+        return StorageError(
+            "a file cannot be renamed from the staging directory into the target",
+            {"path": self._target, "staging": f"{self._parent}/{root}", "error": str(why)},
+            "Both must lie on one device (a mounted directory: give one below it), in one "
+            "encryption zone, within their quotas, and be writable.",
+        )
+
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
+        """See `SinkCoordinator.sweep`."""
+        del timeout_s
+        if self._sweeper is None:
+            raise IllegalTransitionError(
+                "a file sink is swept before it was claimed",
+                {"path": self._target},
+                "This is a bug: please report it.",
+            )
+        return SweepReport(aborted=self._sweeper.sweep(view))  # what is left hides nothing
+
+    def _published(
+        self, checkpoint_id: int, regions: Sequence[RegionProgress], timeout_s: float
+    ) -> None:
+        if self._marked is not None:
+            run, operator_id = self._marked
+            run.published(operator_id, regions, checkpoint_id=checkpoint_id, timeout_s=timeout_s)
+
+    def renew(self) -> None:
+        """See `SinkCoordinator.renew`."""
+        if self._claim is not None:
+            self._claim.renew()
+
+    def close(self) -> None:
+        """See `SinkCoordinator.close`: ends its own clients; the JVM belongs to the session."""
+        if self._marked is not None:
+            run, operator_id = self._marked
+            run.leave(operator_id)
+        self._files.close()
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            try:
+                claim.release()
+            except StreamError as err:
+                log.info("owner record was left behind: target=%s error=%s", self._target, err)
+        if self._opened is not None:
+            close_quietly(self._opened)
+
+    @property
+    def _fs(self) -> FileSystem:
+        if self._opened is None:
+            self._opened = self._open(self._parent)
+        return self._opened

@@ -1,0 +1,231 @@
+"""What the options of ``writeStream.format("sluice-files")`` describe: tasks write the files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+
+from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
+from sluice.connectors.hdfs.formats.choice import file_format
+from sluice.connectors.hdfs.formats.file_format import FileFormat
+from sluice.connectors.hdfs.staging.committables import FileSet, encode_file_set
+from sluice.connectors.hdfs.staging.staged_names import (
+    StagingAttempt,
+    split_target,
+    staging_root,
+    without_scheme,
+)
+from sluice.connectors.hdfs.staging.task_files import TaskFiles
+from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
+from sluice.connectors.hdfs.writing.task_writer import StagingPlace, TaskWriter
+from sluice.runtime.contracts import AttemptRegistry, RegisteredAttempt, SinkCoordinator, TaskScope
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.failpoints import failpoint
+from sluice.runtime.model.model import StateEntry
+from sluice.runtime.storage.file_system_opening import absolute_uri
+
+__all__ = ["FileDropIn", "FileWriter", "FileWriterFactory"]
+
+_PATH, _FORMAT, _PARTITIONS = "path", "fileformat", "partitionby"
+# Reach every sink of Spark, whatever its format.
+_SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "queryname"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDropIn:
+    """The options, checked. Pure; neither session nor file system is asked.
+
+    Attributes:
+        target: URI of the directory that readers read.
+        form: of the files.
+        partitions: columns that become directories.
+    """
+
+    target: str
+    form: FileFormat
+    partitions: PartitionPaths
+
+    @classmethod
+    def from_options(
+        cls, options: Mapping[str, str], *, session_zone: str, default_fs: str = "file:///"
+    ) -> Self:
+        """``path``, ``fileFormat`` (parquet), ``partitionBy`` (``a,b``), and the format's own.
+
+        Args:
+            options: by names in any case.
+            session_zone: time zone of the query's session.
+            default_fs: where Spark looks for a path without a scheme.
+        Raises:
+            ConfigError: one is missing, unknown or not valid.
+        """
+        ours = {name.strip().lower(): value for name, value in options.items()}
+        _require_scheme(ours.get(_PATH, ""), default_fs)
+        target = absolute_uri(ours.get(_PATH, ""))
+        split_target(target)
+        columns = [name.strip() for name in ours.get(_PARTITIONS, "").split(",")]
+        rest = {
+            name: value
+            for name, value in options.items()
+            if name.strip().lower() not in {_PATH, _FORMAT, _PARTITIONS, *_SPARKS_OWN}
+        }
+        return cls(
+            target=target,
+            form=file_format(ours.get(_FORMAT, "parquet"), rest, session_zone=session_zone),
+            partitions=PartitionPaths(
+                columns=tuple(filter(None, columns)), session_zone=session_zone
+            ),
+        )
+
+    def check(self, schema: pa.Schema) -> None:
+        """Refuse rows that format or directories cannot hold; ConfigError."""
+        self.form.check(self.partitions.check(schema))
+
+    @property
+    def name(self) -> str:
+        """Of the operator."""
+        return f"files-{split_target(self.target)[1]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDropInSink:
+    """`sluice.runtime.contracts.TaskSink` of a drop-in query. Driver.
+
+    Attributes:
+        options: as checked.
+        files: how tasks write to the target's store.
+    """
+
+    options: FileDropIn
+    files: TaskFiles
+
+    # A query has one sink: another path, also of another name, does not make it another one.
+    uid = "sluice-files"
+    is_exactly_once = True
+
+    @property
+    def name(self) -> str:
+        """See `sluice.runtime.contracts.Sink`."""
+        return self.options.name
+
+    def coordinator(self) -> SinkCoordinator:
+        """See `Sink`; a store that tasks cannot write to is said before any."""
+        from sluice.connectors.hdfs.writing.spark_saver import session_file_system
+
+        self.files.check()
+        # A query's tasks tell their files to Spark, which hands them on: nobody has looked.
+        return FileSinkCoordinator(self.options.target, session_file_system, is_staged_seen=False)
+
+    def writer_factory(self) -> "FileWriterFactory":
+        """See `sluice.runtime.contracts.TaskSink`."""
+        return FileWriterFactory(options=self.options, files=self.files)
+
+    def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
+        """See `sluice.runtime.contracts.Sink`: a file set is never lost by a time-out."""
+        del committable
+        return ()
+
+    def record_counts(self, committable: StateEntry) -> Mapping[str, int]:
+        """See `sluice.runtime.contracts.Sink`; nothing is ever compared with it."""
+        del committable
+        return {}
+
+    def settings(self) -> Mapping[str, str]:
+        """See `sluice.runtime.contracts.Sink`."""
+        return {
+            "path": self.options.target,
+            "format": self.options.form.extension.lstrip("."),
+            "partition_by": ",".join(self.options.partitions.columns),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileWriterFactory:
+    """`WriterFactory`: a staging directory for each attempt of each task."""
+
+    options: FileDropIn
+    files: TaskFiles
+
+    def open(self, scope: TaskScope, registry: AttemptRegistry) -> "FileWriter":
+        """See `sluice.runtime.contracts.WriterFactory`."""
+        return FileWriter(self.options, self.files, scope, registry)
+
+
+class FileWriter:
+    """`sluice.runtime.contracts.SinkWriter`. Python worker, one thread, one batch."""
+
+    def __init__(
+        self, options: FileDropIn, files: TaskFiles, scope: TaskScope, registry: AttemptRegistry
+    ) -> None:
+        self._options = options
+        self._files = files
+        self._scope = scope
+        self._registry = registry
+        parent, name = split_target(options.target)
+        root = staging_root(name, job_uid=scope.job_uid, operator_id=scope.operator_id)
+        self._attempt = StagingAttempt.draw(scope.batch)
+        self._staging = f"{root}/{self._attempt.path}"
+        self._root = f"{without_scheme(parent)}/{root}"
+        self._path = f"{self._root}/{self._attempt.path}"
+        self._writer: TaskWriter | None = None
+        self.decide_by_s: float | None = None  # files keep
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """See `sluice.runtime.contracts.SinkWriter`."""
+        if self._writer is None:
+            self._writer = self._begun(batch.schema)
+        self._writer.write(batch)
+
+    def pre_commit(self) -> list[StateEntry]:
+        """See `sluice.runtime.contracts.SinkWriter`."""
+        if self._writer is None:
+            return []
+        staged = self._writer.finish()
+        failpoint("after-stage")
+        found = FileSet(
+            target=self._options.target,
+            staging=self._staging,
+            rows=sum(file.rows or 0 for file in staged),
+            files=staged,
+        )
+        return [encode_file_set(found, operator_id=self._scope.operator_id)]
+
+    def abort(self) -> None:
+        """See `sluice.runtime.contracts.SinkWriter`."""
+        if self._writer is not None:
+            self._writer.abandon()
+
+    def _begun(self, schema: pa.Schema) -> TaskWriter:
+        """Registered before its first row, so that the sweep knows it (rule 4)."""
+        self._files.require(self._root)
+        self._registry.register(
+            RegisteredAttempt(
+                batch=self._scope.batch,
+                operator_id=self._scope.operator_id,
+                resource=self._attempt.path,
+                checkpoint_id=self._scope.checkpoint_id,
+            )
+        )
+        failpoint("before-stage")
+        return TaskWriter(
+            files=self._files,
+            form=self._options.form,
+            partitions=self._options.partitions,
+            schema=schema,
+            place=StagingPlace(
+                path=self._path,
+                attempt=self._attempt,
+                subtask=int(self._scope.task.partition(".")[0]),
+                checkpoint_id=self._scope.checkpoint_id,
+            ),
+        )
+
+
+def _require_scheme(path: str, default_fs: str) -> None:
+    """A path alone is local here; who has another default means that one."""
+    if ":" not in path.partition("/")[0] and not default_fs.lower().startswith("file:"):
+        raise ConfigError(
+            "a path without a scheme may mean two places",
+            {"path": path, "fs.defaultFS": default_fs},
+            "Write hdfs:// or file:// before it.",
+        )

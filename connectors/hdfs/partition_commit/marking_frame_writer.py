@@ -1,0 +1,120 @@
+"""A frame writer that keeps, in the region's record, which partitions wait for their mark."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from sluice.connectors.hdfs.partition_commit.open_partitions import PartitionLedger
+from sluice.connectors.hdfs.partition_commit.partition_state import (
+    STATE_KIND,
+    encode_state,
+    state_in,
+)
+from sluice.connectors.hdfs.partition_commit.partition_time import values_of
+from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit
+from sluice.connectors.hdfs.staging.committables import COMMITTABLE_KIND, decode_file_set
+from sluice.connectors.hdfs.staging.staged_names import split_target
+from sluice.runtime.contracts import AttemptRegistry, Frame, FrameWriter, StagedFrame, TaskScope
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.model import StateEntry
+from sluice.runtime.storage.file_system import FileSystem
+
+__all__ = ["MarkingFrameWriter", "nothing_held"]
+
+HeldPartitions = Callable[[Sequence[StateEntry]], Collection[str]]
+"""Partitions of staged files that a writer keeps for a later decision, told from its states."""
+
+
+def nothing_held(states: Sequence[StateEntry]) -> Collection[str]:
+    """Of a writer that has each file published by its batch's decision."""
+    del states
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkingFrameWriter:
+    """`sluice.runtime.contracts.FrameWriter` around another one. Driver, in the batch callback.
+
+    Attributes:
+        writer: stages the files; its own states pass through.
+        commit, ledger: of the sink.
+        file_system: gives the one rooted at the target's parent.
+        target: URI of the directory that readers read.
+        columns: that the sink partitions by; None: not known, whatever is written counts.
+        held: see `HeldPartitions`.
+    """
+
+    writer: FrameWriter
+    commit: PartitionCommit
+    ledger: PartitionLedger
+    file_system: Callable[[], FileSystem]
+    target: str
+    columns: tuple[str, ...] | None = None
+    held: HeldPartitions = nothing_held
+
+    def write(self, frame: Frame, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
+        """See `sluice.runtime.contracts.FrameWriter`.
+
+        Raises:
+            LateRecordsError: rows came for a partition that is marked, and that is an error.
+            ConfigError: a partition's values make no time.
+        """
+        mine = [entry for entry in scope.operator_states if entry.kind == STATE_KIND]
+        others = tuple(entry for entry in scope.operator_states if entry.kind != STATE_KIND)
+        previous = state_in(mine, target=self.target)
+        staged = self.writer.write(frame, replace(scope, operator_states=others), registry)
+        accepted, held = set(self.held(others)), set(self.held(staged.operator_states))
+        written = self._timed(self._partitions(staged.committables) | held, accepted)
+        state = self.ledger.stage(
+            scope.batch.region,
+            previous=previous,
+            written=written,
+            held=held & written,
+            accepted=accepted,
+            found_marked=self._marked(self.ledger.strangers(written)),
+            checkpoint_id=scope.checkpoint_id,
+        )
+        entry = encode_state(state, operator_id=scope.operator_id)
+        return replace(staged, operator_states=(*staged.operator_states, entry))
+
+    def require_writable(self, *, job_uid: str, operator_id: str) -> None:
+        """See `sluice.runtime.contracts.FrameWriter`."""
+        self.writer.require_writable(job_uid=job_uid, operator_id=operator_id)
+
+    def close(self) -> None:
+        """See `sluice.runtime.contracts.FrameWriter`."""
+        self.writer.close()
+
+    def _timed(self, paths: set[str], accepted: Collection[str]) -> set[str]:
+        """Without those that can have no time, because a value is null, or because an earlier run
+        held them under settings by which values needed to make none: nobody waits for them."""
+        if not self.commit.is_by_partition_time:
+            return paths
+        return {path for path in paths if self._has_time(path, is_new=path not in accepted)}
+
+    def _has_time(self, path: str, *, is_new: bool) -> bool:
+        try:
+            return self.commit.times.begins_ms(path) is not None
+        except ConfigError:
+            if is_new:
+                raise
+            return False
+
+    def _marked(self, paths: Collection[str]) -> set[str]:
+        """Partitions whose success file is there: marked by an earlier run, or by someone else."""
+        if not paths or not self.commit.has_success_file:
+            return set()
+        fs, name = self.file_system(), self.commit.success_file_name
+        _, directory = split_target(self.target)
+        return {p for p in paths if fs.length_bytes(f"{directory}/{p}/{name}") is not None}
+
+    def _partitions(self, committables: Sequence[StateEntry]) -> set[str]:
+        """Partitions that get files; what another run held for another target, or in another
+        layout of directories, is in none of them."""
+        found = [decode_file_set(e) for e in committables if e.kind == COMMITTABLE_KIND]
+        paths = {
+            file.final.rpartition("/")[0]
+            for files in found
+            if files.target == self.target
+            for file in files.files
+        }
+        return {p for p in paths if self.columns is None or (*values_of(p),) == self.columns}

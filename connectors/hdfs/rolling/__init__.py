@@ -1,0 +1,1 @@
+"""Rolling files: rows of many epochs collected into few files."""

@@ -1,0 +1,277 @@
+"""A frame of one batch, staged and held until its files roll: protocol rule 19."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sluice.connectors.hdfs.rolling.merging import FileMerger
+from sluice.connectors.hdfs.rolling.rolling_sink import (
+    Merge,
+    Outcome,
+    Roll,
+    again_in_s,
+    plan,
+    settle,
+)
+from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.connectors.hdfs.staging.held_files import (
+    HELD_KIND,
+    HeldFile,
+    HeldFiles,
+    decode_held_files,
+    encode_held_files,
+)
+from sluice.connectors.hdfs.staging.staged_names import rolled_name
+from sluice.connectors.hdfs.writing.frame_writer import FileFrameWriter, StagingDirectory
+from sluice.runtime.contracts import AttemptRegistry, Frame, StagedFrame, TaskScope
+from sluice.runtime.errors import IllegalTransitionError, StorageError
+from sluice.runtime.failpoints import failpoint
+from sluice.runtime.model.model import StateEntry
+from sluice.runtime.storage.retried_reads import close_quietly
+
+__all__ = ["RollingFrameWriter"]
+
+_ROLLED = "rolled"
+
+
+def _wall_ms() -> int:
+    return int(time.time() * 1000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollingFrameWriter:
+    """`sluice.runtime.contracts.FrameWriter` that may hold files, or finds some that are held.
+
+    Driver, in the batch callback, which returns only once its checkpoint is committed on record:
+    what it is given as state is what the last decided record holds. Whatever it writes lies in
+    directories of the present attempt, so an epoch that is aborted has touched nothing that is
+    held. Files that another layout or target left are published at once, as they are.
+
+    Attributes:
+        files: stages the frame.
+        roll: the policy; None: nothing is held.
+        merger: merges files of one layout.
+        layout: of a frame's files.
+        wall_ms: wall clock; it says when rows were staged, also to later runs.
+    """
+
+    files: FileFrameWriter
+    roll: Roll | None
+    merger: FileMerger
+    layout: Callable[[Frame], str]
+    wall_ms: Callable[[], int] = field(default=_wall_ms)
+
+    def write(self, frame: Frame, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
+        """See `sluice.runtime.contracts.FrameWriter`."""
+        held = _held_in(scope.operator_states)
+        if self.roll is None and not held:
+            return self.files.write(frame, scope, registry)
+        directory = self.files.open(self.files.target, scope, registry)
+        staged = self.files.save(frame, directory)
+        now_ms = self.wall_ms()
+        own = tuple(_own_file(file, directory, now_ms) for file in staged.files)
+        layout = self.layout(frame)
+        mine, others = self._parted(held, layout)
+        outcome = Outcome(publish=own, hold=())
+        if self.roll is not None:
+            files = (*mine, *own)
+            outcome = self._rolled(frame, files, scope, directory, now_ms=now_ms, roll=self.roll)
+        sets = [*self._published(outcome, scope, registry, directory)]
+        sets += [self._given_up(each, scope, registry) for each in others if each.files]
+        _tidy(directory, sets, outcome)
+        return StagedFrame(
+            rows=staged.rows,
+            committables=tuple(encode_file_set(s, operator_id=scope.operator_id) for s in sets),
+            operator_states=self._state(outcome.hold, layout, scope),
+            again_in_s=again_in_s(outcome.hold, self.roll, now_ms=now_ms) if self.roll else None,
+        )
+
+    def require_writable(self, *, job_uid: str, operator_id: str) -> None:
+        """See `sluice.runtime.contracts.FrameWriter`."""
+        self.files.require_writable(job_uid=job_uid, operator_id=operator_id)
+
+    def close(self) -> None:
+        """See `sluice.runtime.contracts.FrameWriter`."""
+        self.files.close()
+
+    def _parted(
+        self, held: Sequence[HeldFiles], layout: str
+    ) -> tuple[tuple[HeldFile, ...], list[HeldFiles]]:
+        """Held files that go on under the present settings, and those that do not."""
+        mine: list[HeldFile] = []
+        others: list[HeldFiles] = []
+        for each in held:
+            is_same = (each.target, each.layout) == (self.files.target, layout)
+            if is_same and self.roll is not None:
+                mine += each.files
+            else:
+                others.append(each)
+        return tuple(mine), others
+
+    def _rolled(
+        self,
+        frame: Frame,
+        files: Sequence[HeldFile],
+        scope: TaskScope,
+        directory: StagingDirectory,
+        *,
+        now_ms: int,
+        roll: Roll,
+    ) -> Outcome:
+        planned = plan(files, roll, now_ms=now_ms, is_last=scope.is_last)
+        merged = self._merged(frame, planned.merges, directory) if planned.merges else []
+        return settle(planned, merged, roll)
+
+    def _merged(
+        self, frame: Frame, merges: Sequence[Merge], directory: StagingDirectory
+    ) -> list[list[HeldFile]]:
+        failpoint("before-merge")
+        if not self.merger.counts_rows:  # else a look at each file would say nothing more
+            with self.files.outages_told(directory):
+                for file in (file for merge in merges for file in merge.files):
+                    _require_whole(file, directory, directory.fs.length_bytes(file.path))
+        groups = [[file.path for file in merge.files] for merge in merges]
+        with self.files.outages_told(directory):
+            answers = self.merger.merge(frame, groups, directory)
+        failpoint("after-merge")
+        found = [
+            [
+                merge.merged(
+                    staging=directory.path,
+                    staged=file.staged,
+                    length_bytes=file.length_bytes,
+                    rows=file.rows,
+                )
+                for file in files
+            ]
+            for merge, files in zip(merges, answers, strict=True)
+        ]
+        for merge, written in zip(merges, found, strict=True):
+            _require_all_rows(merge, written, directory)
+        return found
+
+    def _published(
+        self,
+        outcome: Outcome,
+        scope: TaskScope,
+        registry: AttemptRegistry,
+        directory: StagingDirectory,
+    ) -> Iterator[FileSet]:
+        """What the decision publishes, in a directory that its commit may delete."""
+        if not outcome.publish:
+            return
+        into = directory
+        if any(file.staging == directory.path for file in outcome.hold):
+            into = self.files.open(self.files.target, scope, registry)
+        yield _file_set(outcome.publish, self.files.target, into, own=directory.path)
+
+    def _given_up(self, held: HeldFiles, scope: TaskScope, registry: AttemptRegistry) -> FileSet:
+        """Another run held them under other settings: where they were meant for, as they are."""
+        into = self.files.open(held.target, scope, registry)
+        try:
+            return _file_set(held.files, held.target, into, own=into.path)
+        finally:
+            if held.target != self.files.target:
+                close_quietly(into.fs)
+
+    def _state(
+        self, hold: tuple[HeldFile, ...], layout: str, scope: TaskScope
+    ) -> tuple[StateEntry, ...]:
+        if not hold:
+            return ()
+        held = HeldFiles(target=self.files.target, layout=layout, files=hold)
+        return (encode_held_files(held, operator_id=scope.operator_id),)
+
+
+def _held_in(states: Sequence[StateEntry]) -> list[HeldFiles]:
+    """One, or several where the region goes on with what others held that are no more."""
+    return [decode_held_files(entry) for entry in states if entry.kind == HELD_KIND]
+
+
+def _own_file(file: StagedFile, directory: StagingDirectory, now_ms: int) -> HeldFile:
+    return HeldFile(
+        directory=file.final.rpartition("/")[0],
+        staging=directory.path,
+        staged=file.staged,
+        length_bytes=file.length_bytes,
+        rows=file.rows,
+        first_ms=now_ms,
+        last_ms=now_ms,
+    )
+
+
+def _require_all_rows(
+    merge: Merge, written: Sequence[HeldFile], directory: StagingDirectory
+) -> None:
+    """A merge neither loses rows nor adds any, where the format tells; it is never empty."""
+    counts = [file.rows for file in written if file.rows is not None]
+    is_told = merge.rows is not None and len(counts) == len(written)
+    if not written or (is_told and sum(counts) != merge.rows):
+        raise IllegalTransitionError(
+            "a merged file does not hold the rows that it was made of",
+            {"staging": directory.path, "rows": merge.rows, "found": sum(counts)},
+            "Nothing of it becomes visible. Are unreadable files passed over "
+            "(spark.sql.files.ignoreCorruptFiles, ignoreMissingFiles)? Else please report it.",
+        )
+
+
+def _file_set(
+    files: Sequence[HeldFile], target: str, into: StagingDirectory, *, own: str
+) -> FileSet:
+    """Files of several attempts as one set: what this epoch wrote is moved, the rest is copied,
+    for the records that can be started from still name it."""
+    numbers: dict[str, int] = {}
+    found: list[StagedFile] = []
+    for position, file in enumerate(files):
+        number = numbers[file.directory] = numbers.get(file.directory, -1) + 1
+        _, _, written = file.staged.rpartition("/")
+        staged = file.staged
+        if file.staging != into.path:
+            staged = f"{_ROLLED}/{position:05d}-{written}"
+            _bring(file, into, staged, is_fresh=file.staging == own)
+        name = rolled_name(into.attempt, written, number=number, checkpoint_id=into.checkpoint_id)
+        found.append(
+            StagedFile(
+                staged=staged,
+                final=f"{file.directory}/{name}".lstrip("/"),
+                length_bytes=file.length_bytes,
+                rows=file.rows,
+            )
+        )
+    if any(file.staging != into.path for file in files):
+        into.fs.sync_directory(f"{into.path}/{_ROLLED}")  # a move alone is not durable
+    into.make_names_durable([file.staged for file in found])
+    counts = [file.rows for file in found if file.rows is not None]
+    rows = sum(counts) if len(counts) == len(found) else None
+    return FileSet(target=target, staging=into.path, rows=rows, files=tuple(found))
+
+
+def _bring(file: HeldFile, into: StagingDirectory, staged: str, *, is_fresh: bool) -> None:
+    path = f"{into.path}/{staged}"
+    if is_fresh:
+        into.fs.make_directories(path.rpartition("/")[0])
+        length_bytes = file.length_bytes if into.fs.move(file.path, path) else None
+    else:
+        length_bytes = into.fs.join([file.path], path)
+    _require_whole(file, into, length_bytes)
+
+
+def _require_whole(file: HeldFile, directory: StagingDirectory, length_bytes: int | None) -> None:
+    """A file whose rows nobody counts is known by its length alone."""
+    if length_bytes != file.length_bytes:
+        raise StorageError(
+            "a held file is not what the last checkpoint says",
+            {
+                "file": f"{directory.fs.uri}/{file.path}",
+                "length_bytes": file.length_bytes,
+                "found": length_bytes,
+            },
+            "Nothing is published. Has something else deleted or changed it?",
+        )
+
+
+def _tidy(directory: StagingDirectory, sets: Sequence[FileSet], outcome: Outcome) -> None:
+    """An attempt whose files nobody names, or that has none, need not wait for the sweep."""
+    needed = {file.staging for file in outcome.hold} | {found.staging for found in sets}
+    if directory.path not in needed:
+        directory.fs.delete(directory.path)

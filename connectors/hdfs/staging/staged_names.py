@@ -1,0 +1,138 @@
+"""Names of staged and of published files. Pure.
+
+Staging lies beside the target, in a hidden directory of its own: not below it, where a reader's
+pattern finds it, and in the same parent, so that a rename publishes (protocol rule 20).
+"""
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Self
+
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.model import BatchKey
+
+__all__ = [
+    "HIDDEN",
+    "StagingAttempt",
+    "final_name",
+    "rolled_name",
+    "split_target",
+    "staging_root",
+    "without_scheme",
+]
+
+_PREFIX = ".sluice-staging-"
+_URI = re.compile(r"(?P<parent>.*[^/])/+(?P<name>[^/]+)/*")
+HIDDEN = (".", "_")
+"""How a name begins that Hadoop's readers, and so Spark's, leave out."""
+_ATTEMPT = re.compile(r"(?P<batch>\d+)-(?P<attempt>[0-9a-f]{32})")
+# A name has at most 255 bytes, and one that is too long would be found out after the decision. A
+# region may be named after many topics; the attempt alone makes the name unique.
+_MOST_OF_A_REGION = 100
+_SPARKS = re.compile(r"part-(?P<subtask>\d+)-[0-9a-f-]{36}(?P<rest>.*)")
+
+
+def split_target(uri: str) -> tuple[str, str]:
+    """The parent's URI and the name of a target directory.
+
+    Raises:
+        ConfigError: the target has no parent to stage in, or a name that readers pass over.
+    """
+    match = _URI.fullmatch(uri)
+    if match is None or match["parent"].endswith(":") or match["name"].startswith(HIDDEN):
+        raise ConfigError(
+            "this directory cannot be the target of a file sink",
+            {"path": uri},
+            "Give a directory below another one, whose name begins neither with '.' nor '_'.",
+        )
+    return match["parent"], match["name"]
+
+
+def staging_root(target_name: str, *, job_uid: str, operator_id: str) -> str:
+    """Where one sink of one job stages, relative to the target's parent."""
+    return f"{_PREFIX}{target_name}/{job_uid}/{operator_id}"
+
+
+def without_scheme(uri: str) -> str:
+    """The absolute path of ``uri`` inside its file system, as tasks name files; ``""``: the root.
+
+    Args:
+        uri: absolute, as `sluice.runtime.storage.file_system_opening.absolute_uri` gives it.
+    """
+    _, slash, path = uri.partition("://")[2].partition("/")
+    return f"{slash}{path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingAttempt:
+    """``{region}.{generation}/{batch id}-{attempt}``: a directory that one attempt writes.
+
+    Attributes:
+        batch: for which it was written.
+        attempt: 32 hexadecimal digits, drawn at random; a zombie cannot write over another's file.
+    """
+
+    batch: BatchKey
+    attempt: str
+
+    @classmethod
+    def draw(cls, batch: BatchKey) -> Self:
+        """A new attempt for a batch."""
+        return cls(batch=batch, attempt=uuid.uuid4().hex)
+
+    @property
+    def directory(self) -> str:
+        """Of its region's life, relative to `staging_root`."""
+        return f"{self.batch.region}.{self.batch.generation}"
+
+    @property
+    def path(self) -> str:
+        """Relative to `staging_root`; also what is registered with the coordinator."""
+        return f"{self.directory}/{self.batch.batch_id}-{self.attempt}"
+
+    @classmethod
+    def parse(cls, path: str) -> Self | None:
+        """The inverse of `path`; None for a name that is not ours."""
+        directory, _, name = path.partition("/")
+        region, _, generation = directory.rpartition(".")
+        match = _ATTEMPT.fullmatch(name)
+        if match is None or not region or not (generation.isascii() and generation.isdecimal()):
+            return None
+        batch = BatchKey(region=region, generation=int(generation), batch_id=int(match["batch"]))
+        return cls(batch=batch, attempt=match["attempt"])
+
+
+def final_name(attempt: StagingAttempt, written: str, *, checkpoint_id: int) -> str:
+    """The name that readers see: it says where the file comes from, and has one content for ever.
+
+    Args:
+        attempt: that wrote it.
+        written: the writer's name, as Spark's writers give it:
+            ``part-{subtask}-{uuid}{-c000 and extension}``.
+        checkpoint_id: that the batch was expected to join.
+    """
+    match = _SPARKS.fullmatch(written)
+    if match is None:
+        raise ConfigError(
+            "a file in the staging directory has a name that is not a writer's",
+            {"name": written, "staging": attempt.path},
+            "Does a committer of your own (spark.sql.sources.commitProtocolClass) name the files?",
+        )
+    subtask, rest = match["subtask"], match["rest"]
+    region = attempt.batch.region[:_MOST_OF_A_REGION]
+    return f"part-{checkpoint_id:012d}-{region}-{subtask}-{attempt.attempt}{rest}"
+
+
+def rolled_name(attempt: StagingAttempt, written: str, *, number: int, checkpoint_id: int) -> str:
+    """As `final_name`, for a file whose rows may come from several tasks and epochs.
+
+    Args:
+        attempt: whose decision publishes it.
+        written: a writer's name; what follows the first dot says what the file is.
+        number: among the files that the decision publishes in one directory.
+        checkpoint_id: that the batch was expected to join.
+    """
+    _, dot, kind = written.partition(".")
+    region = attempt.batch.region[:_MOST_OF_A_REGION]
+    return f"part-{checkpoint_id:012d}-{region}-{number:05d}-{attempt.attempt}{dot}{kind}"

@@ -1,0 +1,160 @@
+"""What a writer left in its staging directory: listed, counted where that can be, made durable."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+
+from sluice.connectors.hdfs.staging.committables import StagedFile
+from sluice.connectors.hdfs.staging.staged_names import HIDDEN, StagingAttempt, final_name
+from sluice.runtime.errors import IllegalTransitionError
+from sluice.runtime.storage.file_system import Entry, FileSystem
+
+__all__ = ["StagedOutput", "make_names_durable"]
+
+_ONE_FILE_SYSTEM = (
+    "Do all hosts see one file system there? If so, it is a bug: please report it with these "
+    "numbers."
+)
+_OF_TASK = re.compile(r"part-(\d+)-")  # its number, in Spark's names
+_MOST_NAMED = 10
+_SPARKS_OWN = "_temporary"  # where tasks write before they commit to the directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedOutput:
+    """One attempt's staging directory after its write. Driver, in the batch callback.
+
+    Attributes:
+        fs: rooted at the parent of the target.
+        root: `sluice.connectors.hdfs.staging.staged_names.staging_root` of the sink.
+        attempt: that wrote it.
+        count: rows in the file at a URI; None where the format does not tell without reading it.
+        leaves_rows_out: the writer writes nothing of some rows, such as nulls in CSV's only column:
+            the file of a task that had no others is empty.
+    """
+
+    fs: FileSystem
+    root: str
+    attempt: StagingAttempt
+    count: Callable[[str], int] | None
+    leaves_rows_out: bool = False
+
+    @property
+    def path(self) -> str:
+        """Relative to the root of the file system."""
+        return f"{self.root}/{self.attempt.path}"
+
+    def files(
+        self, *, rows: int | None, checkpoint_id: int, tasks: Set[int] = frozenset()
+    ) -> tuple[StagedFile, ...]:
+        """The files that hold ``rows``, durable; None: nobody counted them while they were written.
+
+        A writer without rows leaves nothing, an empty file, or one with a header alone.
+
+        Args:
+            tasks: of Spark, by number: each of these has written a file.
+
+        Raises:
+            IllegalTransitionError: what is there is not what was written.
+        """
+        if rows == 0:
+            return ()
+        listed = tuple(self._below(""))
+        found = tuple(self._with_rows(listed, checkpoint_id))
+        if rows is None and not (found or tasks):
+            return ()
+        self._require_all_rows(found, rows or 0, tasks)
+        here = [path for path, entry in listed if entry.length_bytes or self.leaves_rows_out]
+        self._require_all_tasks(here, tasks)
+        make_names_durable(self.fs, self.root, [f"{self.path}/{file.staged}" for file in found])
+        return found
+
+    def require(self, files: Sequence[StagedFile]) -> None:
+        """Of what tasks say they wrote: each file is here with its length, and its directories
+        are durable. Others are here, too, where a task was tried again.
+
+        Raises:
+            IllegalTransitionError: a file is not here, or is another one.
+        """
+        for file in files:
+            found = self.fs.length_bytes(f"{self.path}/{file.staged}")
+            if found != file.length_bytes:
+                raise IllegalTransitionError(
+                    "a file that a task staged is not what the driver sees there",
+                    {
+                        "file": f"{self.fs.uri}/{self.path}/{file.staged}",
+                        "written": file.length_bytes,
+                        "found": "no file" if found is None else found,
+                    },
+                    f"Nothing of it becomes visible. {_ONE_FILE_SYSTEM}",
+                )
+        make_names_durable(self.fs, self.root, [f"{self.path}/{file.staged}" for file in files])
+
+    def _with_rows(
+        self, listed: Iterable[tuple[str, Entry]], checkpoint_id: int
+    ) -> Iterator[StagedFile]:
+        for path, entry in listed:
+            rows = None if self.count is None else self.count(f"{self.fs.uri}/{self.path}/{path}")
+            if entry.length_bytes == 0 or rows == 0:
+                continue
+            self.fs.make_durable(f"{self.path}/{path}")
+            directory, slash, written = path.rpartition("/")
+            final = final_name(self.attempt, written, checkpoint_id=checkpoint_id)
+            yield StagedFile(
+                staged=path,
+                final=f"{directory}{slash}{final}",
+                length_bytes=entry.length_bytes,
+                rows=rows,
+            )
+
+    def _below(self, directory: str) -> Iterator[tuple[str, Entry]]:
+        for entry in self.fs.entries(f"{self.path}/{directory}" if directory else self.path):
+            path = f"{directory}/{entry.name}" if directory else entry.name
+            if entry.is_directory and entry.name != _SPARKS_OWN:
+                yield from self._below(path)
+            elif not entry.is_directory and not entry.name.startswith(HIDDEN):
+                yield path, entry
+
+    def _require_all_rows(self, files: tuple[StagedFile, ...], rows: int, tasks: Set[int]) -> None:
+        """What is listed must be what was written; how much of it, where the format tells."""
+        found = sum(file.rows or 0 for file in files)
+        if self.count is not None:
+            is_whole = found == rows
+        else:  # where rows are left out, it is known of the tasks whose files are here
+            is_whole = rows > 0 and bool(files or (tasks and self.leaves_rows_out))
+        if not is_whole:
+            raise IllegalTransitionError(
+                "the staged files do not hold the rows that were written",
+                {"staging": self.path, "files": len(files), "written": rows, "found": found},
+                f"Nothing of it becomes visible. {_ONE_FILE_SYSTEM}",
+            )
+
+    def _require_all_tasks(self, paths: Sequence[str], tasks: Set[int]) -> None:
+        """What tasks wrote to a disk of their own is not here at all, not even an empty file."""
+        names = (path.rpartition("/")[2] for path in paths)
+        found = {int(named[1]) for name in names if (named := _OF_TASK.match(name))}
+        missing = sorted(tasks - found)
+        if missing:
+            raise IllegalTransitionError(
+                "there are no files of tasks that have written some",
+                {
+                    "staging": f"{self.fs.uri}/{self.path}",
+                    "files": len(paths),
+                    "missing_tasks": ",".join(map(str, missing[:_MOST_NAMED])),
+                    "missing": len(missing),
+                },
+                f"Nothing of it becomes visible. {_ONE_FILE_SYSTEM}",
+            )
+
+
+def make_names_durable(fs: FileSystem, root: str, files: Iterable[str]) -> None:
+    """Sync directories from ``root`` down to where the files' own ones are named: a synced file in
+    a lost directory is lost."""
+    found: set[str] = set()
+    for file in files:
+        directory, _, _ = file.rpartition("/")  # synced with the file
+        while directory != root:
+            directory, _, _ = directory.rpartition("/")
+            found.add(directory)
+    for directory in sorted(found):
+        fs.sync_directory(directory)

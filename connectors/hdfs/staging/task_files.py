@@ -1,0 +1,143 @@
+"""Files that a task stages without a JVM, on a local disk or over WebHDFS."""
+
+import contextlib
+import io
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, cast
+
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.storage.local_fs import LocalFileSystem, local_failure
+
+__all__ = ["LocalTaskFiles", "TaskFile", "TaskFiles"]
+
+_BUFFER_BYTES = 1 << 20
+
+
+class TaskFile(Protocol):
+    """One file being written. Python worker, one thread."""
+
+    @property
+    def stream(self) -> BinaryIO:
+        """Takes the bytes; not to be closed by who writes them."""
+        ...
+
+    def finish(self) -> int:
+        """Close the file whole and as durable as the store makes it; returns its bytes.
+
+        Raises:
+            StorageError: it is not certain that the file is whole: the attempt has failed, and
+                what is there is an orphan. A file is never finished twice.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Close without a promise; what is there, whole or not, is for the sweep. Never raises."""
+        ...
+
+
+class TaskFiles(Protocol):
+    """Makes files below a store's root. A picklable value, made on the driver, used in tasks."""
+
+    def check(self) -> None:
+        """Whether tasks can write at all; asked by the driver, once, before any task starts.
+
+        Raises:
+            UnreachableError: nobody answered in time.
+            AuthenticationError: this user may not, or not without a ticket.
+        """
+        ...
+
+    def require(self, directory: str) -> None:
+        """Refuse to write where the driver, which publishes, would not find it.
+
+        Args:
+            directory: absolute, without scheme; the driver has made it.
+        Raises:
+            ConfigError: it is not there.
+        """
+        ...
+
+    def create(self, path: str) -> TaskFile:
+        """A new file; directories above it are made.
+
+        Args:
+            path: absolute, without scheme; a name that nobody else writes.
+        Raises:
+            StorageError: the name is taken, or the store failed.
+            AuthenticationError: this user may not write there.
+        """
+        ...
+
+
+class LocalTaskFiles:
+    """`TaskFiles` on a disk that this machine mounts; a finished file is synced."""
+
+    def check(self) -> None:
+        """See `TaskFiles.check`: the start of a run makes a file there itself."""
+
+    def require(self, directory: str) -> None:
+        """See `TaskFiles.require`: a decided file on another host's disk stops a query for good."""
+        if not LocalFileSystem(Path(directory)).exists(""):
+            raise ConfigError(
+                "a task does not see the directory in which the driver publishes files",
+                {"path": directory, "host": socket.gethostname()},
+                "A file: target must be one directory for the driver and every executor: mount "
+                "it, or write to hdfs://. If it was deleted, restart the query.",
+            )
+
+    def create(self, path: str) -> "_LocalFile":
+        """See `TaskFiles.create`."""
+        target = Path(path)
+        directory = LocalFileSystem(target.parent)
+        directory.make_directories("")
+        with _translated("create", target):
+            return _LocalFile(target, directory)
+
+
+class _LocalFile:
+    def __init__(self, path: Path, directory: LocalFileSystem) -> None:
+        self._path = path
+        self._directory = directory
+        self._file = _LocalStream(path)
+
+    @property
+    def stream(self) -> BinaryIO:
+        """See `TaskFile.stream`."""
+        return cast(BinaryIO, self._file)
+
+    def finish(self) -> int:
+        """See `TaskFile.finish`."""
+        with _translated("write", self._path), self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            length_bytes = self._file.tell()
+        self._directory.sync_directory("")
+        return length_bytes
+
+    def abandon(self) -> None:
+        """See `TaskFile.abandon`."""
+        with contextlib.suppress(OSError, ValueError):  # a full disk refuses the buffer again
+            self._file.close()
+
+
+class _LocalStream(io.BufferedWriter):
+    """Says which file it is that the disk has no room for."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path, "xb"), _BUFFER_BYTES)
+        self._path = path
+
+    def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer
+        with _translated("write", self._path):
+            return super().write(data)
+
+
+@contextlib.contextmanager
+def _translated(action: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise local_failure(error, f"{action} a staged file", {"path": path}) from error

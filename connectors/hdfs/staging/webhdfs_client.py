@@ -1,0 +1,349 @@
+"""Writing files to HDFS over WebHDFS, from a process without a JVM.
+
+A file is created in two steps: the NameNode names a DataNode, which takes the bytes and is an
+HDFS client itself. Measured on Hadoop 3.5.0 (tests/integration/test_webhdfs.py):
+
+- Once the connection ends, however it ends, the DataNode closes the file: a writer that dies
+  leaves a shorter file that looks whole, and no lease. So a length is told by who wrote it and
+  compared before the file is published, and a name is used by one attempt only.
+- A DataNode that dies leaves a file of length 0 with a lease; its owner may delete it all the same.
+- A second CREATE of the name, with ``overwrite=false``, is refused and changes nothing.
+"""
+
+import contextlib
+import http.client
+import io
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit
+
+import urllib3
+
+from sluice.runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    StorageError,
+    StreamError,
+    UnreachableError,
+)
+from sluice.runtime.model.json_text import parsed_json
+from sluice.runtime.storage.file_system import NAME_TOO_LONG
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_question
+
+__all__ = ["WebHdfsTaskFiles"]
+
+_CONNECT_TIMEOUT_S = 5.0
+_CALL_TIMEOUT_S = 10.0
+_STREAM_TIMEOUT_S = 120.0  # a DataNode whose pipeline is being rebuilt is silent for a while
+_DEADLINE_S = 60.0
+_CHECK_S = 15.0  # what cannot be reached at a start is said well within 30 s
+_SETTLE_S = 10.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_CHUNK_BYTES = 1 << 20
+_MOST_EXCLUDED = 3
+_END_OF_CHUNKS = b"0\r\n\r\n"
+_DENIED = ("AccessControlException", "AuthorizationException", "SecurityException")
+# A DataNode passes on no name of what the NameNode has thrown.
+_TOO_LONG = "maximum path component name limit"
+_NOT_NOW = ("StandbyException", "RetriableException", "SafeModeException")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebHdfsTaskFiles:
+    """`TaskFiles` over WebHDFS, with simple authentication.
+
+    Attributes:
+        address: of the NameNodes.
+        deadline_s: so long NameNodes may be away, or standby, before a call fails.
+    """
+
+    address: WebHdfsAddress
+    deadline_s: float = _DEADLINE_S
+
+    def require(self, directory: str) -> None:
+        """See `TaskFiles.require`: there is one tree for all."""
+
+    def create(self, path: str) -> "_HdfsFile":
+        """See `TaskFiles.create`; a DataNode that does not listen is passed over."""
+        name_node = _NameNode(self.address, deadline_s=self.deadline_s)
+        tried: list[str] = []
+        excluded: list[str] = []
+        while True:
+            location = name_node.data_node_for(path, excluded)
+            try:
+                return _HdfsFile(name_node, path, _connected(location))
+            except OSError as error:  # no byte of the file was sent
+                tried.append(urlsplit(location).netloc)
+                excluded += _address_of(location)
+                if len(tried) > _MOST_EXCLUDED:
+                    raise _unreachable(path, error, tried) from error
+
+    def check(self) -> None:
+        """See `TaskFiles.check`: asks a NameNode anything."""
+        deadline_s = min(self.deadline_s, _CHECK_S)
+        _NameNode(self.address, deadline_s=deadline_s).length_bytes("/")
+
+
+class _HdfsFile:
+    """`TaskFile`: one PUT to a DataNode, in chunks."""
+
+    def __init__(
+        self, name_node: "_NameNode", path: str, connection: http.client.HTTPConnection
+    ) -> None:
+        self._name_node = name_node
+        self._path = path
+        self._chunks = _Chunks(connection, path)
+
+    @property
+    def stream(self) -> BinaryIO:
+        """See `TaskFile.stream`."""
+        return cast(BinaryIO, self._chunks)
+
+    def finish(self) -> int:
+        """See `TaskFile.finish`: a lost answer is settled by looking at the length."""
+        try:
+            self._chunks.finish()
+        except _AnswerLostError as error:
+            self._settle(error)
+        return self._chunks.tell()
+
+    def abandon(self) -> None:
+        """See `TaskFile.abandon`."""
+        self._chunks.abandon()
+
+    def _settle(self, error: Exception) -> None:
+        """All bytes were sent. The file is whole once its length is theirs; it only grows."""
+        expected, found = self._chunks.tell(), None
+        deadline = time.monotonic() + _SETTLE_S
+        while time.monotonic() < deadline:
+            found = self._name_node.length_bytes(self._path)
+            if found == expected:
+                return
+            time.sleep(_FIRST_PAUSE_S)  # a DataNode closes the file without a word to us
+        raise StorageError(
+            "a staged file is not whole",
+            {"path": self._path, "length_bytes": found, "expected": expected, "error": error},
+            "The batch is written again; look into the DataNodes' logs if it stays so.",
+        ) from error
+
+
+class _AnswerLostError(Exception):
+    """Every byte was sent, and no answer came."""
+
+
+class _Chunks(io.RawIOBase):
+    """Bytes as chunks of an HTTP request, gathered to a useful size."""
+
+    def __init__(self, connection: http.client.HTTPConnection, path: str) -> None:
+        super().__init__()
+        self._connection = connection
+        self._path = path
+        self._gathered = bytearray()
+        self._taken_bytes = 0
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """Bytes taken so far."""
+        return self._taken_bytes
+
+    def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer
+        """Take bytes; they are sent once there are enough."""
+        view = memoryview(data).cast("B")
+        self._taken_bytes += len(view)
+        if len(self._gathered) + len(view) < _CHUNK_BYTES:
+            self._gathered += view
+            return len(view)
+        self._send_gathered()
+        if len(view) < _CHUNK_BYTES:
+            self._gathered += view
+        else:
+            self._send(view)
+        return len(view)
+
+    def finish(self) -> None:
+        """Send the rest and wait for the DataNode to close the file."""
+        self._send_gathered()
+        try:
+            self._connection.send(_END_OF_CHUNKS)
+            answer = self._connection.getresponse()
+            body = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise _AnswerLostError(repr(error)) from error
+        finally:
+            self._connection.close()
+        if answer.status != http.client.CREATED:
+            raise _refused("close", self._path, answer.status, body)
+
+    def abandon(self) -> None:
+        """Drop the connection; the DataNode closes the file as it stands."""
+        self._gathered.clear()
+        self._connection.close()
+
+    def _send_gathered(self) -> None:
+        if self._gathered:
+            self._send(memoryview(bytes(self._gathered)))
+            self._gathered.clear()
+
+    def _send(self, data: memoryview) -> None:
+        try:
+            self._connection.send(b"%x\r\n" % len(data))
+            self._connection.send(data)
+            self._connection.send(b"\r\n")
+        except OSError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: OSError) -> StreamError:
+        """A DataNode that gives up says why, and closes; often the answer is still readable."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            answer = self._connection.getresponse()
+            body = answer.read()
+            return _refused("write", self._path, answer.status, body)
+        return StorageError(
+            "a DataNode stopped taking a staged file",
+            {"path": self._path, "error": error},
+            "The batch is written again; check that the DataNodes run and have space.",
+        )
+
+
+class _NameNode:
+    """The active NameNode's HTTP interface; calls are repeated until it answers or time is up."""
+
+    def __init__(self, address: WebHdfsAddress, *, deadline_s: float) -> None:
+        self._address = address
+        self._deadline_s = deadline_s
+        self._active = 0
+        self._pool = urllib3.PoolManager(
+            num_pools=1,
+            retries=False,
+            timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT_S, read=_CALL_TIMEOUT_S),
+        )
+
+    def data_node_for(self, path: str, excluded: list[str]) -> str:
+        """Where to PUT the bytes of a new file."""
+        parameters = {"overwrite": "false"}
+        if excluded:
+            parameters["excludedatanodes"] = ",".join(excluded)
+        answer = self._call("PUT", path, "CREATE", parameters)
+        location = answer.headers.get("Location")
+        if answer.status != http.client.TEMPORARY_REDIRECT or not location:
+            raise _refused("create", path, answer.status, answer.data)
+        return location
+
+    def length_bytes(self, path: str) -> int | None:
+        """Of a file; None when there is none."""
+        answer = self._call("GET", path, "GETFILESTATUS", {})
+        if answer.status == http.client.NOT_FOUND:
+            return None
+        if answer.status != http.client.OK:
+            raise _refused("look up", path, answer.status, answer.data)
+        try:
+            found: Any = parsed_json(answer.data)
+            return int(found["FileStatus"]["length"])
+        except (ValueError, LookupError, TypeError):
+            raise _refused("look up", path, answer.status, answer.data) from None
+
+    def _call(
+        self, method: str, path: str, operation: str, parameters: Mapping[str, str]
+    ) -> urllib3.BaseHTTPResponse:
+        user = self._address.user
+        target = web_hdfs_question(path, operation, user=user, parameters=parameters)
+        deadline, pause = time.monotonic() + self._deadline_s, _FIRST_PAUSE_S
+        while True:
+            problem: object
+            try:
+                answer = self._pool.request(method, self._url(target), redirect=False)
+                problem = _exception_name(answer.data) if answer.status >= 400 else None
+                if problem not in _NOT_NOW:
+                    return answer
+            except urllib3.exceptions.HTTPError as error:
+                problem = error
+            self._active = (self._active + 1) % len(self._address.name_nodes)
+            if time.monotonic() + pause > deadline:
+                raise _unreachable(path, problem, self._address.name_nodes)
+            time.sleep(pause)  # a NameNode tells nobody when it becomes active
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _url(self, target: str) -> str:
+        return f"http://{self._address.name_nodes[self._active]}{target}"
+
+
+def _address_of(location: str) -> list[str]:
+    """By which a NameNode finds the DataNode to leave out. It takes neither a host's name, nor the
+    port of HTTP: with a port it looks for the one that blocks go through. None where the name has
+    no address of IPv4: others it does not take, either."""
+    try:
+        return [socket.gethostbyname(urlsplit(location).hostname or "")]
+    except OSError:
+        return []
+
+
+def _connected(location: str) -> http.client.HTTPConnection:
+    """A connection to a DataNode with the request's head sent."""
+    url = urlsplit(location)
+    connection = http.client.HTTPConnection(
+        url.hostname or "", url.port, timeout=_CONNECT_TIMEOUT_S
+    )
+    connection.connect()
+    connection.sock.settimeout(_STREAM_TIMEOUT_S)
+    connection.putrequest("PUT", f"{url.path}?{url.query}", skip_accept_encoding=True)
+    connection.putheader("Content-Type", "application/octet-stream")
+    connection.putheader("Transfer-Encoding", "chunked")
+    connection.endheaders()
+    return connection
+
+
+def _refused(action: str, path: str, status: int, body: bytes) -> StreamError:
+    name, where = _exception_name(body), {"path": path, "status": status, "error": _message(body)}
+    if status == http.client.UNAUTHORIZED:
+        return AuthenticationError(
+            "this HDFS asks for Kerberos, which tasks without a JVM do not speak",
+            where,
+            "Write through a Job: its files are written by Spark's JVM.",
+        )
+    if name in _DENIED:
+        return AuthenticationError(
+            f"may not {action} a staged file",
+            where,
+            "Give this user the right to write beside the target.",
+        )
+    if _TOO_LONG in _message(body):
+        return ConfigError(f"cannot {action} a staged file", where, NAME_TOO_LONG)
+    return StorageError(
+        f"could not {action} a staged file",
+        where,
+        "Check that HDFS is healthy and has space; the batch is written again.",
+    )
+
+
+def _unreachable(path: str, problem: object, tried: object) -> UnreachableError:
+    return UnreachableError(
+        "HDFS did not answer over WebHDFS in time",
+        {"path": path, "tried": tried, "error": problem},
+        "Check dfs.namenode.http-address, that the NameNode is out of safe mode, and that this "
+        "machine reaches the DataNodes' HTTP ports.",
+    )
+
+
+def _exception_name(body: bytes) -> str:
+    return str(_remote_exception(body).get("exception", ""))
+
+
+def _message(body: bytes) -> str:
+    text = str(_remote_exception(body).get("message", "")) or body[:200].decode(errors="replace")
+    return (text.splitlines() or [""])[0]
+
+
+def _remote_exception(body: bytes) -> Mapping[str, object]:
+    try:
+        found: Any = parsed_json(body)
+        said = found["RemoteException"]
+    except (ValueError, LookupError, TypeError):
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -1,0 +1,62 @@
+"""What file sinks keep in records, for people: by the entry point group ``sluice.kinds``."""
+
+from collections.abc import Mapping
+
+from sluice.connectors.hdfs.partition_commit.partition_state import (
+    STATE_KIND,
+    STATE_VERSION,
+    decode_state,
+)
+from sluice.connectors.hdfs.staging.committables import (
+    COMMITTABLE_KIND,
+    COMMITTABLE_VERSION,
+    decode_file_set,
+)
+from sluice.connectors.hdfs.staging.held_files import HELD_KIND, HELD_VERSION, decode_held_files
+from sluice.runtime.checkpoint.format.committable_kinds import EntryKind
+from sluice.runtime.model.model import StateEntry
+
+__all__ = ["OPEN_PARTITIONS", "STAGED_FILES"]
+
+
+def _describe_staged(entry: StateEntry) -> Mapping[str, object]:
+    found = decode_file_set(entry)
+    return {
+        "target": found.target,
+        "staging": found.staging,
+        "rows": found.rows,
+        "length_bytes": sum(file.length_bytes for file in found.files),
+        "files": [file.final for file in found.files],
+    }
+
+
+def _describe_held(entry: StateEntry) -> Mapping[str, object]:
+    found = decode_held_files(entry)
+    return {
+        "target": found.target,
+        "layout": found.layout,
+        "length_bytes": sum(file.length_bytes for file in found.files),
+        "files": [file.path for file in found.files],
+    }
+
+
+STAGED_FILES = (
+    EntryKind(kind=COMMITTABLE_KIND, latest_version=COMMITTABLE_VERSION, describe=_describe_staged),
+    EntryKind(kind=HELD_KIND, latest_version=HELD_VERSION, describe=_describe_held),
+)
+"""Files that one batch of a file sink staged, and those that are held over epochs."""
+
+
+def _describe_partitions(entry: StateEntry) -> Mapping[str, object]:
+    found = decode_state(entry)
+    return {
+        "checkpoint_id": found.checkpoint_id,
+        "open": {path: one.checkpoint_id for path, one in found.opened.items()},
+        "marked": list(found.marked),
+    }
+
+
+OPEN_PARTITIONS = EntryKind(
+    kind=STATE_KIND, latest_version=STATE_VERSION, describe=_describe_partitions
+)
+"""Partitions of a file sink that wait for their mark."""

@@ -1,0 +1,251 @@
+"""A job's files as its checkpoint directory and its file systems know them.
+
+What ``sluice files`` shows and deletes; needs neither the job nor Spark.
+"""
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.connectors.hdfs.committing.file_committer import Step, next_step
+from sluice.connectors.hdfs.committing.file_lease import OWNER_FILE, FileOwnerStore
+from sluice.connectors.hdfs.committing.file_sweep import attempts_below
+from sluice.connectors.hdfs.staging.committables import (
+    COMMITTABLE_KIND,
+    FileSet,
+    StagedFile,
+    decode_file_set,
+)
+from sluice.connectors.hdfs.staging.held_files import HELD_KIND, HeldFiles, decode_held_files
+from sluice.connectors.hdfs.staging.staged_names import split_target, staging_root
+from sluice.runtime.checkpoint.inspect.inspection import Place
+from sluice.runtime.checkpoint.retained_states import states_of
+from sluice.runtime.errors import DamagedCheckpointError, FencedError
+from sluice.runtime.model.model import CheckpointRecord
+from sluice.runtime.ownership.lease_record import OwnerRecord, is_of_another_directory
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
+
+__all__ = [
+    "FileLine",
+    "Orphan",
+    "Standing",
+    "file_lines",
+    "first_place_of_newest_run",
+    "orphans_of",
+]
+
+
+class Standing(enum.Enum):
+    """Where a file is that a checkpoint names."""
+
+    PUBLISHED = "published"
+    STAGED = "staged"
+    HELD = "held"  # staged, for a later epoch to publish
+    MISSING = "missing"  # neither, or not as it was recorded
+
+
+_STANDING = {
+    Step.MOVE: Standing.STAGED,
+    Step.NONE: Standing.PUBLISHED,
+    Step.DELETE_STAGED: Standing.PUBLISHED,
+    Step.STOP: Standing.MISSING,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLine:
+    """One file that a checkpoint names.
+
+    Attributes:
+        checkpoint_id, checkpoint: the record, and how it stands (`Place.standing`).
+        sink: name of the operator.
+        uri: the final name; of a held file, which has none yet, the staged one.
+        standing: where the file is now.
+        rows: None where the format does not tell.
+        length_bytes: as recorded.
+    """
+
+    checkpoint_id: int
+    checkpoint: str
+    sink: str
+    uri: str
+    standing: Standing
+    rows: int | None
+    length_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphan:
+    """A staging directory of an earlier run that no checkpoint names.
+
+    Attributes:
+        sink: name of the operator.
+        parent: URI at which its file system is opened.
+        path: of the directory, relative to ``parent``.
+        files: in it, markers and checksums included.
+        length_bytes: of them all.
+    """
+
+    sink: str
+    parent: str
+    path: str
+    files: int
+    length_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sink:
+    operator_id: str
+    name: str
+    target: str
+
+
+def file_lines(places: Sequence[Place], open_file_system: OpenFileSystem) -> Iterator[FileLine]:
+    """Every file that a checkpoint in the directory names, oldest checkpoint first."""
+    for place in places:
+        if place.record is None:
+            continue
+        names = {node.operator_id: node.name for node in place.record.graph}
+        for operator_id, files in _file_sets(place.record):
+            fs = open_file_system(files.parent)
+            for file in files.files:
+                yield FileLine(
+                    checkpoint_id=place.checkpoint_id,
+                    checkpoint=place.standing,
+                    sink=names.get(operator_id, operator_id),
+                    uri=f"{files.target}/{file.final}",
+                    standing=_standing_of(fs, files, file),
+                    rows=file.rows,
+                    length_bytes=file.length_bytes,
+                )
+        for operator_id, held in _held_files(place.record):
+            parent, _ = split_target(held.target)
+            fs = open_file_system(parent)
+            for kept in held.files:
+                is_there = fs.length_bytes(kept.path) == kept.length_bytes
+                yield FileLine(
+                    checkpoint_id=place.checkpoint_id,
+                    checkpoint=place.standing,
+                    sink=names.get(operator_id, operator_id),
+                    uri=f"{parent}/{kept.path}",
+                    standing=Standing.HELD if is_there else Standing.MISSING,
+                    rows=kept.rows,
+                    length_bytes=kept.length_bytes,
+                )
+
+
+def orphans_of(
+    places: Sequence[Place], open_file_system: OpenFileSystem, *, checkpoint_uri: str
+) -> Iterator[Orphan]:
+    """Staged attempts of earlier runs that no checkpoint in the directory names.
+
+    The newest run's are left to itself and to the next start, which sweep them: it may be running.
+
+    Args:
+        places: all of the checkpoint directory.
+        checkpoint_uri: of that directory.
+    Raises:
+        DamagedCheckpointError: a checkpoint that cannot be read may name any of them.
+        FencedError: a run of another checkpoint directory has the staging, or had it last, and
+            its checkpoints may.
+    """
+    records = [place.record for place in places if place.record is not None]
+    if len(records) < len(places):
+        raise DamagedCheckpointError(
+            "which staged files nobody needs cannot be told: a checkpoint cannot be read",
+            {"checkpoint_ids": [each.checkpoint_id for each in places if each.record is None]},
+            "See `sluice checkpoint list`; it may name any of them.",
+        )
+    named = {files.staging for record in records for _, files in _file_sets(record)}
+    for record in records:
+        named.update(*(held.stagings for _, held in _held_files(record)))
+    newest_run = first_place_of_newest_run(records)
+    for sink, job_uid in _sinks(records).items():
+        parent, name = split_target(sink.target)
+        root = staging_root(name, job_uid=job_uid, operator_id=sink.operator_id)
+        fs = open_file_system(parent)
+        _require_ours(
+            FileOwnerStore(fs, root).read(),
+            session=records[-1].leader_session_id,
+            checkpoint_uri=checkpoint_uri,
+            staging=f"{parent}/{root}",
+        )
+        for attempt in attempts_below(fs, root):
+            path = f"{root}/{attempt.path}"
+            if attempt.batch.generation < newest_run and path not in named:
+                yield _orphan(fs, sink, parent, path)
+
+
+def _require_ours(
+    owner: OwnerRecord | None, *, session: str, checkpoint_uri: str, staging: str
+) -> None:
+    """Only the checkpoints of who has the staging say what of it is needed (rule 22)."""
+    if owner is None or not is_of_another_directory(
+        owner, session=session, checkpoint_uri=checkpoint_uri
+    ):
+        return
+    raise FencedError(
+        "a run of another checkpoint directory has this staging directory, or had it last",
+        {"staging": staging, "checkpoint": owner.checkpoint_uri, "host": owner.host},
+        "One directory is a copy of the other, and only the other one's checkpoints say what of it "
+        "is needed: give the command that one. If there is none but this one, as it was moved, or "
+        f"the other job is gone for good, delete the record {OWNER_FILE!r} there.",
+    )
+
+
+def first_place_of_newest_run(records: Sequence[CheckpointRecord]) -> int:
+    """The generation with which the newest run began: the id of its first own record."""
+    session = records[-1].leader_session_id
+    return min(r.checkpoint_id for r in records if r.leader_session_id == session)
+
+
+def _sinks(records: Sequence[CheckpointRecord]) -> Mapping[_Sink, str]:
+    """Every file sink that any run of the job had, with the job's uid."""
+    found: dict[_Sink, str] = {}
+    for record in records:
+        for node in record.graph:
+            target = record.settings.get(f"{node.name}.path")
+            if node.kind == "sink" and target is not None:
+                sink = _Sink(operator_id=node.operator_id, name=node.name, target=target)
+                found[sink] = record.job_uid
+    return found
+
+
+def _file_sets(record: CheckpointRecord) -> Iterator[tuple[str, FileSet]]:
+    for region in record.regions:
+        for entry in region.committables:
+            if entry.kind == COMMITTABLE_KIND:
+                yield entry.operator_id, decode_file_set(entry)
+
+
+def _held_files(record: CheckpointRecord) -> Iterator[tuple[str, HeldFiles]]:
+    for entry in states_of(record):
+        if entry.kind == HELD_KIND:
+            yield entry.operator_id, decode_held_files(entry)
+
+
+def _standing_of(fs: FileSystem, files: FileSet, file: StagedFile) -> Standing:
+    staged, final = files.staged_path(file), files.final_path(file)
+    step = next_step(
+        fs.length_bytes(staged), fs.length_bytes(final), length_bytes=file.length_bytes
+    )
+    return _STANDING[step]
+
+
+def _orphan(fs: FileSystem, sink: _Sink, parent: str, path: str) -> Orphan:
+    lengths = list(_lengths(fs, path))
+    return Orphan(
+        sink=sink.name,
+        parent=parent,
+        path=path,
+        files=len(lengths),
+        length_bytes=sum(lengths),
+    )
+
+
+def _lengths(fs: FileSystem, path: str) -> Iterator[int]:
+    for entry in fs.entries(path):
+        if entry.is_directory:
+            yield from _lengths(fs, f"{path}/{entry.name}")
+        else:
+            yield entry.length_bytes

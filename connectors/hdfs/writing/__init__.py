@@ -1,0 +1,1 @@
+"""Writes rows into staged files, in a Python task or through Spark's writers."""

@@ -1,0 +1,187 @@
+"""The frame of one batch into a staging directory of its own, whoever writes the files."""
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, split_target, staging_root
+from sluice.connectors.hdfs.staging.staged_output import make_names_durable
+from sluice.runtime.contracts import (
+    AttemptRegistry,
+    Frame,
+    RegisteredAttempt,
+    StagedFrame,
+    TaskScope,
+)
+from sluice.runtime.errors import StorageUnreachableError, StreamError
+from sluice.runtime.failpoints import failpoint
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
+from sluice.runtime.storage.retried_reads import close_quietly, require_writable
+
+__all__ = ["FileFrameWriter", "FrameSaver", "SavedFrame", "StagingDirectory"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingDirectory:
+    """What one attempt of a batch writes into, and nobody else.
+
+    Attributes:
+        fs: rooted at the parent of the target.
+        root: `sluice.connectors.hdfs.staging.staged_names.staging_root` of the sink.
+        attempt: that writes there.
+        checkpoint_id: that the batch is expected to join; part of the final names.
+    """
+
+    fs: FileSystem
+    root: str
+    attempt: StagingAttempt
+    checkpoint_id: int
+
+    @property
+    def path(self) -> str:
+        """Relative to the root of the file system."""
+        return f"{self.root}/{self.attempt.path}"
+
+    @property
+    def uri(self) -> str:
+        """Of the directory."""
+        return f"{self.fs.uri}/{self.path}"
+
+    def make_names_durable(self, files: Iterable[str]) -> None:
+        """So that synced files, named relative to this directory, are found after a crash."""
+        make_names_durable(self.fs, self.root, [f"{self.path}/{file}" for file in files])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFrame:
+    """What a saver left in the staging directory.
+
+    Attributes:
+        rows: that the frame had; CSV's files hold fewer, where its only column is null.
+        files: durable; none where there was nothing to write.
+    """
+
+    rows: int
+    files: tuple[StagedFile, ...]
+
+
+class FrameSaver(Protocol):
+    """Writes a frame's rows as files. Driver; `save` in the batch callback."""
+
+    def check(self, frame: Frame) -> None:
+        """Refuse rows like this frame's, which is never run; nothing is touched.
+
+        Raises:
+            ConfigError: files, or directories, cannot hold them; names the column.
+        """
+        ...
+
+    def save(self, frame: Frame, directory: StagingDirectory) -> SavedFrame:
+        """Run the frame once; what it returns is on disk, whole, and all that the frame had.
+
+        A task that ran twice has left one set of files in the answer.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: it keeps its client
+class FileFrameWriter:
+    """`sluice.runtime.contracts.FrameWriter`: a staging directory for each attempt of a batch.
+
+    What lost attempts of tasks left stays there, and is deleted with the directory.
+
+    Attributes:
+        target: URI of the directory that readers read.
+        saver: writes the files.
+        open_file_system: opens the one rooted at a URI.
+        draw: a new attempt for a batch, of a name that nobody else has.
+    """
+
+    target: str
+    saver: FrameSaver
+    open_file_system: OpenFileSystem
+    draw: Callable[[BatchKey], StagingAttempt] = StagingAttempt.draw
+
+    @functools.cached_property
+    def _fs(self) -> FileSystem:
+        """One client for all batches of a life: each that is opened stays in the session's JVM."""
+        return self.open_file_system(split_target(self.target)[0])
+
+    def write(self, frame: Frame, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
+        """See `sluice.runtime.contracts.FrameWriter`."""
+        directory = self.open(self.target, scope, registry)
+        saved = self.save(frame, directory)
+        if not saved.files:
+            self._fs.delete(directory.path)
+            return StagedFrame(rows=saved.rows)
+        found = FileSet(
+            target=self.target, staging=directory.path, rows=saved.rows, files=saved.files
+        )
+        return StagedFrame(
+            rows=saved.rows, committables=(encode_file_set(found, operator_id=scope.operator_id),)
+        )
+
+    def save(self, frame: Frame, directory: StagingDirectory) -> SavedFrame:
+        """Run the frame into a directory that is open."""
+        failpoint("before-stage")
+        with self.outages_told(directory):
+            saved = self.saver.save(frame, directory)
+        failpoint("after-stage")
+        return saved
+
+    @contextlib.contextmanager
+    def outages_told(self, directory: StagingDirectory) -> Iterator[None]:
+        """Whatever a failure looks like from here: it may be that the store went away."""
+        try:
+            yield
+        except StorageUnreachableError:
+            raise
+        except Exception:  # goes on as it is, unless the store says that it is away
+            self._require_there(directory.root)
+            raise
+
+    def open(self, target: str, scope: TaskScope, registry: AttemptRegistry) -> StagingDirectory:
+        """A new attempt's directory beside ``target``, registered before its first file."""
+        parent, name = split_target(target)
+        directory = StagingDirectory(
+            fs=self._fs if target == self.target else self.open_file_system(parent),
+            root=staging_root(name, job_uid=scope.job_uid, operator_id=scope.operator_id),
+            attempt=self.draw(scope.batch),
+            checkpoint_id=scope.checkpoint_id,
+        )
+        registry.register(
+            RegisteredAttempt(
+                batch=scope.batch,
+                operator_id=scope.operator_id,
+                resource=directory.attempt.path,
+                checkpoint_id=scope.checkpoint_id,
+            )
+        )
+        return directory
+
+    def require_writable(self, *, job_uid: str, operator_id: str) -> None:
+        """See `sluice.runtime.contracts.FrameWriter`."""
+        _, name = split_target(self.target)
+        require_writable(self._fs, staging_root(name, job_uid=job_uid, operator_id=operator_id))
+
+    def _require_there(self, root: str) -> None:
+        """Raise only for an outage; any other failure was the frame's own."""
+        try:
+            require_writable(self._fs, root)
+        except StorageUnreachableError:
+            raise
+        except StreamError as err:
+            log.info("staging is refused, too: root=%s error=%s", root, err)
+
+    def close(self) -> None:
+        """See `sluice.runtime.contracts.FrameWriter`."""
+        opened = vars(self).pop("_fs", None)
+        if opened is not None:
+            close_quietly(opened)

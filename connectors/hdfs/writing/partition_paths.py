@@ -1,0 +1,252 @@
+"""Directories of a partitioned layout, ``dt=2026-01-01/hour=7``, named as Spark names them. Pure.
+
+Source: Spark's ExternalCatalogUtils and FileFormatWriter; an integration test compares the names.
+"""
+
+import datetime
+import decimal
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from sluice.connectors.hdfs.formats.spark_types import names_alike
+from sluice.connectors.hdfs.formats.time_zones import time_zone
+from sluice.connectors.hdfs.formats.valid_text import valid_text
+from sluice.connectors.hdfs.staging.staged_names import HIDDEN
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.spelling import nearest
+
+__all__ = ["DEFAULT_PARTITION", "PartitionPaths", "escaped"]
+
+DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""The value of a directory for null and for an empty string."""
+
+_ESCAPED = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
+_LONGEST_NAME_BYTES = 255  # of local file systems, and by default of a NameNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPaths:
+    """Splits batches by the values of some columns; those columns are in the path alone.
+
+    A picklable value, made on the driver and used in tasks.
+
+    Attributes:
+        columns: outermost directory first; may be empty.
+        session_zone: Spark's session time zone, in which instants are spelt.
+    """
+
+    columns: tuple[str, ...]
+    session_zone: str = "UTC"
+
+    def check(self, schema: pa.Schema) -> pa.Schema:
+        """The schema of the files: that of the rows, without the partition columns.
+
+        Raises:
+            ConfigError: a column is unknown or named twice, or another one differs from it in case
+                alone, no other column is left, or its type has no spelling as a directory; or its
+                name hides its directories.
+        """
+        for column in self.columns:
+            if column not in schema.names or self.columns.count(column) > 1:
+                guess = nearest(column, schema.names)
+                raise ConfigError(
+                    "partition_by must name columns of the rows, each once",
+                    {"column": column, "partition_by": ",".join(self.columns)},
+                    f"Did you mean {guess}?" if guess else "Name a column.",
+                )
+            if column.startswith(HIDDEN):
+                raise ConfigError(
+                    "rows in directories of this column would not be seen by readers",
+                    {"column": column},
+                    "Hadoop's readers pass over names that begin with '.' or '_': rename it.",
+                )
+            _spelling(schema.field(column), self.session_zone)
+        self._require_own_names(schema.names)
+        left = [field for field in schema if field.name not in self.columns]
+        if not left:
+            raise ConfigError(
+                "all columns are partition columns, so files would be empty",
+                {"partition_by": ",".join(self.columns)},
+                "Leave at least one column to the files.",
+            )
+        return pa.schema(left)
+
+    def _require_own_names(self, names: Sequence[str]) -> None:
+        """Spark would read the value of a directory for the column of a file, and say nothing."""
+        for column in names_alike(names):
+            if column in self.columns:
+                raise ConfigError(
+                    "a column to partition by needs its own name, upper and lower case being alike",
+                    {"column": column, "columns": ",".join(names)},
+                    "Rename or drop the other one.",
+                )
+
+    def split(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
+        """The rows of each directory, in their order, without the partition columns.
+
+        Args:
+            batch: of a schema that `check` has seen.
+        Returns:
+            Paths relative to the target, ``""`` where there are no partition columns; no path
+            twice, no batch without rows.
+        Raises:
+            ConfigError: a value cannot be a directory's name.
+        """
+        if not batch.num_rows:
+            return []
+        if not self.columns:
+            return [("", batch)]
+        paths, codes = self._coded(batch)
+        rows = batch.drop_columns(list(self.columns))
+        if len(paths) == 1:
+            return [(paths[0], rows)]
+        return list(_groups(rows, paths, codes))
+
+    def _coded(self, batch: pa.RecordBatch) -> tuple[list[str], np.ndarray]:
+        """The batch's paths, and for each row the number of its own."""
+        paths: list[str] = [""]
+        codes = np.zeros(batch.num_rows, dtype=np.int64)
+        for name in self.columns:
+            directories, mine = self._column(batch.schema.field(name), batch.column(name))
+            used, codes = np.unique(codes * len(directories) + mine, return_inverse=True)
+            pairs = [divmod(int(code), len(directories)) for code in used]
+            paths = [f"{paths[outer]}/{directories[inner]}" for outer, inner in pairs]
+        return [path[1:] for path in paths], codes
+
+    def _column(self, field: pa.Field, column: pa.Array) -> tuple[list[str], np.ndarray]:
+        """Directories of one column, and for each row the number of its own."""
+        spelling = _spelling(field, self.session_zone)
+        plain = column.dictionary_decode() if kinds.is_dictionary(column.type) else column
+        encoded = _comparable(plain).dictionary_encode(null_encoding="encode")
+        names = _names(field, encoded.dictionary, spelling)
+        directories = list(dict.fromkeys(names))  # null and "" share one
+        numbers = {name: number for number, name in enumerate(directories)}
+        table = np.array([numbers[name] for name in names], dtype=np.int64)
+        return directories, table[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+def escaped(name: str) -> str:
+    """A name or value with ``%3A`` for characters that paths, URIs or shells give a meaning."""
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", name)
+
+
+def _directory(column: str, value: str | None) -> str:
+    directory = f"{escaped(column)}={escaped(value) if value else DEFAULT_PARTITION}"
+    if "\0" in directory or len(directory.encode()) > _LONGEST_NAME_BYTES:
+        raise ConfigError(
+            "a value of a partition column cannot be the name of a directory",
+            {"column": column, "bytes": len(directory.encode()), "limit": _LONGEST_NAME_BYTES},
+            "Partition by a shorter column, or shorten it in the function before the sink.",
+        )
+    return directory
+
+
+def _names(field: pa.Field, values: pa.Array, spelling: Callable[..., str]) -> list[str]:
+    """Directories of distinct values, of which one may be null."""
+    try:
+        spelt = [None if value is None else spelling(value) for value in values.to_pylist()]
+    except (OverflowError, ValueError) as error:
+        raise ConfigError(
+            "a value of a partition column has no spelling as a directory",
+            {"column": field.name, "type": field.type, "error": error},
+            "Years must be from 1 to 9999: change it in the function before the sink.",
+        ) from error
+    return [_directory(field.name, value) for value in spelt]
+
+
+def _groups(
+    rows: pa.RecordBatch, paths: Sequence[str], codes: np.ndarray
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    sorted_rows = rows.take(pa.array(np.argsort(codes, kind="stable")))
+    bounds = np.cumsum(np.bincount(codes, minlength=len(paths)))
+    start = 0
+    for path, end in zip(paths, bounds, strict=True):
+        yield path, sorted_rows.slice(start, int(end) - start)
+        start = int(end)
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    """Timestamps as whole microseconds: Python's have no more, and fewer years. Text as UTF-8."""
+    if kinds.is_string(column.type) or kinds.is_large_string(column.type):
+        return valid_text(column.cast(pa.string()))
+    if kinds.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+    return column
+
+
+def _spelling(field: pa.Field, session_zone: str) -> "Callable[..., str]":
+    """How Spark casts a value of this column to a string."""
+    kind = field.type.value_type if kinds.is_dictionary(field.type) else field.type
+    if kinds.is_timestamp(kind):
+        zone = time_zone(session_zone) if kind.tz else None
+        return lambda micros: _timestamp(micros, zone)
+    for is_kind, spelling in _SPELLINGS:
+        if is_kind(kind):
+            return spelling
+    raise ConfigError(
+        "rows cannot be partitioned by a column of this type",
+        {"column": field.name, "type": field.type},
+        "Partition by text, a number, a boolean, a date or a timestamp.",
+    )
+
+
+_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock, or UTC below
+
+
+def _timestamp(micros: int, zone: datetime.tzinfo | None) -> str:
+    at = _EPOCH + datetime.timedelta(microseconds=micros)
+    if zone is not None:
+        at = at.replace(tzinfo=datetime.UTC).astimezone(zone)
+    fraction = f".{at.microsecond:06d}".rstrip("0") if at.microsecond else ""
+    return f"{at:%Y-%m-%d %H:%M:%S}".rjust(19, "0") + fraction
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _decimal(value: decimal.Decimal) -> str:
+    return f"{value:f}"
+
+
+def _float32(value: float) -> str:
+    return _java(value, str(np.float32(value)))
+
+
+def _float64(value: float) -> str:
+    return _java(value, repr(value))
+
+
+def _java(value: float, shortest: str) -> str:
+    """Java's spelling of a float: a point always, an exponent from 10**7 and below 10**-3."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    sign, digits, exponent = decimal.Decimal(shortest).as_tuple()
+    number = "".join(map(str, digits)).rstrip("0") or "0"
+    power = len(digits) + int(exponent) - 1
+    minus = "-" if sign else ""
+    if value == 0:
+        return f"{minus}0.0"
+    if -3 <= power < 7:
+        point = max(power + 1, 0)
+        padded = number.rjust(len(number) - min(power + 1, 0), "0").ljust(point, "0")
+        return f"{minus}{padded[:point] or '0'}.{padded[point:] or '0'}"
+    return f"{minus}{number[0]}.{number[1:] or '0'}E{power}"
+
+
+_SPELLINGS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[..., str]]] = (
+    (kinds.is_string, str),
+    (kinds.is_large_string, str),
+    (kinds.is_boolean, _boolean),
+    (kinds.is_integer, str),
+    (kinds.is_date, datetime.date.isoformat),
+    (kinds.is_decimal, _decimal),
+    (kinds.is_float32, _float32),
+    (kinds.is_float64, _float64),
+)

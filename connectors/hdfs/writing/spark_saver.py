@@ -1,0 +1,352 @@
+"""Files written by Spark's own writers, and Hadoop's `FileSystem` as the session has it."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.orc as pao
+import pyarrow.parquet as pq
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
+
+from sluice.connectors.hdfs.staging.staged_output import StagedOutput
+from sluice.connectors.hdfs.writing.frame_writer import SavedFrame, StagingDirectory
+from sluice.runtime.errors import ConfigError, IllegalTransitionError, UnreachableError
+from sluice.runtime.spark.session.spark_session import active_session
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
+from sluice.runtime.storage.hadoop_errors import (
+    Said,
+    causes_of,
+    said_by,
+    said_of,
+    trouble_of,
+    typed,
+)
+
+__all__ = [
+    "COMMITTER",
+    "ROW_COUNTS",
+    "SparkFrameSaver",
+    "chosen",
+    "failures",
+    "refusals",
+    "session_file_system",
+    "session_hadoop",
+    "session_writes",
+]
+
+_ROWS = "rows"
+_TASKS = "tasks"
+_COUNT_S = 60.0
+_LOCAL = "file://"  # a footer read by Arrow takes 1 ms, by Hadoop's client 20 ms
+_OF_WORKERS = ("EOFException", "SocketException")  # a Python worker has died
+_HADOOPS = "local host is"  # how Hadoop begins to say between whom a connection was lost
+
+
+def session_file_system(uri: str) -> FileSystem:
+    """The file system rooted at ``uri``, in the session's JVM where it needs one."""
+    context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark has no public way
+    return open_file_system(uri, None if context is None else context._jvm)  # noqa: SLF001 - no public way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkFrameSaver:
+    """`FrameSaver`: one write by Spark's own writer.
+
+    Spark lets one attempt of each task commit its files.
+
+    Attributes:
+        format_name: Spark's name of the format.
+        partition_by: columns that become directories.
+        columns: that are written; None: all.
+        options: of Spark's writer.
+    """
+
+    format_name: str
+    partition_by: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    options: Mapping[str, str] = field(repr=False)  # keys of encrypted formats are options, too
+
+    def check(self, frame: DataFrame) -> None:
+        """See `FrameSaver`: what Spark asks when it begins to write."""
+        with refusals(self.format_name, self.partition_by):
+            rows = chosen(frame, self.columns)
+        jvm: Any = rows.sparkSession._jvm  # noqa: SLF001 - PySpark has no public way
+        sql, sequence = jvm.org.apache.spark.sql, jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        sources, conf = sql.execution.datasources, _java_session(rows).sessionState().conf()
+        with refusals(self.format_name, self.partition_by):
+            sql.util.SchemaUtils.checkColumnNameDuplication(
+                sequence(list(rows.columns)), conf.caseSensitiveAnalysis()
+            )
+            sources.PartitioningUtils.validatePartitionColumn(
+                _java_schema(rows), sequence(list(self.partition_by)), True
+            )
+            if self.format_name in _FORMATS:
+                form = _FORMATS[self.format_name](sources)
+                apart = [F.col(_quoted(column)) for column in self.partition_by]
+                in_files = _java_schema(rows.drop(*apart))
+                sources.DataSourceUtils.verifySchema(form, in_files, False)
+                if self.format_name in ROW_COUNTS:  # by column: Spark would find neither of two
+                    is_case_told = conf.caseSensitiveAnalysis()
+                    sql.util.SchemaUtils.checkSchemaColumnNameDuplication(in_files, is_case_told)
+                self._prepare(rows, form, in_files)
+
+    def _prepare(self, rows: DataFrame, form: Any, in_files: Any) -> None:  # noqa: ANN401 - Java objects
+        """Let Spark read the options, as it does on the driver before each write; nothing is
+        written."""
+        jvm: Any = rows.sparkSession._jvm  # noqa: SLF001 - PySpark has no public way
+        java_session = _java_session(rows)
+        given = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(self.options))
+        companion = getattr(jvm.org.apache.spark.sql.catalyst.util, "CaseInsensitiveMap$")
+        options = getattr(companion, "MODULE$").apply(given)
+        try:
+            conf = java_session.sessionState().newHadoopConfWithOptions(options)
+            job = jvm.org.apache.hadoop.mapreduce.Job.getInstance(conf)
+            form.prepareWrite(java_session, job, options, in_files)
+            with active_session(rows.sparkSession):
+                _read_patterns(jvm, self.options)
+        except (PySparkException, Py4JJavaError) as err:
+            raise self._refused(err) from err
+
+    def _refused(self, err: Exception) -> ConfigError:
+        said = said_by(err)
+        return ConfigError(
+            "Spark's writer does not take these options",
+            {
+                "format": self.format_name,
+                "options": ",".join(sorted(self.options)),  # keys of encrypted formats are values
+                "error": said[-1].text,
+            },
+            "Choose other options, or another format.",
+        )
+
+    def save(self, frame: DataFrame, directory: StagingDirectory) -> SavedFrame:
+        """See `FrameSaver`."""
+        rows, tasks = self._written(frame, directory.uri)
+        output = StagedOutput(
+            fs=directory.fs,
+            root=directory.root,
+            attempt=directory.attempt,
+            count=ROW_COUNTS.get(self.format_name),
+            leaves_rows_out=self.format_name == "csv",
+        )
+        with failures(directory.uri):  # rows are counted by Hadoop's readers
+            files = output.files(rows=rows, tasks=tasks, checkpoint_id=directory.checkpoint_id)
+        return SavedFrame(rows=rows or 0, files=files)
+
+    def _written(self, frame: DataFrame, uri: str) -> tuple[int | None, frozenset[int]]:
+        """Run the frame into files; returns its rows, counted on the way, and which tasks had any,
+        where the files do not tell how many rows they hold.
+
+        None: Spark took the count out of a plan that is empty by itself.
+        """
+        counted = Observation()
+        count = F.count(F.lit(1)).alias(_ROWS)
+        rows = self._spelt(chosen(frame, self.columns))
+        if self.format_name in ROW_COUNTS:
+            observed = rows.observe(counted, count)
+        else:
+            task = "_" + "_".join(rows.columns)  # longer than each, so none of theirs
+            told = rows.withColumn(task, F.spark_partition_id())
+            tasks = F.collect_set(_quoted(task)).alias(_TASKS)
+            observed = told.observe(counted, count, tasks).drop(F.col(_quoted(task)))
+        writer = observed.write.format(self.format_name).options(**self.options)
+        if self.partition_by:
+            writer = writer.partitionBy(*self.partition_by)
+        with refusals(self.format_name, self.partition_by), failures(uri):
+            writer.options(**COMMITTER).save(uri)
+        found = _counted(counted)
+        number = found.get(_ROWS)
+        return (None if number is None else int(number)), frozenset(found.get(_TASKS) or ())
+
+    def _spelt(self, rows: DataFrame) -> DataFrame:
+        """Rows whose directories' values are as they are spelt there. Two values of one spelling,
+        as bytes that are no UTF-8 or the hour that comes twice, Spark's tasks take for two
+        directories, and fail when they begin a file of the second one."""
+        has_own_zone = any(key.strip().lower() == "timezone" for key in self.options)
+        for column in self.partition_by:
+            if has_own_zone and isinstance(rows.schema[column].dataType, TimestampType):
+                continue  # spelt in another zone than a cast has
+            spelt = F.make_valid_utf8(F.col(_quoted(column)).cast("string"))
+            rows = rows.withColumn(column, spelt)
+        return rows
+
+
+def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
+    """The frame with these columns alone, in this order; None: with all."""
+    return frame if columns is None else frame.select(*map(_quoted, columns))
+
+
+def _read_patterns(jvm: Any, options: Mapping[str, str]) -> None:  # noqa: ANN401 - py4j's view
+    """Raise what Spark's tasks would of how dates and times shall be spelt, row by row; the active
+    session says by which of Spark's two readers of patterns."""
+    patterns = {key.strip().lower(): value for key, value in options.items()}
+    util = jvm.org.apache.spark.sql.catalyst.util
+    dates, times = (getattr(util, f"{kind}Formatter$") for kind in ("Date", "Timestamp"))
+    if "dateformat" in patterns:
+        made = getattr(dates, "MODULE$").apply(patterns["dateformat"], False)
+        made.validatePatternString()
+    for name in ("timestampformat", "timestampntzformat"):
+        if name in patterns:
+            zone = jvm.java.time.ZoneOffset.UTC
+            made = getattr(times, "MODULE$").apply(patterns[name], zone, False)
+            made.validatePatternString(True)
+
+
+def session_writes(format_name: str) -> bool:
+    """Whether Spark's own writer of this format is on the class path; of Avro's it may not be."""
+    sql = _session(format_name)._jvm.org.apache.spark.sql  # noqa: SLF001 - no public way
+    try:
+        sql.execution.datasources.DataSource.lookupDataSource(
+            format_name, sql.internal.SQLConf.get()
+        )
+    except AnalysisException:
+        return False
+    return True
+
+
+def _java_session(frame: DataFrame) -> Any:  # noqa: ANN401 - a Java object
+    return frame.sparkSession._jsparkSession  # noqa: SLF001 - PySpark has no public way
+
+
+def _java_schema(frame: DataFrame) -> Any:  # noqa: ANN401 - a Java object
+    return frame._jdf.schema()  # noqa: SLF001 - PySpark has no public way
+
+
+@contextlib.contextmanager
+def refusals(format_name: str, partition_by: Sequence[str]) -> Iterator[None]:
+    """What Spark refuses by type; a user's own error passes as it is."""
+    try:
+        yield
+    except AnalysisException as err:
+        raise ConfigError(
+            "Spark's writer does not take these rows, or its options",
+            {
+                "format": format_name,
+                "partition_by": ",".join(partition_by),
+                "error": str(err).splitlines()[0],
+            },
+            "Choose other columns, types or options, or another format.",
+        ) from err
+
+
+@contextlib.contextmanager
+def failures(uri: str) -> Iterator[None]:
+    """A file system's failures by type; all else passes as it is."""
+    try:
+        yield
+    except Py4JJavaError as err:
+        said = _said_by_storage(err.java_exception)
+        if not said:
+            raise
+        raise typed(
+            trouble_of(said), "write the staged files", {"staging": uri, "error": said[0].text}
+        ) from err
+
+
+def _said_by_storage(error: Any) -> list[Said]:  # noqa: ANN401 - a Java object
+    """What a file system said, if it is a cause of ``error``."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way
+    found = []
+    for cause in causes_of(error):
+        said = said_of(cause)
+        of_worker = said.name in _OF_WORKERS and _HADOOPS not in said.text
+        if not of_worker and is_instance_of(gateway, cause, "java.io.IOException"):
+            found.append(said)
+    return found
+
+
+def _counted(observed: Observation, *, timeout_s: float = _COUNT_S) -> dict[str, Any]:
+    """What was observed of a write that is over; Spark tells it a moment later, by an event.
+
+    Raises:
+        UnreachableError: the event did not come; Spark drops some when it has too many.
+    """
+    told: Any = observed._jo  # noqa: SLF001 - its own `get` waits for ever
+    wait = _session(_ROWS)._jvm.scala.concurrent  # noqa: SLF001 - no public way
+    limit = wait.duration.Duration.create(int(timeout_s * 1000), "ms")
+    try:
+        wait.Await.ready(told.future(), limit)
+    except Py4JJavaError as err:
+        raise UnreachableError(
+            "Spark did not say how many rows it wrote",
+            {"timeout_s": timeout_s},
+            "The epoch is written again. If it comes again, raise "
+            "spark.scheduler.listenerbus.eventqueue.capacity.",
+        ) from err
+    return observed.get
+
+
+def _quoted(column: str) -> str:
+    """A name as it is, also with a dot in it."""
+    return "`" + column.replace("`", "``") + "`"
+
+
+_FORMATS: Mapping[str, Callable[[Any], Any]] = {
+    "parquet": lambda sources: sources.parquet.ParquetFileFormat(),
+    "orc": lambda sources: sources.orc.OrcFileFormat(),
+    "json": lambda sources: sources.json.JsonFileFormat(),
+    "csv": lambda sources: sources.csv.CSVFileFormat(),
+}
+COMMITTER: Mapping[str, str] = {
+    # No empty file that says that the directory is whole.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # By the second one a task puts its files into the directory one by one: those of an attempt
+    # that dies meanwhile stay, beside other ones of the next attempt.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+}
+"""Options of Spark's writers, for Hadoop's committer, whatever the session says."""
+
+
+def _parquet_rows(uri: str) -> int:
+    if uri.startswith(_LOCAL):
+        with contextlib.suppress(pa.ArrowException, OSError):  # encrypted: Hadoop has the keys
+            return int(pq.read_metadata(uri.removeprefix(_LOCAL)).num_rows)
+    jvm, conf, path = session_hadoop(uri)
+    hadoop = jvm.org.apache.parquet.hadoop
+    reader = hadoop.ParquetFileReader.open(hadoop.util.HadoopInputFile.fromPath(path, conf))
+    try:
+        return int(reader.getRecordCount())
+    finally:
+        reader.close()
+
+
+def _orc_rows(uri: str) -> int:
+    if uri.startswith(_LOCAL):
+        with contextlib.suppress(pa.ArrowException, OSError):
+            return int(pao.ORCFile(uri.removeprefix(_LOCAL)).nrows)
+    jvm, conf, path = session_hadoop(uri)
+    orc = jvm.org.apache.orc.OrcFile
+    reader = orc.createReader(path, orc.readerOptions(conf))
+    try:
+        return int(reader.getNumberOfRows())
+    finally:
+        reader.close()
+
+
+ROW_COUNTS: Mapping[str, Callable[[str], int]] = {"parquet": _parquet_rows, "orc": _orc_rows}
+"""Rows in the file at a URI, by format, where a look at its footer tells."""
+
+
+def session_hadoop(uri: str) -> tuple[Any, Any, Any]:
+    """The session's JVM, its Hadoop configuration, and ``uri`` as a path there."""
+    context = _session(uri)
+    jvm, conf = context._jvm, context._jsc.hadoopConfiguration()  # noqa: SLF001 - no public way
+    return jvm, conf, jvm.org.apache.hadoop.fs.Path(uri)
+
+
+def _session(wanted: str) -> Any:  # noqa: ANN401 - its ways to Java have no types
+    context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark has no public way
+    if context is None:
+        raise IllegalTransitionError(
+            "there is no Spark session any more", {"wanted": wanted}, "Start the job again."
+        )
+    return context

@@ -1,0 +1,184 @@
+"""What a task runs at the end of a frame whose files Python writes: rows in, one answer out.
+
+Frames whose files Python tasks write: Avro, where Spark's own is not on the class path.
+"""
+
+import functools
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from sluice.connectors.hdfs.formats.file_format import FileFormat
+from sluice.connectors.hdfs.staging.committables import StagedFile
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, without_scheme
+from sluice.connectors.hdfs.staging.staged_output import StagedOutput
+from sluice.connectors.hdfs.staging.task_files import TaskFiles
+from sluice.connectors.hdfs.writing.frame_writer import SavedFrame, StagingDirectory
+from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
+from sluice.connectors.hdfs.writing.spark_saver import chosen
+from sluice.connectors.hdfs.writing.spark_tasks import session_task_files
+from sluice.connectors.hdfs.writing.task_writer import StagingPlace, TaskWriter
+from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.model.model import BatchKey
+
+__all__ = ["ANSWER_SCHEMA", "FrameTask", "TaskFrameSaver", "files_of"]
+
+ANSWER_SCHEMA = "answer binary"
+"""Of the rows that tasks yield, in Spark's words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameTask:
+    """Writes one task's rows into the staging directory of the batch's attempt. Picklable.
+
+    Attributes:
+        files: how tasks write to the target's store.
+        form: of the files.
+        partitions: columns that become directories; has checked the rows' schema.
+        root: of the sink's staging, absolute, without scheme; the driver has made it.
+        path: of the attempt's staging directory, below ``root``.
+        batch: whose rows these are.
+        checkpoint_id: that the batch is expected to join.
+    """
+
+    files: TaskFiles
+    form: FileFormat
+    partitions: PartitionPaths
+    root: str
+    path: str
+    batch: BatchKey
+    checkpoint_id: int
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write all rows; yield one row, pickled: the files, or the typed error that ended it.
+
+        Spark sees a finished task then: the error keeps its type, and what was refused is not
+        tried again.
+        """
+        answer: tuple[StagedFile, ...] | StreamError
+        try:
+            answer = self._staged(batches)
+        except StreamError as err:
+            answer = err
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([pickle.dumps(answer)], pa.binary())], ["answer"]
+        )
+
+    def _staged(self, batches: Iterator[pa.RecordBatch]) -> tuple[StagedFile, ...]:
+        writer: TaskWriter | None = None
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    writer = writer or self._writer(batch.schema)
+                    writer.write(batch)
+            return () if writer is None else writer.finish()
+        except BaseException:
+            if writer is not None:
+                writer.abandon()
+            raise
+
+    def _writer(self, schema: pa.Schema) -> TaskWriter:
+        """Names are drawn for each attempt of each task: two of one task share no file."""
+        self.files.require(self.root)
+        return TaskWriter(
+            files=self.files,
+            form=self.form,
+            partitions=self.partitions,
+            schema=schema,
+            place=StagingPlace(
+                path=self.path,
+                attempt=StagingAttempt.draw(self.batch),
+                subtask=_subtask(),
+                checkpoint_id=self.checkpoint_id,
+            ),
+        )
+
+
+def files_of(rows: Sequence[Sequence[bytes]]) -> tuple[StagedFile, ...]:
+    """The files of all tasks; raises the first error that one reported."""
+    found: list[StagedFile] = []
+    for row in rows:
+        answer: tuple[StagedFile, ...] | StreamError = pickle.loads(row[0])  # written by `run`
+        if isinstance(answer, StreamError):
+            raise answer
+        found.extend(answer)
+    return tuple(found)
+
+
+def _subtask() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+_ZONE = "spark.sql.session.timeZone"
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: it keeps what its tasks need
+class TaskFrameSaver:
+    """`FrameSaver`: the frame's rows go through Arrow into tasks that write the files.
+
+    Attributes:
+        target: URI of the directory that readers read.
+        form: of the files.
+        partition_by: columns that become directories.
+        columns: that are written; None: all.
+    """
+
+    target: str
+    form: FileFormat
+    partition_by: tuple[str, ...]
+    columns: tuple[str, ...] | None
+
+    @functools.cached_property
+    def _files(self) -> TaskFiles:
+        return session_task_files(self.target)
+
+    def check(self, frame: DataFrame) -> None:
+        """See `FrameSaver`; also refuses a file system that such tasks cannot write to."""
+        self._partitions(chosen(frame, self.columns))
+        self._files.check()
+
+    def save(self, frame: DataFrame, directory: StagingDirectory) -> SavedFrame:
+        """See `FrameSaver`."""
+        rows = chosen(frame, self.columns)
+        task = FrameTask(
+            files=self._files,
+            form=self.form,
+            partitions=self._partitions(rows),
+            root=without_scheme(f"{directory.fs.uri}/{directory.root}"),
+            path=without_scheme(directory.uri),
+            batch=directory.attempt.batch,
+            checkpoint_id=directory.checkpoint_id,
+        )
+        files = files_of(rows.mapInArrow(task.run, ANSWER_SCHEMA).collect())
+        output = StagedOutput(
+            fs=directory.fs, root=directory.root, attempt=directory.attempt, count=None
+        )
+        output.require(files)
+        return SavedFrame(rows=sum(file.rows or 0 for file in files), files=files)
+
+    def _partitions(self, rows: DataFrame) -> PartitionPaths:
+        """Directories that, with the format, can hold such rows; else ConfigError."""
+        zone = str(rows.sparkSession.conf.get(_ZONE))
+        partitions = PartitionPaths(columns=self.partition_by, session_zone=zone)
+        self.form.check(partitions.check(_arrow_schema(rows.schema)))
+        return partitions
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except PySparkException as err:
+        raise ConfigError(
+            "tasks without a JVM cannot be given a column of this type",
+            {"columns": schema.simpleString(), "error": str(err).splitlines()[0]},
+            "Convert it before the sink.",
+        ) from err

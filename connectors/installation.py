@@ -1,0 +1,79 @@
+"""``sluice.install(spark)``: the formats, and the service behind them in this process."""
+
+import atexit
+import logging
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from sluice.connectors.hdfs import file_drop_in_format as files
+from sluice.connectors.kafka import kafka_drop_in as kafka
+from sluice.runtime.model.arguments import require_host
+from sluice.runtime.service.drop_in_client import HANDLER_KEY, DropInClient
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries
+from sluice.runtime.spark.session.spark_session import (
+    active_session,
+    prepare,
+    require_running,
+    warn_of_unbounded_rows,
+)
+
+__all__ = ["Installation", "install"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """What `install` started; close it before the session when a process goes on without it."""
+
+    service: CoordinatorService
+    queries: DropInQueries
+
+    def close(self) -> None:
+        """Stop all drop-in queries, their coordinators and the service. Safe to repeat."""
+        self.queries.close()
+        self.service.stop()
+
+
+_installed: dict[str, Installation] = {}
+
+
+def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
+    """Register ``sluice-kafka`` and ``sluice-files`` with a session; start the service they need.
+
+    Once per session; all sessions of an application share one service and the first result, until
+    that is closed. The service answers only who has its token, which travels inside the registered
+    format.
+
+    Args:
+        spark: the session whose queries use the format.
+        host: address of this process as the executors reach it; loopback for ``local[…]``, and
+            beyond that see docs/monitoring.md.
+    Raises:
+        ConfigError: the session has been stopped, or has a setting that breaks exactly-once; or
+            nobody is reached at ``host``.
+    """
+    require_host(host, "host", of="sluice.install")
+    require_running(spark)
+    application = spark.sparkContext.applicationId
+    found = _installed.get(application)
+    if found is None or found.queries.is_closed:
+        prepare(spark)
+        sinks = {kafka.FORMAT: kafka.kafka_sink, files.FORMAT: files.file_sink}
+        queries = DropInQueries(spark, sinks, host=host)
+        service = CoordinatorService(host=host)
+        service.mount(HANDLER_KEY, queries)
+        service.start()
+        installation = Installation(service=service, queries=queries)
+        atexit.register(installation.close)
+        _installed[application] = installation
+    installation = _installed[application]
+    warn_of_unbounded_rows(spark)
+    installation.queries.watch(spark)
+    client = DropInClient(address=installation.service.coordinator_address)
+    with active_session(spark):
+        spark.dataSource.register(kafka.kafka_format(client))
+        spark.dataSource.register(files.files_format(client))
+    return installation

@@ -1,0 +1,1 @@
+"""Connections to a Kafka cluster: options, security, and the only imports of Kafka libraries."""

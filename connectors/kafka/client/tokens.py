@@ -1,0 +1,108 @@
+"""The newest OAUTHBEARER token of a process: kept while the issuer does not answer."""
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+
+from sluice.connectors.kafka.client.credentials import OAuthToken, TokenFunction
+from sluice.runtime.contracts import Clock
+from sluice.runtime.errors import StreamError, UnreachableError
+
+__all__ = ["KeptToken", "kept_token"]
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.5
+_LEAST_LEFT_S = 5.0  # a log-in takes a moment, and clocks differ
+_MOST_KEPT = 32
+
+
+class KeptToken:
+    """Asks for a token whenever a client wants one, and gives the last one while nobody answers.
+
+    Driver and executors, any thread. A client that is given an old token asks again when four
+    fifths of what is left of its life are over, so it asks more and more often until it expires.
+
+    Args:
+        fetch: asks the issuer.
+        clock: monotonic seconds, of waits.
+        wall_clock: seconds since the Unix epoch, of tokens' lives.
+    """
+
+    def __init__(
+        self,
+        fetch: TokenFunction,
+        *,
+        clock: Clock = time.monotonic,
+        wall_clock: Clock = time.time,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._sleep = sleep
+        self._last: OAuthToken | None = None
+
+    def get(self, *, patience_s: float = 0.0) -> OAuthToken:
+        """A token that is valid.
+
+        Args:
+            patience_s: for so long the issuer is asked again, where there is no other token.
+        Raises:
+            UnreachableError: the issuer does not answer, or has no token for the moment.
+            AuthenticationError: it refuses, and will.
+            StreamError: what else a function of the user's raises.
+        """
+        until_s, pause_s = self._clock() + patience_s, _FIRST_PAUSE_S
+        while True:
+            found = self._asked()
+            if isinstance(found, OAuthToken):
+                return found
+            if self._clock() + pause_s > until_s:
+                raise found
+            self._sleep(pause_s)
+            pause_s *= 2
+
+    def _asked(self) -> OAuthToken | UnreachableError:
+        try:
+            self._last = self._fetch()
+        except UnreachableError as err:
+            failure = err
+        except StreamError:
+            raise
+        except Exception as err:  # noqa: BLE001 - a user's function may meet anything
+            failure = _unexpected(err)
+        else:
+            return self._last
+        last = self._last
+        left_s = 0.0 if last is None else last.expires_at_s - self._wall_clock()
+        if last is None or left_s < _LEAST_LEFT_S:
+            return failure
+        log.warning("the last OAuth token is used: valid_s=%.0f error=%s", left_s, failure)
+        return last
+
+
+def _unexpected(error: Exception) -> UnreachableError:
+    failure = UnreachableError(
+        "the token function failed",
+        {"cause": type(error).__name__},  # what it says may hold secrets
+        "It is asked again; raise AuthenticationError where that is of no use.",
+    )
+    failure.__cause__ = error
+    return failure
+
+
+_of_process = functools.lru_cache(maxsize=_MOST_KEPT)(KeptToken)
+
+
+def kept_token(fetch: TokenFunction) -> KeptToken:
+    """That of this process for a function, so that a new client has the last token, too.
+
+    Of functions that are not equal to any that was known, as each copy of a lambda is, those that
+    were asked for last are remembered.
+    """
+    try:
+        return _of_process(fetch)
+    except TypeError:  # not hashable
+        return KeptToken(fetch)

@@ -1,0 +1,49 @@
+"""The format ``sluice-kafka``: reader and writer in one data source, carrying its service."""
+
+from collections.abc import Mapping
+
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from sluice.connectors.kafka.kafka_drop_in_source import KafkaSourceFormat
+from sluice.connectors.kafka.kafka_sink import KafkaSink
+from sluice.runtime.contracts import TaskSink
+from sluice.runtime.service.drop_in_client import DropInClient
+from sluice.runtime.spark.drop_in.active_queries import ActiveQuery
+from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter, refuse_frame
+
+__all__ = ["FORMAT", "KafkaFormat", "kafka_format", "kafka_sink"]
+
+FORMAT = "sluice-kafka"
+
+
+class KafkaFormat(KafkaSourceFormat):
+    """What Spark makes for each ``format("sluice-kafka")``; `kafka_format` gives it a service."""
+
+    service: DropInClient | None = None
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """The transactional sink; see `DropInStreamWriter`."""
+        del overwrite  # Spark passes True for output mode complete; Kafka has nothing to overwrite
+        KafkaSink.from_options(self.options, schema)  # says what is wrong with them
+        return DropInStreamWriter(FORMAT, self.options, self.service)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Of a frame that is no stream."""
+        refuse_frame(FORMAT, instead="Spark's own format")
+
+
+def kafka_sink(options: Mapping[str, str], query: ActiveQuery) -> TaskSink:
+    """A query's sink; the same whatever its session has set."""
+    del query
+    return KafkaSink.from_options(options)
+
+
+def kafka_format(service: DropInClient) -> type[KafkaFormat]:
+    """A class that Spark pickles whole: address and token pass through no option."""
+
+    class SluiceKafka(KafkaFormat):
+        pass
+
+    SluiceKafka.service = service
+    return SluiceKafka

@@ -1,0 +1,306 @@
+"""The drop-in source: ``spark.readStream`` and ``spark.read`` with ``format("sluice-kafka")``.
+
+Spark's trigger is the barrier here, and Spark's offset log the checkpoint of the position. The
+offset is self-contained (`offsets`): a replay reads exactly what the first try read.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from sluice.connectors.kafka.client.client_options import Role, translate_names
+from sluice.connectors.kafka.client.client_tuning import (
+    ReadSettings,
+    claimed_by_reader,
+    read_settings,
+)
+from sluice.connectors.kafka.records.columns import columns_with, schema_ddl
+from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
+from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
+from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
+from sluice.connectors.kafka.source.source_options import SourceOptions
+from sluice.connectors.kafka.source.splits import split_evenly
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.failpoints import failpoint
+from sluice.runtime.model import offsets
+from sluice.runtime.model.model import Barrier, SplitRange
+from sluice.runtime.model.task_memory import TaskMemory
+from sluice.runtime.process.gc_freeze import freeze_once
+
+__all__ = ["KafkaBatchReader", "KafkaSourceFormat", "KafkaStreamReader"]
+
+_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 15.0  # what cannot be reached is said well within 30 s
+_DISCOVERY_INTERVAL_S = 10.0
+_REGION = "query"
+_SHOWN = 2000  # characters of an offset
+_SOURCE_ID = "sluice-kafka"
+# Given as the default limit, so that a limit of "all" can only come from trigger(once=True).
+_NO_LIMIT = (1 << 63) - 1
+
+
+class KafkaSourceFormat(DataSource):
+    """The reading half of the format; `kafka_drop_in` adds the writing half."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format(…)`` is told."""
+        return "sluice-kafka"
+
+    def schema(self) -> str:
+        """Columns and types of Spark's own ``kafka`` source."""
+        headers = str(self.options.get("includeHeaders", "false")).strip().lower() == "true"
+        return schema_ddl(columns_with(headers=headers))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A bounded read."""
+        return KafkaBatchReader(
+            SourceOptions.of(self.options, bounded=True, stream=False), tuple(schema.names)
+        )
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A stream."""
+        return KafkaStreamReader(
+            SourceOptions.of(self.options, bounded=False, stream=True), tuple(schema.names)
+        )
+
+
+def _split_reader(options: SourceOptions, columns: tuple[str, ...]) -> KafkaSplitReader:
+    return KafkaSplitReader(
+        connection=options.connection,
+        columns=columns,
+        read_committed=options.read_committed,
+        fail_on_data_loss=options.fail_on_data_loss,
+        no_progress_timeout_s=options.no_progress_timeout_s,
+        settings=_read_settings(options),
+        hot_path=options.hot_path,
+    )
+
+
+def _read_settings(options: SourceOptions) -> ReadSettings:
+    """Of tasks that read, and do nothing else."""
+    own = translate_names(options.connection.options, Role.CONSUMER)
+    memory = TaskMemory.of_mib(
+        options.task_memory_mib, claimed_bytes=claimed_by_reader(own), sinks=0
+    )
+    return read_settings(memory, own)
+
+
+def _enumerator(options: SourceOptions, *, bounded: bool) -> KafkaSplitEnumerator:
+    return KafkaSplitEnumerator(
+        options,
+        KafkaCluster(options.connection, read_committed=options.read_committed),
+        source_id=_SOURCE_ID,
+        group_id=options.group_name(f"spark-{options.subscription}"),
+        bounded=bounded,
+    )
+
+
+def _require_ours(logged: Mapping[str, Any], read_to: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint location of a query whose source was Spark's own before.
+
+    Args:
+        read_to: the end of the last batch that is done, as Spark's source has it.
+    Raises:
+        ConfigError: it is one; says where to begin instead.
+    """
+    if "format" in logged or not logged or not all(isinstance(n, dict) for n in logged.values()):
+        return  # ours, or nobody knows whose
+    raise ConfigError(
+        "the checkpoint location is that of a query with Spark's own Kafka source",
+        {"read_to": json.dumps(read_to)[:_SHOWN]},
+        "Its offsets cannot be gone on with. Give the query a new checkpointLocation, and its "
+        "source these as startingOffsets; Spark's log has them in full, in offsets/.",
+    )
+
+
+def _tasks(options: SourceOptions, ranges: Sequence[SplitRange]) -> list[InputPartition]:
+    cut = split_evenly(
+        ranges,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+    return [InputPartition((split,)) for split in cut]
+
+
+class KafkaBatchReader(DataSourceReader):
+    """``spark.read``: ranges are fixed when Spark plans the query. `read` runs in executors."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._split_reader = _split_reader(options, columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Driver side: one task per range."""
+        enumerator = _enumerator(self._options, bounded=True)
+        try:
+            start = enumerator.resolve_start(timeout_s=_START_TIMEOUT_S)
+            ranges = enumerator.cut_surely(
+                start, max_records=None, timeout_s=_TIMEOUT_S, whole=True
+            )
+            enumerator.require_readable_ends(ranges)
+        finally:
+            enumerator.close()
+        # Spark would make up a task without a value where there is none.
+        return _tasks(self._options, ranges) or [InputPartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Executor side."""
+        yield from self._split_reader.read(partition.value)
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """``spark.readStream``. All but `read` runs in one long-lived driver-side Python process."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        # Spark passes the limit of each trigger itself.
+        self._max_offsets = options.max_offsets
+        self._options = replace(
+            options,
+            max_offsets=None,
+            discovery_interval_s=options.discovery_interval_s or _DISCOVERY_INTERVAL_S,
+        )
+        self._split_reader = _split_reader(options, columns)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._made: KafkaSplitEnumerator | None = None
+        self._run = uuid.uuid4().hex
+        self._initial: dict[str, Any] | None = None
+        self._initial_given = False
+        self._restored = False
+        self._cut_here = False
+        self._published: tuple[SplitRange, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("_max_offsets", "_options", "_split_reader")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._begin()
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The starting position as numbers; asked for twice by Spark, resolved once (rule 15)."""
+        if self._initial is None:
+            barrier = Barrier(
+                checkpoint_id=0,
+                region=_REGION,
+                generation=0,
+                splits=self._enumerator.resolve_start(timeout_s=_START_TIMEOUT_S),
+            )
+            # The run tells the position that this process resolved from one found in the log.
+            self._initial = {**offsets.encode(barrier, initial=True), "run": self._run}
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """``maxOffsetsPerTrigger``."""
+        return ReadMaxRows(self._max_offsets or _NO_LIMIT)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end: what is there now will be read, in as many batches as it takes."""
+        self._enumerator.fix_ends(timeout_s=_TIMEOUT_S)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Cut at once; ``start`` itself when there is nothing new, and Spark runs no batch.
+
+        The first answer is the initial offset, so that batch 0 is empty and the log keeps the
+        resolved numbers before the first record is read (rule 15).
+        """
+        once = isinstance(limit, ReadAllAvailable)
+        if not once and not self._initial_given and start.get("run") == self._run:
+            self._initial_given = True
+            return start
+        positions = self._positions(start)
+        failpoint("before-cut")
+        new = self._enumerator.discover(timeout_s=_TIMEOUT_S)
+        # What is empty ends an availableNow query.
+        cut = self._enumerator.cut_surely(
+            (*positions, *new),
+            max_records=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            timeout_s=_TIMEOUT_S,
+            at_once=once,
+        )
+        failpoint("after-cut")
+        self._cut_here = True
+        if not new and all(split.is_empty for split in cut):
+            # Spark tells of a committed batch only when it has a next one; lag tools want it now.
+            self._publish(positions)
+            return start
+        barrier = Barrier(
+            checkpoint_id=int(start["checkpoint"]) + 1, region=_REGION, generation=0, splits=cut
+        )
+        return offsets.encode(barrier)
+
+    def _positions(self, start: Mapping[str, Any]) -> tuple[SplitRange, ...]:
+        _require_ours(start, start)
+        positions = offsets.decode(start).splits
+        if not self._restored and start.get("run") != self._run:
+            self._enumerator.restore(positions, timeout_s=_START_TIMEOUT_S)
+        self._restored = True
+        return positions
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Tasks of a batch, from ``end`` alone: a replay's ``start`` may differ (rules 9, 15).
+
+        Equal offsets are a batch in which this source has nothing: its range was read before.
+        """
+        if offsets.is_initial(end) or start == end:
+            return []
+        _require_ours(end, start)
+        ranges = offsets.decode(end).splits
+        if not self._cut_here:
+            # A batch from the log, which an earlier process cut: it is read again as it was.
+            ranges = self._enumerator.replayable(ranges, timeout_s=_TIMEOUT_S)
+        return _tasks(self._options, ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Executor side."""
+        yield from self._split_reader.read(partition.value)
+        freeze_once()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The batch is committed: publish group offsets."""
+        self._publish(offsets.decode(end).splits)
+
+    def _publish(self, positions: tuple[SplitRange, ...]) -> None:
+        if positions != self._published:
+            self._enumerator.committed(positions)
+            self._published = positions
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Ends of the partitions as last seen, for Spark's progress."""
+        if self._made is None:
+            return None
+        ends = self._made.latest()
+        return {f"{topic}-{number}": end for (topic, number), end in sorted(ends.items())} or None
+
+    def stop(self) -> None:
+        """The query ends."""
+        if self._made is not None:
+            self._made.close()
+            self._made = None
+
+    @property
+    def _enumerator(self) -> KafkaSplitEnumerator:
+        if self._made is None:
+            self._made = _enumerator(self._options, bounded=False)
+        return self._made

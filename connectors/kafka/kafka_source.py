@@ -1,0 +1,449 @@
+"""`KafkaSource`: what ``Job.source(…)`` takes."""
+
+import copy
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Never, Self, TypeAlias
+
+from sluice.connectors.kafka.client.client_options import Role, translate_names
+from sluice.connectors.kafka.client.client_tuning import (
+    HotPath,
+    claimed_by_reader,
+    hot_path_of,
+    read_settings,
+)
+from sluice.connectors.kafka.client.credentials import TokenFunction
+from sluice.connectors.kafka.kafka_sink import KafkaSink
+from sluice.connectors.kafka.records.columns import columns_with, schema_ddl, schema_of
+from sluice.connectors.kafka.records.serde.deserializing import (
+    DeserializedColumn,
+    Deserializer,
+    require_deserializable,
+)
+from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
+from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
+from sluice.connectors.kafka.source.positions import PartitionKey
+from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
+from sluice.connectors.kafka.source.reader.streaming_reader import KafkaFollowingReader
+from sluice.connectors.kafka.source.source_options import SourceOptions
+from sluice.connectors.kafka.source.subscription import Subscription
+from sluice.runtime.contracts import (
+    FollowingReader,
+    Sink,
+    SourceFunction,
+    SplitEnumerator,
+    SplitReader,
+)
+from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.model.arguments import check_kinds, ordered_texts, require_function
+from sluice.runtime.model.on_error import OnError, Policy, policy_of
+from sluice.runtime.model.rate_limit import PidRateLimit
+from sluice.runtime.model.spelling import refuse_misspelt
+from sluice.runtime.model.task_memory import TaskMemory
+
+__all__ = ["KafkaSource", "StartingOffsets"]
+
+log = logging.getLogger(__name__)
+
+_CHEAPEST = "partition"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+StartingOffsets: TypeAlias = str | datetime | Mapping[str, Mapping[int, int]]
+"""``earliest``, ``latest``, ``committed``, a moment, or an offset for each partition."""
+
+
+class KafkaSource:
+    """Records of Kafka topics. Picklable; connects nowhere until a job starts.
+
+    Args:
+        bootstrap_servers: ``host:port``, comma-separated.
+        topics: names; or
+        pattern: a regular expression that whole names match, also those of later topics; or
+        partitions: numbers of partitions by topic, and no later ones.
+        starting_offsets: where to begin the very first time: ``earliest``, ``latest``,
+            ``committed`` (needs ``group_id``), a `datetime` with a time zone, or
+            ``{"orders": {0: 23, 1: -2}}`` for every partition (-2 earliest, -1 latest).
+            Partitions that appear later are read from their first record.
+        bounded: the run ends when everything present at its start has been read.
+        include_headers: whether there is a column ``headers``.
+        columns: only these columns; fewer cost less. Left out: all, but those that a ``transform``
+            does not read are not made.
+        group_id: consumer group under which committed offsets are published, once a second.
+        name: of the operator; made of what is read when left out.
+        uid: stable id of the operator; set it to rename the source later.
+        options: further options as for ``format("sluice-kafka")``, ``kafka.*`` included.
+        oauth_token: gives tokens for SASL OAUTHBEARER.
+        key_deserializer, value_deserializer: turn the column's bytes into values, in the tasks and
+            before all functions; not in front of a transform.
+        on_error: what becomes of a record that they fail for, as of ``map_batches``.
+        rate_limit: keeps each region's epochs as short as the job's interval, by reading less;
+            None: as much as there is; in micro-batches, in epochs of about ten intervals.
+        hot_path: ``auto``, ``native`` or ``plain``; see docs/hot-path.md.
+    Raises:
+        ConfigError: arguments or options that are misspelt, conflicting, missing or unsafe.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str = "",
+        topics: Sequence[str] | None = None,
+        pattern: str | None = None,
+        partitions: Mapping[str, Sequence[int]] | None = None,
+        starting_offsets: StartingOffsets = "earliest",
+        bounded: bool = False,
+        include_headers: bool = True,
+        columns: Sequence[str] | None = None,
+        group_id: str | None = None,
+        name: str | None = None,
+        uid: str | None = None,
+        options: Mapping[str, str] | None = None,
+        oauth_token: TokenFunction | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        on_error: OnError = "fail",
+        rate_limit: PidRateLimit | None = None,
+        hot_path: HotPath | str | None = None,
+        **misspelt: Never,
+    ) -> None:
+        refuse_misspelt(misspelt, KafkaSource.__init__, of="KafkaSource")
+        _require_kinds(locals())
+        said = _as_options(topics, pattern, partitions, starting_offsets)
+        if bootstrap_servers:
+            said["kafka.bootstrap.servers"] = bootstrap_servers
+        said |= {"includeHeaders": str(include_headers).lower()}
+        if group_id is not None:
+            said["kafka.group.id"] = group_id
+        if hot_path is not None:
+            said["hotPath"] = hot_path_of(hot_path).value
+        self._options = SourceOptions.of(
+            _merge(options or {}, said), bounded=bounded, stream=True, oauth_token=oauth_token
+        )
+        self._bounded = bounded
+        self._uid = uid
+        self._rate_limit = rate_limit
+        self._memory = TaskMemory()
+        self._name = name or f"kafka-{self._options.subscription}"
+        chosen = () if columns is None else _texts(columns, "columns", "['key', 'value']")
+        self._columns = chosen or columns_with(headers=include_headers)
+        self._are_chosen = bool(chosen)
+        schema_of(self._columns)  # refuses unknown names
+        deserializers = {"key": key_deserializer, "value": value_deserializer}
+        require_deserializable(deserializers, self._columns)
+        self._deserializers = {name: each for name, each in deserializers.items() if each}
+        self._policy = self._policy_of(on_error)
+
+    def _policy_of(self, on_error: OnError) -> Policy | None:
+        policy = policy_of(on_error)
+        if policy is not None and not self._deserializers:
+            raise ConfigError(
+                "a source without deserializers has nothing that may fail for a record",
+                {"source": self._name, "on_error": on_error},
+                "Give on_error to map_batches, whose function fails.",
+            )
+        return policy
+
+    @property
+    def name(self) -> str:
+        """Operator name."""
+        return self._name
+
+    @property
+    def uid(self) -> str | None:
+        """The user's stable id, if given."""
+        return self._uid
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the run ends by itself."""
+        return self._bounded
+
+    @property
+    def rate_limit(self) -> PidRateLimit | None:
+        """See `sluice.runtime.contracts.RateLimitedSource`."""
+        return self._rate_limit
+
+    @property
+    def functions(self) -> tuple[SourceFunction, ...]:
+        """See `sluice.runtime.contracts.DeserializingSource`."""
+        return tuple(
+            SourceFunction(
+                name=f"{self._name}-{column}",
+                uid=None if self._uid is None else f"{self._uid}-{column}",
+                function=DeserializedColumn(column=column, deserializer=deserializer),
+                policy=self._policy,
+            )
+            for column, deserializer in self._deserializers.items()
+        )
+
+    @property
+    def yields_only_committed(self) -> bool:
+        """See `sluice.runtime.contracts.Source`."""
+        return self._options.read_committed
+
+    def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        """Reach the brokers and find what is named; changes nothing.
+
+        Raises: UnreachableError, AuthenticationError, SourceChangedError.
+        """
+        cluster = self._cluster()
+        try:
+            cluster_id = cluster.cluster_id(timeout_s=timeout_s)
+            partitions = self._made("", cluster).check(timeout_s=timeout_s)
+        finally:
+            cluster.close()
+        if not partitions:
+            log.warning(
+                "the source finds nothing to read: source=%s subscription=%s servers=%s. %s",
+                self._name,
+                self._options.subscription,
+                self._options.connection.bootstrap_servers,
+                "It ends at once."
+                if self._bounded
+                else "It is looked for again from time to time.",
+            )
+        return {"cluster_id": cluster_id, "partitions": str(partitions)}
+
+    def enumerator(self, source_id: str) -> SplitEnumerator:
+        """Driver side."""
+        return self._made(source_id, self._cluster())
+
+    def reader(self) -> SplitReader:
+        """Executor side."""
+        return self._split_reader()
+
+    def narrowed(self, columns: Collection[str]) -> "KafkaSource":
+        """See `sluice.runtime.contracts.NarrowingSource`."""
+        kept = tuple(name for name in self._columns if name in columns)
+        if self._are_chosen or self._deserializers or kept == self._columns:
+            return self
+        made = copy.copy(self)
+        # A batch without columns has no rows; a partition is the cheapest of all.
+        made._columns = kept or (_CHEAPEST,)  # noqa: SLF001 - a source like this one
+        return made
+
+    def _split_reader(self) -> KafkaSplitReader:
+        return KafkaSplitReader(
+            connection=self._options.connection,
+            columns=self._columns,
+            read_committed=self._options.read_committed,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            no_progress_timeout_s=self._options.no_progress_timeout_s,
+            settings=read_settings(self._memory, self._consumer_options),
+            hot_path=self._options.hot_path,
+        )
+
+    @property
+    def _consumer_options(self) -> Mapping[str, str]:
+        return translate_names(self._options.connection.options, Role.CONSUMER)
+
+    @property
+    def claimed_bytes(self) -> int:
+        """See `sluice.runtime.contracts.TunedSource`."""
+        return claimed_by_reader(self._consumer_options)
+
+    def within(self, memory: TaskMemory) -> Self:
+        """See `sluice.runtime.contracts.TunedSource`."""
+        read_settings(memory, self._consumer_options)  # refuses what does not fit
+        made = copy.copy(self)
+        made._memory = memory  # noqa: SLF001 - a source like this one
+        return made
+
+    def compression(self, *, timeout_s: float) -> str | None:
+        """See `sluice.runtime.contracts.TunedSource`."""
+        # Imported here, for it brings in the wire client, which no executor needs.
+        from sluice.connectors.kafka.source.enumerator.topic_compression import look_at
+
+        cluster = self._cluster()
+        try:
+            keys = _keys_now(cluster, self._options.subscription, timeout_s)
+        except StreamError as err:  # the job's own check says so, where it lasts
+            log.info("the source's compression is not known: source=%s error=%s", self._name, err)
+            return None
+        finally:
+            cluster.close()
+        found = look_at(self._options.connection, keys, timeout_s=timeout_s)
+        if len(found.codecs) > 1:
+            log.info(
+                "the source's partitions are compressed differently: source=%s codecs=%s taken=%s",
+                self._name,
+                ",".join(found.codecs),
+                found.codec,
+            )
+        fetch_bytes = read_settings(self._memory, self._consumer_options).fetch_bytes
+        if (found.batch_bytes or 0) > max(fetch_bytes, self._memory.reading_bytes // 4):
+            log.warning(
+                "the source's topics take record batches that a task's memory was not made for: "
+                "source=%s max.message.bytes=%d task_memory_mib=%d",
+                self._name,
+                found.batch_bytes,
+                self._memory.total_bytes >> 20,
+            )
+        return found.codec
+
+    def hindrance(self) -> str | None:
+        """See `sluice.runtime.contracts.ContinuousSource`."""
+        options = self._options
+        bounds = {
+            "maxOffsetsPerTrigger": options.max_offsets,
+            "minOffsetsPerTrigger": options.min_offsets,
+            "rate_limit": self._rate_limit,
+        }
+        return next((name for name, value in bounds.items() if value is not None), None)
+
+    def following_reader(self) -> FollowingReader:
+        """See `sluice.runtime.contracts.ContinuousSource`."""
+        return KafkaFollowingReader(reader=self._split_reader())
+
+    def rereads(self, sink: Sink) -> str | None:
+        """See `sluice.runtime.contracts.RereadingSource`."""
+        if not isinstance(sink, KafkaSink) or sink.topic is None:
+            return None
+        options = self._options
+        shared = set(options.connection.servers).intersection(sink.servers)
+        return sink.topic if shared and options.subscription.reads(sink.topic) else None
+
+    def schema_ddl(self) -> str:
+        """Spark DDL of the columns."""
+        return schema_ddl(self._columns)
+
+    def settings(self) -> Mapping[str, str]:
+        """Settings for ``_metadata``, secrets redacted."""
+        options = self._options
+        return {
+            **options.connection.redacted(),
+            "subscription": str(options.subscription),
+            "starting": _shown(options.starting),
+            "bounded": str(self._bounded).lower(),
+            "isolation.level": "read_committed" if options.read_committed else "read_uncommitted",
+            "failOnDataLoss": str(options.fail_on_data_loss).lower(),
+            "group.id": self._group_id(),
+            "rate_limit": str(self._rate_limit or "none"),
+            "task_memory_mib": str(self._memory.total_bytes >> 20),
+        }
+
+    def _cluster(self) -> KafkaCluster:
+        return KafkaCluster(self._options.connection, read_committed=self._options.read_committed)
+
+    def _made(self, source_id: str, cluster: KafkaCluster) -> KafkaSplitEnumerator:
+        return KafkaSplitEnumerator(
+            self._options,
+            cluster,
+            source_id=source_id,
+            group_id=self._group_id(),
+            bounded=self._bounded,
+        )
+
+    def _group_id(self) -> str:
+        return self._options.group_name(self._name)
+
+
+def _keys_now(
+    cluster: KafkaCluster, subscription: Subscription, timeout_s: float
+) -> list[PartitionKey]:
+    existing = cluster.topic_names(timeout_s=timeout_s) if subscription.needs_names else ()
+    found = cluster.describe(subscription.choose(existing), timeout_s=timeout_s)
+    return [
+        (name, number)
+        for name, facts in subscription.partitions(found).items()
+        for number in sorted(facts.partitions)
+    ]
+
+
+# Not for its type: a user's own may look that up somewhere, as in a registry, which executors do.
+_DESERIALIZER = (("deserialize",), "JsonDeserializer(schema)")
+_OBJECTS = {
+    "partitions": (("items",), "{'orders': [0, 1]}"),
+    "key_deserializer": _DESERIALIZER,
+    "value_deserializer": _DESERIALIZER,
+    "rate_limit": ([each.name for each in fields(PidRateLimit)], "PidRateLimit()"),
+}
+
+
+def _require_kinds(given: Mapping[str, object]) -> None:
+    """What `KafkaSource` was given, by name."""
+    names = ("bootstrap_servers", "pattern", "group_id", "name", "uid")
+    optional = {name: given[name] for name in names}
+    flags = {name: given[name] for name in ("bounded", "include_headers")}
+    if given["oauth_token"] is not None:
+        require_function(given["oauth_token"], "oauth_token", of="KafkaSource")
+    objects = {name: (given[name], *able) for name, able in _OBJECTS.items()}
+    check_kinds(
+        "KafkaSource",
+        optional_texts=optional,
+        flags=flags,
+        objects=objects,
+        options=given["options"],
+    )
+
+
+def _texts(given: object, name: str, example: str) -> tuple[str, ...]:
+    return ordered_texts(given, name, of="KafkaSource", example=example)
+
+
+def _as_options(
+    topics: Sequence[str] | None,
+    pattern: str | None,
+    partitions: Mapping[str, Sequence[int]] | None,
+    starting: StartingOffsets,
+) -> dict[str, str]:
+    if isinstance(topics, str):
+        raise ConfigError(
+            "topics must be a list of names",
+            {"topics": topics},
+            f"Write topics=[{topics!r}].",
+        )
+    said: dict[str, str] = {}
+    if topics is not None:
+        said["subscribe"] = ",".join(_texts(topics, "topics", "['orders']"))
+    if pattern is not None:
+        said["subscribePattern"] = pattern
+    if partitions is not None:
+        said["assign"] = json.dumps({name: list(n) for name, n in partitions.items()})
+    return said | _starting_option(starting)
+
+
+def _starting_option(starting: StartingOffsets) -> dict[str, str]:
+    if isinstance(starting, datetime):
+        if starting.tzinfo is None:
+            raise ConfigError(
+                "a starting moment needs a time zone",
+                {"starting_offsets": starting.isoformat()},
+                "Write datetime(…, tzinfo=timezone.utc).",
+            )
+        # Rounded up: Kafka counts milliseconds, and a record of the one before is not behind it.
+        return {"startingTimestamp": str(-((_EPOCH - starting) // timedelta(milliseconds=1)))}
+    if isinstance(starting, str):
+        return {"startingOffsets": starting}
+    return {"startingOffsets": json.dumps(starting)}
+
+
+_NOT_OF_A_JOB = {
+    "maxRecordsPerPartition": "A job reads a partition in one task and in order; remove it.",
+    "minPartitions": "A job reads a partition in one task and in order; remove it.",
+    "partitionDiscoveryIntervalMs": "Use Job(discovery_interval_s=…).",
+    "taskMemoryMiB": "Use Job(task_memory_mib=…).",
+}
+
+
+def _merge(options: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
+    """Both together; what the constructor has an argument for must not be said again."""
+    given = {name.strip().lower() for name in options}
+    for name, remedy in _NOT_OF_A_JOB.items():
+        if name.lower() in given:
+            raise ConfigError("this option does not apply here", {"option": name}, remedy)
+    twice = sorted(name for name in said if name.lower() in given)
+    if twice:
+        raise ConfigError(
+            "an option repeats an argument of KafkaSource",
+            {"options": ",".join(twice)},
+            "Leave it out of options.",
+        )
+    return {**options, **said}
+
+
+def _shown(position: object) -> str:
+    return getattr(position, "value", None) or repr(position)

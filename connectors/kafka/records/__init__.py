@@ -1,0 +1,1 @@
+"""Kafka records as Arrow columns, and the choice of their partition."""

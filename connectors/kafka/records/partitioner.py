@@ -1,0 +1,208 @@
+"""Java's default partitioning of keyed records, so that Sluice and Java producers agree.
+
+librdkafka's ``partitioner=murmur2_random`` hashes every key that is not null, an empty one too,
+exactly as Java's producer does; null keys stick to one partition for a while. The functions here
+give the same partitions, one by one for user code, and for whole columns.
+
+Rows of a batch put together by partition, because librdkafka is twice as fast that way. Pure.
+
+It allocates a record where it is produced and walks its partition's records when it sends and
+frees them: with partitions alternating record by record every step misses the processor's cache.
+Measured (90-byte values, 4 partitions): 2.2 us of processor time per record when they alternate,
+1.1 us in runs of 100 or more; putting 10,000 rows together takes 0.02 us per row.
+The order within a partition, the only one that Kafka has, is kept. A key has one partition: where
+it is worked out here, it counts for all rows with keys, whichever way they go, for the client may
+know another number of partitions by now.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.connectors.kafka.records.rows import RecordColumns
+from sluice.runtime.errors import ConfigError
+
+__all__ = [
+    "LIBRDKAFKA_PARTITIONER",
+    "Grouped",
+    "by_partition",
+    "murmur2",
+    "partition_for_key",
+    "partitions_for_keys",
+]
+
+LIBRDKAFKA_PARTITIONER = "murmur2_random"
+"""Value of librdkafka's ``partitioner`` that agrees with Java's default."""
+
+_MASK = 0xFFFFFFFF
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_R = 24
+
+UInt32Array = npt.NDArray[np.uint32]
+Int32Array = npt.NDArray[np.int32]
+
+
+def murmur2(data: bytes) -> int:
+    """Murmur2 of ``data`` as an unsigned 32-bit number.
+
+    Source: ``org.apache.kafka.common.utils.Utils.murmur2``, which returns the same bits signed.
+    """
+    length = len(data)
+    h = _SEED ^ length
+    whole = length & ~3
+    for start in range(0, whole, 4):
+        k = int.from_bytes(data[start : start + 4], "little") * _M & _MASK
+        k ^= k >> _R
+        h = (h * _M & _MASK) ^ (k * _M & _MASK)
+    if whole < length:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    h = (h ^ (h >> 13)) * _M & _MASK
+    return h ^ (h >> 15)
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """The partition of a keyed record when it names none.
+
+    Args:
+        key: not null; may be empty.
+        partitions: of the topic; >= 1.
+    Source: ``BuiltInPartitioner.partitionForKey``.
+    """
+    if partitions < 1:
+        raise ConfigError(
+            "a topic has at least one partition",
+            {"partitions": partitions},
+            "Pass the topic's number of partitions.",
+        )
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def partitions_for_keys(keys: pa.Array, partitions: int) -> Int32Array:
+    """`partition_for_key` of each key of a column; -1 for null keys.
+
+    Args:
+        keys: of type large_binary, any slice of one.
+    Returns:
+        Shape (n,), int32. Measured: 25 ns per key of 10 bytes.
+    """
+    hashes = _murmur2_of_column(keys)
+    chosen = ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)).astype(np.int32)
+    if keys.null_count:
+        chosen[keys.is_null().to_numpy(zero_copy_only=False)] = -1
+    return chosen
+
+
+def _murmur2_of_column(keys: pa.Array) -> UInt32Array:
+    _, offsets_buffer, data_buffer = keys.buffers()
+    count = len(keys)
+    if count == 0:
+        return np.zeros(0, np.uint32)
+    offsets = np.frombuffer(offsets_buffer, np.int64, count + 1, 8 * keys.offset)
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    hashes = np.uint32(_SEED) ^ lengths.astype(np.uint32)
+    # Four bytes from any position, as Java reads them: overlapping little-endian words.
+    words = np.ndarray((max(0, len(data) - 3),), "<u4", data, strides=(1,))
+    for index in range(int(lengths.max()) // 4):
+        has_word = lengths >= 4 * (index + 1)
+        if has_word.all():
+            hashes = _mix(hashes, words[starts + 4 * index])
+        else:
+            mixed = _mix(hashes[has_word], words[starts[has_word] + 4 * index])
+            hashes[has_word] = mixed
+    return _finish(hashes, starts, lengths, data)
+
+
+def _mix(hashes: UInt32Array, words: UInt32Array) -> UInt32Array:
+    words = words * np.uint32(_M)
+    words ^= words >> np.uint32(_R)
+    mixed: UInt32Array = (hashes * np.uint32(_M)) ^ (words * np.uint32(_M))
+    return mixed
+
+
+def _finish(
+    hashes: UInt32Array,
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    data: npt.NDArray[np.uint8],
+) -> UInt32Array:
+    rest = lengths & 3
+    tail_at = starts + (lengths & ~3)
+    for byte in (2, 1, 0):
+        has_byte = rest > byte
+        if has_byte.any():
+            values = data[tail_at[has_byte] + byte].astype(np.uint32)
+            hashes[has_byte] ^= values << np.uint32(8 * byte)
+    with_rest = rest > 0
+    hashes[with_rest] *= np.uint32(_M)
+    hashes ^= hashes >> np.uint32(13)
+    hashes *= np.uint32(_M)
+    hashes ^= hashes >> np.uint32(15)
+    return hashes
+
+
+_LONG_RUN_ROWS = 64
+
+Grouped = tuple[pa.RecordBatch, pa.Array | None]
+"""Rows, and the partition of each where the column does not say it (-1: the client chooses)."""
+
+
+def by_partition(
+    rows: pa.RecordBatch, columns: RecordColumns, partition_count: int | None
+) -> Grouped:
+    """The rows in another order, or as they are where that would win nothing or could lose order.
+
+    Args:
+        partition_count: of the sink's one topic, where keys are partitioned as Java does; None:
+            leave rows without a partition of their own as they are.
+    """
+    partitions = _partitions(rows, columns, partition_count)
+    if partitions is None:
+        return rows, None
+    known = pa.array(partitions)
+    if not _alternates(partitions) or partitions.min() < 0:
+        return rows, known
+    order = pc.array_sort_indices(known)  # stable
+    try:
+        return rows.take(order), known.take(order)
+    except pa.ArrowNotImplementedError:
+        return rows, known  # a column of a type that Arrow cannot reorder, such as a view
+
+
+def _partitions(
+    rows: pa.RecordBatch, columns: RecordColumns, partition_count: int | None
+) -> npt.NDArray[np.int32] | None:
+    """Each row's partition, -1 where the client must choose; None: the column is to be read."""
+    chosen = None
+    if columns.partition is not None and rows.column(columns.partition).type != pa.null():
+        chosen = rows.column(columns.partition)
+        try:
+            chosen = chosen.cast(pa.int32())
+        except pa.ArrowInvalid:
+            return None  # no partition has such a number, which `RecordColumns` says by its row
+        if chosen.null_count == 0:
+            explicit: npt.NDArray[np.int32] = chosen.to_numpy()
+            return explicit
+    if partition_count is None or columns.key is None:
+        return None
+    by_key = partitions_for_keys(_large_binary(rows.column(columns.key)), partition_count)
+    if chosen is None or chosen.null_count == len(chosen):
+        return by_key
+    return np.where(
+        chosen.is_null().to_numpy(zero_copy_only=False),
+        by_key,
+        chosen.fill_null(-1).to_numpy(zero_copy_only=False),
+    )
+
+
+def _alternates(partitions: npt.NDArray[np.int32]) -> bool:
+    runs = int(np.count_nonzero(partitions[1:] != partitions[:-1])) + 1
+    return runs > 1 and len(partitions) < runs * _LONG_RUN_ROWS
+
+
+def _large_binary(keys: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(keys.type):
+        keys = keys.dictionary_decode()
+    return keys.cast(pa.large_binary())

@@ -1,0 +1,1 @@
+"""Deserializers and serializers of keys and values: JSON and Avro."""

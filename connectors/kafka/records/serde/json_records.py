@@ -1,0 +1,181 @@
+"""JSON records, read by Arrow: a batch at once, each record by itself."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.arrow_leaves import infinite_count, leaves, with_leaf_types
+
+__all__ = ["JsonDeserializer"]
+
+_CLOSES = re.compile(rb'\]\s*,\s*"')
+_STRING_OR_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*', re.DOTALL)
+_UNKNOWN_FIELDS = ("ignore", "error")
+_IS_SUPPORTED: tuple[Callable[[pa.DataType], bool], ...] = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_string,
+    pa.types.is_decimal128,
+    pa.types.is_timestamp,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonDeserializer:
+    """Reads one JSON value from each record. Picklable.
+
+    A field that is missing is null, or an error where the schema's field is not nullable. Text
+    becomes no number, and a fraction no integer; a number beyond its type is an error. A record of
+    nothing, of two values, or with something behind its value, is an error; one without a value (a
+    tombstone) is null, and so is one that holds ``null``.
+
+    A timestamp is text of ISO 8601. Where the schema's has a time zone, an offset is heeded, and
+    text without one is UTC; where it has none, text with an offset (or ``Z``) is an error, as in
+    Spark's ``from_json``: there is no place for the offset, and without it another time is meant.
+
+    Attributes:
+        schema: an Arrow schema, for objects, or a type.
+        unknown_fields: ``ignore`` fields that the schema lacks, or ``error``.
+    Raises:
+        ConfigError: JSON has no such type, two fields of a struct have one name, or the setting
+            does not exist.
+    """
+
+    schema: pa.Schema | pa.DataType
+    unknown_fields: str = "ignore"
+
+    def __post_init__(self) -> None:
+        if self.unknown_fields not in _UNKNOWN_FIELDS:
+            raise ConfigError(
+                "unknown_fields has a value that does not exist",
+                {"unknown_fields": self.unknown_fields, "known": ", ".join(_UNKNOWN_FIELDS)},
+                "Use ignore, or error.",
+            )
+        _require_supported(self._wanted, "")
+
+    @property
+    def type(self) -> pa.DataType:
+        """Of the values: fields that must be there are nullable, for a tombstone has none."""
+        return _nullable(self._wanted)
+
+    @property
+    def _wanted(self) -> pa.DataType:
+        return pa.struct(list(self.schema)) if isinstance(self.schema, pa.Schema) else self.schema
+
+    def deserialize(self, column: pa.Array) -> pa.Array:
+        """See `sluice.connectors.kafka.records.serde.deserializing.Deserializer`."""
+        values = self._values(column.drop_null().to_pylist())
+        if not column.null_count:
+            return values
+        # A null where a tombstone is; else the next of the values.
+        is_there = column.is_valid()
+        places = pc.subtract(pc.cumulative_sum(is_there.cast(pa.int64())), 1)
+        return values.take(pc.if_else(is_there, places, None))
+
+    def _values(self, records: Sequence[bytes]) -> pa.Array:
+        if not records:
+            return pa.array([], self.type)
+        # A list around each record: it is closed behind one value, however the record ends, so no
+        # record can take a part of its neighbour, and its length tells how many there were.
+        text = b"\n".join([b'{"v":[' + record + b"]}" for record in records])
+        text.decode()  # Arrow takes over any bytes between quotation marks
+        values = self._read(text, with_leaf_types(self._wanted, _as_read))
+        if self.unknown_fields == "ignore":
+            # One that closes the list around it, and opens another, passes as its first value.
+            for record in filter(_CLOSES.search, records):
+                json.loads(record)
+        if len(values) != len(records) or not pc.all(pc.equal(values.value_lengths(), 1)).as_py():
+            raise ValueError("a record is not one JSON value")
+        found = values.flatten()
+        if infinite_count(found):
+            self._require_in_range(found, text)
+        return found.cast(self.type)
+
+    def _read(self, text: bytes, wanted: pa.DataType) -> pa.Array:
+        """A list of values for each line."""
+        read = pj.read_json(
+            pa.BufferReader(text),
+            # In one block: a record may be longer than Arrow's own.
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            parse_options=pj.ParseOptions(
+                explicit_schema=pa.schema([pa.field("v", pa.list_(wanted))]),
+                unexpected_field_behavior=self.unknown_fields,
+            ),
+        )
+        return read.column("v").combine_chunks()
+
+    def _require_in_range(self, found: pa.Array, text: bytes) -> None:
+        """An infinity is one that was written, or a number that its type cannot hold.
+
+        Text is read again to tell them apart, and only then: with 0 for what is beyond 64 bits,
+        for which Arrow has an error or an infinity, and as 64 bits, which in the place of 32 would
+        round every number twice.
+        """
+        text = _STRING_OR_NUMBER.sub(_small, text)
+        wide = self._read(text, with_leaf_types(self._wanted, _as_double)).flatten()
+        for narrow, told in zip(leaves(found), leaves(wide), strict=True):
+            if pa.types.is_floating(narrow.type) and infinite_count(narrow) != infinite_count(told):
+                bits = narrow.type.bit_width
+                remedy = ": use float64" if pa.types.is_float32(narrow.type) else ""
+                raise ValueError(f"a number is too large for {bits} bits{remedy}")
+
+
+def _small(token: re.Match[bytes]) -> bytes:
+    """A number that 64 bits cannot hold becomes 0; all else stays."""
+    text = token[0]
+    return b"0" if not text.startswith(b'"') and math.isinf(float(text)) else text
+
+
+def _as_read(kind: pa.DataType) -> pa.DataType:
+    """Arrow's reader drops an offset where there is no zone; its cast of text refuses it."""
+    return pa.string() if pa.types.is_timestamp(kind) and kind.tz is None else kind
+
+
+def _as_double(kind: pa.DataType) -> pa.DataType:
+    return pa.float64() if pa.types.is_float32(kind) else _as_read(kind)
+
+
+def _nullable(found: pa.DataType) -> pa.DataType:
+    """As Arrow gives it back, which asks for the fields that must be there and forgets it."""
+    if pa.types.is_struct(found):
+        return pa.struct([pa.field(each.name, _nullable(each.type)) for each in found])
+    if pa.types.is_list(found):
+        return pa.list_(found.value_field.with_type(_nullable(found.value_type)))
+    return found
+
+
+def _require_supported(found: pa.DataType, path: str) -> None:
+    if pa.types.is_struct(found):
+        _require_distinct(found, path)
+        for field in found:
+            _require_supported(field.type, f"{path}.{field.name}")
+    elif pa.types.is_list(found):
+        _require_supported(found.value_type, f"{path}[]")
+    elif not any(check(found) for check in _IS_SUPPORTED):
+        raise ConfigError(
+            "a JSON record has no values of this type",
+            {"field": path.lstrip(".") or "(the record)", "type": str(found)},
+            "Use booleans, numbers, strings, timestamps, lists and structs; read others as "
+            "strings, and cast them in a function.",
+        )
+
+
+def _require_distinct(found: pa.StructType, path: str) -> None:
+    """Of two fields of one name Arrow fills the first, and the other is always null."""
+    names = [field.name for field in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            "a schema has two fields of one name",
+            {"struct": path.lstrip(".") or "(the record)", "fields": ",".join(twice)},
+            "Give each field of a struct a name of its own.",
+        )

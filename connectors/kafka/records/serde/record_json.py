@@ -1,0 +1,70 @@
+"""JSON for a sink: a column of values as text, one by one."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.arrow_leaves import leaves
+
+__all__ = ["JsonSerializer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonSerializer:
+    """A function for ``map_batches`` that makes a column the JSON of its values, for a Kafka sink.
+
+    Null stays null: a tombstone, also where a record that holds ``null`` was read. Moments are text
+    of ISO 8601, decimals their digits as text, so that `JsonDeserializer` reads what it was. Bytes
+    have no JSON, nor have NaN, infinities and times of a day with nanoseconds: a record with them
+    fails, by the ``on_error`` of ``map_batches``.
+
+    Attributes:
+        column: ``value`` or ``key``.
+    """
+
+    column: str = "value"
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """``batch`` with text in the place of the values."""
+        at = batch.schema.get_field_index(self.column)
+        if at < 0:
+            raise ConfigError(
+                "a serializer has no column to work on",
+                {"column": self.column, "columns": ",".join(batch.schema.names)},
+                "Let the function before it give this column.",
+            )
+        column = batch.column(at)
+        _require_microseconds(column)
+        texts = [None if value is None else _ENCODER.encode(value) for value in column.to_pylist()]
+        return batch.set_column(at, self.column, pa.array(texts, pa.string()))
+
+
+def _require_microseconds(column: pa.Array) -> None:
+    """Of times of a day: Python's, as which Arrow gives them, have no more digits."""
+    for leaf in leaves(column):
+        if leaf.type == pa.time64("ns"):
+            micros = leaf.cast(pa.time64("us"), safe=False)
+            if pc.any(pc.not_equal(micros.cast(leaf.type), leaf)).as_py():
+                raise ValueError("a time of a day with nanoseconds has no JSON")
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, datetime):
+        offset = value.utcoffset()
+        if offset is not None and offset % timedelta(minutes=1):
+            value = value.astimezone(UTC)  # ISO 8601 has no seconds in an offset, nor has Arrow
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"a value of type {type(value).__name__} has no JSON")
+
+
+_ENCODER = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
+)

@@ -1,0 +1,1 @@
+"""Transactional Kafka sink: writer, producers, committer."""

@@ -1,0 +1,405 @@
+"""Transaction requests to a real cluster: `Wire` by way of kafka-python."""
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.wire_client import (
+    REFUSED_CREDENTIALS,
+    ApiVersionsRequest,
+    DescribeConfigsRequest,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    FindCoordinatorRequest,
+    Message,
+    Net,
+    WireClient,
+    kafka_errors,
+)
+from sluice.connectors.kafka.sink.committer.transaction_listing import (
+    list_transactions,
+    metadata_of,
+)
+from sluice.connectors.kafka.sink.committer.transaction_requests import (
+    Cluster,
+    EndOutcome,
+    EndReport,
+    Listing,
+    TransactionDescription,
+    TransactionState,
+)
+from sluice.connectors.kafka.sink.committer.wire_answers import (
+    end_report,
+    error_name,
+    is_answered_later,
+    raise_if_forbidden,
+    take_description,
+)
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.runtime.errors import AuthenticationError, StreamError, UnreachableError
+
+__all__ = ["TransactionWire"]
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_TRANSACTION_KEY = 1  # FindCoordinator's key type
+_BROKER_RESOURCE = 4  # DescribeConfigs' resource type
+_BATCH = 500  # ids in one request
+_RENEWAL_S = 2.0
+_SLOW = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
+
+
+class TransactionWire:
+    """Transaction requests to a real cluster; implements `Wire`.
+
+    Driver or command line; any thread. kafka-python runs one I/O thread per client; callers wait
+    on an event, with a bound. A client that failed is thrown away and made anew, so that a
+    cluster whose brokers have all moved is found again from the bootstrap servers. One that
+    reaches some brokers and not others is replaced once another one can be made: certificates and
+    addresses may have changed since, or the bootstrap servers be those that are away.
+    """
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._client: WireClient | None = None
+        self._is_doubted = False
+        self._closed = False
+
+    def describe(
+        self, transactional_ids: Sequence[str], *, timeout_s: float
+    ) -> Mapping[str, TransactionDescription | None]:
+        """See `Wire.describe`."""
+        found: dict[str, TransactionDescription | None] = {}
+        try:
+            self._call(lambda net: _describe(net, transactional_ids, found), timeout_s)
+        except (UnreachableError, AuthenticationError) as err:
+            # One coordinator that refuses, as one that is away, holds up nothing of the others'.
+            if isinstance(err, AuthenticationError) and not found:
+                raise
+            log.debug("describing transactions: answered=%d error=%s", len(found), err)
+        return dict(found)
+
+    def end(
+        self, transactions: Sequence[TransactionIdentity], *, commit: bool, timeout_s: float
+    ) -> list[EndReport]:
+        """See `Wire.end`."""
+        reports: dict[TransactionIdentity, EndReport] = {}
+        try:
+            self._call(lambda net: _end(net, transactions, reports, commit=commit), timeout_s)
+        except StreamError as err:
+            log.debug("ending transactions: answered=%d error=%s", len(reports), err)
+        answered = dict(reports)
+        return [answered.get(transaction, _NEVER_SENT) for transaction in transactions]
+
+    def list_transactions(
+        self, prefix: str, *, timeout_s: float, states: Sequence[TransactionState] = ()
+    ) -> Listing:
+        """See `Wire.list_transactions`."""
+        names = [state.value for state in states]
+        try:
+            return self._call(lambda net: list_transactions(net, prefix, names), timeout_s)
+        except UnreachableError as err:
+            log.debug("listing transactions: error=%s", err)
+            return Listing(transactions=(), missing=("the cluster",))
+
+    def cluster(self, *, timeout_s: float) -> Cluster:
+        """See `Wire.cluster`."""
+        return self._call(_cluster, timeout_s)
+
+    def missing_topics(self, topics: Sequence[str], *, timeout_s: float) -> tuple[str, ...]:
+        """See `Wire.missing_topics`."""
+        wanted = list(topics)
+        return self._call(lambda net: _missing(net, wanted), timeout_s)
+
+    def close(self) -> None:
+        """See `Wire.close`."""
+        with self._lock:
+            self._closed = True
+            client = self._client
+        if client is not None:
+            self._drop(client)
+
+    def _call(self, ask: Callable[[Net], Awaitable[_T]], timeout_s: float) -> _T:
+        """Run ``ask`` on the client's I/O thread; wait no longer than the time given."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            client = self._connected(deadline)
+            net = Net(client, deadline)
+            try:
+                return client.run(lambda: ask(net), deadline)
+            except kafka_errors.AuthorizationError:
+                raise  # a broker's answer; where the log-in is refused so, the client says it, too
+            except (kafka_errors.KafkaError, OSError, RuntimeError):
+                self._drop(client)
+                raise
+            finally:
+                if net.unreached:
+                    self._doubt(client)
+                # It would answer all further calls with what one broker has said for a moment.
+                if client.refused is not None:
+                    self._drop(client)
+        except (kafka_errors.KafkaError, OSError, RuntimeError) as err:
+            raise self._translated(err) from None
+
+    def _connected(self, deadline: float) -> WireClient:
+        with self._lock:
+            if self._closed:
+                raise self._unreachable("this client is closed")
+            if self._client is None:
+                self._client = WireClient.connect(self._connection.wire(), deadline)
+            elif self._is_doubted:
+                self._client = self._renewed(self._client, deadline)
+            self._is_doubted = False
+            return self._client
+
+    def _renewed(self, client: WireClient, deadline: float) -> WireClient:
+        """Another client, or this one where none can be made: it may still reach some brokers."""
+        try:
+            now_s = time.monotonic()
+            until = now_s + min(_RENEWAL_S, (deadline - now_s) / 2)  # the rest is for this call
+            made = WireClient.connect(self._connection.wire(), until)
+        except (kafka_errors.KafkaError, StreamError, OSError, RuntimeError) as err:
+            log.debug("the client is kept: error=%s", self._connection.scrub(str(err)))
+            return client
+        client.close()
+        return made
+
+    def _doubt(self, client: WireClient) -> None:
+        """Look for another one before the next call."""
+        with self._lock:
+            self._is_doubted = self._is_doubted or self._client is client
+
+    def _drop(self, client: WireClient) -> None:
+        """Close it, unless another thread has; the one that is there by now stays."""
+        with self._lock:
+            if self._client is not client:
+                return
+            self._client = None
+        client.close()
+
+    def _translated(self, error: BaseException) -> StreamError:
+        if isinstance(error, REFUSED_CREDENTIALS):
+            return AuthenticationError(
+                f"Kafka refused the credentials: {type(error).__name__}",
+                {
+                    "servers": self._connection.bootstrap_servers,
+                    "refused": self._connection.scrub(str(error)),
+                },
+                "Check kafka.security.protocol, kafka.sasl.* and the ACLs "
+                "(docs/kafka-sink.md names those that a sink needs).",
+            )
+        return self._unreachable(self._connection.scrub(f"{type(error).__name__}: {error}"))
+
+    def _unreachable(self, reason: str) -> UnreachableError:
+        return UnreachableError(
+            "the Kafka cluster cannot be reached",
+            {"servers": self._connection.bootstrap_servers, "reason": reason},
+            "Check that the brokers run, their addresses, and kafka.security.protocol.",
+        )
+
+
+_NEVER_SENT = EndReport(outcome=EndOutcome.REFUSED, error="no coordinator could be asked")
+
+
+async def _coordinators(net: Net, ids: Iterable[str]) -> dict[str, int]:
+    """Coordinator of each id, as far as known now. Asked each time: it moves with its partition."""
+    found: dict[str, int] = {}
+    response = await net.send(
+        FindCoordinatorRequest(key_type=_TRANSACTION_KEY, coordinator_keys=list(ids), min_version=4)
+    )
+    for row in response.coordinators:
+        raise_if_forbidden(row.error_code, f"coordinator of {row.key}")
+        if row.error_code == 0:
+            found[row.key] = row.node_id
+    return found
+
+
+async def _by_coordinator(
+    net: Net, ids: Sequence[str], failures: list[BaseException]
+) -> dict[int, list[str]]:
+    try:
+        found = await _coordinators(net, ids)
+    except REFUSED_CREDENTIALS:
+        raise
+    except kafka_errors.KafkaError as err:
+        log.debug("finding coordinators: error=%s", err)
+        failures.append(err)
+        return {}
+    groups: dict[int, list[str]] = defaultdict(list)
+    for transactional_id, node_id in found.items():
+        groups[node_id].append(transactional_id)
+    return groups
+
+
+async def _describe(
+    net: Net, ids: Sequence[str], found: dict[str, TransactionDescription | None]
+) -> None:
+    """Fills ``found`` as answers come, so that a late one costs only itself."""
+    open_ids = list(dict.fromkeys(ids))
+    failures: list[BaseException] = []
+    while open_ids:
+        asked, others = open_ids[:_BATCH], open_ids[_BATCH:]
+        groups = await _by_coordinator(net, asked, failures)
+        waiting = [
+            net.send(DescribeTransactionsRequest(transactional_ids=group), node_id)
+            for node_id, group in groups.items()
+        ]
+        for answer in waiting:
+            try:
+                response = await answer
+            except kafka_errors.KafkaError as err:
+                log.debug("describing transactions: error=%s", err)
+                failures.append(err)
+                continue
+            for row in response.transaction_states:
+                take_description(row, found)
+        left = [i for i in asked if i not in found]
+        open_ids = others + left  # those whose coordinator is away hold up none of the others
+        if left and not await net.pause():
+            net.unreached = _is_cut_off(failures)
+            return
+
+
+def _is_cut_off(failures: Iterable[BaseException]) -> bool:
+    """Whether brokers were not reached, and not only slow to answer."""
+    return any(not isinstance(err, _SLOW) for err in failures)
+
+
+async def _transaction_version(net: Net, node_id: int | None) -> int:
+    """Finalised level of ``transaction.version`` as this broker knows it; 0 when absent."""
+    response = await net.send(
+        ApiVersionsRequest(
+            client_software_name="sluice", client_software_version="1", min_version=3
+        ),
+        node_id,
+    )
+    if response.error_code != 0:
+        raise kafka_errors.for_code(response.error_code)("ApiVersions")
+    for feature in response.finalized_features or ():
+        if feature.name == "transaction.version":
+            return int(feature.max_version_level)
+    return 0
+
+
+async def _end(
+    net: Net,
+    transactions: Sequence[TransactionIdentity],
+    reports: dict[TransactionIdentity, EndReport],
+    *,
+    commit: bool,
+) -> None:
+    """One EndTxn each; asked again only after an answer that says that nothing was done."""
+    open_ones = list(transactions)
+    failures: list[BaseException] = []
+    while open_ones:
+        ours = {t.transactional_id: t for t in open_ones[:_BATCH]}
+        groups = await _by_coordinator(net, list(ours), failures)
+        started = [
+            net.begin(
+                partial(
+                    _end_at, net, node_id, [ours[i] for i in ids], reports, failures, commit=commit
+                )
+            )
+            for node_id, ids in groups.items()
+        ]
+        for group in started:
+            await group
+        left = [t for t in open_ones[:_BATCH] if is_answered_later(reports.get(t))]
+        open_ones = open_ones[_BATCH:] + left
+        if left and not await net.pause():
+            net.unreached = _is_cut_off(failures)
+            return
+
+
+async def _end_at(
+    net: Net,
+    node_id: int,
+    transactions: list[TransactionIdentity],
+    reports: dict[TransactionIdentity, EndReport],
+    failures: list[BaseException],
+    *,
+    commit: bool,
+) -> None:
+    try:
+        # Of the very broker that gets the request, each time: this is rule 2's "after each
+        # reconnect" without having to notice reconnects.
+        level = await _transaction_version(net, node_id)
+    except kafka_errors.KafkaError as err:
+        log.debug("reading features: broker=%s error=%s", node_id, err)
+        failures.append(err)
+        return
+    answers = []
+    for transaction in transactions:
+        reports[transaction] = _NO_ANSWER  # until there is one
+        answers.append(net.send(_end_request(transaction, commit=commit, level=level), node_id))
+    for transaction, answer in zip(transactions, answers, strict=True):
+        reports[transaction] = await _end_report(answer)
+
+
+_NO_ANSWER = EndReport(outcome=EndOutcome.UNKNOWN, error="no answer")
+
+
+def _end_request(transaction: TransactionIdentity, *, commit: bool, level: int) -> Message:
+    return EndTxnRequest(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        committed=commit,
+        max_version=5 if level >= 1 else 4,
+    )
+
+
+async def _end_report(answer: Awaitable[Message]) -> EndReport:
+    try:
+        response = await answer
+    except (kafka_errors.NodeNotReadyError, kafka_errors.UnknownBrokerIdError) as err:
+        return EndReport(outcome=EndOutcome.REFUSED, error=type(err).__name__)  # never sent
+    except kafka_errors.KafkaError as err:
+        return EndReport(outcome=EndOutcome.UNKNOWN, error=type(err).__name__)
+    return end_report(response.error_code)
+
+
+async def _missing(net: Net, topics: list[str]) -> tuple[str, ...]:
+    response = await metadata_of(net, topics)
+    for topic in response.topics:
+        raise_if_forbidden(topic.error_code, f"describe topic {topic.name}")
+    return tuple(
+        topic.name
+        for topic in response.topics
+        if error_name(topic.error_code) == "UnknownTopicOrPartitionError"
+    )
+
+
+async def _cluster(net: Net) -> Cluster:
+    response = await metadata_of(net, [])
+    level = await _transaction_version(net, None)
+    limits = [await _max_timeout_s(net, broker.node_id) for broker in response.brokers]
+    known = [limit for limit in limits if limit is not None]
+    return Cluster(
+        cluster_id=response.cluster_id or "",
+        transaction_version=level,
+        max_transaction_timeout_s=min(known) if known else None,
+    )
+
+
+async def _max_timeout_s(net: Net, node_id: int) -> float | None:
+    """``transaction.max.timeout.ms`` of a broker; None where ACLs or the broker say nothing."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=_BROKER_RESOURCE,
+        resource_name=str(node_id),
+        configuration_keys=["transaction.max.timeout.ms"],
+    )
+    try:
+        response = await net.send(DescribeConfigsRequest(resources=[resource]), node_id)
+    except kafka_errors.KafkaError as err:
+        log.debug("reading the transaction timeout: broker=%s error=%s", node_id, err)
+        return None
+    values = [c.value for result in response.results for c in result.configs if c.value]
+    return int(values[0]) / 1000 if values else None

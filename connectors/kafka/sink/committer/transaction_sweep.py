@@ -1,0 +1,196 @@
+"""Which open transactions nobody will ever finish, and their abort: protocol rules 4, 13 and 28."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.transaction_requests import (
+    TransactionDescription,
+    TransactionState,
+    Wire,
+)
+from sluice.connectors.kafka.sink.handles import (
+    COMMITTABLE_KIND,
+    InvalidHandleError,
+    TransactionalId,
+    TransactionIdentity,
+    decode_handle,
+)
+from sluice.runtime.contracts import Clock, CommitOutcome, SweepView
+from sluice.runtime.errors import StreamError
+from sluice.runtime.model.model import StateEntry
+
+__all__ = ["SweepResult", "Sweeper", "orphans"]
+
+log = logging.getLogger(__name__)
+
+_ROUND_WAIT_S = 0.5
+
+
+def orphans(
+    described: Iterable[TransactionDescription],
+    view: SweepView,
+    *,
+    prefix: str,
+    operator_id: str | None = None,
+) -> tuple[TransactionIdentity, ...]:
+    """The transactions among ``described`` that may be aborted; pure.
+
+    A transaction is left alone unless all of this holds: it is open; its id is one of this prefix
+    and this job; no decided checkpoint without its committed mark names its id; and either its
+    region has moved on to a later generation, or the coordinator has declared exactly this
+    (id, producer id, epoch) to be an orphan of the present one. A generation that ``view`` does
+    not know yet is left alone: the view is then older than the listing.
+
+    Args:
+        described: what the brokers say now.
+        view: what the coordinator knows.
+        prefix: of this sink's transactional ids.
+        operator_id: of this sink; None takes the orphans of every sink with this prefix.
+    """
+    protected = _protected_ids(view.protected)
+    declared = _declared(view, operator_id)
+    return tuple(
+        one.identity
+        for one in described
+        if one.state is TransactionState.ONGOING
+        and one.transactional_id not in protected
+        and _is_orphan(one.identity, view, declared, prefix)
+    )
+
+
+def _is_orphan(
+    identity: TransactionIdentity,
+    view: SweepView,
+    declared: frozenset[TransactionIdentity],
+    prefix: str,
+) -> bool:
+    name = TransactionalId.parse(identity.transactional_id)
+    if name is None or name.prefix != prefix or name.job_uid != view.job_uid:
+        return False
+    if view.is_left_behind(name.region, name.generation):
+        return True
+    return name.generation == view.generations.get(name.region) and identity in declared
+
+
+def _protected_ids(committables: Sequence[StateEntry]) -> frozenset[str]:
+    # By id, not by (id, epoch): an id is not initialised again before its committed mark, so
+    # whatever is open under a protected id is the protected transaction or a mystery.
+    return frozenset(
+        decode_handle(entry).transactional_id
+        for entry in committables
+        if entry.kind == COMMITTABLE_KIND
+    )
+
+
+def _declared(view: SweepView, operator_id: str | None) -> frozenset[TransactionIdentity]:
+    found = set()
+    for attempt in view.orphans:
+        if operator_id is not None and attempt.operator_id != operator_id:
+            continue
+        try:
+            found.add(TransactionIdentity.parse(attempt.resource))
+        except InvalidHandleError:
+            continue  # another kind of sink registered it
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """What a sweep did.
+
+    Attributes:
+        aborted: transactions that are certainly aborted now.
+        remaining: orphans whose abort is not certain yet; the next sweep finds them again.
+        missing: brokers, partitions and ids that could not be asked about (rule 28).
+    """
+
+    aborted: int
+    remaining: int
+    missing: tuple[str, ...]
+
+
+class Sweeper:
+    """Lists, decides by `orphans`, aborts. Driver, one thread; keeps nothing between sweeps.
+
+    At transaction.version 0 an abort does not fence the writer, which may open the id's next
+    transaction: it is listed, and aborted, again by the next sweep (rule 13).
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        *,
+        prefix: str,
+        clock: Clock = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._wire = wire
+        self._prefix = prefix
+        self._clock = clock
+        self._sleep = sleep
+        self._committer = KafkaCommitter(wire, clock=clock, sleep=sleep)
+
+    def sweep(self, view: SweepView, *, operator_id: str | None, timeout_s: float) -> SweepResult:
+        """One pass over every broker that answers. Never raises for a remote."""
+        deadline = self._clock() + timeout_s
+        try:
+            listing = self._wire.list_transactions(
+                f"{self._prefix}/{view.job_uid}/",
+                timeout_s=timeout_s,
+                states=(TransactionState.ONGOING,),
+            )
+            described = self._wire.describe(
+                [row.transactional_id for row in listing.transactions],
+                timeout_s=max(0.0, deadline - self._clock()),
+            )
+        except StreamError as err:
+            log.warning("sweep did not reach the cluster: prefix=%s error=%s", self._prefix, err)
+            return SweepResult(aborted=0, remaining=0, missing=("the cluster",))
+        # One that was listed and not told of may be an orphan: its coordinator is away now.
+        untold = [
+            r.transactional_id for r in listing.transactions if r.transactional_id not in described
+        ]
+        missing = (*listing.missing, *untold)
+        known = [one for one in described.values() if one is not None]
+        found = orphans(known, view, prefix=self._prefix, operator_id=operator_id)
+        aborted = self._abort(found, max(0.0, deadline - self._clock()))
+        if missing:
+            log.warning(
+                "sweep is not complete, the next one tries again: prefix=%s missing=%s",
+                self._prefix,
+                ",".join(missing),
+            )
+        return SweepResult(aborted=aborted, remaining=len(found) - aborted, missing=missing)
+
+    def sweep_all(
+        self, view: SweepView, *, operator_id: str | None, timeout_s: float
+    ) -> SweepResult:
+        """Sweep until every broker has answered and nothing remains, or time is up (rule 28)."""
+        deadline = self._clock() + timeout_s
+        aborted = 0
+        while True:
+            left_s = max(0.0, deadline - self._clock())
+            result = self.sweep(view, operator_id=operator_id, timeout_s=left_s)
+            aborted += result.aborted
+            if not (result.missing or result.remaining) or self._clock() >= deadline:
+                return SweepResult(
+                    aborted=aborted, remaining=result.remaining, missing=result.missing
+                )
+            # Markers are being written, or a broker is away: neither tells when it is over.
+            self._sleep(min(_ROUND_WAIT_S, max(0.0, deadline - self._clock())))
+
+    def _abort(self, found: Sequence[TransactionIdentity], timeout_s: float) -> int:
+        reports = self._committer.abort_transactions(found, timeout_s=timeout_s)
+        for identity, report in zip(found, reports, strict=True):
+            log.info(
+                "orphaned transaction: transactional_id=%s producer_id=%d producer_epoch=%d "
+                "outcome=%s",
+                identity.transactional_id,
+                identity.producer_id,
+                identity.producer_epoch,
+                report.outcome.value,
+            )
+        return sum(report.outcome is CommitOutcome.ABORTED for report in reports)

@@ -1,0 +1,1 @@
+"""Producers of a task: prepared ahead, one transaction each, never used again."""

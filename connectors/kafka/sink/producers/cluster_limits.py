@@ -1,0 +1,331 @@
+"""What a cluster accepts, as far as its brokers have said so. Decides; asks nobody itself.
+
+Asks a cluster what it accepts, each broker by itself. Executor, where a producer is made.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.confluent import (
+    AdminClient,
+    ConfigResource,
+    KafkaError,
+    KafkaException,
+    ResourceType,
+    TopicCollection,
+    make_admin,
+    translate,
+)
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.sink.producers.producer_errors import UnsentError
+from sluice.runtime.contracts import Clock
+from sluice.runtime.errors import AuthenticationError, StreamError, UnreachableError
+
+__all__ = ["ClusterLimits", "KnownLimits", "LimitsLook", "look_at_limits"]
+
+_INTERVAL_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterLimits:
+    """What a cluster accepts; None where nobody has said, or may not be read.
+
+    Attributes:
+        transaction_timeout_s: the least ``transaction.max.timeout.ms`` of its brokers.
+        batch_bytes: the least ``max.message.bytes`` of the sink's topics. A broker refuses a whole
+            batch that is larger, and librdkafka, unlike Java's producer, does not split it and try
+            again.
+        partitions: of all topics that are written to.
+    """
+
+    transaction_timeout_s: float | None = None
+    batch_bytes: int | None = None
+    partitions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsLook:
+    """What brokers have said when they were asked; None is an answer: it may not be read.
+
+    Attributes:
+        timeouts_s: ``transaction.max.timeout.ms`` by broker.
+        batch_bytes: ``max.message.bytes`` by topic.
+        partitions: of all topics together, counted among the rest; None: nobody can count them.
+        unanswered: names of what was asked, and nobody has answered in time.
+        refusal: a broker has refused the log-in, perhaps for the moment.
+    """
+
+    timeouts_s: Mapping[str, float | None] = field(default_factory=dict)
+    batch_bytes: Mapping[str, int | None] = field(default_factory=dict)
+    partitions: int | None = None
+    unanswered: frozenset[str] = frozenset()
+    refusal: AuthenticationError | None = None
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether a producer may be made: a broker has answered, and nothing is open of a topic.
+
+        Brokers are alike in most clusters; but a batch that its topic does not take ends the job.
+        """
+        is_topic_open = any(name.startswith("topic ") for name in self.unanswered)
+        return bool(self.timeouts_s) and not is_topic_open
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether asking again may tell more."""
+        return bool(self.unanswered)
+
+    @property
+    def limits(self) -> ClusterLimits:
+        """The least of each."""
+        timeouts = [each for each in self.timeouts_s.values() if each is not None]
+        sizes = [each for each in self.batch_bytes.values() if each is not None]
+        return ClusterLimits(
+            transaction_timeout_s=min(timeouts, default=None),
+            batch_bytes=min(sizes, default=None),
+            partitions=self.partitions,
+        )
+
+    def after(self, known: "LimitsLook") -> "LimitsLook":
+        """This look, and of what nobody has answered this time what was known before."""
+        is_counted = "partitions" not in self.unanswered and bool(self.timeouts_s)
+        return LimitsLook(
+            timeouts_s={**known.timeouts_s, **self.timeouts_s},
+            batch_bytes={**known.batch_bytes, **self.batch_bytes},
+            partitions=self.partitions if is_counted else known.partitions,
+            unanswered=self.unanswered,
+            refusal=self.refusal,
+        )
+
+
+class KnownLimits:
+    """Limits as far as the cluster has told them. Executor, any thread; one for each pool.
+
+    No producer is made while too little is known: what it then asks for may be refused for good,
+    which would end the job. A broker that is away, or that refuses the log-in, holds up nobody:
+    what the others say is used, and asked for again with one look each half minute.
+
+    Args:
+        look: asks the cluster once; blocks for some seconds.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, look: Callable[[], LimitsLook], *, clock: Clock = time.monotonic) -> None:
+        self._look = look
+        self._clock = clock
+        self._asking = threading.Lock()
+        self._refusals = Refusals(clock=clock)
+        self._known: LimitsLook | None = None
+        self._next_look_s = 0.0
+
+    def __call__(self) -> ClusterLimits:
+        """What is known now, after one look at most.
+
+        Raises:
+            UnsentError: too little is told yet; who needs a producer asks again.
+            AuthenticationError: no broker answers, and the log-in is refused for good.
+            ConfigError: the client refuses a setting.
+        """
+        known = self._known
+        if known is None:
+            with self._asking:  # who comes second has the first one's answer
+                return (self._known or self._first()).limits
+        if not known.is_partial or not self._asking.acquire(blocking=False):
+            return known.limits
+        try:
+            return self._renewed(known).limits
+        finally:
+            self._asking.release()
+
+    def asked_again(self) -> ClusterLimits:
+        """Behind a refusal: what is known after one more look, at once, if some broker has not been
+        heard. It may have come back meanwhile, and be the one that refuses."""
+        with self._asking:
+            known = self._known or LimitsLook()
+            return (self._once_more(known) if known.is_partial else known).limits
+
+    # --- below, the lock is held ------------------------------------------------------------
+
+    def _first(self) -> LimitsLook:
+        if self._clock() >= self._next_look_s:
+            self._refusals.forget()  # of a task of the past: who waits asks more often
+        try:
+            found = self._look()
+        finally:
+            self._next_look_s = self._clock() + _INTERVAL_S
+        if not found.is_enough:
+            raise self._failure(found)
+        self._known = found
+        return found
+
+    def _renewed(self, known: LimitsLook) -> LimitsLook:
+        return known if self._clock() < self._next_look_s else self._once_more(known)
+
+    def _once_more(self, known: LimitsLook) -> LimitsLook:
+        # Before the look: one that takes long, or fails, is one all the same.
+        self._next_look_s = self._clock() + _INTERVAL_S
+        self._known = found = self._look().after(known)
+        return found
+
+    def _failure(self, found: LimitsLook) -> StreamError:
+        if found.timeouts_s or found.refusal is None:
+            # Some broker takes the credentials, or nobody has refused them: each look logs in anew.
+            self._refusals.forget()
+        else:
+            self._refusals.add(found.refusal)
+        refused = self._refusals.last
+        return self._refusals.lasting() or UnsentError(
+            "the cluster does not tell which transactions and batches it accepts",
+            {"unanswered": ", ".join(sorted(found.unanswered))}
+            | ({} if refused is None else {"log_in_refused": refused.args[0]}),
+            "Check that its brokers run and can be reached from here.",
+        )
+
+
+log = logging.getLogger(__name__)
+
+_ANSWER_S = 0.5  # behind its time-out a request still has to be told
+T = TypeVar("T")
+
+
+def look_at_limits(
+    connection: KafkaConnection, topics: Sequence[str], *, timeout_s: float
+) -> LimitsLook:
+    """What those brokers say that answer; blocks for twice the time-out at most.
+
+    Args:
+        timeout_s: of the question who is there, and of those that all are asked at a time.
+    Raises:
+        ConfigError: the client refuses a setting, or its token function does.
+    """
+    refusals = Refusals()
+    try:
+        admin = make_admin({**connection.librdkafka(Role.ADMIN), "error_cb": refusals.note})
+    except (UnreachableError, AuthenticationError) as err:  # there is no token for it
+        log.info("limits of the cluster cannot be read: error=%s", err)
+        refusal = err if isinstance(err, AuthenticationError) else None
+        return LimitsLook(unanswered=frozenset({"cluster"}), refusal=refusal)
+    asked = _Asked(connection, time.monotonic() + 2 * timeout_s + _ANSWER_S)
+    try:
+        brokers = [str(each) for each in admin.list_topics(topic="", timeout=timeout_s).brokers]
+    except KafkaException as err:
+        asked.silence("cluster", err)
+        found = LimitsLook()
+    else:
+        found = _ask(admin, asked, brokers, topics, timeout_s)
+    admin.poll(0)  # why, the client says there
+    return replace(found, unanswered=frozenset(asked.unanswered), refusal=refusals.last)
+
+
+def _ask(
+    admin: AdminClient,
+    asked: "_Asked",
+    brokers: Sequence[str],
+    topics: Sequence[str],
+    timeout_s: float,
+) -> LimitsLook:
+    timeouts = _begin(admin, ResourceType.BROKER, brokers, timeout_s)
+    sizes = _begin(admin, ResourceType.TOPIC, topics, timeout_s)
+    # Not list_topics: naming a missing topic there makes the broker create it.
+    counts = (
+        admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s)
+        if topics
+        else {}
+    )
+    return LimitsLook(
+        timeouts_s=asked.answers("broker", timeouts, _timeout_s),
+        batch_bytes=asked.answers("topic", sizes, _batch_bytes),
+        partitions=asked.sum_of(counts),
+    )
+
+
+class _Asked:
+    """Answers to questions that were asked at a time.
+
+    Attributes:
+        unanswered: names of those without one.
+    """
+
+    def __init__(self, connection: KafkaConnection, until_s: float) -> None:
+        self._connection = connection
+        self._until_s = until_s
+        self.unanswered: set[str] = set()
+
+    def answers(
+        self, kind: str, asked: Mapping[str, "Future[Any]"], read: Callable[[Any], T | None]
+    ) -> dict[str, T | None]:
+        """By name, of those that have answered; None: that it may not be read."""
+        found: dict[str, T | None] = {}
+        for name, future in asked.items():
+            try:
+                found[name] = read(self._result(future))
+            except KafkaException as err:
+                if _is_silence(err.args[0]):
+                    self.silence(f"{kind} {name}", err)
+                    continue
+                log.info("a configuration cannot be read: %s=%s error=%s", kind, name, err)
+                found[name] = None
+            except FutureTimeoutError as err:
+                self.silence(f"{kind} {name}", err)
+        return found
+
+    def sum_of(self, counts: Mapping[str, "Future[Any]"]) -> int | None:
+        """The partitions of all; None where one does not say, or there is none to ask about."""
+        counted = self.answers("partitions of", counts, lambda told: len(told.partitions))
+        if len(counted) < len(counts):
+            self.unanswered -= {f"partitions of {name}" for name in counts}
+            self.unanswered.add("partitions")
+        numbers = [number for number in counted.values() if number is not None]
+        return sum(numbers) if numbers and len(numbers) == len(counts) else None
+
+    def silence(self, name: str, err: Exception) -> None:
+        """Nobody has answered that."""
+        self.unanswered.add(name)
+        reason = self._connection.scrub(f"{type(err).__name__}: {err}")
+        log.info("limits of the cluster cannot be read: asked=%s error=%s", name, reason)
+
+    def _result(self, future: "Future[Any]") -> Any:  # noqa: ANN401 - as the client gives it
+        return future.result(max(0.0, self._until_s - time.monotonic()))
+
+
+def _begin(
+    admin: AdminClient, kind: ResourceType, names: Sequence[str], timeout_s: float
+) -> dict[str, "Future[Any]"]:
+    # One by one: librdkafka refuses to ask for several brokers in one call.
+    asked: dict[str, Future[Any]] = {}
+    for name in names:
+        begun = admin.describe_configs([ConfigResource(kind, name)], request_timeout=timeout_s)
+        (asked[name],) = begun.values()
+    return asked
+
+
+def _timeout_s(entries: Mapping[str, Any]) -> float | None:
+    timeout_ms = _number(entries, "transaction.max.timeout.ms")
+    return None if timeout_ms is None else timeout_ms / 1000
+
+
+def _batch_bytes(entries: Mapping[str, Any]) -> int | None:
+    return _number(entries, "max.message.bytes")
+
+
+def _number(entries: Mapping[str, Any], name: str) -> int | None:
+    entry = entries.get(name)
+    return None if entry is None else int(entry.value)
+
+
+def _is_silence(error: KafkaError) -> bool:
+    """Whether nobody has answered; that something may not be read, or is not known, is an answer.
+
+    A log-in that is refused is told by the client alone, with a negative code.
+    """
+    found = translate(error)
+    is_log_in = isinstance(found, AuthenticationError) and error.code() < 0
+    return is_log_in or isinstance(found, UnreachableError)

@@ -1,0 +1,1 @@
+"""Kafka source: options, splits and positions."""

@@ -1,0 +1,446 @@
+"""What the brokers say about topics, offsets and groups: the driver's I/O for a Kafka source.
+
+Every question about many partitions is one request per broker. Topics are described first: offsets
+are asked of leaders that the client knows (`topics`), all at the same time.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Container, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.confluent import (
+    AdminClient,
+    ClusterMetadata,
+    IsolationLevel,
+    KafkaException,
+    OffsetSpec,
+    TopicPartition,
+    make_admin,
+    translate,
+)
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.source.enumerator.group_offsets import GroupOffsets
+from sluice.connectors.kafka.source.enumerator.topics import (
+    Descriptions,
+    KnownLeaders,
+    described,
+    facts,
+    is_absence,
+    result,
+    until_s_for,
+)
+from sluice.connectors.kafka.source.positions import Edge, PartitionKey
+from sluice.connectors.kafka.source.splits import TopicFacts
+from sluice.runtime.errors import AuthenticationError, StreamError, UnreachableError
+
+if TYPE_CHECKING:
+    from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochQuestion
+
+__all__ = [
+    "KafkaCluster",
+    "Look",
+    "OffsetFact",
+    "SourceCluster",
+    "require_located",
+]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_RETRY_PAUSE_S = 0.1
+# Shorter than most callers' patience, so that a refused log-in is told before that ends.
+_ATTEMPT_S = 5.0
+_LEAST_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFact:
+    """An offset in a partition, and the leader that said so."""
+
+    offset: int
+    leader_epoch: int | None = None
+
+    def leader_up_to(self, offset: int) -> int | None:
+        """The leader, if its log has all before ``offset``: then none of that is of a later one."""
+        return self.leader_epoch if offset <= self.offset else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look at everything that is read. What does not exist is absent.
+
+    Attributes:
+        topics: by name.
+        earliest: first record that is still there.
+        latest: where a reader of the source's isolation level may read up to.
+        log_ends: where logs end, what an open transaction hides included; of those alone that
+            were asked for it.
+    """
+
+    topics: Mapping[str, TopicFacts]
+    earliest: Mapping[PartitionKey, OffsetFact]
+    latest: Mapping[PartitionKey, OffsetFact]
+    log_ends: Mapping[PartitionKey, OffsetFact] = field(default_factory=dict)
+
+
+class SourceCluster(Protocol):
+    """What an enumerator asks. Driver, one thread at a time.
+
+    Raises: UnreachableError, AuthenticationError.
+    """
+
+    def cluster_id(self, *, timeout_s: float) -> str:
+        """Kafka's cluster id."""
+        ...
+
+    def topic_names(self, *, timeout_s: float) -> frozenset[str]:
+        """All topics that may be seen."""
+        ...
+
+    def describe(self, names: Collection[str], *, timeout_s: float) -> Mapping[str, TopicFacts]:
+        """Those that exist."""
+        ...
+
+    def look(self, keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
+        """Topics, then both ends of those of the partitions that exist, at the same time."""
+        ...
+
+    def offsets(
+        self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
+    ) -> Mapping[PartitionKey, OffsetFact | None]:
+        """Per partition an edge, or the first offset at or after a timestamp (None: no such), also
+        of a record that readers may not see yet."""
+        ...
+
+    def log_ends(
+        self, keys: Collection[PartitionKey], *, timeout_s: float
+    ) -> Mapping[PartitionKey, OffsetFact]:
+        """Ends of those that exist, what an open transaction hides included."""
+        ...
+
+    def epoch_ends(
+        self, questions: Mapping[PartitionKey, "EpochQuestion"], *, timeout_s: float
+    ) -> Mapping[PartitionKey, int]:
+        """Answers by partition; one whose leader knows nothing of such leaders is absent."""
+        ...
+
+    def committed(
+        self, group_id: str, keys: Collection[PartitionKey], *, timeout_s: float
+    ) -> Mapping[PartitionKey, int]:
+        """Offsets that the group committed; partitions without one are absent."""
+        ...
+
+    def commit(
+        self, group_id: str, offsets: Mapping[PartitionKey, int], *, timeout_s: float
+    ) -> None:
+        """Publish a group's offsets."""
+        ...
+
+    def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+class KafkaCluster:
+    """A `SourceCluster` over librdkafka's admin client, connected when first used."""
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        read_committed: bool = True,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._connection = connection
+        self._isolation = (
+            IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+        )
+        self._pause = pause
+        self._client: AdminClient | None = None
+        self._leaders = KnownLeaders()
+        self._groups: dict[str, GroupOffsets] = {}
+        self._refusals = Refusals(self._where())
+        self._lookup_refusals = Refusals(self._where())  # each of those is a client of its own
+        self._is_silent = False  # the last question was not answered
+        self._lock = threading.Lock()
+
+    def cluster_id(self, *, timeout_s: float) -> str:
+        """See `SourceCluster`."""
+        return str(self._asked(lambda left_s: self._listed(left_s).cluster_id, timeout_s))
+
+    def topic_names(self, *, timeout_s: float) -> frozenset[str]:
+        """See `SourceCluster`."""
+        return self._asked(lambda left_s: frozenset(self._listed(left_s).topics), timeout_s)
+
+    def describe(self, names: Collection[str], *, timeout_s: float) -> Mapping[str, TopicFacts]:
+        """See `SourceCluster`."""
+        return self._asked(lambda left_s: facts(self._described(names, left_s)), timeout_s)
+
+    def look(self, keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
+        """See `SourceCluster`."""
+
+        def ask(left_s: float) -> Look:
+            until_s = time.monotonic() + left_s
+            topics = self._described({topic for topic, _ in keys}, left_s)
+            there, left_s = self._leaders.located(keys), _left_s(until_s)
+            earliest = self._listing(dict.fromkeys(there, Edge.EARLIEST), left_s)
+            latest = self._listing(dict.fromkeys(there, Edge.LATEST), left_s)
+            return Look(
+                topics=facts(topics),
+                earliest=_existing(_offsets(earliest, left_s)),
+                latest=_existing(_offsets(latest, left_s)),
+            )
+
+        return self._asked(ask, timeout_s)
+
+    def offsets(
+        self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
+    ) -> Mapping[PartitionKey, OffsetFact | None]:
+        """See `SourceCluster`."""
+        # A broker finds no committed record behind an open transaction, as if there were none.
+        every = IsolationLevel.READ_UNCOMMITTED
+
+        def ask(left_s: float) -> dict[PartitionKey, OffsetFact | None]:
+            there, left_s = self._located(wanted, left_s)
+            edges = {key: wanted[key] for key in there if isinstance(wanted[key], Edge)}
+            times = {key: wanted[key] for key in there if key not in edges}
+            at_edges, at_times = self._listing(edges, left_s), self._listing(times, left_s, every)
+            return {**_offsets(at_edges, left_s), **_offsets(at_times, left_s)}
+
+        return self._asked(ask, timeout_s)
+
+    def log_ends(
+        self, keys: Collection[PartitionKey], *, timeout_s: float
+    ) -> Mapping[PartitionKey, OffsetFact]:
+        """See `SourceCluster`."""
+        every = IsolationLevel.READ_UNCOMMITTED
+
+        def ask(left_s: float) -> dict[PartitionKey, OffsetFact]:
+            there, left_s = self._located(keys, left_s)
+            ends = self._listing(dict.fromkeys(there, Edge.LATEST), left_s, every)
+            return _existing(_offsets(ends, left_s))
+
+        return self._asked(ask, timeout_s)
+
+    def epoch_ends(
+        self, questions: Mapping[PartitionKey, "EpochQuestion"], *, timeout_s: float
+    ) -> Mapping[PartitionKey, int]:
+        """See `SourceCluster`."""
+        # Imported here, for it brings in the wire client, which few runs need.
+        from sluice.connectors.kafka.source.enumerator.leader_epochs import (
+            LogInRefusedError,
+            ask,
+        )
+
+        try:
+            ends = ask(self._connection, questions, timeout_s=timeout_s)
+        except LogInRefusedError as err:
+            self._lookup_refusals.add(err.reason)
+            lasting = self._lookup_refusals.lasting()
+            raise (lasting or err) from err.__cause__
+        self._lookup_refusals.answered()
+        return ends
+
+    def committed(
+        self, group_id: str, keys: Collection[PartitionKey], *, timeout_s: float
+    ) -> Mapping[PartitionKey, int]:
+        """See `SourceCluster`."""
+        group = self._group(group_id)
+        return self._asked(lambda left_s: group.read(keys, timeout_s=left_s), timeout_s)
+
+    def commit(
+        self, group_id: str, offsets: Mapping[PartitionKey, int], *, timeout_s: float
+    ) -> None:
+        """See `SourceCluster`."""
+        group = self._group(group_id)
+        self._asked(lambda left_s: group.publish(offsets, timeout_s=left_s), timeout_s)
+
+    def close(self) -> None:
+        """See `SourceCluster`."""
+        with self._lock:
+            self._client = None
+            self._leaders.forget()
+            groups, self._groups = self._groups, {}
+        for group in groups.values():
+            group.close()
+
+    def _group(self, group_id: str) -> GroupOffsets:
+        with self._lock:
+            if group_id not in self._groups:
+                config = {
+                    **self._connection.librdkafka(Role.CONSUMER),
+                    "error_cb": self._refusals.note,
+                }
+                self._groups[group_id] = GroupOffsets(config, group_id)
+            return self._groups[group_id]
+
+    def _admin(self) -> AdminClient:
+        with self._lock:
+            if self._client is None:
+                config = self._connection.librdkafka(Role.ADMIN)
+                self._client = make_admin({**config, "error_cb": self._refusals.note})
+            return self._client
+
+    def _where(self) -> dict[str, object]:
+        return {"servers": self._connection.bootstrap_servers}
+
+    def _where_and_why(self) -> dict[str, object]:
+        refused, unreached = self._refusals.last, self._refusals.unreached
+        why = {
+            "client_said": unreached,
+            "log_in_refused": None if refused is None else refused.args[0],
+        }
+        return self._where() | {key: said for key, said in why.items() if said is not None}
+
+    def _listed(self, timeout_s: float) -> ClusterMetadata:
+        self._leaders.forget()
+        return self._admin().list_topics(timeout=timeout_s)
+
+    def _described(self, names: Collection[str], timeout_s: float) -> Descriptions:
+        found = described(self._admin(), names, timeout_s=timeout_s)
+        self._leaders.learn(names, found)
+        return found
+
+    def _located(
+        self, keys: Collection[PartitionKey], timeout_s: float
+    ) -> tuple[list[PartitionKey], float]:
+        """Those that may be asked for offsets, and the time that is left."""
+        until_s = time.monotonic() + timeout_s
+        self._described(self._leaders.untold(keys), timeout_s)
+        return self._leaders.located(keys), _left_s(until_s)
+
+    def _listing(
+        self,
+        wanted: Mapping[PartitionKey, Edge | int],
+        timeout_s: float,
+        isolation: IsolationLevel | None = None,
+    ) -> Mapping[TopicPartition, "Future[Any]"]:
+        if not wanted:
+            return {}
+        found: Mapping[TopicPartition, Future[Any]] = self._admin().list_offsets(
+            {TopicPartition(*key): _spec(what) for key, what in wanted.items()},
+            isolation_level=self._isolation if isolation is None else isolation,
+            request_timeout=timeout_s,
+        )
+        return found
+
+    def _asked(self, ask: Callable[[float], T], timeout_s: float) -> T:
+        """Ask until answered or the time is up: a leader that moves is no reason to stop."""
+        deadline_s = time.monotonic() + timeout_s
+        self._forget_old_refusals()
+        if self._is_silent and timeout_s > 0:
+            # A call may end with its first try, and the next one must not ask the same broker.
+            self._relearn(timeout_s / 2)
+        while True:
+            left_s = min(_left_s(deadline_s), _ATTEMPT_S)
+            try:
+                answer = ask(left_s)
+            except (KafkaException, FutureTimeoutError) as err:
+                self._leaders.forget()
+                self._admin().poll(0)  # serves `Refusals.note`
+                is_over = time.monotonic() + _RETRY_PAUSE_S >= deadline_s
+                failure = self._refused(is_over=is_over) or _failure(err, self._where_and_why())
+                self._is_silent = isinstance(failure, UnreachableError)
+                if is_over or not self._is_silent:
+                    raise failure from err
+                log.debug("asking the brokers again: reason=%s", failure)
+            else:
+                self._is_silent = False
+                self._refusals.answered()
+                return answer
+            self._pause(_RETRY_PAUSE_S)
+            self._relearn(deadline_s - time.monotonic())
+
+    def _forget_old_refusals(self) -> None:
+        """What was told since the last answer may be long over; what lasts is told again."""
+        if self._refusals.last is None and self._client is not None:
+            self._client.poll(0)
+            self._refusals.forget()
+
+    def _refused(self, *, is_over: bool) -> AuthenticationError | None:
+        """Why nobody answers. One who has answered before knows these credentials: a broker that
+        has just started may not, for a moment."""
+        first = is_over and not self._refusals.has_answered
+        return self._refusals.last if first else self._refusals.lasting()
+
+    def _relearn(self, left_s: float) -> None:
+        """Ask any broker for the cluster's view.
+
+        An admin client asks the broker that it believes to be the controller, and by itself never
+        learns that this one is gone: measured with librdkafka 2.16, no answer in 100 s and most
+        of a core spent on trying, but at once after a request for metadata.
+        """
+        try:
+            self._listed(max(_LEAST_S, min(left_s, _ATTEMPT_S)))
+        except KafkaException as err:
+            log.debug("no broker tells of the others: reason=%s", err)
+        else:
+            self._refusals.reached()
+
+
+def _failure(err: KafkaException | FutureTimeoutError, where: Mapping[str, object]) -> StreamError:
+    if isinstance(err, KafkaException):
+        return translate(err, where)
+    return UnreachableError(
+        "the brokers did not answer in time",
+        where,
+        "Check that the brokers run and can be reached from here.",
+    )
+
+
+def _left_s(until_s: float) -> float:
+    return max(_LEAST_S, until_s - time.monotonic())
+
+
+def _spec(what: Edge | int) -> OffsetSpec:
+    spec: OffsetSpec
+    if what is Edge.EARLIEST:
+        spec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # has no types
+    elif what is Edge.LATEST:
+        spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # has no types
+    else:
+        spec = OffsetSpec.for_timestamp(what)
+    return spec
+
+
+def _offsets(
+    asked: Mapping[TopicPartition, "Future[Any]"], timeout_s: float
+) -> dict[PartitionKey, OffsetFact | None]:
+    found: dict[PartitionKey, OffsetFact | None] = {}
+    until_s = until_s_for(timeout_s)
+    for partition, future in asked.items():
+        try:
+            answer = result(future, until_s)
+        except KafkaException as err:
+            if not is_absence(err):
+                raise
+            continue
+        found[partition.topic, partition.partition] = (
+            None
+            if answer.offset < 0
+            else OffsetFact(offset=answer.offset, leader_epoch=answer.leader_epoch)
+        )
+    return found
+
+
+def _existing(found: Mapping[PartitionKey, OffsetFact | None]) -> dict[PartitionKey, OffsetFact]:
+    return {key: fact for key, fact in found.items() if fact is not None}
+
+
+def require_located(wanted: Collection[PartitionKey], found: Container[PartitionKey]) -> None:
+    """UnreachableError with the partitions that have no leader who could answer for them."""
+    absent = sorted(key for key in wanted if key not in found)
+    if absent:
+        raise UnreachableError(
+            "partitions have no leader yet",
+            {"partitions": ",".join(f"{topic}-{number}" for topic, number in absent)},
+            "They are asked for again. Are all brokers up?",
+        )

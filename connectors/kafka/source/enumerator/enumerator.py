@@ -1,0 +1,493 @@
+"""The driver's side of one Kafka source: where it starts, what is new, and the cuts."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+
+from sluice.connectors.kafka.source.enumerator.cluster_view import SharedLook
+from sluice.connectors.kafka.source.enumerator.discovery import (
+    Look,
+    OffsetFact,
+    SourceCluster,
+    require_located,
+)
+from sluice.connectors.kafka.source.enumerator.lag import LeastOffsets, OffsetPublication, measured
+from sluice.connectors.kafka.source.enumerator.lost_ranges import ABSENCE_S, LossWatch, Patience
+from sluice.connectors.kafka.source.enumerator.offset_resolution import resolve
+from sluice.connectors.kafka.source.enumerator.short_logs import ShortLogs, judge_short
+from sluice.connectors.kafka.source.positions import Edge, PartitionKey, named_ends
+from sluice.connectors.kafka.source.source_options import SourceOptions
+from sluice.connectors.kafka.source.splits import (
+    TopicFacts,
+    absent,
+    backlog_records,
+    check_identity,
+    key_of,
+    limit_ends,
+    new_partitions,
+    next_range,
+    out_of_reach,
+    partitions_gone,
+    require_forward,
+    smallest_limit,
+    stops_short,
+    vanished,
+)
+from sluice.connectors.kafka.source.subscription import require_named
+from sluice.runtime.contracts import Backlog, Clock
+from sluice.runtime.model.model import SplitKey, SplitRange
+
+__all__ = ["KafkaSplitEnumerator"]
+
+log = logging.getLogger(__name__)
+
+KeySet = Set[PartitionKey]
+Splits = tuple[SplitRange, ...]
+
+# A new leader may know a lower end for a moment; a log that stays shorter has lost records.
+_TRUNCATION_S = 30.0
+_LEAST_S = 0.1  # for the next request of a call whose time is up
+
+
+class KafkaSplitEnumerator:
+    """Implements `SplitEnumerator`. Driver; called by one thread at a time."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        cluster: SourceCluster,
+        *,
+        source_id: str,
+        group_id: str,
+        bounded: bool = False,
+        clock: Clock = time.monotonic,
+        wall_clock: Clock = time.time,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._where = {"servers": options.connection.bootstrap_servers}
+        self._shared = SharedLook(cluster, clock)
+        self._short_logs = ShortLogs(clock)
+        self._least = LeastOffsets(options.min_offsets, options.max_trigger_delay_s, clock)
+        self._losses = LossWatch(cluster, clock, fail_on_data_loss=options.fail_on_data_loss)
+        self._source_id = source_id
+        self._publication = OffsetPublication(cluster, group_id, clock)
+        self._bounded = bounded
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._patience = Patience(clock, pause)
+        self._known: set[PartitionKey] = set()
+        self._restored: frozenset[str] = frozenset()  # topics that an earlier run has read
+        self._first_shown: frozenset[PartitionKey] | None = None  # by this run's first look
+        self._ends: dict[PartitionKey, int] | None = None
+        self._latest: dict[PartitionKey, int] = {}
+        self._gone: frozenset[PartitionKey] = frozenset()
+        self._discovered_at_s: float | None = None
+
+    def check(self, *, timeout_s: float) -> int:
+        """How many partitions the source names; SourceChangedError when a topic does not exist."""
+        return len(new_partitions((), self._subscribed(timeout_s)))
+
+    # --- positions ---------------------------------------------------------------------------
+
+    def resolve_start(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """The starting position of every split as numbers, asked for once.
+
+        Raises:
+            SourceChangedError: what the source names does not exist.
+            ConfigError: the positions do not fit the partitions, or end before they start.
+        """
+        topics = self._subscribed(timeout_s, all_must_exist=True)
+        keys = new_partitions((), topics)
+        starts = resolve(
+            self._cluster,
+            self._options.starting,
+            keys,
+            option="startingOffsets",
+            timeout_s=timeout_s,
+        )
+        self._known |= set(keys)
+        self._discovered_at_s = self._clock()
+        if self._bounded:
+            self.fix_ends(timeout_s=timeout_s)
+            now_ms = round(self._wall_clock() * 1000)
+            # What else is there to be read may be a short log, which is judged when it is cut.
+            require_forward(starts, named_ends(self._options.ending, self._ends or {}, now_ms))
+        ends = self._losses.told_ends(keys, timeout_s=timeout_s)
+        return tuple(self._split(topics, key, starts[key], ends.get(key)) for key in keys)
+
+    def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
+        """Go on at the ends of ``positions``.
+
+        Raises:
+            SourceChangedError: a topic was recreated, or it or a partition is gone.
+            DataLostError: retention took records behind a position.
+            ConfigError: the source does not name a topic any more that it has read.
+        """
+        if positions:
+            look = self._losses.of_no_earlier_leader(positions, self._look(positions, timeout_s))
+            require_named(self._options.subscription, {*map(key_of, positions)} - self._gone)
+            self._losses.behind_retention(positions, look)
+        self._known = {key_of(split) for split in positions}
+        self._restored = frozenset(split.topic for split in positions)
+        self._discovered_at_s = None
+        if self._bounded:
+            self.fix_ends(timeout_s=timeout_s)
+
+    def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.readable`: those whose topics are there, and the same.
+
+        Raises:
+            SourceChangedError: a topic was recreated, or is gone.
+        """
+        if ranges:
+            self._shared.forget()
+            self._look(ranges, timeout_s)
+        return tuple(split for split in ranges if key_of(split) not in self._gone)
+
+    def replayable(
+        self,
+        ranges: Sequence[SplitRange],
+        *,
+        timeout_s: float,
+        counts: bool = True,
+        pause: Callable[[float], object] | None = None,
+    ) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.replayable`: each up to where its log was cut off since.
+
+        Raises:
+            SourceChangedError: as `readable`.
+            ConfigError: the source does not name what they are of.
+            DataLostError: one is cut off, and that is to be an error.
+            UnreachableError: a leader that has to be asked does not answer.
+        """
+        there = [s for s in self.readable(ranges, timeout_s=timeout_s) if not s.is_empty]
+        require_named(self._options.subscription, map(key_of, there))
+        return self._losses.replayable(
+            there,
+            lambda: self._look(there, timeout_s),
+            self._patience if pause is None else Patience(self._clock, pause),
+            patience_s=_TRUNCATION_S if self._ends is None else ABSENCE_S,
+            timeout_s=timeout_s,
+            counts=counts,
+        )
+
+    def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """New partitions at their first record, or the first that is left, whatever the starting
+        offsets are.
+
+        Looks once per discovery interval; a bounded source until it has all that it is to read,
+        all at once: UnreachableError where a partition of it has no leader yet.
+        """
+        if not self._is_discovery_due():
+            return ()
+        self._discovered_at_s = self._clock()
+        until_s = self._clock() + timeout_s
+        topics, keys = self._unread(timeout_s)
+        if not keys:
+            return ()
+        left_s = max(_LEAST_S, until_s - self._clock())
+        found = self._cluster.offsets(dict.fromkeys(keys, Edge.EARLIEST), timeout_s=left_s)
+        starts = {key: fact.offset for key in keys if (fact := found.get(key)) is not None}
+        if self._ends is not None:  # else one that is still being made is asked for next time
+            require_located(keys, starts)
+        self._short_logs.tell_silent(key for key in keys if key not in starts)
+        starts |= {key: 0 for key in starts if self._is_certainly_new(key)}
+        self._known |= set(starts)
+        log.info("partitions discovered: partitions=%s", ",".join(f"{t}-{n}" for t, n in starts))
+        return tuple(self._split(topics, key, offset) for key, offset in starts.items())
+
+    def fix_ends(self, *, timeout_s: float) -> None:
+        """From now on read only what is there now, in every partition of the subscription."""
+        keys = set(new_partitions((), self._subscribed(timeout_s))) | (self._known - self._gone)
+        self._ends = resolve(
+            self._cluster,
+            self._options.ending,
+            sorted(keys),
+            option="endingOffsets",
+            timeout_s=timeout_s,
+            all_before_ms=round(self._wall_clock() * 1000),
+        )
+        self._discovered_at_s = None
+
+    # --- cuts --------------------------------------------------------------------------------
+
+    def cut(
+        self,
+        positions: Sequence[SplitRange],
+        *,
+        max_records: int | None,
+        timeout_s: float,
+        at_once: bool = False,
+    ) -> tuple[SplitRange, ...]:
+        """The next range of each position, up to the end that readers may see.
+
+        ``at_once``: the least number of offsets per trigger is not waited for.
+        """
+        if not positions:
+            return ()
+        return self._cut(positions, max_records, timeout_s, at_once=at_once)[0]
+
+    def cut_surely(
+        self,
+        positions: Sequence[SplitRange],
+        *,
+        max_records: int | None,
+        timeout_s: float,
+        at_once: bool = False,
+        whole: bool = False,
+    ) -> tuple[SplitRange, ...]:
+        """`cut` for who takes an empty one for the fixed end. Looks again where that is not so: a
+        partition may have no leader for a while, and a new one know a lower end.
+
+        ``whole``: nothing will be cut behind it, so all must be in it.
+
+        Raises:
+            UnreachableError: a partition that has more has no leader until the time is up, or its
+                log stays shorter (if ``whole``, `require_readable_ends` judges that).
+        """
+        if not positions:
+            return ()
+        ends = self._ends or {}
+
+        def find() -> tuple[tuple[Splits, bool], Splits]:
+            ranges, look = self._cut(positions, max_records, timeout_s, at_once=at_once)
+            if not whole and not all(split.is_empty for split in ranges):
+                return (ranges, True), ()
+            short = stops_short((s for s in ranges if key_of(s) not in self._gone), ends)
+            return (ranges, all(key_of(split) in look.latest for split in short)), short
+
+        (ranges, all_answer), short = self._patience.unless_lasting(
+            find, lambda found: ABSENCE_S if found[1] else timeout_s
+        )
+        if short and not (whole and all_answer):
+            raise out_of_reach(short, ends)
+        return ranges
+
+    def _cut(
+        self,
+        positions: Sequence[SplitRange],
+        max_records: int | None,
+        timeout_s: float,
+        *,
+        at_once: bool = False,
+    ) -> tuple[Splits, Look]:
+        until_s = self._clock() + timeout_s
+        look = self._losses.of_no_earlier_leader(
+            positions, self._settled_look(positions, timeout_s)
+        )
+        patience_s = _TRUNCATION_S if self._ends is None else ABSENCE_S
+        left_s = max(_LEAST_S, until_s - self._clock())
+        starts = self._losses.starts(positions, look, patience_s=patience_s, timeout_s=left_s)
+        ends = self._visible_ends(starts, look)
+        self._short_logs.tell(look.latest, self._ends or {}, asked=starts, gone=self._gone)
+        if not at_once and self._ends is None and self._least.is_too_early(starts, ends):
+            ends = starts
+        limit = smallest_limit(max_records, self._options.max_offsets)
+        ends = limit_ends(starts, ends, max_records=limit)
+        return tuple(self._next(split, starts, ends, look.latest) for split in positions), look
+
+    def require_readable_ends(self, ranges: Sequence[SplitRange]) -> None:
+        """See `judge_short`, of the ends asked for."""
+        judge_short(ranges, self._ends or {}, is_error=self._options.fail_on_data_loss)
+
+    def is_finished(self, positions: Sequence[SplitRange]) -> bool:
+        """Whether a bounded source has read each position up to its end."""
+        return self._ends is not None and all(
+            split.end_offset >= self._ends.get(key_of(split), split.end_offset)
+            for split in positions
+            if key_of(split) not in self._gone
+        )
+
+    def fixed_ends(self) -> Mapping[SplitKey, int] | None:
+        """See `sluice.runtime.contracts.SplitEnumerator`."""
+        ends, name = self._ends, self._source_id
+        return None if ends is None else {(name, *key): ends[key] for key in ends}
+
+    def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
+        """Offsets not read yet, as of the last cut."""
+        if not self._latest:
+            return None
+        return backlog_records({key_of(s): s.end_offset for s in positions}, self._latest)
+
+    def measure(
+        self, positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> Mapping[SplitKey, Backlog]:
+        """See `SplitEnumerator.measure`."""
+        return measured(self._cluster, positions, self._ends, timeout_s=timeout_s)
+
+    def committed(self, positions: Sequence[SplitRange]) -> None:
+        """Publish group offsets for lag tools. Never raises."""
+        if self._options.commit_group_offsets:
+            self._publication.publish(positions)
+
+    def latest(self) -> Mapping[PartitionKey, int]:
+        """The ends that the last cut saw."""
+        return dict(self._latest)
+
+    def close(self) -> None:
+        """Release connections."""
+        self._cluster.close()
+
+    @property
+    def lost_records(self) -> int:
+        """Offsets that retention took before they were read (failOnDataLoss=false)."""
+        return self._losses.lost_records
+
+    # --- what exists -------------------------------------------------------------------------
+
+    def _subscribed(
+        self, timeout_s: float, *, all_must_exist: bool = False
+    ) -> Mapping[str, TopicFacts]:
+        subscription = self._options.subscription
+        existing: frozenset[str] = frozenset()
+        if subscription.needs_names:
+            existing = self._cluster.topic_names(timeout_s=timeout_s)
+        wanted = subscription.choose(existing)
+
+        def find() -> tuple[Mapping[str, TopicFacts], frozenset[str]]:
+            # What is read already is judged by its own cut: another region may be looking here.
+            read = {topic for topic, _ in self._known} if self._ends is None else set[str]()
+            found = self._shared.topics(wanted, read, timeout_s=timeout_s)
+            return found, subscription.missing(found, self._known)
+
+        found, missing = self._patience.unless_lasting(find)
+        if missing and (all_must_exist or self._options.fail_on_data_loss):
+            raise absent(missing, self._where)
+        if missing:
+            log.warning("not there, going on without: missing=%s", ",".join(sorted(missing)))
+        topics = subscription.partitions(found)
+        if self._first_shown is None:
+            self._first_shown = frozenset(new_partitions((), topics))
+        return topics
+
+    def _is_certainly_new(self, key: PartitionKey) -> bool:
+        """Whether a discovered partition was made while this source was at work, in this run or in
+        the one that it goes on from.
+
+        Then its first record has the offset 0, and what is gone of it was lost unread. What the
+        first look of this run shows may be of any age, but in topics that were read before.
+        """
+        was_absent = key not in (self._first_shown or ())
+        topics = {topic for topic, _ in self._known} if was_absent else self._restored
+        return self._options.subscription.grows_by(key[0], topics, was_absent=was_absent)
+
+    def _unread(
+        self, timeout_s: float
+    ) -> tuple[Mapping[str, TopicFacts], tuple[PartitionKey, ...]]:
+        """The topics, and the partitions of them that nobody reads yet. A bounded source misses
+        those that it has an end for, and judges them: a broker that lags behind shows none."""
+
+        def find() -> tuple[tuple[Mapping[str, TopicFacts], tuple[PartitionKey, ...]], KeySet]:
+            topics = self._subscribed(timeout_s)
+            keys = new_partitions(self._known, topics)
+            if self._ends is None:
+                return (topics, keys), frozenset()
+            wanted = self._ends.keys() - self._known - self._gone
+            return (topics, tuple(key for key in keys if key in wanted)), wanted.difference(keys)
+
+        found, absent = self._patience.unless_lasting(find)
+        self._judge_gone(absent)
+        return found
+
+    def _look(self, positions: Sequence[SplitRange], timeout_s: float) -> Look:
+        """A look in which every position's topic is the one it was; absent ones are judged."""
+        starts = {key_of(split): split.end_offset for split in positions}
+
+        def find() -> tuple[Look, tuple[SplitRange, ...]]:
+            look = self._shared.of(starts, self._known - self._gone, timeout_s=timeout_s)
+            check_identity(positions, look.topics)
+            absent = vanished(positions, look.topics)
+            self._gone -= starts.keys() - {key_of(split) for split in absent}  # others' stay
+            # What was judged already is not waited for again, at every cut.
+            return look, tuple(split for split in absent if key_of(split) not in self._gone)
+
+        look, gone = self._patience.unless_lasting(find)
+        self._judge_gone({key_of(split) for split in gone})
+        return look
+
+    def _judge_gone(self, keys: KeySet) -> None:
+        if not keys:
+            return
+        if self._options.fail_on_data_loss:
+            raise partitions_gone(keys, self._where)
+        names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
+        self._gone |= keys  # only now: a region that was parked and begins anew is refused, too
+        log.warning("partitions are gone, going on without them: partitions=%s", names)
+
+    def _settled_look(self, positions: Sequence[SplitRange], timeout_s: float) -> Look:
+        """A look; a bounded run waits for a short log here, or it would be over before it knows.
+
+        Raises:
+            UnreachableError: nobody tells that bounded run where a log ends.
+        """
+        starts = {key_of(split): split.end_offset for split in positions}
+
+        def find() -> tuple[Look, Mapping[PartitionKey, int | None]]:
+            until_s = self._clock() + timeout_s
+            look = self._look(positions, timeout_s)
+            left_s = max(_LEAST_S, until_s - self._clock())
+            look = self._losses.with_log_ends(starts, look, timeout_s=left_s)
+            return look, {} if self._ends is None else self._losses.note_shorter(starts, look)
+
+        look, shorter = self._patience.unless_lasting(find)
+        require_located(shorter, [key for key, end in shorter.items() if end is not None])
+        return look
+
+    # --- offsets -----------------------------------------------------------------------------
+
+    def _visible_ends(
+        self, starts: Mapping[PartitionKey, int], look: Look
+    ) -> dict[PartitionKey, int]:
+        self._latest |= {key: fact.offset for key, fact in look.latest.items()}
+        for key in self._gone:  # nobody can read what it had
+            self._latest.pop(key, None)
+        latest = look.latest
+        ends = {k: latest[k].offset if k in latest else start for k, start in starts.items()}
+        if self._ends is not None:
+            ends = {key: min(end, self._ends.get(key, end)) for key, end in ends.items()}
+        return {key: max(end, starts[key]) for key, end in ends.items()}
+
+    def _next(
+        self,
+        split: SplitRange,
+        starts: Mapping[PartitionKey, int],
+        ends: Mapping[PartitionKey, int],
+        latest: Mapping[PartitionKey, OffsetFact],
+    ) -> SplitRange:
+        key = key_of(split)
+        fact = latest.get(key)
+        if ends[key] > starts[key]:
+            self._least.note_moved(key)
+        return next_range(
+            split,
+            start_offset=starts[key],
+            end_offset=ends[key],
+            leader_epoch=fact.leader_up_to(ends[key]) if fact else None,
+            now_ms=round(self._wall_clock() * 1000),
+        )
+
+    def _is_discovery_due(self) -> bool:
+        if self._ends is not None:  # until each partition that has an end has a beginning
+            return bool(self._ends.keys() - self._known - self._gone)
+        if self._discovered_at_s is None:
+            return True
+        return self._clock() - self._discovered_at_s >= (self._options.discovery_interval_s or 0)
+
+    def _split(
+        self,
+        topics: Mapping[str, TopicFacts],
+        key: PartitionKey,
+        offset: int,
+        log_end: OffsetFact | None = None,
+    ) -> SplitRange:
+        return SplitRange(
+            source_id=self._source_id,
+            topic=key[0],
+            topic_id=topics[key[0]].topic_id,
+            partition=key[1],
+            start_offset=offset,
+            end_offset=offset,
+            leader_epoch=log_end.leader_up_to(offset) if log_end else None,
+        )

@@ -1,0 +1,198 @@
+"""Where reading starts or ends, as the user says it: before it is resolved to numbers. Pure.
+
+Spark writes -2 for earliest and -1 for latest inside its JSON; those numbers stop here.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.json_text import RepeatedNameError, parsed_json
+
+__all__ = [
+    "AtTimestamp",
+    "Committed",
+    "Edge",
+    "NoMatch",
+    "PartitionKey",
+    "PerPartition",
+    "PerPartitionTimestamp",
+    "Position",
+    "named_ends",
+    "parse_assignment",
+    "parse_offsets",
+    "parse_timestamps",
+    "require_all",
+]
+
+PartitionKey: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+
+
+class Edge(enum.Enum):
+    """One end of what a partition holds."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class NoMatch(enum.Enum):
+    """What to do where no record is as young as the timestamp asked for."""
+
+    ERROR = "error"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The offsets that a consumer group committed; earliest where it committed none."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtTimestamp:
+    """The first record of each partition at or after a moment."""
+
+    timestamp_ms: int
+    no_match: NoMatch = NoMatch.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerPartition:
+    """An offset, or an edge, for every partition."""
+
+    offsets: Mapping[PartitionKey, int | Edge]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerPartitionTimestamp:
+    """A moment for every partition; as `AtTimestamp`."""
+
+    timestamps_ms: Mapping[PartitionKey, int]
+    no_match: NoMatch = NoMatch.ERROR
+
+
+Position: TypeAlias = Edge | Committed | AtTimestamp | PerPartition | PerPartitionTimestamp
+
+
+def named_ends(
+    ending: Position, ends: Mapping[PartitionKey, int], now_ms: int
+) -> dict[PartitionKey, int]:
+    """Those of ``ends`` that an ending names a place for; the others are what can be read now."""
+    if isinstance(ending, PerPartition):
+        return {key: end for key, end in ends.items() if ending.offsets.get(key) is not Edge.LATEST}
+    if isinstance(ending, AtTimestamp):
+        return dict(ends) if ending.timestamp_ms <= now_ms else {}
+    if isinstance(ending, PerPartitionTimestamp):
+        times = ending.timestamps_ms
+        return {key: end for key, end in ends.items() if times.get(key, now_ms) <= now_ms}
+    return {}
+
+
+_ASSIGNMENT = '{"topic": [0, 1]}'
+_OFFSETS = '{"topic": {"0": 23, "1": -2}}'
+_SPARK_EDGES = {-2: Edge.EARLIEST, -1: Edge.LATEST}
+
+
+def parse_offsets(text: str, *, option: str) -> dict[PartitionKey, int | Edge]:
+    """``{"orders": {"0": 23, "1": -2}}``; -2 is earliest, -1 latest.
+
+    Raises:
+        ConfigError: names ``option`` and shows the form.
+    """
+    found: dict[PartitionKey, int | Edge] = {}
+    for key, number in _numbers(text, option):
+        if number < -2:
+            raise _malformed(option, text)
+        found[key] = _SPARK_EDGES.get(number, number)
+    return found
+
+
+def parse_timestamps(text: str, *, option: str) -> dict[PartitionKey, int]:
+    """``{"orders": {"0": 1700000000000}}``, milliseconds."""
+    found = dict(_numbers(text, option))
+    if any(number < 0 for number in found.values()):
+        raise _malformed(option, text)
+    return found
+
+
+def parse_assignment(text: str, *, option: str) -> frozenset[PartitionKey]:
+    """``{"orders": [0, 1]}``."""
+    found = set[PartitionKey]()
+    for topic, numbers in _objects(text, option, _ASSIGNMENT):
+        if not isinstance(numbers, list) or not all(
+            type(n) is int and 0 <= n < 2**31 for n in numbers
+        ):
+            raise _malformed(option, text, _ASSIGNMENT)
+        found |= {(topic, number) for number in numbers}
+    if not found:
+        raise _malformed(option, text, _ASSIGNMENT)
+    return frozenset(found)
+
+
+_MOST_DIGITS = 9  # of a partition
+
+
+def _numbers(text: str, option: str) -> Iterable[tuple[PartitionKey, int]]:
+    for topic, by_partition in _objects(text, option, _OFFSETS):
+        if not isinstance(by_partition, dict):
+            raise _malformed(option, text)
+        spelt: dict[int, str] = {}
+        for partition, number in by_partition.items():
+            if not partition.isdecimal() or len(partition) > _MOST_DIGITS:
+                raise _malformed(option, text)
+            if type(number) is not int or number >= 2**63:
+                raise _malformed(option, text)
+            first = spelt.setdefault(int(partition), partition)
+            if first != partition:
+                raise _twice(option, text, f'"{first}" and "{partition}" of {topic}')
+            yield (topic, int(partition)), number
+
+
+def _objects(text: str, option: str, form: str) -> Iterable[tuple[str, object]]:
+    try:
+        found = parsed_json(text, once=True)
+    except RepeatedNameError as err:
+        raise _twice(option, text, f'"{err}" and "{err}"') from None
+    except ValueError:
+        raise _malformed(option, text, form) from None
+    if not isinstance(found, dict):
+        raise _malformed(option, text, form)
+    return found.items()
+
+
+def _malformed(option: str, text: str, form: str = _OFFSETS) -> ConfigError:
+    return ConfigError(
+        "the option's value is not of the right form",
+        {"option": option, "value": text},
+        f"Write it as {form}.",
+    )
+
+
+def _twice(option: str, text: str, names: str) -> ConfigError:
+    return ConfigError(
+        "the option names a topic or a partition twice",
+        {"option": option, "value": text, "twice": names},
+        "Only one of the two could count. Name each once, a partition without leading zeros.",
+    )
+
+
+def require_all(
+    wanted: Iterable[PartitionKey], given: Iterable[PartitionKey], *, option: str
+) -> None:
+    """ConfigError unless exactly the wanted partitions are given, as Spark asks for."""
+    wanted, given = set(wanted), set(given)
+    if wanted == given:
+        return
+    raise ConfigError(
+        "positions are not given for exactly the partitions that are read",
+        {"option": option, "missing": _names(wanted - given), "unknown": _names(given - wanted)},
+        "Give each partition an offset (-2 for earliest, -1 for latest) or a timestamp.",
+    )
+
+
+def _names(keys: set[PartitionKey]) -> str:
+    return ",".join(f"{topic}-{partition}" for topic, partition in sorted(keys)) or "none"

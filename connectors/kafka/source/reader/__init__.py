@@ -1,0 +1,1 @@
+"""Executor side of the source: reads ranges and streams of records."""

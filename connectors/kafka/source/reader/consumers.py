@@ -1,0 +1,241 @@
+"""Consumers kept between the epochs of one worker process: a new one costs connections and TLS."""
+
+import contextlib
+import logging
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.client_tuning import HotPath, ReadSettings
+from sluice.connectors.kafka.client.confluent import (
+    Consumer,
+    KafkaException,
+    make_consumer,
+    translate,
+)
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.native.library import library_for
+from sluice.connectors.kafka.native.native_consumer import NativeConsumer
+from sluice.runtime.contracts import Clock
+from sluice.runtime.model.model import SplitRange
+
+__all__ = ["ConsumerPool", "PooledConsumer", "process_pool"]
+
+log = logging.getLogger(__name__)
+
+_IDLE_CONSUMERS = 4
+_LEARN_S = 5.0  # for all topics together
+_LEAST_S = 1.0  # for one of them, as long as that is left: the first one also connects
+_MOST_NAMED = 10
+_REACH_S = 1.0
+
+# A user's kafka.* option wins over these.
+_TUNING = {
+    # After a full queue librdkafka waits this long before it fetches again; its default is 1 s.
+    "fetch.queue.backoff.ms": 5,
+    # Every range exists when it is read, so the broker never has to wait for records; but the
+    # request that is waiting there when a range ends would hold up the next range.
+    "fetch.wait.max.ms": 5,
+    # As the Java client does; without it damaged bytes are records like any other.
+    "check.crcs": True,
+    # A slow sink is back-pressure, not a dead consumer.
+    "max.poll.interval.ms": 86_400_000,
+}
+# A consumer that follows its partitions asks for records that are not there yet: the request waits
+# at the broker, where it is answered as soon as there are some.
+_FOLLOWING = {"fetch.wait.max.ms": 500}
+_OWNED = {
+    "group.id": "sluice-reader",  # librdkafka asks for one; nothing joins it
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    # A position that is gone must be an error, never another position.
+    "auto.offset.reset": "error",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Key:
+    connection: KafkaConnection
+    read_committed: bool
+    settings: ReadSettings
+    follows: bool
+    hot_path: HotPath
+
+
+@dataclass(slots=True, eq=False)
+class PooledConsumer:
+    """A consumer, and what it has told of refused log-ins."""
+
+    consumer: Consumer | NativeConsumer
+    key: _Key
+    refusals: Refusals = field(default_factory=Refusals)
+    clock: Clock = time.monotonic
+    _leaders: dict[str, dict[int, int]] = field(default_factory=dict)
+
+    def learn(self, splits: Iterable[SplitRange]) -> None:
+        """Ask for the leaders of what is to be assigned, where this client may not know them.
+
+        An assignment does not ask by itself: it waits for the next of librdkafka's looks round,
+        one each second, unless the topic came along with the client's first connection. And until
+        the next look it fetches from a leader of then that has been frozen since, and may know
+        records that a later one, by whom a range was cut, has others in the place of. So topics of
+        which this client knows an earlier leader come first.
+
+        All topics share one deadline; those that are not learned in time are told in the log, and
+        asked for again by the next read.
+        """
+        wanted: dict[str, dict[int, int]] = defaultdict(dict)
+        for split in splits:
+            epoch = -1 if split.leader_epoch is None else split.leader_epoch
+            wanted[split.topic][split.partition] = epoch
+        unknown = [topic for topic, epochs in wanted.items() if not self._knows(topic, epochs)]
+        unknown.sort(key=lambda topic: (topic not in self._leaders, topic))
+        until_s = self.clock() + _LEARN_S
+        missed: list[str] = []
+        for at, topic in enumerate(unknown):
+            left_s = until_s - self.clock()
+            share_s = min(left_s, max(_LEAST_S, left_s / (len(unknown) - at)))
+            if share_s <= 0.0 or not self._learn(topic, wanted[topic], timeout_s=share_s):
+                missed.append(topic)
+        if missed:
+            log.warning(
+                "leaders are not known yet, and looked for while reading: topics=%d of %d (%s)",
+                len(missed),
+                len(unknown),
+                ",".join(missed[:_MOST_NAMED]),
+            )
+
+    def _knows(self, topic: str, epochs: Mapping[int, int]) -> bool:
+        known = self._leaders.get(topic)
+        return known is not None and all(at <= known.get(p, -1) for p, at in epochs.items())
+
+    def _learn(self, topic: str, epochs: Mapping[int, int], *, timeout_s: float) -> bool:
+        """Whether it was. A cluster that does not answer is the business of the read, which has a
+        bound."""
+        try:
+            self.consumer.list_topics(topic, timeout=timeout_s)
+        except KafkaException:
+            return False
+        self.refusals.answered()
+        self._leaders[topic] = {**self._leaders.get(topic, {}), **epochs}
+        return True
+
+    def wake(self) -> None:
+        """What it reported while it was idle is of the past; confluent-kafka's reports by polls."""
+        if isinstance(self.consumer, NativeConsumer):
+            with contextlib.suppress(KafkaException):
+                while self.consumer.serve(0):
+                    pass
+        self.refusals.forget()
+
+    def require_log_in(self, topic: str) -> None:
+        """Where nothing comes and a log-in was refused: whether a broker answers nevertheless.
+
+        Raises:
+            AuthenticationError: none does, and that has lasted.
+        """
+        if self.refusals.last is None:
+            return
+        try:
+            self.consumer.list_topics(topic, timeout=_REACH_S)
+        except KafkaException as err:
+            lasting = self.refusals.lasting()
+            if lasting is not None:
+                raise lasting from err
+            return
+        log.warning("a log-in was refused, others are not: error=%s", self.refusals.last)
+        self.refusals.answered()
+
+
+class ConsumerPool:
+    """Idle consumers of this process. Executor; one task at a time uses a consumer."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._idle: list[PooledConsumer] = []
+        self._inherited: list[PooledConsumer] = []
+
+    def borrow(
+        self,
+        connection: KafkaConnection,
+        *,
+        read_committed: bool,
+        settings: ReadSettings,
+        follows: bool = False,
+        hot_path: HotPath = HotPath.AUTO,
+    ) -> PooledConsumer:
+        """A consumer without assignment; ``follows``: for reads that have no end."""
+        key = _Key(
+            connection=connection,
+            read_committed=read_committed,
+            settings=settings,
+            follows=follows,
+            hot_path=hot_path,
+        )
+        self._leave_to_parent()
+        for pooled in list(self._idle):
+            if pooled.key == key:
+                self._idle.remove(pooled)
+                pooled.wake()
+                return pooled
+        return _connect(key)
+
+    def _leave_to_parent(self) -> None:
+        """After a fork the clients have no threads here: to use or even to free one would hang."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._inherited += self._idle
+            self._idle = []
+
+    def give_back(self, pooled: PooledConsumer) -> None:
+        """Keep for the next epoch; the oldest idle one is closed when there are too many."""
+        if isinstance(pooled.consumer, NativeConsumer) and not pooled.consumer.is_sound:
+            self.discard(pooled)
+            return
+        pooled.consumer.unassign()
+        self._idle.append(pooled)
+        while len(self._idle) > _IDLE_CONSUMERS:
+            self._idle.pop(0).consumer.close()
+
+    def discard(self, pooled: PooledConsumer) -> None:
+        """Close; after an error nobody knows what is left in its queue."""
+        pooled.consumer.close()
+
+    def close(self) -> None:
+        """Close all idle consumers."""
+        while self._idle:
+            self._idle.pop().consumer.close()
+
+
+process_pool = ConsumerPool()
+"""The pool of this process."""
+
+
+def _connect(key: _Key) -> PooledConsumer:
+    refusals = Refusals({"servers": key.connection.bootstrap_servers})
+    config = {
+        **_TUNING,
+        **key.settings.librdkafka(),
+        **(_FOLLOWING if key.follows else {}),
+        **key.connection.librdkafka(Role.CONSUMER),
+        **_OWNED,
+        "isolation.level": "read_committed" if key.read_committed else "read_uncommitted",
+        "error_cb": refusals.note,
+    }
+    return PooledConsumer(consumer=_make(config, key.hot_path), key=key, refusals=refusals)
+
+
+def _make(config: Mapping[str, Any], hot_path: HotPath) -> Consumer | NativeConsumer:
+    library = library_for(config, hot_path)
+    if library is None:
+        return make_consumer(config)
+    try:
+        return NativeConsumer(library, config)
+    except KafkaException as err:
+        raise translate(err, {"client": "consumer"}) from None

@@ -1,0 +1,421 @@
+"""The options of the Kafka source, as Spark's own ``kafka`` format has them, and ours. Pure.
+
+Names are case-insensitive. A misspelt one is an error that names the nearest right one: Spark
+ignores it, and then the job reads something else than its author thinks.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
+
+from sluice.connectors.kafka.client.client_options import PREFIX, is_sendable, seconds_of
+from sluice.connectors.kafka.client.client_tuning import HotPath, hot_path_of
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.credentials import TokenFunction
+from sluice.connectors.kafka.source.positions import (
+    AtTimestamp,
+    Committed,
+    Edge,
+    NoMatch,
+    PerPartition,
+    PerPartitionTimestamp,
+    Position,
+    parse_assignment,
+    parse_offsets,
+    parse_timestamps,
+)
+from sluice.connectors.kafka.source.subscription import Assigned, Pattern, Subscription, Topics
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.spelling import nearest
+from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
+
+__all__ = ["SOURCE_OPTIONS", "SourceOptions"]
+
+T = TypeVar("T")
+
+SOURCE_OPTIONS = (
+    "assign",
+    "commitGroupOffsets",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+    "guarantee",
+    "hotPath",
+    "includeHeaders",
+    "kafkaConsumer.pollTimeoutMs",
+    "maxOffsetsPerTrigger",
+    "maxRecordsPerPartition",
+    "maxTriggerDelay",
+    "minOffsetsPerTrigger",
+    "minPartitions",
+    "partitionDiscoveryIntervalMs",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startingTimestamp",
+    "subscribe",
+    "subscribePattern",
+    "taskMemoryMiB",
+)
+"""Every option that does not begin with ``kafka.``."""
+
+_CANONICAL = {name.lower(): name for name in SOURCE_OPTIONS}
+# What Spark's own source takes and does not use stays accepted: only ours are refused for it, and
+# a limit, which would read more than was asked for.
+_STREAM_ONLY = {
+    "commitGroupOffsets": "A batch read publishes no offsets; remove it.",
+    "guarantee": "A batch read promises nothing about a later run; remove it.",
+    "maxOffsetsPerTrigger": "A batch read has no triggers; remove it.",
+    "maxTriggerDelay": "A batch read has no triggers; remove it.",
+    "minOffsetsPerTrigger": "A batch read has no triggers; remove it.",
+    "partitionDiscoveryIntervalMs": "A batch read looks for partitions once; remove it.",
+}
+_ENDINGS = dict.fromkeys(
+    ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),
+    "A stream does not end; use trigger(availableNow=True).",
+)
+_GUARANTEES = ("exactly-once", "at-least-once", "none")
+_GROUP_ID = "kafka.group.id"
+_ISOLATION = "kafka.isolation.level"
+_MOST_DIGITS = 18  # such a number fits into 64 bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a Kafka source was asked for, checked. Picklable.
+
+    Attributes:
+        connection: how to reach the brokers.
+        subscription: which partitions.
+        starting: where to begin, the very first time.
+        ending: where a bounded read ends; resolved at its start.
+        max_offsets: at most so many offsets per epoch, None: all there is.
+        min_offsets: wait until so many are there ...
+        max_trigger_delay_s: ... but not longer than this.
+        min_partitions: at least so many read tasks, None: one per partition.
+        max_records_per_partition: at most so many offsets per read task.
+        include_headers: whether there is a column ``headers``.
+        fail_on_data_loss: stop when records that were still to be read are gone.
+        group_id: the consumer group under which offsets are published; None: a name made of
+            ``group_id_prefix``.
+        group_id_prefix: see there.
+        commit_group_offsets: whether offsets are published at all.
+        no_progress_timeout_s: a read that gets nothing at all for so long fails.
+        discovery_interval_s: look for new partitions and topics at most so often; None: whenever
+            asked to.
+        read_committed: isolation level.
+        task_memory_mib: of a drop-in query's tasks; a Job says it for its own.
+        hot_path: who moves the records.
+    """
+
+    connection: KafkaConnection
+    subscription: Subscription
+    starting: Position = Edge.EARLIEST
+    ending: Position = Edge.LATEST
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_trigger_delay_s: float = 900.0
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    group_id: str | None = None
+    group_id_prefix: str = "sluice"
+    commit_group_offsets: bool = True
+    no_progress_timeout_s: float = 120.0
+    discovery_interval_s: float | None = None
+    read_committed: bool = True
+    task_memory_mib: int = DEFAULT_MIB
+    hot_path: HotPath = HotPath.AUTO
+
+    @classmethod
+    def of(
+        cls,
+        options: Mapping[str, str],
+        *,
+        bounded: bool,
+        stream: bool,
+        oauth_token: TokenFunction | None = None,
+    ) -> "SourceOptions":
+        """Parse Spark options.
+
+        Args:
+            options: names in any case.
+            bounded: it ends by itself, so ``ending…`` options mean something.
+            stream: it runs in epochs; starting ``latest`` and limits per trigger mean something.
+            oauth_token: gives tokens for SASL OAUTHBEARER.
+        Raises:
+            ConfigError: an unknown, malformed, conflicting, missing or unsafe option.
+        """
+        given = _Given(options)
+        group_id, read_committed = _reading(given)
+        connection = KafkaConnection.of(given.kafka, oauth_token=oauth_token)
+        # A batch read promises nothing about a later run, so it may see uncommitted records.
+        guarantee = given.read("guarantee", _one_of(*_GUARANTEES), _GUARANTEES[0])
+        is_exact = stream and guarantee == _GUARANTEES[0]
+        connection.refuse_owned(exactly_once=is_exact, reads_only=True)
+        starting = _starting(given, group_id, stream=stream)
+        if not bounded:
+            given.refuse(_ENDINGS)
+        if not stream:
+            given.refuse(_STREAM_ONLY)
+        return cls(
+            connection=connection,
+            subscription=_subscription(given),
+            starting=starting,
+            ending=_ending(given),
+            max_offsets=given.read("maxOffsetsPerTrigger", _positive, None),
+            min_offsets=given.read("minOffsetsPerTrigger", _positive, None),
+            max_trigger_delay_s=given.read("maxTriggerDelay", _delay_s, 900.0),
+            min_partitions=given.read("minPartitions", _positive, None),
+            max_records_per_partition=given.read("maxRecordsPerPartition", _positive, None),
+            include_headers=given.read("includeHeaders", _flag, False),
+            fail_on_data_loss=given.read("failOnDataLoss", _flag, True),
+            group_id=group_id,
+            group_id_prefix=given.read("groupIdPrefix", _sendable, "sluice"),
+            commit_group_offsets=given.read("commitGroupOffsets", _flag, True),
+            no_progress_timeout_s=given.read("kafkaConsumer.pollTimeoutMs", _millis_s, 120.0),
+            discovery_interval_s=given.read("partitionDiscoveryIntervalMs", _millis_s, None),
+            read_committed=read_committed,
+            task_memory_mib=checked_mib(
+                given.read("taskMemoryMiB", _positive, DEFAULT_MIB), name="taskMemoryMiB"
+            ),
+            hot_path=hot_path_of(given.read("hotPath", str, HotPath.AUTO.value)),
+        )
+
+    def __post_init__(self) -> None:
+        if self.max_offsets is not None and (self.min_offsets or 0) > self.max_offsets:
+            raise ConfigError(
+                "the least number of offsets per trigger is above the largest",
+                {
+                    "minOffsetsPerTrigger": self.min_offsets,
+                    "maxOffsetsPerTrigger": self.max_offsets,
+                },
+                "Lower the one or raise the other.",
+            )
+
+    def group_name(self, of: str) -> str:
+        """The consumer group to publish under; ``of`` names what reads, when the user did not."""
+        return self.group_id or f"{self.group_id_prefix}-{of}"
+
+
+class _Given:
+    """The options as given: found by canonical name, shown by the name the user wrote."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.kafka: dict[str, str] = {}
+        self._own: dict[str, str] = {}
+        for name, value in options.items():
+            lower = name.strip().lower()
+            if lower.startswith(PREFIX):
+                self.kafka[lower] = str(value)
+            elif lower in _CANONICAL:
+                self._own[_CANONICAL[lower]] = str(value).strip()
+            else:
+                _unknown(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._own
+
+    def read(self, name: str, convert: Callable[[str], T], default: T) -> T:
+        """The converted value, or the default."""
+        if name not in self._own:
+            return default
+        try:
+            return convert(self._own[name])
+        except ValueError as err:
+            raise ConfigError(
+                "an option has a value that is not valid",
+                {"option": name, "value": self._own[name]},
+                f"Give {err}.",
+            ) from None
+
+    def refuse(self, remedies: Mapping[str, str]) -> None:
+        """ConfigError when one of these names is given."""
+        for name, remedy in remedies.items():
+            if name in self._own:
+                raise ConfigError("this option does not apply here", {"option": name}, remedy)
+
+
+def _unknown(name: str) -> NoReturn:
+    guess = nearest(name.strip().lower(), set(_CANONICAL))
+    raise ConfigError(
+        "unknown option of the Kafka source",
+        {"option": name},
+        f"Did you mean {_CANONICAL[guess]}?" if guess else "Remove it.",
+    )
+
+
+def _reading(given: _Given) -> tuple[str | None, bool]:
+    """The user's group, taken out of the client's options, and whether only committed records."""
+    group_id = given.kafka.pop(_GROUP_ID, None)
+    if group_id is not None and not (group_id.strip() and is_sendable(group_id)):
+        raise ConfigError(
+            "the consumer group has no name, or one that Kafka cannot be told",
+            {"option": _GROUP_ID, "value": ascii(group_id)},
+            "Name it without null characters, or leave the option out.",
+        )
+    level = given.kafka.get(_ISOLATION, "read_committed").strip().lower()
+    if level not in ("read_committed", "read_uncommitted"):
+        raise ConfigError(
+            "there is no such isolation level",
+            {"option": _ISOLATION, "value": level},
+            "Use read_committed.",
+        )
+    return group_id, level == "read_committed"
+
+
+def _subscription(given: _Given) -> Subscription:
+    ways = [name for name in ("assign", "subscribe", "subscribePattern") if name in given]
+    if len(ways) != 1:
+        raise ConfigError(
+            "what to read must be said in exactly one way",
+            {"given": ",".join(ways) or "nothing"},
+            "Set one of subscribe, subscribePattern and assign.",
+        )
+    if ways == ["assign"]:
+        return Assigned(
+            keys=given.read("assign", lambda t: parse_assignment(t, option="assign"), frozenset())
+        )
+    if ways == ["subscribePattern"]:
+        return Pattern(regex=given.read("subscribePattern", _text, ""))
+    return Topics(names=given.read("subscribe", _names, ()))
+
+
+def _starting(given: _Given, group_id: str | None, *, stream: bool) -> Position:
+    """In Spark's order of precedence: one timestamp, timestamps, offsets."""
+    no_match = NoMatch(
+        given.read("startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "error")
+    )
+    timed = _timed(given, "startingTimestamp", "startingOffsetsByTimestamp", no_match)
+    if timed is not None:
+        return timed
+    default = Edge.LATEST if stream else Edge.EARLIEST
+    text = given.read("startingOffsets", _text, default.value)
+    if text.lower() == "committed":
+        if group_id is None:
+            raise ConfigError(
+                "starting at committed offsets needs a consumer group",
+                {"option": "startingOffsets", "value": text},
+                f"Set {_GROUP_ID}.",
+            )
+        return Committed(group_id=group_id)
+    found = _offsets_or_edge(text, "startingOffsets")
+    if not stream and _mentions(found, Edge.LATEST):
+        raise ConfigError(
+            "a batch read cannot start at the latest offset",
+            {"option": "startingOffsets", "value": text},
+            "Use earliest, a timestamp or offsets.",
+        )
+    return found
+
+
+def _ending(given: _Given) -> Position:
+    timed = _timed(given, "endingTimestamp", "endingOffsetsByTimestamp", NoMatch.LATEST)
+    if timed is not None:
+        return timed
+    text = given.read("endingOffsets", _text, Edge.LATEST.value)
+    found = _offsets_or_edge(text, "endingOffsets")
+    if _mentions(found, Edge.EARLIEST):
+        raise ConfigError(
+            "a read cannot end at the earliest offset",
+            {"option": "endingOffsets", "value": text},
+            "Use latest, a timestamp or offsets.",
+        )
+    return found
+
+
+def _timed(given: _Given, single: str, each: str, no_match: NoMatch) -> Position | None:
+    if single in given:
+        return AtTimestamp(timestamp_ms=given.read(single, _whole, 0), no_match=no_match)
+    if each in given:
+        return PerPartitionTimestamp(
+            timestamps_ms=given.read(each, lambda text: parse_timestamps(text, option=each), {}),
+            no_match=no_match,
+        )
+    return None
+
+
+def _offsets_or_edge(text: str, option: str) -> Edge | PerPartition:
+    if text.lower() in ("earliest", "latest"):
+        return Edge(text.lower())
+    if not text.startswith("{"):
+        is_start = option == "startingOffsets"
+        names, edge = ("earliest, latest, committed", -2) if is_start else ("latest", -1)
+        raise ConfigError(
+            "an option has a value that is not valid",
+            {"option": option, "value": text},
+            f'Use {names} or JSON such as {{"topic": {{"0": 23, "1": {edge}}}}}.',
+        )
+    return PerPartition(offsets=parse_offsets(text, option=option))
+
+
+def _mentions(position: Edge | PerPartition, edge: Edge) -> bool:
+    if isinstance(position, Edge):
+        return position is edge
+    return edge in position.offsets.values()
+
+
+# --- values: a ValueError's text completes "Give …" -----------------------------------------
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise ValueError("a value that is not empty")
+    return value
+
+
+def _names(value: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    if not names:
+        raise ValueError("at least one topic")
+    return names
+
+
+def _whole(value: str) -> int:
+    # Longer ones would overflow, each somewhere else: a client, a clock, Python's own reader.
+    if not value.isdecimal() or len(value) > _MOST_DIGITS:
+        raise ValueError(f"a whole number of at most {_MOST_DIGITS} digits that is not negative")
+    return int(value)
+
+
+def _sendable(value: str) -> str:
+    if not is_sendable(value):
+        raise ValueError("a name without null characters")
+    return value
+
+
+def _positive(value: str) -> int:
+    if not value.isdecimal() or len(value) > _MOST_DIGITS or int(value) < 1:
+        raise ValueError(f"a whole number above 0, of at most {_MOST_DIGITS} digits")
+    return int(value)
+
+
+def _flag(value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return value.lower() == "true"
+
+
+def _millis_s(value: str) -> float:
+    return _positive(value) / 1000
+
+
+def _delay_s(value: str) -> float:
+    found = seconds_of(value, bare="ms")
+    if found is None:
+        raise ValueError("a time such as 15m, 10s or 500ms")
+    return found
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def convert(value: str) -> str:
+        if value.lower() not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)}")
+        return value.lower()
+
+    return convert

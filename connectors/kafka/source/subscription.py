@@ -1,0 +1,178 @@
+"""Which partitions a source reads, as the user says it. Pure."""
+
+import re
+import warnings
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from sluice.connectors.kafka.source.positions import PartitionKey
+from sluice.connectors.kafka.source.splits import TopicFacts
+from sluice.runtime.errors import ConfigError
+
+__all__ = ["Assigned", "Pattern", "Subscription", "Topics", "require_named"]
+
+# Kafka's own bookkeeping; Java consumers leave these out of a pattern, too.
+_INTERNAL = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """All partitions of the named topics."""
+
+    names: tuple[str, ...]
+    needs_names: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return ",".join(self.names)
+
+    def choose(self, existing: Iterable[str]) -> frozenset[str]:
+        """Names to describe; a missing one is found missing there."""
+        del existing
+        return frozenset(self.names)
+
+    def partitions(self, found: Mapping[str, TopicFacts]) -> dict[str, TopicFacts]:
+        """What of the described topics is read."""
+        return dict(found)
+
+    def missing(
+        self, found: Mapping[str, TopicFacts], read: Collection[PartitionKey]
+    ) -> frozenset[str]:
+        """What is named, does not exist and is not read yet."""
+        return frozenset(self.names) - set(found) - {topic for topic, _ in read}
+
+    def grows_by(self, topic: str, known: Collection[str], *, was_absent: bool) -> bool:
+        """Whether a partition that appears in a topic was made just now, given what was read.
+
+        ``was_absent``: an earlier look of this run did not show it.
+        """
+        del was_absent
+        return topic in known  # another one was missing, or not named, before
+
+    def covers(self, topic: str, partition: int) -> bool:
+        """Whether this partition belongs to it."""
+        del partition
+        return self.reads(topic)
+
+    def reads(self, topic: str) -> bool:
+        """Whether a partition of this topic may belong to it."""
+        return topic in self.names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """All partitions of every topic whose whole name matches, now or later."""
+
+    regex: str
+    needs_names: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        try:
+            with warnings.catch_warnings():
+                # What a later Python may read in another way is no error in this one.
+                warnings.simplefilter("ignore", FutureWarning)
+                re.compile(self.regex)
+        except re.error as err:
+            raise ConfigError(
+                "the topic pattern is not a regular expression",
+                {"option": "subscribePattern", "value": self.regex, "reason": str(err)},
+                "Write it in the syntax of Python's re module.",
+            ) from None
+
+    def __str__(self) -> str:
+        return self.regex
+
+    def choose(self, existing: Iterable[str]) -> frozenset[str]:
+        """Names that match; Kafka's internal topics never do."""
+        return frozenset(
+            name for name in existing if name not in _INTERNAL and re.fullmatch(self.regex, name)
+        )
+
+    def partitions(self, found: Mapping[str, TopicFacts]) -> dict[str, TopicFacts]:
+        """What of the described topics is read."""
+        return dict(found)
+
+    def missing(
+        self, found: Mapping[str, TopicFacts], read: Collection[PartitionKey]
+    ) -> frozenset[str]:
+        """What is named, does not exist and is not read yet."""
+        del found, read
+        return frozenset()
+
+    def grows_by(self, topic: str, known: Collection[str], *, was_absent: bool) -> bool:
+        """Whether a partition that appears in a topic was made just now, given what was read."""
+        # An earlier run's pattern may have been another one, or the topic hidden from it.
+        return was_absent or topic in known
+
+    def covers(self, topic: str, partition: int) -> bool:
+        """Whether this partition belongs to it."""
+        del partition
+        return self.reads(topic)
+
+    def reads(self, topic: str) -> bool:
+        """Whether a partition of this topic may belong to it."""
+        return topic not in _INTERNAL and re.fullmatch(self.regex, topic) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """Explicit partitions, and no others that appear later."""
+
+    keys: frozenset[PartitionKey]
+    needs_names: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return ",".join(f"{topic}-{partition}" for topic, partition in sorted(self.keys))
+
+    def choose(self, existing: Iterable[str]) -> frozenset[str]:
+        """Names to describe."""
+        del existing
+        return frozenset(topic for topic, _ in self.keys)
+
+    def partitions(self, found: Mapping[str, TopicFacts]) -> dict[str, TopicFacts]:
+        """What of the described topics is read."""
+        return {
+            name: TopicFacts(
+                topic_id=facts.topic_id,
+                partitions=frozenset(n for n in facts.partitions if (name, n) in self.keys),
+            )
+            for name, facts in found.items()
+        }
+
+    def missing(
+        self, found: Mapping[str, TopicFacts], read: Collection[PartitionKey]
+    ) -> frozenset[str]:
+        """What is named, does not exist and is not read yet."""
+        return frozenset(
+            f"{topic}-{number}"
+            for topic, number in self.keys.difference(read)
+            if topic not in found or number not in found[topic].partitions
+        )
+
+    def grows_by(self, topic: str, known: Collection[str], *, was_absent: bool) -> bool:
+        """Whether a partition that appears in a topic was made just now, given what was read."""
+        del topic, known, was_absent
+        return False  # it was not named before
+
+    def covers(self, topic: str, partition: int) -> bool:
+        """Whether this partition belongs to it."""
+        return (topic, partition) in self.keys
+
+    def reads(self, topic: str) -> bool:
+        """Whether a partition of this topic may belong to it."""
+        return any(topic == name for name, _ in self.keys)
+
+
+Subscription: TypeAlias = Topics | Pattern | Assigned
+
+
+def require_named(subscription: Subscription, read: Iterable[PartitionKey]) -> None:
+    """ConfigError with the partitions that were read and are not named any more."""
+    unnamed = sorted(key for key in read if not subscription.covers(*key))
+    if unnamed:
+        names = ",".join(f"{topic}-{partition}" for topic, partition in unnamed)
+        raise ConfigError(
+            "the checkpoint has read partitions that the source does not name any more",
+            {"partitions": names, "source": str(subscription)},
+            "Name them again, or start from a new checkpoint directory.",
+        )

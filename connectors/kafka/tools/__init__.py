@@ -1,0 +1,1 @@
+"""Commands about Kafka: servers, transactions, verification, the demo."""

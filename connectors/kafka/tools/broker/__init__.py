@@ -1,0 +1,1 @@
+"""An embedded Kafka broker for first steps and tests."""

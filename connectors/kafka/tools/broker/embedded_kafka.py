@@ -1,0 +1,416 @@
+"""A real single-node Kafka broker as a plain JVM process: for demos, tests and first steps.
+
+With which of Java's archives of loaded classes an embedded broker starts.
+
+A broker loads some 7,000 classes; from an archive they come in half the processor time.
+"""
+
+import base64
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.confluent import make_admin
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.broker.broker_properties import (
+    BrokerPorts,
+    BrokerSecurity,
+    SecurityProtocol,
+    format_arguments,
+    render,
+    server_properties,
+)
+from sluice.connectors.kafka.tools.broker.topic_creation import await_controller
+from sluice.runtime.embedded.cache import require_directory
+from sluice.runtime.embedded.certificates import Certificate, make_certificate
+from sluice.runtime.embedded.ivy import (
+    Artifact,
+    Bundle,
+    Report,
+    fetch,
+    pinned_checksums,
+    report_to_stderr,
+)
+from sluice.runtime.embedded.java import find_java
+from sluice.runtime.embedded.ports import HOST, free_ports, is_free, require_free
+from sluice.runtime.embedded.process import STOP_TIMEOUT_S, Identity, ServerProcess, ServerSpec
+from sluice.runtime.embedded.shared_classes import SharedClasses, reading_options
+from sluice.runtime.embedded.start_timeout import FORMAT_TIMEOUT_S
+from sluice.runtime.errors import ConfigError, MissingRequirementError, StreamError
+
+__all__ = [
+    "KAFKA_VERSION",
+    "QUICK_START",
+    "BrokerSecurity",
+    "EmbeddedKafka",
+    "SecurityProtocol",
+    "broker_classes",
+    "kafka_jars",
+    "new_cluster_id",
+    "sharing_options",
+]
+
+_CHOICES = (
+    "-XX:SharedArchiveFile",
+    "-XX:ArchiveClassesAtExit",
+    "-XX:+AutoCreateSharedArchive",
+    "-XX:AOT",
+    "-Xshare",
+)
+
+
+def broker_classes(java: Path, jars: Path) -> SharedClasses:
+    """What a broker loads whose class path is all jars of one directory."""
+    return SharedClasses(program="kafka", java=java, places=(jars,), jars=jars)
+
+
+def sharing_options(java: Path, jars: Path, jvm_options: Sequence[str]) -> tuple[str, ...]:
+    """Java options that name the archive, if there is one. No errors: a start does without.
+
+    Args:
+        jvm_options: where these say what is shared, they alone do.
+    """
+    if any(option.startswith(_CHOICES) for option in jvm_options):
+        return ()
+    found = broker_classes(java, jars).find()
+    return reading_options(found) if found else ()
+
+
+KAFKA_VERSION = "4.3.1"
+_NAME = f"Kafka {KAFKA_VERSION}"
+_READY = "Kafka Server started"
+_START_ATTEMPTS = 3
+_ANSWER_S = 60.0
+
+QUICK_START: Sequence[str] = ("-Xms256m", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""JVM options for the shortest start and a small footprint; not for a benchmark."""
+
+# A third of a formatting would go into setting up a log of which nobody reads a line.
+_NO_LOG = "-Dlog4j2.loggerContextFactory=org.apache.logging.log4j.simple.SimpleLoggerContextFactory"
+
+_LOGGING = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d] %p %m (%c)%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+def kafka_jars(*, report: Report = report_to_stderr) -> Path:
+    """Directory with the broker's jars, fetched at the first call of a user."""
+    bundle = Bundle(
+        name=f"kafka-{KAFKA_VERSION}",
+        artifacts=(
+            Artifact(organisation="org.apache.kafka", name="kafka_2.13", version=KAFKA_VERSION),
+            # The command line tools; their dependencies (Connect, Jersey) are not needed.
+            Artifact(
+                organisation="org.apache.kafka",
+                name="kafka-tools",
+                version=KAFKA_VERSION,
+                transitive=False,
+            ),
+            # Without a binding for slf4j the broker logs nothing, not even that it is ready.
+            Artifact(
+                organisation="org.apache.logging.log4j", name="log4j-slf4j-impl", version="2.25.4"
+            ),
+        ),
+        checksums=pinned_checksums(f"kafka-{KAFKA_VERSION}"),
+    )
+    return fetch(bundle, report=report)
+
+
+class EmbeddedKafka:
+    """One KRaft broker and controller on 127.0.0.1; used by one thread.
+
+    It dies with the process that started it, however that one ends, unless ``detached``.
+    `stop`, `kill` and `start` again keep ports and data; `close` also deletes data that was not
+    given a directory. As a context manager it starts and closes.
+
+    Args:
+        data_dir: where the broker keeps its data; None: a temporary directory.
+        port: of the plain text listener; None: any free one, kept over restarts.
+        transaction_version: feature level 0, 1 or 2 that a new data directory is formatted with.
+        properties: server properties that win over the defaults.
+        security: adds a listener where clients must log in, see `secure_bootstrap`.
+        jvm_options: heap and compiler settings. Unless they say what is shared, a broker starts
+            from the archive of its classes that ``sluice kafka fetch`` makes, if there is one.
+        detached: the broker goes on when this process ends.
+        cluster_id: that a new data directory is formatted with; None: any. Nodes that are
+            configured to be one cluster share it.
+        jars: directory with the class path of another release; None: `kafka_jars`.
+    """
+
+    def __init__(
+        self,
+        *,
+        data_dir: Path | None = None,
+        port: int | None = None,
+        transaction_version: int = 2,
+        properties: Mapping[str, str] | None = None,
+        security: BrokerSecurity | None = None,
+        jvm_options: Sequence[str] = QUICK_START,
+        detached: bool = False,
+        cluster_id: str | None = None,
+        jars: Path | None = None,
+    ) -> None:
+        if transaction_version not in (0, 1, 2):
+            raise ConfigError(
+                "Kafka has no such transaction.version",
+                {"transaction_version": transaction_version},
+                "Use 0, 1 or 2.",
+            )
+        self._data_dir = data_dir
+        self._port = port
+        self._transaction_version = transaction_version
+        self._properties = dict(properties or {})
+        self._security = security
+        self._jvm_options = tuple(jvm_options)
+        self._detached = detached
+        self._cluster_id = cluster_id or new_cluster_id()
+        self._jars = jars
+        self._scratch: Path | None = None
+        self._ports: BrokerPorts | None = None
+        self._certificate: Certificate | None = None
+        self._process: ServerProcess | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of the plain text listener."""
+        return f"{HOST}:{self._known_ports().plain}"
+
+    @property
+    def secure_bootstrap(self) -> str:
+        """``host:port`` of the listener where clients log in."""
+        return f"{HOST}:{self._known_ports().secure}"
+
+    @property
+    def ca_file(self) -> Path:
+        """PEM file that clients of a SASL_SSL listener must trust."""
+        if self._certificate is None:
+            raise ConfigError(
+                "this broker has no TLS listener",
+                {"security": self._security},
+                "Give it BrokerSecurity with SASL_SSL, and start it.",
+            )
+        return self._certificate.ca_file
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker."""
+        return self._running().pid
+
+    @property
+    def identity(self) -> Identity:
+        """The running broker's process, for who stops it later from another process."""
+        return Identity.of(self.pid)
+
+    @property
+    def log_path(self) -> Path:
+        """The broker's log, over all its runs."""
+        return self._directory() / "kafka.log"
+
+    def is_running(self) -> bool:
+        """Whether the broker's process lives."""
+        return self._process is not None and self._process.is_running()
+
+    def start(self) -> Self:
+        """Start and wait until the broker answers; at once when it runs.
+
+        Raises:
+            MissingRequirementError: no Java, no jars, an occupied port, or no start in time.
+        """
+        if self.is_running():
+            return self
+        if self._port is not None or self._ports is not None:
+            self._start_on(self._ports or self._choose_ports())
+            return self
+        for attempt in range(_START_ATTEMPTS):
+            ports = self._choose_ports()
+            try:
+                self._start_on(ports)
+                return self
+            except MissingRequirementError:
+                # Between the choice and the start somebody else may have taken one.
+                taken = not all(map(is_free, (ports.plain, ports.controller, ports.secure)))
+                if not taken or attempt == _START_ATTEMPTS - 1:
+                    raise
+        return self
+
+    def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End the broker in good order, by force after ``timeout_s``; data and ports are kept."""
+        if self._process:
+            self._process.stop(timeout_s=timeout_s)
+
+    def kill(self) -> None:
+        """End the broker as ``kill -9`` does; data and ports are kept."""
+        if self._process:
+            self._process.kill()
+
+    def restart(self) -> Self:
+        """Stop in good order and start on the same ports and data."""
+        self.stop()
+        return self.start()
+
+    def pause(self) -> None:
+        """Freeze the broker (SIGSTOP)."""
+        self._running().pause()
+
+    def resume(self) -> None:
+        """Let a frozen broker go on."""
+        self._running().resume()
+
+    def close(self) -> None:
+        """Stop, and delete the data unless it was given a directory."""
+        self.stop()
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _running(self) -> ServerProcess:
+        if self._process is None or not self._process.is_running():
+            raise MissingRequirementError(
+                "the embedded broker is not running", {"data_dir": self._data_dir}, "Start it."
+            )
+        return self._process
+
+    def _known_ports(self) -> BrokerPorts:
+        if self._ports is None:
+            raise MissingRequirementError(
+                "the embedded broker has no port before its first start", {}, "Start it."
+            )
+        return self._ports
+
+    def _choose_ports(self) -> BrokerPorts:
+        plain, controller, secure = free_ports(3)
+        return BrokerPorts(plain=self._port or plain, controller=controller, secure=secure)
+
+    def _directory(self) -> Path:
+        if self._data_dir is not None:
+            return require_directory(self._data_dir)
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="sluice-kafka-"))
+        return self._scratch
+
+    def _start_on(self, ports: BrokerPorts) -> None:
+        require_free(ports.plain, server=_NAME)
+        java, jars, directory = find_java(), self._jars or kafka_jars(), self._directory()
+        properties = self._server_properties(directory, ports)
+        properties_file = _write_private(directory / "server.properties", render(properties))
+        jvm = (
+            str(java.executable),
+            *sharing_options(java.executable, jars, self._jvm_options),
+            *self._jvm_options,
+            f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
+            f"-Djava.io.tmpdir={_temporary(directory)}",
+            *("-cp", f"{jars}/*"),
+        )
+        if not (directory / "data" / "meta.properties").exists():
+            self._format(jvm, properties_file)
+        process = ServerProcess(
+            ServerSpec(
+                name=_NAME,
+                command=(*jvm, "kafka.Kafka", str(properties_file)),
+                log_path=self.log_path,
+                ready_text=_READY,
+                scratch_dir=self._scratch,
+                detached=self._detached,
+            )
+        )
+        process.start()
+        try:
+            if "broker" in properties["process.roles"]:  # a controller alone talks to brokers
+                _await_controller(f"{HOST}:{ports.plain}")
+        except BaseException:  # an interrupt, too: nobody would know of it
+            process.kill()
+            raise
+        self._process, self._ports = process, ports
+
+    def _server_properties(self, directory: Path, ports: BrokerPorts) -> Mapping[str, str]:
+        password = secrets.token_hex(16)
+        password_file = directory / "keystore.password"
+        if self._security and self._security.protocol is SecurityProtocol.SASL_SSL:
+            if password_file.exists():
+                password = password_file.read_text(encoding="ascii")
+            _write_private(password_file, password)
+            self._certificate = make_certificate(directory / "tls", find_java(), password=password)
+        (directory / "log4j2.properties").write_text(_LOGGING, encoding="ascii")
+        return server_properties(
+            ports=ports,
+            log_dir=directory / "data",
+            security=self._security,
+            keystore=self._certificate.keystore if self._certificate else None,
+            keystore_password=password,
+            overrides=self._properties,
+        )
+
+    def _format(self, jvm: Sequence[str], properties_file: Path) -> None:
+        arguments = format_arguments(
+            cluster_id=self._cluster_id,
+            properties_file=properties_file,
+            transaction_version=self._transaction_version,
+            security=self._security,
+        )
+        answer = subprocess.run(
+            [*jvm, _NO_LOG, "kafka.tools.StorageTool", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=FORMAT_TIMEOUT_S,
+            check=False,
+        )
+        if answer.returncode:
+            raise MissingRequirementError(
+                f"{_NAME} could not format its data directory",
+                {"data_dir": self._directory(), "answer": answer.stdout + answer.stderr},
+                "The directory must be writable, and empty or a broker's own.",
+            )
+
+
+def _await_controller(servers: str) -> None:
+    admin = make_admin(KafkaConnection(bootstrap_servers=servers).librdkafka(Role.ADMIN))
+    try:
+        await_controller(admin, {"servers": servers}, timeout_s=_ANSWER_S)
+    except StreamError as err:
+        raise MissingRequirementError(
+            f"{_NAME} has started, and cannot be used",
+            {"servers": servers, "error": err},
+            "Look at its log, kafka.log, which is kept where it is given a directory.",
+        ) from err
+
+
+def new_cluster_id() -> str:
+    """A cluster id as Kafka makes them: 16 random bytes in URL-safe base64."""
+    return base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+
+
+def _temporary(directory: Path) -> Path:
+    """Where the broker unpacks native libraries: a killed one leaves them to its data's end."""
+    made = directory / "tmp"
+    made.mkdir(exist_ok=True)
+    return made
+
+
+def _write_private(path: Path, text: str) -> Path:
+    """Write a file that only this user may read: it holds passwords."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path

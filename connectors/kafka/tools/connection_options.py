@@ -1,0 +1,82 @@
+"""Options that several commands take by the same names."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.runtime.errors import ConfigError
+
+__all__ = ["BOOTSTRAP_NAMES", "Config", "ConfigFile", "connection_of", "read_options"]
+
+BOOTSTRAP_NAMES = ("--bootstrap-servers", "--bootstrap-server", "--bootstrap")
+"""The first one is documented; the second is that of Kafka's own tools."""
+
+Config = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="KEY=VALUE", help="A kafka.* option; may be repeated."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-file", exists=True, dir_okay=False, help="File of KEY=VALUE lines, for secrets."
+    ),
+]
+
+
+def connection_of(bootstrap: str | None, options: dict[str, str]) -> KafkaConnection | None:
+    """How to reach a cluster; None: neither servers nor options are given.
+
+    Raises:
+        ConfigError: an option without the prefix ``kafka.``, or as `KafkaConnection.of` has it.
+    """
+    if bootstrap is not None:
+        options = {**options, "kafka.bootstrap.servers": bootstrap}
+    for name in options:
+        if not name.lower().startswith("kafka."):
+            raise ConfigError(
+                "an option of Kafka's clients lacks its prefix",
+                {"option": name},
+                f"Write kafka.{name}.",
+            )
+    return KafkaConnection.of(options) if options else None
+
+
+def read_options(config: Sequence[str] | None, config_file: Path | None) -> dict[str, str]:
+    """Options given as KEY=VALUE on the command line and in a file, which come first.
+
+    Raises:
+        ConfigError: an option of another form, or a file that cannot be read.
+    """
+    lines = _lines(config_file) if config_file is not None else []
+    written = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    options = {}
+    for number, item in enumerate([*written, *(config or ())], 1):
+        name, separator, value = item.partition("=")
+        if not separator:
+            raise ConfigError(
+                "an option is not of the form KEY=VALUE",
+                {"option": number, "begins_with": _shown(name)},
+                "Write for example kafka.security.protocol=SASL_SSL.",
+            )
+        options[name.strip()] = value.strip()
+    return options
+
+
+def _shown(text: str) -> str:
+    """As much of a line as is the name of an option: it may be one of a key in several lines."""
+    words = text.split()
+    return words[0] if words and words[0].startswith("kafka.") else "(not shown)"
+
+
+def _lines(config_file: Path) -> list[str]:
+    try:
+        return config_file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as err:
+        raise ConfigError(
+            "the file of options cannot be read",
+            {"file": config_file, "reason": err},
+            "Give one that this user may read, of KEY=VALUE lines in UTF-8.",
+        ) from err

@@ -1,0 +1,1 @@
+"""`sluice demo`: a pipeline that is killed, restarted and verified."""

@@ -1,0 +1,301 @@
+"""``sluice demo``: a pipeline that is killed half way, started again, and judged.
+
+Starts a real broker, feeds it live order events, runs ``examples/kafka_to_kafka.py`` as a user
+would, and looks at the result with a read_committed reader that ran all along. The pipeline is
+a program of its own in a session of its own; nothing of it is left when the demo ends.
+"""
+
+import contextlib
+import logging
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
+from sluice.connectors.kafka.tools.demo.demo_view import DemoView, Outcome, Phase, Status
+from sluice.connectors.kafka.tools.demo.observer import Observer
+from sluice.connectors.kafka.tools.demo.orders import Loader, Orders
+from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_records
+from sluice.runtime.checker import History, Identity, Record, check, check_prefix, expect
+from sluice.runtime.embedded.program import Program, ProgramSpec, command_of
+from sluice.runtime.errors import MissingRequirementError, UnreachableError
+
+__all__ = ["demo"]
+
+_ROOT = Path(__file__).resolve().parents[4]
+_EXAMPLE = _ROOT / "examples" / "kafka_to_kafka.py"
+_INPUT, _OUTPUT = "orders", "orders-shouted"
+_PARTITIONS = 4
+_INTERVAL_S = 1.0
+_LIVE_S = 16.0  # how long the live traffic lasts, at most
+_LEAST_RATE = 5_000.0  # records/s
+_STALL_S = 240.0
+_CATCH_UP_S = 120.0
+_POLL_S = 0.1
+
+
+def demo(
+    *,
+    records: Annotated[
+        int, typer.Option(min=1_000, max=5_000_000, help="Order events to send.")
+    ] = 400_000,
+    master: Annotated[str, typer.Option(help="Spark master of the pipeline.")] = "local[2]",
+    pipeline: Annotated[
+        Path, typer.Option(help="Another program with the command line of the example.")
+    ] = _EXAMPLE,
+) -> None:
+    """Kill a pipeline half way, start it again, and check that nothing is lost or doubled."""
+    console = Console(highlight=False)
+    # The clients' passing complaints (a coordinator that still loads) are no news here.
+    logging.getLogger("connectors").addHandler(logging.NullHandler())
+    if not pipeline.exists():
+        raise MissingRequirementError(
+            "the demo runs an example of the repository, which is not here",
+            {"example": pipeline},
+            "Run it in a clone of the repository.",
+        )
+    with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="sluice-demo-") as directory:
+        plan = _Plan(
+            pipeline=pipeline.resolve(), directory=Path(directory), records=records, master=master
+        )
+        outcome = _Demo(console, plan).run()
+    raise typer.Exit(0 if outcome.is_clean else 1)
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the demo as an error would, so that everything is cleared away."""
+
+    def leave(_: int, __: FrameType | None) -> None:
+        sys.exit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What the demo was asked to do, and where it keeps its files."""
+
+    pipeline: Path
+    directory: Path
+    records: int
+    master: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recovery:
+    """When things happened around the kill, on one clock.
+
+    Attributes:
+        visible: records that readers had seen at the kill.
+    """
+
+    killed_s: float
+    restarted_s: float
+    sealed_s: float
+    committed_s: float
+    visible: int
+
+
+class _Demo:
+    """One run of the demo; everything it starts ends with `run`."""
+
+    def __init__(self, console: Console, plan: _Plan) -> None:
+        self._console = console
+        self._plan = plan
+        self._records = plan.records
+        self._checkpoint = plan.directory / "checkpoint"
+        self._stack = contextlib.ExitStack()
+        self._status = Status(total=plan.records)
+        self._seen = History(_IDENTITY)
+
+    def run(self) -> Outcome:
+        with self._stack:
+            self._view = DemoView(self._console, self._status)
+            with self._view:
+                outcome = self._run()
+        self._console.print(outcome.title())
+        self._console.print(outcome.table())
+        return outcome
+
+    def _run(self) -> Outcome:
+        self._view.enter(Phase.BROKER)
+        broker = self._stack.enter_context(EmbeddedKafka())
+        self._connection = KafkaConnection(bootstrap_servers=broker.bootstrap)
+        _create_topics(self._connection)
+        rate = max(_LEAST_RATE, self._records / _LIVE_S)
+        orders = Orders(topic=_INPUT, partitions=_PARTITIONS)
+        self._loader = self._stack.enter_context(
+            Loader(
+                self._connection,
+                orders,
+                count=self._records,
+                rate=rate,
+                # Something must be left for the second run, however fast the first one was.
+                held_back=self._records // 4,
+            )
+        )
+        self._observer = self._stack.enter_context(
+            Observer(self._connection, _OUTPUT, seen=self._seen)
+        )
+        self._view.enter(Phase.RUNNING)
+        started_s = time.monotonic()
+        recovery = self._kill_half_way(broker.bootstrap)
+        finished_s = self._finish()
+        self._view.enter(Phase.CHECKING)
+        return self._judge(recovery, elapsed_s=finished_s - started_s)
+
+    # --- running ------------------------------------------------------------------------------
+
+    def _start(self, bootstrap: str) -> Program:
+        arguments = [
+            *("--bootstrap", bootstrap, "--input", _INPUT, "--output", _OUTPUT),
+            *("--checkpoint", str(self._checkpoint), "--interval", str(_INTERVAL_S)),
+            *("--master", self._plan.master),
+        ]
+        command = command_of(sys.executable, self._plan.pipeline, arguments)
+        spec = ProgramSpec(
+            command=command,
+            log_path=self._plan.directory / "pipeline.log",
+            environment={"PYTHONPATH": str(_ROOT)},
+            working_dir=self._plan.directory,
+        )
+        return self._stack.enter_context(Program(spec))
+
+    def _kill_half_way(self, bootstrap: str) -> _Recovery:
+        program = self._start(bootstrap)
+        self._await(program, lambda: self._observer.total >= self._records // 2)
+        killed_s, newest = time.monotonic(), _newest_place(self._checkpoint)
+        program.kill()
+        self._view.enter(Phase.KILLED)
+        restarted_s = time.monotonic()
+        self._program = self._start(bootstrap)
+        # What the first run committed may reach the reader after the kill.
+        visible = self._observer.catch_up(timeout_s=_CATCH_UP_S)
+        self._loader.release()
+        # The new run's first record closes the place behind the last one: the seal.
+        self._await(self._program, lambda: _newest_place(self._checkpoint) > newest)
+        sealed_s = time.monotonic()
+        self._view.enter(Phase.RECOVERING)
+        self._await(self._program, lambda: self._observer.total > visible)
+        committed_s = self._observer.await_total(visible + 1, timeout_s=1.0)
+        self._view.enter(Phase.RUNNING)
+        return _Recovery(
+            killed_s=killed_s,
+            restarted_s=restarted_s,
+            sealed_s=sealed_s,
+            committed_s=committed_s,
+            visible=visible,
+        )
+
+    def _finish(self) -> float:
+        self._await(self._program, lambda: self._loader.is_done and self._is_caught_up())
+        finished_s = self._observer.sightings()[-1].at_s
+        self._view.enter(Phase.STOPPING)
+        self._program.interrupt()
+        self._program.await_gone(timeout_s=20)
+        self._program.kill()
+        return finished_s
+
+    def _is_caught_up(self) -> bool:
+        return self._observer.total >= self._records
+
+    def _await(self, program: Program, condition: Callable[[], bool]) -> None:
+        """Wait with the display going; a pipeline that ends or stalls is an error."""
+        progressed_s, visible = time.monotonic(), self._observer.total
+        while not condition():
+            if program.exit_code is not None:
+                raise _failed(program, f"the pipeline ended with exit code {program.exit_code}")
+            if self._observer.total != visible:
+                progressed_s, visible = time.monotonic(), self._observer.total
+            if time.monotonic() - progressed_s > _STALL_S:
+                raise _failed(program, f"no record became visible for {_STALL_S:.0f} s")
+            self._show()
+            time.sleep(_POLL_S)  # the rate at which the display moves
+        self._show()
+
+    def _show(self) -> None:
+        self._status.sent = self._loader.sent
+        self._status.visible = self._observer.total
+        self._status.checkpoint_id = _newest_committed(self._checkpoint)
+        self._view.refresh()
+
+    # --- judging ------------------------------------------------------------------------------
+
+    def _judge(self, recovery: _Recovery, *, elapsed_s: float) -> Outcome:
+        await_readable(self._connection, _OUTPUT, timeout_s=20)
+        expected = expect(read_records(self._connection, _INPUT), _shouted, _IDENTITY)
+        final, per_second = History(_IDENTITY), Counter[int]()
+        for record in read_records(self._connection, _OUTPUT):
+            final.append(record)
+            per_second[(record.timestamp_ms or 0) // 1000] += 1
+        self._observer.close()
+        return Outcome(
+            verdict=check(expected, final),
+            prefix=check_prefix(self._seen, final),
+            sent=self._records,
+            visible_at_kill=recovery.visible,
+            elapsed_s=elapsed_s,
+            peak_rate=max(per_second.values(), default=0),
+            recovery_s=recovery.committed_s - recovery.killed_s,
+            spark_start_s=recovery.sealed_s - recovery.restarted_s,
+        )
+
+
+def _order_of(record: Record) -> bytes | None:
+    """What no two events share: a record of the same order with another content is corrupted."""
+    return next((value for name, value in record.headers if name == "order"), None)
+
+
+_IDENTITY = Identity(name_of=_order_of)
+
+
+def _shouted(record: Record) -> tuple[Record]:
+    """What the example makes of a record."""
+    value = None if record.value is None else record.value + b"!"
+    return (record._replace(topic=_OUTPUT, value=value),)
+
+
+def _create_topics(connection: KafkaConnection) -> None:
+    # The broker's clock stands in the output, so that the rate can be read from it.
+    clocked = {"message.timestamp.type": "LogAppendTime"}
+    topics = [
+        NewTopic(_INPUT, num_partitions=_PARTITIONS, replication_factor=1),
+        NewTopic(_OUTPUT, num_partitions=_PARTITIONS, replication_factor=1, config=clocked),
+    ]
+    create_topics(connection, topics)
+
+
+def _places(checkpoint: Path, mark: str) -> Iterator[int]:
+    for path in checkpoint.glob(f"chk-*/{mark}"):
+        yield int(path.parent.name.removeprefix("chk-"))
+
+
+def _newest_place(checkpoint: Path) -> int:
+    return max(_places(checkpoint, "_metadata"), default=-1)
+
+
+def _newest_committed(checkpoint: Path) -> int | None:
+    return max(_places(checkpoint, "_committed"), default=None)
+
+
+def _failed(program: Program, what: str) -> UnreachableError:
+    return UnreachableError(
+        what, {"log": "\n" + program.log_tail()}, "Its log says why; nothing was left running."
+    )

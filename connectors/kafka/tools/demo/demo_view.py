@@ -1,0 +1,168 @@
+"""What `sluice demo` shows: progress while it runs, and the verdict as a table."""
+
+import enum
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from sluice.runtime.checker import HistoryVerdict, Place, PrefixVerdict
+
+__all__ = ["DemoView", "Outcome", "Phase", "Status"]
+
+
+class Phase(enum.Enum):
+    """Where the demo is."""
+
+    BROKER = "starting a Kafka broker"
+    RUNNING = "the pipeline copies live orders, exactly once"
+    KILLED = "kill -9 of the driver, Spark's JVM and its workers; starting again"
+    RECOVERING = "the new run finishes what was decided and aborts the rest"
+    STOPPING = "stopping the pipeline"
+    CHECKING = "reading everything back and comparing"
+
+
+@dataclass(slots=True)
+class Status:
+    """What the progress display shows now.
+
+    Attributes:
+        total: records that will be sent.
+        sent: records in the input topic.
+        visible: records that a read_committed reader of the output has seen.
+        checkpoint_id: newest checkpoint that is committed on record.
+    """
+
+    total: int
+    sent: int = 0
+    visible: int = 0
+    checkpoint_id: int | None = None
+
+    @property
+    def lag(self) -> int:
+        """Records sent and not visible yet."""
+        return max(0, self.sent - self.visible)
+
+
+class DemoView:
+    """A live display on a terminal, a line per phase elsewhere. Used as a context manager."""
+
+    def __init__(self, console: Console, status: Status) -> None:
+        self._console = console
+        self._status = status
+        self._started_s = time.monotonic()
+        self._phase = Phase.BROKER
+        self._bars = Progress(
+            TextColumn("{task.description:<28}"), BarColumn(40), MofNCompleteColumn()
+        )
+        self._sent = self._bars.add_task("orders sent", total=status.total)
+        self._visible = self._bars.add_task("committed, seen by readers", total=status.total)
+        self._live = Live(self._body(), console=console, transient=True, refresh_per_second=8)
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def enter(self, phase: Phase) -> None:
+        """Say what happens now; the line stays."""
+        self._phase = phase
+        self._live.console.print(f"{self._elapsed_s():5.1f} s  {phase.value}")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the status as it is now."""
+        self._bars.update(self._sent, completed=self._status.sent)
+        self._bars.update(self._visible, completed=self._status.visible)
+        self._live.update(self._body())
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._started_s
+
+    def _body(self) -> Group:
+        status = self._status
+        checkpoint = "-" if status.checkpoint_id is None else str(status.checkpoint_id)
+        return Group(
+            self._bars,
+            Text(f"lag {status.lag:,} records   checkpoint {checkpoint}", style="dim"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the demo ended.
+
+    Attributes:
+        sent: records that were put in.
+        visible_at_kill: records that readers had seen when everything was killed.
+        elapsed_s: from the first start to the last visible record, the kill included.
+        peak_rate: records appended to the output in the best second, by the broker's clock.
+        recovery_s: from the kill to the next record that became visible.
+        spark_start_s: the part of it until the new run's first durable record: Python's and
+            Spark's own start.
+    """
+
+    verdict: HistoryVerdict
+    prefix: PrefixVerdict
+    sent: int
+    visible_at_kill: int
+    elapsed_s: float
+    peak_rate: int
+    recovery_s: float
+    spark_start_s: float
+
+    @property
+    def is_clean(self) -> bool:
+        """Everything sent is there once, in order, and readers never saw anything else."""
+        complete = self.verdict.expected == self.sent
+        return complete and self.verdict.is_clean and self.prefix.is_clean
+
+    def table(self) -> Table:
+        """The verdict for people, with the first places of each fault."""
+        verdict, places = self.verdict, self.verdict.examples
+        prefix = _fault(len(self.prefix.broken), self.prefix.broken, clean="yes", dirty="no")
+        table = Table(show_header=False)
+        for name, value in (
+            ("records in", f"{verdict.expected:,}"),
+            ("records out", f"{verdict.found:,}"),
+            ("lost", _fault(verdict.lost, places.lost)),
+            ("duplicated", _fault(verdict.duplicated, places.duplicated)),
+            ("never sent or aborted", _fault(verdict.unexpected, places.unexpected)),
+            ("corrupted", _fault(verdict.corrupted, places.corrupted)),
+            ("reordered", _fault(verdict.reordered, places.reordered)),
+            ("readers saw only a prefix, nothing torn", prefix),
+            ("visible when killed", f"{self.visible_at_kill:,}"),
+            ("records/s, best second", f"{self.peak_rate:,}"),
+            ("records/s, whole run, kill included", f"{self.sent / self.elapsed_s:,.0f}"),
+            ("kill to next visible commit", f"{self.recovery_s:.1f} s"),
+            ("  of which Python and Spark start", f"{self.spark_start_s:.1f} s"),
+        ):
+            table.add_row(name, value)
+        return table
+
+    def title(self) -> str:
+        """The verdict in one line."""
+        if self.is_clean:
+            return "[bold green]exactly once: nothing lost, nothing doubled, order kept"
+        return "[bold red]NOT exactly once"
+
+
+def _fault(count: int, places: Sequence[Place] = (), *, clean: str = "0", dirty: str = "") -> str:
+    if not count:
+        return f"[green]{clean}"
+    where = f" at {', '.join(map(str, places))}" if places else ""
+    return f"[bold red]{dirty or format(count, ',')}{where}"

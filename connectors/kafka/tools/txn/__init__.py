@@ -1,0 +1,1 @@
+"""`sluice txn`: transactions that a job left open."""

@@ -1,0 +1,1 @@
+"""`sluice verify`: compares the input of a pipeline with its output."""

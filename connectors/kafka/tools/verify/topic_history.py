@@ -1,0 +1,417 @@
+"""Reads what a topic holds in the form the checker judges (`sluice.runtime.checker`).
+
+For tests, the demo and benchmarks; not on the data path of a job.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.connectors.kafka.client.client_options import Role
+from sluice.connectors.kafka.client.confluent import (
+    OFFSET_BEGINNING,
+    PARTITION_EOF,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    OffsetSpec,
+    TopicPartition,
+    error_codes,
+    make_admin,
+    make_consumer,
+    translate,
+)
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.records.columns import header_pairs
+from sluice.connectors.kafka.source.enumerator.topics import (
+    KnownLeaders,
+    described,
+    result,
+    until_s_for,
+)
+from sluice.runtime.checker import Headers, History, Identity, Record
+from sluice.runtime.errors import ConfigError, UnreachableError
+
+__all__ = [
+    "EndWatch",
+    "TopicEnds",
+    "await_readable",
+    "read_history",
+    "read_records",
+    "reading_consumer",
+    "record_of",
+    "topic_ends",
+    "topic_starts",
+]
+
+log = logging.getLogger(__name__)
+
+_REQUEST_TIMEOUT_S = 30.0
+_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # has no types
+_EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # has no types
+_POLL_S = 0.02
+_CONSUME_RECORDS = 10_000
+_CONSUME_S = 0.1
+
+_LEADERLESS = (
+    *error_codes("_NOENT"),  # none of the partitions has one
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    # Behind an election: somebody has not heard of the new leader yet, or it does not know its end.
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicEnds:
+    """Where the partitions of a topic end, by partition.
+
+    Attributes:
+        stable: last stable offset: a read_committed reader sees what lies before it.
+        high: high watermark: everything written and replicated lies before it.
+    """
+
+    stable: Mapping[int, int]
+    high: Mapping[int, int]
+
+    @property
+    def is_settled(self) -> bool:
+        """No open transaction holds readers back (a later stable end settles an earlier high)."""
+        return all(self.stable.get(partition, 0) >= end for partition, end in self.high.items())
+
+
+def reading_consumer(
+    connection: KafkaConnection,
+    *,
+    read_committed: bool = True,
+    group: str = "sluice-history",
+    statistics: Callable[[str], None] | None = None,
+) -> Consumer:
+    """A consumer that reads explicit partitions, joins no group and commits nothing.
+
+    Args:
+        statistics: is given librdkafka's statistics each second, by the thread that consumes.
+    """
+    told = {"stats_cb": statistics, "statistics.interval.ms": 1000} if statistics else {}
+    return make_consumer(
+        {
+            **connection.librdkafka(Role.CONSUMER),
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed" if read_committed else "read_uncommitted",
+            # The default of 1 s makes a reader wait for a second whenever its queue was full.
+            "fetch.queue.backoff.ms": 5,
+            **told,
+        }
+    )
+
+
+class EndWatch:
+    """Asks again and again where a topic ends, over one connection. Used by one thread.
+
+    Raises:
+        SourceChangedError: there is no such topic.
+        UnreachableError: no broker answers.
+    """
+
+    def __init__(
+        self, connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
+    ) -> None:
+        self._asked = _TopicOffsets(connection, topic, timeout_s)
+
+    def now(self) -> TopicEnds:
+        """Last stable offset and high watermark of every partition.
+
+        The high watermark is asked for first: what is settled by then stays so.
+        """
+        high = self.high()
+        return TopicEnds(stable=self.stable(), high=high)
+
+    def high(self) -> Mapping[int, int]:
+        """High watermark by partition."""
+        return self._asked.at(_LATEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def stable(self) -> Mapping[int, int]:
+        """Last stable offset by partition."""
+        return self._asked.at(_LATEST, IsolationLevel.READ_COMMITTED)
+
+
+def topic_ends(
+    connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
+) -> TopicEnds:
+    """`EndWatch.now`, once."""
+    return EndWatch(connection, topic, timeout_s=timeout_s).now()
+
+
+def topic_starts(
+    connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
+) -> Mapping[int, int]:
+    """First offset of every partition that retention has left; raises as `EndWatch`."""
+    asked = _TopicOffsets(connection, topic, timeout_s)
+    return asked.at(_EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+
+
+def await_readable(
+    connection: KafkaConnection,
+    topic: str,
+    *,
+    beyond: Mapping[int, int] | None = None,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> float:
+    """Wait until no open transaction holds back readers; how many seconds it took.
+
+    Args:
+        beyond: by partition, the offset that readers must be able to reach; None: the high
+            watermark of that moment, whatever it is.
+    Raises:
+        UnreachableError: still held back when the time ran out; says where.
+    """
+    watch = EndWatch(connection, topic)
+    started = clock()
+    while True:
+        goal = beyond or watch.high()
+        stable = watch.stable()
+        if all(stable.get(partition, 0) >= offset for partition, offset in goal.items()):
+            return clock() - started
+        if clock() - started > timeout_s:
+            raise UnreachableError(
+                "an open transaction holds back the readers of a topic",
+                {"topic": topic, "stable": stable, "wanted": dict(goal)},
+                "A job that runs ends it soon. A killed one left it: a restart of the job ends it, "
+                "or `sluice txn abort`; `sluice txn list` shows it.",
+            )
+        time.sleep(_POLL_S)  # readers are unblocked without a word to anybody
+
+
+def read_records(
+    connection: KafkaConnection,
+    topic: str,
+    *,
+    read_committed: bool = True,
+    need_headers: bool = True,
+    timeout_s: float = 60.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Record]:
+    """Everything the topic holds now, each partition in offset order.
+
+    Args:
+        read_committed: up to the last stable offset, without aborted records; else up to the
+            high watermark, with them.
+        need_headers: see `record_of`.
+        timeout_s: bound of the time in which no partition comes nearer to its end; aborted records
+            that are passed over are no record, but nearer.
+    Raises:
+        ConfigError: see `record_of`.
+        SourceChangedError: there is no such topic, or it was cut off while reading.
+        UnreachableError: no progress in ``timeout_s``.
+    """
+    ends = topic_ends(connection, topic, timeout_s=timeout_s)
+    wanted = {p: end for p, end in (ends.stable if read_committed else ends.high).items() if end}
+    if not wanted:
+        return
+    fetched = _Fetched(topic)
+    consumer = reading_consumer(connection, read_committed=read_committed, statistics=fetched.tell)
+    try:
+        # Not from 0: retention may have taken the first records.
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in wanted])
+        progressed = clock()
+        while wanted:
+            messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_S)
+            has_moved, before = _has_moved(messages, wanted), set(wanted)
+            yield from _records_before(messages, wanted, need_headers=need_headers)
+            if finished := before - wanted.keys():
+                # One that is written to all the time would fill the queue before the others.
+                consumer.pause([TopicPartition(topic, number) for number in finished])
+            if has_moved or fetched.has_moved(wanted):
+                progressed = clock()  # what the caller did with the records is no waiting
+            elif clock() - progressed > timeout_s:
+                raise UnreachableError(
+                    "a topic could not be read to its end",
+                    {**_where(connection, topic), "missing": wanted, "timeout_s": timeout_s},
+                    "Look at the broker's log.",
+                )
+    finally:
+        consumer.close()
+
+
+def read_history(
+    connection: KafkaConnection,
+    topic: str,
+    *,
+    identity: Identity | None = None,
+    read_committed: bool = True,
+    timeout_s: float = 60.0,
+) -> History:
+    """`read_records` as the checker's compact history."""
+    records = read_records(connection, topic, read_committed=read_committed, timeout_s=timeout_s)
+    return History.of(records, identity)
+
+
+def record_of(message: Message, *, need_headers: bool = True) -> Record:
+    """A message as the checker's record; it must not carry an error.
+
+    Args:
+        need_headers: False: a record with a header whose name is not UTF-8 has none.
+    Raises:
+        ConfigError: a header's name is not UTF-8.
+    """
+    kind, timestamp_ms = message.timestamp()
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    return Record(
+        topic,
+        partition,
+        offset,
+        _bytes(message.key()),
+        _bytes(message.value()),
+        _headers(message, need_headers=need_headers),
+        None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+    )
+
+
+def _headers(message: Message, *, need_headers: bool) -> Headers:
+    # Also where nobody compares them: a mapping, or what names records, may look at them.
+    try:
+        return tuple((name, _bytes(value)) for name, value in header_pairs(message) or ())
+    except ConfigError:
+        if need_headers:
+            raise
+        return ()
+
+
+class _Fetched:
+    """How far the client has fetched the partitions of a topic. Used by the thread that reads.
+
+    Of aborted records it delivers none: for as long as it passes over them, this is all that moves.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._told = ""
+        self._next: dict[int, int] = {}
+
+    def tell(self, statistics: str) -> None:
+        """Is given librdkafka's statistics."""
+        self._told = statistics
+
+    def has_moved(self, wanted: Mapping[int, int]) -> bool:
+        """Whether one of these partitions has been fetched further towards its end than when this
+        was asked."""
+        if not self._told:
+            return False
+        topics, self._told = json.loads(self._told)["topics"], ""
+        partitions = topics.get(self._topic, {}).get("partitions", {})
+        at = {
+            number: min(end, partitions.get(str(number), {}).get("next_offset", 0))
+            for number, end in wanted.items()
+        }
+        moved = {number: to for number, to in at.items() if to > self._next.get(number, 0)}
+        self._next |= moved
+        return bool(moved)
+
+
+def _has_moved(messages: Sequence[Message], wanted: Mapping[int, int]) -> bool:
+    """Whether a partition has come nearer to its wanted end; an end of file before it is none."""
+    for message in messages:
+        partition, offset = message.partition(), message.offset()
+        end = None if partition is None else wanted.get(partition)
+        if end is None or offset is None:
+            continue
+        if message.error() is None or offset >= end:
+            return True
+    return False
+
+
+def _records_before(
+    messages: Sequence[Message], wanted: dict[int, int], *, need_headers: bool
+) -> Iterator[Record]:
+    """Records before each wanted end; takes away from ``wanted`` what has been reached."""
+    for message in messages:
+        error, partition, offset = message.error(), message.partition(), message.offset()
+        if error is not None and error.code() != PARTITION_EOF:
+            raise translate(error, {"topic": message.topic(), "partition": partition})
+        assert partition is not None
+        assert offset is not None
+        end = wanted.get(partition)
+        if end is None:
+            continue
+        if error is None and offset < end:
+            yield record_of(message, need_headers=need_headers)
+        # Control records at the end show themselves only by the position of the end of file.
+        if offset >= (end - 1 if error is None else end):
+            del wanted[partition]
+
+
+def _where(connection: KafkaConnection, topic: str) -> dict[str, object]:
+    return {"topic": topic, "servers": connection.bootstrap_servers}
+
+
+class _TopicOffsets:
+    """The partitions that a topic has when it is made, and what leaders that the client knows say
+    of them; see `topics`. One thread; raises as `EndWatch`."""
+
+    def __init__(self, connection: KafkaConnection, topic: str, timeout_s: float) -> None:
+        self._admin = make_admin(connection.librdkafka(Role.ADMIN))
+        self._topic = topic
+        self._timeout_s = timeout_s
+        self._where = _where(connection, topic)
+        self._leaders = KnownLeaders()
+        try:
+            numbers = [partition.id for partition in self._described().partitions]
+        except KafkaException as err:
+            raise translate(err, self._where) from err
+        self._keys = [(topic, number) for number in sorted(numbers)]
+
+    def at(self, spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
+        """Offsets by partition."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._ask(spec, isolation)
+            except KafkaException as err:
+                self._leaders.forget()
+                # A new topic, or one whose broker has just died, has no leader for a moment.
+                if err.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
+                    raise translate(err, self._where) from err
+            time.sleep(_POLL_S)  # an election ends without a word to clients
+
+    def _ask(self, spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
+        if self._leaders.untold(self._keys):
+            self._described()
+        there = self._leaders.located(self._keys)
+        if len(there) < len(self._keys):
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        answers = self._admin.list_offsets(
+            {TopicPartition(*key): spec for key in there},
+            isolation_level=isolation,
+            request_timeout=self._timeout_s,
+        )
+        until_s = until_s_for(self._timeout_s)
+        return {at.partition: result(answer, until_s).offset for at, answer in answers.items()}
+
+    def _described(self) -> Any:  # noqa: ANN401 - confluent-kafka's description
+        # Not list_topics: naming a missing topic there makes the broker create it.
+        found = described(self._admin, [self._topic], timeout_s=self._timeout_s)
+        self._leaders.learn([self._topic], found)
+        if self._topic not in found:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        return found[self._topic]
+
+
+def _bytes(content: bytes | str | None) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content

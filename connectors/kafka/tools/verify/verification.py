@@ -1,0 +1,371 @@
+"""What ``sluice verify`` does: read both sides into histories on disk, and compare them."""
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.txn.txn_survey import named_transactions
+from sluice.connectors.kafka.tools.verify.topic_history import (
+    await_readable,
+    read_records,
+    topic_ends,
+    topic_starts,
+)
+from sluice.runtime.checker import (
+    Finding,
+    HistoryVerdict,
+    Identity,
+    Place,
+    Record,
+    SpilledHistory,
+    TransactionRange,
+    Transactions,
+    check_spilled,
+    origin_of,
+)
+from sluice.runtime.checker.files import read_files
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
+from sluice.runtime.checkpoint.inspect.inspection import survey
+from sluice.runtime.errors import ConfigError, StorageError
+from sluice.runtime.model.json_text import parsed_json
+from sluice.runtime.model.model import CheckpointRecord
+
+__all__ = [
+    "Comparison",
+    "Plan",
+    "are_files",
+    "findings_file",
+    "input_starts",
+    "name_function",
+    "transactions_of",
+    "verify",
+]
+
+Progress = Callable[[str, int], None]
+"""Is told the step, and how many records it has read so far."""
+
+LeftOut = Callable[[Iterable[str]], object]
+"""Is told names of columns."""
+
+_TOLD_EVERY = 10_000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to compare.
+
+    Attributes:
+        source, output: a topic; or a file or directory, which has a ``/`` in it.
+        connection: of the topics; None: there are none.
+        mapping: see `Mapping`; a result is expected in the output if its topic is
+            the output, or that of the input record, which most mappings leave as it is.
+        identity: what is compared.
+        transactions: see `transactions_of`.
+        memory_bytes: bound of what the comparison keeps in memory.
+        scratch: directory for what does not fit; None: the system's.
+        settle_s: how long open transactions of the output are waited for.
+    """
+
+    source: str
+    output: str
+    connection: KafkaConnection | None
+    mapping: Callable[[Record], Iterable[Record]]
+    identity: Identity
+    transactions: Transactions | None
+    memory_bytes: int
+    scratch: Path | None
+    settle_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What a comparison found, and how much it was made of.
+
+    Attributes:
+        verdict: on what is expected in the output.
+        records_read: of the input, before they were mapped.
+        elsewhere: how many records the mapping sends to a topic that is not the output.
+        held_back: by partition of the input, from where on an open transaction hid it when it was
+            read.
+    """
+
+    verdict: HistoryVerdict
+    records_read: int
+    elsewhere: int
+    held_back: Mapping[str, int]
+
+    @property
+    def why_nothing_expected(self) -> str:
+        """What a user has to look at where nothing is expected."""
+        return _why_nothing_expected(self.records_read, self.elsewhere)
+
+
+def are_files(place: str) -> bool:
+    """Whether a place is a path; names of topics have no slash."""
+    return "/" in place
+
+
+def verify(
+    plan: Plan,
+    *,
+    progress: Progress,
+    sink: Callable[[Finding], None] | None = None,
+    left_out: LeftOut | None = None,
+) -> Comparison:
+    """Read both sides and compare them; deletes what it wrote to disk.
+
+    Args:
+        left_out: is told, again and again, the columns of files that are not compared.
+    Raises:
+        ConfigError: also where there is nothing on either side: a wrong name, or a job that never
+            ran, must not pass for exactly once.
+        SourceChangedError, StorageError, UnreachableError.
+    """
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(_scratch(plan.scratch)))
+        want, have = (
+            stack.enter_context(
+                SpilledHistory(scratch / side, plan.identity, memory_bytes=plan.memory_bytes)
+            )
+            for side in ("expected", "found")
+        )
+        if plan.connection is not None and not are_files(plan.output):
+            await_readable(plan.connection, plan.output, timeout_s=plan.settle_s)
+        held_back = _input_held_back(plan)
+        given = _told(_records(plan, plan.source, left_out), "reading the input", progress)
+        records_read = elsewhere = 0
+        for records_read, (record, place) in enumerate(given, 1):  # noqa: B007 - told below
+            elsewhere += _expect(plan, record, place, want)
+        found = _told(_records(plan, plan.output, left_out), "reading the output", progress)
+        for record, place in found:
+            have.append(record, read_from=place)
+        if not len(want) + len(have):
+            raise _nothing_to_compare(plan, records_read, elsewhere)
+        progress("comparing", len(want) + len(have))
+        verdict = check_spilled(want, have, transactions=plan.transactions, sink=sink)
+        return Comparison(
+            verdict=verdict,
+            records_read=records_read,
+            elsewhere=elsewhere,
+            held_back=held_back,
+        )
+
+
+def _expect(plan: Plan, record: Record, place: Place, want: SpilledHistory) -> int:
+    """Append what must be in the output; how many records shall lie in another topic."""
+    elsewhere = 0
+    for wanted in plan.mapping(record):
+        if wanted.topic in (record.topic, plan.output):
+            want.append(wanted._replace(topic=plan.output), read_from=place)
+        else:  # expected here, it would excuse a job that writes everything to one topic
+            elsewhere += 1
+    return elsewhere
+
+
+def input_starts(plan: Plan) -> dict[str, int]:
+    """Where the input begins, of each partition from whose front retention has taken records."""
+    if plan.connection is None or are_files(plan.source):
+        return {}
+    starts = topic_starts(plan.connection, plan.source)
+    return {f"{plan.source}-{number}": at for number, at in sorted(starts.items()) if at}
+
+
+def _input_held_back(plan: Plan) -> dict[str, int]:
+    """Where readers of the input stop now, of each partition that an open transaction cuts off."""
+    if plan.connection is None or are_files(plan.source):
+        return {}
+    ends = topic_ends(plan.connection, plan.source)
+    return {
+        f"{plan.source}-{number}": at
+        for number, at in sorted(ends.stable.items())
+        if at < ends.high.get(number, 0)
+    }
+
+
+def name_function(said: str | None) -> Callable[[Record], bytes | None] | None:
+    """What tells a record's name: ``key``, ``header:NAME``, ``json:FIELD`` or ``origin``.
+
+    Raises:
+        ConfigError: none of these.
+    """
+    kind, _, argument = (said or "").partition(":")
+    if said is None:
+        return None
+    if said == "key":
+        return lambda record: record.key
+    if said == "origin":
+        return _origin
+    if kind == "header" and argument:
+        return lambda record: next((v for n, v in record.headers if n == argument), None)
+    if kind == "json" and argument:
+        return lambda record: _field(record.value, argument)
+    raise ConfigError(
+        "nothing can be named by this",
+        {"name_by": said},
+        "Write key, header:NAME, json:FIELD, or origin (of generated loads).",
+    )
+
+
+def transactions_of(path: str, plan_source: str, plan_output: str) -> Transactions:
+    """Transactions into the output that a job's retained checkpoints name, by input ranges.
+
+    Raises:
+        ConfigError: no checkpoint there, none that names such a transaction, or they are those of a
+            drop-in query, which tell no ranges.
+    """
+    uri, _ = split_place(path)
+    with command_store(uri) as store:
+        places = survey(store)
+        records = [place.record for place in places if place.record is not None]
+        committables = {r.checkpoint_id: store.effective_committables(r) for r in records}
+    named = named_transactions(places, committables)
+    handles = [one.handle for one in named if one.commit_is_due]
+    ranges = [
+        TransactionRange(
+            transaction=f"{handle.transactional_id} of checkpoint {handle.checkpoint_id}",
+            topic=one.topic,
+            partition=one.partition,
+            start_offset=one.start_offset,
+            end_offset=one.end_offset,
+        )
+        for handle in handles
+        if any(output.topic == plan_output for output in handle.outputs)
+        for one in handle.sources
+        if one.topic == plan_source
+    ]
+    if not ranges and records and not any(map(_has_source, records)):
+        raise ConfigError(
+            "a drop-in query's checkpoints do not record which input ranges went into which "
+            "transaction",
+            {"checkpoint": path},
+            "Leave --checkpoint out: torn transactions then count as lost records.",
+        )
+    if not ranges:
+        raise ConfigError(
+            "no checkpoint here names a transaction from this input to this output",
+            {"checkpoint": path, "input": plan_source, "output": plan_output},
+            "Give the checkpoint directory of the job that wrote the output.",
+        )
+    return Transactions(ranges)
+
+
+def _has_source(record: CheckpointRecord) -> bool:
+    """False for a drop-in query: of its graph Sluice sees the sink alone."""
+    return any(node.kind == "source" for node in record.graph)
+
+
+@contextlib.contextmanager
+def findings_file(path: Path | None) -> Iterator[Callable[[Finding], None] | None]:
+    """Where all findings go, a JSON object a line; None where nobody asked for them.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    if path is None:
+        yield None
+        return
+    with _unwritable(path):
+        file = path.open("w", encoding="utf-8")
+
+    def write(finding: Finding) -> None:
+        place = finding.place._asdict()
+        line = {"kind": finding.kind.value, **place, "detail": finding.detail}
+        with _unwritable(path):
+            file.write(json.dumps(line) + "\n")  # ASCII: a file's name may be no text
+
+    try:
+        yield write
+    finally:
+        with _unwritable(path):
+            file.close()
+
+
+@contextlib.contextmanager
+def _unwritable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as err:
+        raise StorageError(
+            "the findings cannot be written",
+            {"path": path, "reason": err},
+            "Give a file in a directory that can be written.",
+        ) from err
+
+
+def _records(plan: Plan, place: str, left_out: LeftOut | None) -> Iterator[tuple[Record, Place]]:
+    if are_files(place):
+        path = Path(place.removeprefix("file://"))
+        need_headers = plan.identity.headers
+        yield from read_files(path, topic=place, need_headers=need_headers, left_out=left_out)
+        return
+    if plan.connection is None:
+        raise ConfigError(
+            "a topic was named, and no Kafka servers",
+            {"topic": place},
+            "Give --bootstrap-servers; a file or directory has a / in its name (./data).",
+        )
+    for record in read_records(plan.connection, place, need_headers=plan.identity.headers):
+        yield record, Place(record.topic, record.partition, record.offset)
+
+
+def _why_nothing_expected(records_read: int, elsewhere: int) -> str:
+    """A mapping that gave nothing, or nothing for here, or an input that is empty."""
+    if elsewhere:
+        return (
+            f"the mapping sends all it gives for {records_read:,} input records to another topic "
+            "than the output"
+        )
+    if records_read:
+        return f"the mapping gave no record for {records_read:,} input records"
+    return "nothing was expected"
+
+
+def _nothing_to_compare(plan: Plan, records_read: int, elsewhere: int) -> ConfigError:
+    reason = _why_nothing_expected(records_read, elsewhere)
+    return ConfigError(
+        f"there is nothing to compare: {reason}, and nothing is there",
+        {"input": plan.source, "records_read": records_read, "output": plan.output},
+        "Name the topics or files that the job has read and written; a --map that gives "
+        "nothing for any record may lack a return.",
+    )
+
+
+def _told(records: Iterable[T], step: str, progress: Progress) -> Iterator[T]:
+    count = 0
+    for count, record in enumerate(records, 1):
+        if count % _TOLD_EVERY == 0:
+            progress(step, count)
+        yield record
+    progress(step, count)
+
+
+def _scratch(directory: Path | None) -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="sluice-verify-", dir=directory)
+    except OSError as err:
+        raise StorageError(
+            "there is no room for what memory cannot hold",
+            {"directory": directory or tempfile.gettempdir(), "reason": err},
+            "Give --scratch a directory that can be written.",
+        ) from err
+
+
+def _origin(record: Record) -> bytes | None:
+    origin = origin_of(record)
+    return None if origin is None else origin.encode()
+
+
+def _field(value: bytes | None, name: str) -> bytes | None:
+    try:
+        found = parsed_json(value or b"null")
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or found.get(name) is None:
+        return None
+    return json.dumps(found[name], sort_keys=True).encode()

@@ -1,0 +1,352 @@
+"""``sluice verify``: is every input record in the output, once, whole and in order?"""
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Self
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sluice.connectors.kafka.tools.connection_options import (
+    BOOTSTRAP_NAMES,
+    Config,
+    ConfigFile,
+    connection_of,
+    read_options,
+)
+from sluice.connectors.kafka.tools.verify.verification import (
+    Comparison,
+    Plan,
+    are_files,
+    findings_file,
+    input_starts,
+    name_function,
+    transactions_of,
+    verify,
+)
+from sluice.runtime.checker import HistoryVerdict, Identity, Kind, Place, Record
+from sluice.runtime.checker.files import is_read
+from sluice.runtime.checker.records.user_mapping import Stopped, load_mapping
+from sluice.runtime.errors import ConfigError
+
+__all__ = ["verify_command"]
+
+_FAULTY = 3
+_TOLD_EVERY_S = 10.0
+
+
+_Source = Annotated[
+    str, typer.Option("--input", metavar="PLACE", help="Topic; or a file or directory: ./in.")
+]
+_Output = Annotated[
+    str, typer.Option("--output", metavar="PLACE", help="The same, of what was written.")
+]
+_Bootstrap = Annotated[
+    str | None,
+    typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers."),
+]
+_Map = Annotated[
+    str | None,
+    typer.Option(
+        "--map",
+        metavar="MODULE:FUNCTION",
+        help="From an input Record to the Record, the Records or None that it must become; "
+        "left out: itself. One with a topic that is neither the input's nor the output's is not "
+        "expected here.",
+    ),
+]
+_NameBy = Annotated[
+    str | None,
+    typer.Option(
+        help="What no two records share: key, header:NAME, json:FIELD, or origin (of generated "
+        "loads). Tells corrupted records from lost ones."
+    ),
+]
+_Checkpoint = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="The job's checkpoint directory. Tells torn transactions."),
+]
+_IgnorePartition = Annotated[
+    bool, typer.Option("--ignore-partition", help="Any output partition will do.")
+]
+_IgnoreHeaders = Annotated[bool, typer.Option("--ignore-headers", help="Do not compare headers.")]
+_Timestamps = Annotated[bool, typer.Option("--timestamps", help="Compare timestamps, too.")]
+_Findings = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write every fault there, as JSON lines.")
+]
+_Memory = Annotated[int, typer.Option(min=1, max=1 << 24, help="Memory for the comparison.")]
+_Scratch = Annotated[
+    Path | None,
+    typer.Option(help="Where to keep what does not fit: 100 bytes a record.", file_okay=False),
+]
+_Timeout = Annotated[
+    float, typer.Option("--timeout", min=0, help="Seconds for open transactions to end.")
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def verify_command(
+    *,
+    source: _Source,
+    output: _Output,
+    bootstrap: _Bootstrap = None,
+    mapping: _Map = None,
+    name_by: _NameBy = None,
+    checkpoint: _Checkpoint = None,
+    ignore_partition: _IgnorePartition = False,
+    ignore_headers: _IgnoreHeaders = False,
+    timestamps: _Timestamps = False,
+    findings: _Findings = None,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    memory_mib: _Memory = 512,
+    scratch: _Scratch = None,
+    timeout_s: _Timeout = 30.0,
+    as_json: _AsJson = False,
+) -> None:
+    """Compare what went in with what a read_committed reader finds.
+
+    Lists lost, duplicated, unexpected, reordered, corrupted and torn records with their places.
+    Run it when the job has written everything: what is not there yet counts as lost. Nothing on
+    either side is an error: it would say exactly once of a job that never ran.
+    Exit code: 0 exactly once, 3 not so, 1 an error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
+    """
+    signal.signal(signal.SIGTERM, _leave)  # so that files are deleted, as after Ctrl-C
+    _require_two_sides(source, output, findings)
+    if not math.isfinite(timeout_s):
+        raise typer.BadParameter("a number of seconds", param_hint="--timeout")
+    files = are_files(source) or are_files(output)
+    if files and timestamps:
+        raise _no_timestamps(source, output)
+    plan = Plan(
+        source=source,
+        output=output,
+        connection=connection_of(bootstrap, read_options(config, config_file)),
+        mapping=_same if mapping is None else load_mapping(mapping),
+        identity=Identity(
+            partition=not (ignore_partition or files),
+            headers=not ignore_headers,
+            timestamp=timestamps,
+            name_of=name_function(name_by),
+        ),
+        transactions=None if checkpoint is None else transactions_of(checkpoint, source, output),
+        memory_bytes=memory_mib << 20,
+        scratch=scratch,
+        settle_s=timeout_s,
+    )
+    bounds = _Bounds.of(plan)
+    with findings_file(findings) as sink:
+        compared = verify(plan, progress=_Teller(), sink=sink, left_out=bounds.columns.update)
+    bounds = dataclasses.replace(bounds, elsewhere=compared.elsewhere, held_back=compared.held_back)
+    if as_json:
+        told = {**_as_json(compared.verdict), **bounds.as_json()}
+        typer.echo(json.dumps(told, indent=2))  # ASCII: a file's name may be no text
+    else:
+        _print(compared, plan, bounds)
+    if not compared.verdict.is_clean:
+        raise typer.Exit(_FAULTY)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounds:
+    """What a verdict is not about, for a reader who would take "exactly once" for more.
+
+    Attributes:
+        starts: see `input_starts`.
+        held_back: see `sluice.connectors.kafka.tools.verify.verification.Comparison`.
+        order_within: ``file`` or ``partition`` of the output.
+        columns: of files, which no comparison was made of.
+        elsewhere: how many records the mapping sends to another topic than the output.
+    """
+
+    starts: Mapping[str, int]
+    order_within: str
+    columns: set[str] = dataclasses.field(default_factory=set)
+    elsewhere: int = 0
+    held_back: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        within = "file" if are_files(plan.output) else "partition"
+        return cls(starts=input_starts(plan), order_within=within)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "input_starts": self.starts,
+            "input_held_back": self.held_back,
+            "order_within": self.order_within,
+            "not_compared": sorted(self.columns),
+            "expected_elsewhere": self.elsewhere,
+        }
+
+    def lines(self, identity: Identity) -> Iterator[str]:
+        if self.columns:
+            names = ", ".join(sorted(self.columns))
+            yield f"not compared: the columns {names}, in files with a column value"
+        if not identity.partition:
+            yield (
+                f"order is judged within each {self.order_within} of the output: not of a key that "
+                "lies in several"
+            )
+        if self.elsewhere:
+            yield (
+                f"not judged: {self.elsewhere:,} records that the mapping sends to another topic "
+                "than the output; a run with it as --output does"
+            )
+        if self.starts:
+            places = _offsets(self.starts)
+            yield f"not judged: what retention took from the input, before {places}"
+        if self.held_back:
+            places = _offsets(self.held_back)
+            yield f"not judged: what an open transaction hides of the input, from {places} on"
+
+
+def _offsets(by_partition: Mapping[str, int]) -> str:
+    return ", ".join(f"{partition}@{offset}" for partition, offset in by_partition.items())
+
+
+class _Teller:
+    """Says on standard error how far it is: in one line of a terminal, else every 10 s."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._told_s = time.monotonic()
+        self._step = ""
+
+    def __call__(self, step: str, records: int) -> None:
+        text = f"{step}: {records:,} records"
+        now_s = time.monotonic()
+        if self._console.is_terminal:
+            self._console.print(f"\r{text}", end="\n" if step == "comparing" else "")
+        elif step != self._step or now_s - self._told_s > _TOLD_EVERY_S:
+            self._told_s = now_s
+            self._console.print(text)
+        self._step = step
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    raise Stopped(128 + number)
+
+
+def _same(record: Record) -> tuple[Record]:
+    return (record,)
+
+
+def _no_timestamps(source: str, output: str) -> ConfigError:
+    return ConfigError(
+        "records of files have no timestamps to compare",
+        {"input": source, "output": output},
+        "Leave out --timestamps, or name two topics.",
+    )
+
+
+def _require_two_sides(source: str, output: str, findings: Path | None) -> None:
+    """Compared with itself nothing is ever lost; and what is judged is not written to."""
+    for option, side in (("--input", source), ("--output", output)):
+        if not side:
+            raise typer.BadParameter("a topic, a file or a directory", param_hint=option)
+    if _whole(source) == _whole(output):
+        raise ConfigError(
+            "input and output are the same",
+            {"input": source, "output": output},
+            "Name what the job reads, and what it writes.",
+        )
+    if are_files(source) and are_files(output) and _is_nested(_whole(source), _whole(output)):
+        raise ConfigError(
+            "one of input and output lies in the other, and would count on both sides",
+            {"input": source, "output": output},
+            "Name directories that lie beside each other.",
+        )
+    for side in (source, output):
+        written = "" if findings is None else f"{os.path.realpath(findings)}/"
+        if are_files(side) and written.startswith(_whole(side)):
+            raise ConfigError(
+                "the file of findings lies in what is compared, which it would overwrite",
+                {"findings": findings, "place": side},
+                "Write them elsewhere.",
+            )
+
+
+def _is_nested(one: str, other: str) -> bool:
+    """Whether a path lies below another, and not behind a name that is passed over."""
+    outer, inner = sorted((one, other), key=len)
+    below = inner.removeprefix(outer)
+    return below != inner and all(map(is_read, below.split("/")))
+
+
+def _whole(side: str) -> str:
+    """A topic as it is; a path with nothing relative, and a slash behind it."""
+    if not are_files(side):
+        return side
+    local = side.removeprefix("file://")
+    # Not Path.resolve(): it cannot say of a link to itself what is wrong; who reads it does.
+    return f"{os.path.realpath(local)}/" if "://" not in local else f"{side.rstrip('/')}/"
+
+
+def _print(compared: Comparison, plan: Plan, bounds: _Bounds) -> None:
+    verdict = compared.verdict
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table(show_header=False)
+    for name, value in (("expected", verdict.expected), ("found", verdict.found)):
+        table.add_row(name, f"{value:,}", "")
+    for kind in Kind:
+        count = getattr(verdict, kind.value)
+        places = ", ".join(map(_shown, getattr(verdict.examples, kind.value)))
+        said = Text(places or _unknown(kind, plan))  # a name may look like a style: [bold]
+        table.add_row(kind.value, f"{count:,}", said)
+    console.print(table)
+    if not verdict.is_reordered_exact:
+        console.print("reordered: at most so many; more --memory-mib counts them exactly")
+    if verdict.unordered:
+        console.print(f"order not judged: {verdict.unordered:,} records with equal contents")
+    if 0 < verdict.expected == verdict.lost and 0 < verdict.found == verdict.unexpected:
+        console.print(
+            "nothing that was found is what was expected: is --map missing or another one (spaces, "
+            "base64, key, partition)?",
+            style="yellow",
+        )
+    for line in bounds.lines(plan.identity):
+        console.print(line, style="yellow", markup=False)
+    if not verdict.expected:
+        console.print(f"{compared.why_nothing_expected}: {_hint(compared)}", style="yellow")
+    if verdict.is_clean:
+        console.print("[bold green]exactly once")
+    else:
+        console.print("[bold red]NOT exactly once")
+
+
+def _hint(compared: Comparison) -> str:
+    if compared.elsewhere:
+        return "is this the output?"
+    if compared.records_read:
+        return "does it lack a return?"
+    return "is this the input, and has it any records?"
+
+
+def _shown(place: Place) -> str:
+    """A place for people; a file's name may be no text."""
+    return str(place).encode(errors="backslashreplace").decode()
+
+
+def _unknown(kind: Kind, plan: Plan) -> str:
+    if kind is Kind.CORRUPTED and plan.identity.name_of is None:
+        return "not told apart: give --name-by"
+    if kind is Kind.TORN and plan.transactions is None:
+        return "not told apart: give --checkpoint"
+    return ""
+
+
+def _as_json(verdict: HistoryVerdict) -> dict[str, object]:
+    facts = dataclasses.asdict(verdict)
+    examples = facts.pop("examples")
+    facts["examples"] = {kind: list(map(str, places)) for kind, places in examples.items()}
+    return {"exactly_once": verdict.is_clean, **facts}

@@ -1,0 +1,1 @@
+"""What the checker compares: records, payloads and their histories."""

@@ -1,0 +1,501 @@
+"""The checkpoint directory: one record for each checkpoint id, published whole or not at all.
+
+::
+
+    chk-000000000042/_metadata      the decision, or the abort (Avro, `metadata`)
+                     _committed     everything it names is visible (JSON)
+                     _superseded    a start from an older checkpoint left it behind (JSON)
+                     _unsettled     what could not be committed of it when it was last tried (JSON)
+                     _accepted      what of that shall not hold up a start (JSON)
+                     _repair-1      what replaces lost committables, or claims them (Avro)
+                     .{name}.{session}.{random}.tmp   half-made; never read
+    _seals                          which places hold a seal (`checkpoint_slots`)
+    _leader                         where the coordinator is (`leader_record`)
+    .{name}.{random}.tmp            half-made likewise (`sluice.runtime.checkpoint.leftover_files`)
+"""
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from sluice.runtime.checkpoint.acceptance import (
+    claim_of,
+    decode_accepted,
+    decode_unsettled,
+    encode_accepted,
+    encode_unsettled,
+)
+from sluice.runtime.checkpoint.checkpoint_slots import METADATA, KnownPlaces, SealList, place_name
+from sluice.runtime.checkpoint.format.metadata import (
+    Repair,
+    decode,
+    decode_repair,
+    encode,
+    encode_repair,
+)
+from sluice.runtime.checkpoint.leftover_files import Leftovers
+from sluice.runtime.checkpoint.retention import PlaceFacts, indispensable, retirable
+from sluice.runtime.checkpoint.slot_publishing import Placing, session_text
+from sluice.runtime.contracts import AcceptedWork, Clock, PublishOutcome, UnsettledWork
+from sluice.runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    DamagedCheckpointError,
+    StorageError,
+    WrongJobError,
+)
+from sluice.runtime.failpoints import failpoint
+from sluice.runtime.model.json_text import parsed_json
+from sluice.runtime.model.model import CheckpointRecord, StateEntry, Verdict
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
+
+__all__ = ["STORE_FAILPOINTS", "CheckpointStore", "open_store"]
+
+log = logging.getLogger(__name__)
+
+STORE_FAILPOINTS = (
+    "before-publish",
+    "after-temp-sync",
+    "after-link",  # local files: linked, the directory not yet synced
+    "after-publish",
+    "before-committed-mark",
+    "after-committed-mark",
+    "before-repair",
+    "after-repair",
+    "before-unsettled",
+    "after-unsettled",
+    "before-acceptance",
+    "after-acceptance",
+)
+"""Every place in the store where a test may kill or pause the process."""
+
+_MARK_VERSION = 1
+_COMMITTED = "_committed"
+_SUPERSEDED = "_superseded"
+_UNSETTLED = "_unsettled"
+_ACCEPTED = "_accepted"
+_ACCEPTING = "accept-loss"  # the session of a claim, which no run has
+_REPAIR = re.compile(r"_repair-([1-9]\d*)")
+_TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9-]+)\.[0-9a-f]{32}\.tmp")
+_PAUSE_S = 0.05
+
+
+def open_store(uri: str, jvm: Any = None) -> "CheckpointStore":  # noqa: ANN401 - py4j's view
+    """The store at a checkpoint directory; nothing is touched yet.
+
+    Args:
+        uri: ``file:`` or a bare path (by Python), or ``hdfs:`` (by Hadoop's client in a JVM).
+        jvm: py4j's view of a JVM that has Hadoop's client, e.g. a SparkContext's; for ``hdfs:``.
+    Raises:
+        ConfigError: a scheme without a tested no-replace step, or no JVM for ``hdfs:``.
+    """
+    return CheckpointStore(open_file_system(uri, jvm))
+
+
+class CheckpointStore:
+    """`sluice.runtime.contracts.MetadataStore` on a file system with an atomic no-replace step.
+
+    Runs on the driver or in the command line; the caller serialises the calls. Nothing is written
+    by reading. Records never change, so what was read of a place is kept, as a few small facts.
+
+    Args:
+        fs: rooted at the checkpoint directory.
+        clock, pause: time, for the bound of `publish`; passed in so that tests own it.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        *,
+        clock: Clock = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.uri = fs.uri
+        self.fs = fs
+        self._clock = clock
+        self._pause = pause
+        self._job_uid: str | None = None
+        self._seals = SealList(fs, read=self.read)
+        self._places = KnownPlaces(
+            fs,
+            seals=self._seals,
+            read=self.read,
+            has_mark=lambda place, name: fs.exists(_path(place, name)),
+        )
+        self._leftovers = Leftovers(fs, clock=clock)
+        self._has_published = False
+        self._uncleaned_session: str | None = None
+        self._open_answers: set[str] = set()  # files that may have landed, or may land yet
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def places(self) -> list[int]:
+        """Ids of all places that hold a record, ascending; the last one is the last of all.
+
+        The last record is never deleted. Whoever looks for long may find those that were listed
+        deleted all the same, each behind newer ones: then he looks again.
+        """
+        return self._places.ids()
+
+    def known_seals(self) -> Mapping[int, int | None]:
+        """See `MetadataStore.known_seals`."""
+        return {each: facts.restored_from for each, facts in self._seals.known().items()}
+
+    def is_empty(self, directory: str) -> bool:
+        """See `MetadataStore.is_empty`."""
+        return not self.fs.entries(directory)
+
+    def remember_seals(self) -> None:
+        """See `MetadataStore.remember_seals`."""
+        self._seals.save()
+
+    def read(self, checkpoint_id: int) -> CheckpointRecord | None:
+        """The record at a place, None when the place is empty.
+
+        Raises:
+            DamagedCheckpointError, UnsupportedFormatError: see `metadata`.
+            StorageError: the store did not answer.
+        """
+        path = _path(checkpoint_id, METADATA)
+        data = self.fs.read(path)
+        if data is None:
+            self._seals.contradict(checkpoint_id)
+            return None
+        return self._decoded(checkpoint_id, data)
+
+    def is_committed(self, checkpoint_id: int) -> bool:
+        """Whether everything that the record names is visible, on record."""
+        return self.fs.exists(_path(checkpoint_id, _COMMITTED))
+
+    def is_superseded(self, checkpoint_id: int) -> bool:
+        """Whether a start from an older checkpoint left this one behind."""
+        return self.fs.exists(_path(checkpoint_id, _SUPERSEDED))
+
+    def unsettled(self, checkpoint_id: int) -> tuple[UnsettledWork, ...]:
+        """What the last error named that ended a job or its start at this decision."""
+        path = _path(checkpoint_id, _UNSETTLED)
+        data = self.fs.read(path)
+        where = {"uri": self.uri, "path": path}
+        return () if data is None else decode_unsettled(data, checkpoint_id, where=where)
+
+    def accepted(self, checkpoint_id: int) -> Mapping[str, AcceptedWork]:
+        """What of a decision shall not hold up a start, by its digest."""
+        path = _path(checkpoint_id, _ACCEPTED)
+        data = self.fs.read(path)
+        where = {"uri": self.uri, "path": path}
+        return {} if data is None else decode_accepted(data, checkpoint_id, where=where)
+
+    def superseded_by(self, checkpoint_id: int) -> int | None:
+        """The first checkpoint of the start that left this one behind, or None."""
+        data = self.fs.read(_path(checkpoint_id, _SUPERSEDED))
+        return None if data is None else _mark_field(data, "by", self._where(checkpoint_id))
+
+    def repairs(self, checkpoint_id: int) -> list[Repair]:
+        """Repairs of a place, in order of their numbers."""
+        names = (entry.name for entry in self.fs.entries(place_name(checkpoint_id)))
+        numbers = sorted(int(match[1]) for name in names if (match := _REPAIR.fullmatch(name)))
+        found = []
+        for number in numbers:
+            path = _path(checkpoint_id, f"_repair-{number}")
+            data = self.fs.read(path)
+            where = {"uri": self.uri, "path": path}
+            if data is None:
+                raise StorageError("a repair record vanished while it was read", where, "Retry.")
+            found.append(decode_repair(data, where=where))
+        return found
+
+    def effective_committables(self, record: CheckpointRecord) -> tuple[StateEntry, ...]:
+        """The record's committables with every repair applied, in order (protocol rule 11)."""
+        standing = list(record.committables)
+        if not standing:
+            return ()
+        for repair in self.repairs(record.checkpoint_id):
+            replaced = dict(repair.replaced)
+            standing = [replaced.get(entry.payload, entry) for entry in standing]
+        return tuple(standing)
+
+    def make_durable(self, checkpoint_id: int) -> None:
+        """See `MetadataStore.make_durable`."""
+        for entry in self.fs.entries(place_name(checkpoint_id)):
+            if entry.name == METADATA or _REPAIR.fullmatch(entry.name):
+                self.fs.make_durable(_path(checkpoint_id, entry.name))
+
+    def facts(self) -> list[PlaceFacts]:
+        """What retention knows of every place that can be read, ascending."""
+        return self._places.facts(committed=_COMMITTED, superseded=_SUPERSEDED)
+
+    # --- deciding -------------------------------------------------------------------------------
+
+    def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
+        """Put a record in its place: whole, synced, never replacing another (rules 6 and 7).
+
+        Repeated with the same record it gives the same answer. TAKEN means that another record
+        stands there for ever; `read` tells whose. A caller that gives up after UNKNOWN publishes
+        its own aborted record in that place: OURS = certainly aborted; TAKEN with a record of
+        this session = the late decision has landed after all.
+
+        Raises:
+            WrongJobError: the directory belongs to another job; nothing was written.
+            StorageError: nothing was published, and why.
+            AuthenticationError, ConfigError: the store refuses, or cannot promise it.
+            DamagedCheckpointError: the place is taken by something that cannot be read.
+        """
+        self._require_same_job(record)
+        failpoint("before-publish")
+        outcome = self._publish_file(
+            record.checkpoint_id,
+            METADATA,
+            encode(record),
+            session=record.leader_session_id,
+            timeout_s=timeout_s,
+        )
+        failpoint("after-publish")
+        if outcome is PublishOutcome.OURS and not self._has_published:
+            self._has_published = True
+            self._uncleaned_session = record.leader_session_id
+            self._seals.note(record)
+        if outcome is PublishOutcome.TAKEN:
+            self.read(record.checkpoint_id)  # what stands there must at least be whole
+        return outcome
+
+    def publish_repair(
+        self,
+        checkpoint_id: int,
+        replaced: Mapping[bytes, StateEntry],
+        *,
+        session: str,
+        timeout_s: float = 30.0,
+    ) -> PublishOutcome:
+        """The next ``_repair-k``: lost committable's payload -> its replacement (rule 11).
+
+        TAKEN: a repair of one of these committables stands already, by whomever; follow it. Or the
+        decision is gone: it was retired, so somebody has committed what it named. It is looked for
+        last, for a repair that lands in a retired place says nothing to anybody.
+        """
+        outcome = self._publish_repair(checkpoint_id, replaced, session, timeout_s)
+        record = self.read(checkpoint_id)
+        holds_decision = record is not None and record.verdict is Verdict.DECIDED
+        return outcome if holds_decision else PublishOutcome.TAKEN
+
+    def _publish_repair(
+        self,
+        checkpoint_id: int,
+        replaced: Mapping[bytes, StateEntry],
+        session: str,
+        timeout_s: float,
+    ) -> PublishOutcome:
+        wanted = tuple(sorted(replaced.items(), key=lambda item: item[0]))
+        standing = self.repairs(checkpoint_id)
+        for repair in standing:
+            if repair.leader_session_id == session and repair.replaced == wanted:
+                self.fs.make_durable(_path(checkpoint_id, f"_repair-{repair.number}"))
+                return PublishOutcome.OURS
+            if set(dict(repair.replaced)) & set(replaced):
+                return PublishOutcome.TAKEN
+        repair = Repair(
+            checkpoint_id=checkpoint_id,
+            number=len(standing) + 1,
+            leader_session_id=session,
+            replaced=wanted,
+        )
+        failpoint("before-repair")
+        outcome = self._publish_file(
+            checkpoint_id,
+            f"_repair-{repair.number}",
+            encode_repair(repair),
+            session=session,
+            timeout_s=timeout_s,
+        )
+        failpoint("after-repair")
+        if outcome is PublishOutcome.TAKEN:
+            # Perhaps by a repair of something else: then ours is the next one.
+            return self._publish_repair(checkpoint_id, replaced, session, timeout_s)
+        return outcome
+
+    def mark_committed(self, checkpoint_id: int) -> None:
+        """Durable ``_committed``; idempotent. On return, used ids may be used again (rule 5)."""
+        failpoint("before-committed-mark")
+        self._mark(checkpoint_id, _COMMITTED, {})
+        failpoint("after-committed-mark")
+
+    def mark_superseded(self, checkpoint_id: int, *, by: int) -> None:
+        """Say that a start from an older checkpoint left this one behind; idempotent."""
+        self._mark(checkpoint_id, _SUPERSEDED, {"by": by})
+        self._places.forget(checkpoint_id)
+
+    def note_unsettled(self, checkpoint_id: int, works: Sequence[UnsettledWork]) -> None:
+        """Put on record what is about to be named by an error; in place of what was named last."""
+        failpoint("before-unsettled")
+        self.fs.replace(_path(checkpoint_id, _UNSETTLED), encode_unsettled(checkpoint_id, works))
+        failpoint("after-unsettled")
+
+    def accept(self, checkpoint_id: int, works: Iterable[AcceptedWork]) -> None:
+        """Say that these shall not hold up a start, beside what was accepted before; idempotent.
+
+        Raises ConfigError when some of it was written again meanwhile: nothing is accepted then.
+        """
+        found = {work.digest: work for work in works}
+        self._claim(checkpoint_id, found.values())
+        whole = {**self.accepted(checkpoint_id), **found}
+        failpoint("before-acceptance")
+        data = encode_accepted(checkpoint_id, whole.values())
+        self.fs.replace(_path(checkpoint_id, _ACCEPTED), data)
+        failpoint("after-acceptance")
+
+    def _claim(self, checkpoint_id: int, works: Collection[AcceptedWork]) -> None:
+        """Nobody writes again what is accepted as lost: a repair that replaces it by itself stands
+        in the way of any other, and whoever is second finds the first (rule 11)."""
+        where, record = self._where(checkpoint_id), self.read(checkpoint_id)
+        standing = () if record is None else self.effective_committables(record)
+        repairs = [dict(repair.replaced) for repair in self.repairs(checkpoint_id)]
+        claim = claim_of(works, standing, repairs, where=where)
+        if claim:
+            outcome = self.publish_repair(checkpoint_id, claim, session=_ACCEPTING)
+            if outcome is PublishOutcome.UNKNOWN:
+                raise StorageError("a claim is not answered", where, "Give the command again.")
+            self._claim(checkpoint_id, works)  # looks at who was faster
+
+    # --- retiring -------------------------------------------------------------------------------
+
+    def retirable(self, *, retain: int = 3) -> list[int]:
+        """What may be deleted now, by `sluice.runtime.checkpoint.retention.retirable`."""
+        return retirable(self.facts(), retain=retain)
+
+    def retire(self, checkpoint_ids: Collection[int]) -> None:
+        """Delete retired places; refuses an unfinished decision and every seal (rule 29).
+
+        A store that has published also cleans up behind crashed sessions: at the first call what
+        lies in the places, now and then what lies beside them.
+        """
+        self._clean_once()
+        if self._has_published:
+            self._leftovers.look()
+        wanted = set(checkpoint_ids)
+        if not wanted:
+            return
+        refused = wanted & indispensable(self.facts())
+        if refused:
+            raise StorageError(
+                "a checkpoint that is still needed was to be deleted",
+                {"uri": self.uri, "checkpoint_ids": sorted(refused)},
+                "Unfinished decisions, seals and the last record stay; retire the others.",
+            )
+        for checkpoint_id in sorted(wanted):
+            self.fs.delete(place_name(checkpoint_id))
+            log.debug("checkpoint retired: checkpoint_id=%d", checkpoint_id)
+
+    def _clean_once(self) -> None:
+        if self._uncleaned_session is not None:
+            session, self._uncleaned_session = self._uncleaned_session, None
+            cleaned = self.clean(session=session)
+            log.debug("half-made files deleted: uri=%s files=%d", self.uri, cleaned)
+
+    def clean(self, *, session: str) -> int:
+        """Delete what crashed writers left half-made; returns how many. Called after the seal.
+
+        Only below the last record, where no writer can publish any more: the places are taken for
+        ever. What this session writes now is left alone.
+        """
+        places = self.places()
+        cleaned = 0
+        for checkpoint_id in self._places.listed():
+            if not places or checkpoint_id > places[-1]:
+                break
+            if checkpoint_id not in places:  # made by a writer that found its place retired
+                self.fs.delete(place_name(checkpoint_id))
+                cleaned += 1
+                continue
+            for entry in self.fs.entries(place_name(checkpoint_id)):
+                match = _TEMPORARY.fullmatch(entry.name)
+                if match and match[1] != session_text(session):
+                    self.fs.delete(_path(checkpoint_id, entry.name))
+                    cleaned += 1
+        return cleaned
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _where(self, checkpoint_id: int) -> dict[str, object]:
+        return {"uri": self.uri, "path": _path(checkpoint_id, METADATA)}
+
+    def _decoded(self, checkpoint_id: int, data: bytes) -> CheckpointRecord:
+        where = self._where(checkpoint_id)
+        record = self._record_in(data, where)
+        if record.checkpoint_id != checkpoint_id:
+            raise DamagedCheckpointError(
+                f"the record at place {checkpoint_id} says it is of {record.checkpoint_id}",
+                where,
+                "Directories of a checkpoint must not be copied or renamed; restore from another.",
+            )
+        self._seals.note(record)
+        return record
+
+    def _record_in(self, data: bytes, where: Mapping[str, object]) -> CheckpointRecord:
+        # Apart, so that who plays many processes over one directory may decode equal bytes once.
+        return decode(data, where=where)
+
+    def _require_same_job(self, record: CheckpointRecord) -> None:
+        if self._job_uid is None:
+            places = self.places()
+            first = self.read(places[0]) if places else None
+            if first is None:
+                return  # the very first record: it names the job when it has won
+            self._job_uid = first.job_uid
+        if record.job_uid != self._job_uid:
+            raise WrongJobError(
+                "the checkpoint directory belongs to another job",
+                {"uri": self.uri, "job_uid": record.job_uid, "found": self._job_uid},
+                "Give each job a checkpoint directory of its own.",
+            )
+
+    def _publish_file(
+        self, checkpoint_id: int, name: str, data: bytes, *, session: str, timeout_s: float
+    ) -> PublishOutcome:
+        """Try until the place holds something or time is over; an answer is settled by looking."""
+        deadline = self._clock() + timeout_s
+        path = _path(checkpoint_id, name)
+        while True:
+            attempt = Placing(self.fs, place_name(checkpoint_id), name, data, session)
+            try:
+                outcome = attempt.run()
+                self._open_answers.discard(path)
+                return outcome
+            except (StorageError, AuthenticationError, ConfigError) as error:
+                if attempt.was_tried and isinstance(error, StorageError):
+                    self._open_answers.add(path)
+                is_open = path in self._open_answers
+                is_over = self._clock() >= deadline
+                if not is_open and (is_over or not isinstance(error, StorageError)):
+                    raise
+                if is_over:
+                    log.warning("publish has no answer: path=%s error=%s", path, error)
+                    return PublishOutcome.UNKNOWN
+                log.info("publish is tried again: path=%s error=%s", path, error)
+                self._pause(_PAUSE_S)
+
+    def _mark(self, checkpoint_id: int, name: str, content: Mapping[str, object]) -> None:
+        path, place = _path(checkpoint_id, name), place_name(checkpoint_id)
+        there = {entry.name for entry in self.fs.entries(place)}
+        if name in there:
+            self.fs.make_durable(path)
+        if name in there or METADATA not in there:  # of a later job's decision it would tell a lie
+            return
+        text = {"format_version": _MARK_VERSION, "checkpoint_id": checkpoint_id, **content}
+        self.fs.replace(path, json.dumps(text).encode())
+
+
+def _path(checkpoint_id: int, name: str) -> str:
+    return f"{place_name(checkpoint_id)}/{name}"
+
+
+def _mark_field(data: bytes, name: str, where: Mapping[str, object]) -> int:
+    try:
+        found: Any = parsed_json(data)
+        return int(found[name])
+    except (ValueError, LookupError, TypeError) as error:
+        raise DamagedCheckpointError(
+            "a mark of a checkpoint cannot be read", where, "Look at it; it is small JSON."
+        ) from error

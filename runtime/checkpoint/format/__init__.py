@@ -1,0 +1,1 @@
+"""The file format of `_metadata`: container, schema, kinds of committables."""

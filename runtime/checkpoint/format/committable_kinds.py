@@ -1,0 +1,95 @@
+"""Kinds of state entries: who can restore them, and how they are shown to people.
+
+Connectors register theirs by entry points of the group ``sluice.kinds``, each of which names an
+`EntryKind` or several; `runtime` never imports them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import entry_points
+
+from sluice.runtime.checkpoint.format.metadata import require_known_kinds
+from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.functions.at_most_once import DROPS_KIND, DROPS_VERSION, decode_drops
+from sluice.runtime.functions.record_counts import COUNTS_KIND, COUNTS_VERSION, decode_totals
+from sluice.runtime.model.model import CheckpointRecord, StateEntry
+
+__all__ = ["ENTRY_POINT_GROUP", "EntryKind", "KindRegistry", "installed_kinds"]
+
+ENTRY_POINT_GROUP = "sluice.kinds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryKind:
+    """A kind of state entry that is known here.
+
+    Attributes:
+        kind: as in `sluice.runtime.model.model.StateEntry`.
+        latest_version: the latest codec version that is read.
+        describe: the entry for people, as JSON values by name; may raise `StreamError`.
+    """
+
+    kind: str
+    latest_version: int
+    describe: Callable[[StateEntry], Mapping[str, object]]
+
+
+class KindRegistry:
+    """The kinds that a process knows. Immutable once made."""
+
+    def __init__(self, kinds: Iterable[EntryKind]) -> None:
+        self._kinds: dict[str, EntryKind] = {}
+        for each in kinds:
+            if each.kind in self._kinds:
+                raise ConfigError(
+                    "two connectors claim the same kind of state entry",
+                    {"kind": each.kind},
+                    "Remove one of them.",
+                )
+            self._kinds[each.kind] = each
+
+    @property
+    def latest_versions(self) -> dict[str, int]:
+        """The latest version that is read, by kind."""
+        return {kind: each.latest_version for kind, each in self._kinds.items()}
+
+    def require_known(self, record: CheckpointRecord) -> None:
+        """`require_known_kinds` with what is registered."""
+        require_known_kinds(record, self.latest_versions)
+
+    def describe(self, entry: StateEntry) -> Mapping[str, object] | None:
+        """The entry for people; None when its kind or version is not known here."""
+        known = self._kinds.get(entry.kind)
+        if known is None or entry.version > known.latest_version:
+            return None
+        try:
+            return known.describe(entry)
+        except StreamError as error:
+            return {"error": str(error)}
+
+
+_COUNTS = EntryKind(
+    kind=COUNTS_KIND,
+    latest_version=COUNTS_VERSION,
+    describe=lambda entry: asdict(decode_totals(entry)),
+)
+
+
+_DROPS = EntryKind(
+    kind=DROPS_KIND,
+    latest_version=DROPS_VERSION,
+    describe=lambda entry: asdict(decode_drops(entry)),
+)
+
+
+def installed_kinds() -> KindRegistry:
+    """Our own, and what the installed connectors registered; one that cannot be loaded is left
+    out."""
+    found = [_COUNTS, _DROPS]
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            named = point.load()
+        except (ImportError, AttributeError):  # its entries are then shown undecoded
+            continue
+        found.extend(named if isinstance(named, tuple) else (named,))
+    return KindRegistry(found)

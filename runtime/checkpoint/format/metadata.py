@@ -1,0 +1,300 @@
+"""The bytes of ``_metadata`` and ``_repair-k``: versioned, self-describing Avro. Pure.
+
+The store does not look into state entries: their kinds belong to whoever restores them, who asks
+`require_known_kinds` first.
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from typing import Any, TypeVar
+
+from sluice.runtime.checkpoint.format.container import ContainerWriter, read_container
+from sluice.runtime.checkpoint.format.schema import (
+    METADATA_V4,
+    METADATA_VERSION,
+    REPAIR_V1,
+    REPAIR_VERSION,
+)
+from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
+from sluice.runtime.model.model import (
+    Assignment,
+    CheckpointKind,
+    CheckpointRecord,
+    FileReference,
+    OperatorNode,
+    Redistribution,
+    RegionRecord,
+    RegionStatus,
+    SplitKey,
+    SplitRange,
+    StateEntry,
+    StateSnapshot,
+    Verdict,
+)
+from sluice.runtime.model.well_formed import well_formed
+
+__all__ = [
+    "Repair",
+    "by_topic",
+    "decode",
+    "decode_repair",
+    "encode",
+    "encode_repair",
+    "require_known_kinds",
+]
+
+_E = TypeVar("_E", bound=enum.Enum)
+_T = TypeVar("_T")
+_Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What ``_repair-k`` says (protocol rule 11).
+
+    Attributes:
+        checkpoint_id: the decided checkpoint whose committables were lost.
+        number: k; from 1, dense.
+        leader_session_id: of the coordinator that repaired.
+        replaced: (payload of the lost committable, what was written in its place), sorted.
+    """
+
+    checkpoint_id: int
+    number: int
+    leader_session_id: str
+    replaced: tuple[tuple[bytes, StateEntry], ...]
+
+
+_METADATA = ContainerWriter(METADATA_V4, format_version=METADATA_VERSION)
+_REPAIR = ContainerWriter(REPAIR_V1, format_version=REPAIR_VERSION)
+
+
+def encode(record: CheckpointRecord) -> bytes:
+    """Bytes of ``_metadata``; equal records give equal bytes."""
+    plain = {"format_version": METADATA_VERSION, **_plain(replace(record, assignment=None))}
+    plain["settings"] = dict(sorted(record.settings.items()))
+    plain["reason"] = well_formed(record.reason)  # it may quote an error of a user's function
+    if record.assignment is not None:
+        plain["assignment"] = _plain_assignment(record.assignment)
+    for region, source in zip(plain["regions"], record.regions, strict=True):
+        if source.state is not None:
+            region["state"]["operators"] = [
+                {"number": number, "name": name} for number, name in source.state.operators
+            ]
+    return _METADATA.write(plain)
+
+
+def decode(data: bytes, *, where: Mapping[str, object] | None = None) -> CheckpointRecord:
+    """The record in a ``_metadata`` file; ``where`` goes into messages.
+
+    Raises:
+        DamagedCheckpointError: truncated, changed, or not ours.
+        UnsupportedFormatError: a later format version, or a value this Sluice does not know.
+    """
+    where = where or {}
+    return _built(lambda: _checkpoint(_fields(data, METADATA_VERSION, where), where), where)
+
+
+def encode_repair(repair: Repair) -> bytes:
+    """Bytes of ``_repair-k``; equal repairs give equal bytes."""
+    plain = {
+        "format_version": REPAIR_VERSION,
+        "checkpoint_id": repair.checkpoint_id,
+        "number": repair.number,
+        "leader_session_id": repair.leader_session_id,
+        "replaced": [{"lost": lost, "entry": _plain(entry)} for lost, entry in repair.replaced],
+    }
+    return _REPAIR.write(plain)
+
+
+def decode_repair(data: bytes, *, where: Mapping[str, object] | None = None) -> Repair:
+    """The repair in a ``_repair-k`` file; raises as `decode` does."""
+    where = where or {}
+
+    def build() -> Repair:
+        found = _fields(data, REPAIR_VERSION, where)
+        return Repair(
+            checkpoint_id=found["checkpoint_id"],
+            number=found["number"],
+            leader_session_id=found["leader_session_id"],
+            replaced=tuple(
+                (each["lost"], _state_entry(each["entry"], where)) for each in found["replaced"]
+            ),
+        )
+
+    return _built(build, where)
+
+
+def require_known_kinds(record: CheckpointRecord, known: Mapping[str, int]) -> None:
+    """Refuse a record that holds a state entry which nobody here can restore.
+
+    Args:
+        record: about to be restored, or committed.
+        known: for each kind the latest codec version that can be read.
+    Raises:
+        UnsupportedFormatError: names the first unknown kind, or the version that is too new.
+    """
+    for entry in _entries(record):
+        latest = known.get(entry.kind)
+        if latest is None or entry.version > latest:
+            raise UnsupportedFormatError(
+                f"checkpoint {record.checkpoint_id} holds a state entry of unknown kind "
+                f"{entry.kind!r} version {entry.version}",
+                {
+                    "checkpoint_id": record.checkpoint_id,
+                    "operator_id": entry.operator_id,
+                    "state_name": entry.state_name,
+                    "kind": entry.kind,
+                    "version": entry.version,
+                    "known": ", ".join(f"{kind} <= {known[kind]}" for kind in sorted(known)),
+                },
+                "Install the connector that wrote it, in that version or a later one.",
+            )
+
+
+def _entries(record: CheckpointRecord) -> Iterator[StateEntry]:
+    for region in record.regions:
+        yield from region.committables
+        yield from region.operator_states
+
+
+def _fields(data: bytes, latest: int, where: Mapping[str, object]) -> dict[str, Any]:
+    container = read_container(data, latest=latest, where=where)
+    found = dict(container.fields)
+    if found.pop("format_version", None) != container.format_version:
+        raise _damaged("its two format versions differ", where)
+    return found
+
+
+def _built(build: Callable[[], _T], where: Mapping[str, object]) -> _T:
+    """A whole file can still say nonsense when a faulty writer made it; that is damage too."""
+    try:
+        return build()
+    except (ConfigError, LookupError, TypeError, ValueError) as error:
+        raise _damaged(f"its content makes no sense: {error}", where) from error
+
+
+def _damaged(reason: str, where: Mapping[str, object]) -> DamagedCheckpointError:
+    return DamagedCheckpointError(
+        f"a checkpoint record is damaged: {reason}",
+        where,
+        "Restore from another checkpoint (sluice checkpoint list), and report this one.",
+    )
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - turns any model value into what Avro takes
+    if value is None or isinstance(value, str | bytes | int):
+        return value  # nearly all are
+    if is_dataclass(value):
+        cls: Any = type(value)
+        return {name: _plain(getattr(value, name)) for name in _names_on_record(cls)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: _plain(value[key]) for key in value}
+    return [_plain(item) for item in value]
+
+
+@cache
+def _names_on_record(cls: type[Any]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(cls) if each.metadata.get("on_record", True))
+
+
+def _enum(cls: type[_E], value: str, where: Mapping[str, object]) -> _E:
+    try:
+        return cls(value)
+    except ValueError as error:
+        raise UnsupportedFormatError(
+            f"a checkpoint record has the unknown {cls.__name__} {value!r}",
+            {**where, "value": value, "known": ", ".join(str(known.value) for known in cls)},
+            "Use the Sluice that wrote it, or a later one.",
+        ) from error
+
+
+def _checkpoint(found: _Fields, where: Mapping[str, object]) -> CheckpointRecord:
+    return CheckpointRecord(
+        **{
+            **found,
+            "kind": _enum(CheckpointKind, found["kind"], where),
+            "verdict": _enum(Verdict, found["verdict"], where),
+            "cluster_ids": tuple(found["cluster_ids"]),
+            "graph": tuple(
+                OperatorNode(**{**node, "upstream": tuple(node["upstream"])})
+                for node in found["graph"]
+            ),
+            "regions": tuple(_region(region, where) for region in found["regions"]),
+            "assignment": _assignment(found.get("assignment")),  # version 1 has none
+        }
+    )
+
+
+def _plain_assignment(assignment: Assignment) -> _Fields:
+    return {
+        "version": assignment.version,
+        "regions": [
+            {
+                "region": name,
+                "splits": [
+                    {"source_id": source_id, "topic": topic, "partitions": partitions}
+                    for (source_id, topic), partitions in by_topic(keys).items()
+                ],
+            }
+            for name, keys in sorted(assignment.regions.items())
+        ],
+    }
+
+
+def by_topic(splits: Iterable[SplitKey]) -> dict[tuple[str, str], list[int]]:
+    """Partitions by source id and topic, all in order."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for source_id, topic, partition in sorted(splits):
+        found.setdefault((source_id, topic), []).append(partition)
+    return found
+
+
+def _assignment(found: _Fields | None) -> Assignment | None:
+    if found is None:
+        return None
+    return Assignment(
+        version=found["version"],
+        regions={
+            region["region"]: frozenset(
+                (some["source_id"], some["topic"], partition)
+                for some in region["splits"]
+                for partition in some["partitions"]
+            )
+            for region in found["regions"]
+        },
+    )
+
+
+def _region(found: _Fields, where: Mapping[str, object]) -> RegionRecord:
+    return RegionRecord(
+        **{
+            **found,
+            "status": _enum(RegionStatus, found["status"], where),
+            "splits": tuple(SplitRange(**split) for split in found["splits"]),
+            "state": None if found["state"] is None else _state(found["state"]),
+            "committables": tuple(_state_entry(each, where) for each in found["committables"]),
+            "operator_states": tuple(
+                _state_entry(each, where) for each in found["operator_states"]
+            ),
+        }
+    )
+
+
+def _state(found: _Fields) -> StateSnapshot:
+    return StateSnapshot(
+        **{
+            **found,
+            "operators": tuple((each["number"], each["name"]) for each in found["operators"]),
+            "files": tuple(FileReference(**each) for each in found["files"]),
+        }
+    )
+
+
+def _state_entry(found: _Fields, where: Mapping[str, object]) -> StateEntry:
+    kind = _enum(Redistribution, found["redistribution"], where)
+    return StateEntry(**{**found, "redistribution": kind})

@@ -1,0 +1,1 @@
+"""`sluice checkpoint`: reads checkpoints without the job that wrote them."""

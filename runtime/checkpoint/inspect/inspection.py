@@ -1,0 +1,339 @@
+"""Checkpoints as plain values for people and scripts: what the command line prints."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sluice.runtime.checkpoint.checkpoint_slots import place_name
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.format.committable_kinds import KindRegistry
+from sluice.runtime.checkpoint.format.metadata import Repair, by_topic
+from sluice.runtime.checkpoint.retention import PlaceFacts, facts_of, unfinished
+from sluice.runtime.contracts import AcceptedWork, UnsettledWork
+from sluice.runtime.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
+from sluice.runtime.model.model import (
+    Assignment,
+    CheckpointRecord,
+    OperatorNode,
+    RegionRecord,
+    RegionStatus,
+    SplitRange,
+    StateEntry,
+    StateSnapshot,
+    Verdict,
+)
+
+__all__ = ["Json", "Place", "as_json", "created_at", "look_at", "survey"]
+
+Json = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One line of ``checkpoint list``.
+
+    Attributes:
+        checkpoint_id: the place.
+        standing: ``committed``, ``unfinished``, ``decided`` (nothing to commit), ``aborted``,
+            ``seal``, ``superseded``, or ``unreadable``.
+        record: what stands there; None when unreadable.
+        error: why it, or what lies beside it, is unreadable.
+        metadata_bytes: size of ``_metadata``.
+        superseded_by: see `CheckpointStore.superseded_by`.
+        repairs: how many repairs stand beside it; claims of what was accepted are none.
+        unsettled, accepted: see `CheckpointStore`.
+    """
+
+    checkpoint_id: int
+    standing: str
+    record: CheckpointRecord | None
+    error: str = ""
+    metadata_bytes: int = 0
+    superseded_by: int | None = None
+    repairs: int = 0
+    unsettled: tuple[UnsettledWork, ...] = ()
+    accepted: tuple[AcceptedWork, ...] = ()
+
+
+def survey(store: CheckpointStore) -> list[Place]:
+    """Every place at one moment, ascending; damaged ones included."""
+    seen = [(each, *found) for each, found in _read_all(store).items()]
+    facts = [
+        facts_of(
+            record,
+            is_committed=store.is_committed(record.checkpoint_id),
+            is_superseded=store.is_superseded(record.checkpoint_id),
+        )
+        for _, record, _ in seen
+        if record is not None
+    ]
+    standing = _standings(facts)
+    return [
+        _place(store, checkpoint_id, standing.get(checkpoint_id, "unreadable"), record, error)
+        for checkpoint_id, record, error in seen
+    ]
+
+
+def _read_all(store: CheckpointStore) -> dict[int, tuple[CheckpointRecord | None, str]]:
+    """Of every place the record, or why there is none.
+
+    A running job retires places, each behind newer ones: where one was listed and is gone, those
+    are looked for. They may name what it has named.
+    """
+    known: dict[int, tuple[CheckpointRecord | None, str]] = {}
+    listed: list[int] = []
+    while True:
+        before, listed = listed, store.places()
+        found = {each: known.get(each) or _read(store, each) for each in listed}
+        known = {each: read for each, read in found.items() if read != (None, "")}
+        if len(known) == len(listed) or listed == before:
+            return known
+
+
+def _place(
+    store: CheckpointStore,
+    checkpoint_id: int,
+    standing: str,
+    record: CheckpointRecord | None,
+    error: str,
+) -> Place:
+    unsettled: tuple[UnsettledWork, ...] = ()
+    accepted: tuple[AcceptedWork, ...] = ()
+    repairs = 0
+    try:
+        unsettled = store.unsettled(checkpoint_id)
+        accepted = tuple(store.accepted(checkpoint_id).values())
+        repairs = sum(map(_writes_again, store.repairs(checkpoint_id)))
+    except (DamagedCheckpointError, UnsupportedFormatError) as damage:
+        error = error or str(damage)
+    return Place(
+        checkpoint_id=checkpoint_id,
+        standing=standing,
+        record=record,
+        error=error,
+        superseded_by=store.superseded_by(checkpoint_id),
+        unsettled=unsettled,
+        accepted=accepted,
+        repairs=repairs,
+        metadata_bytes=_metadata_bytes(store, checkpoint_id),
+    )
+
+
+def _read(store: CheckpointStore, checkpoint_id: int) -> tuple[CheckpointRecord | None, str]:
+    try:
+        return store.read(checkpoint_id), ""
+    except (DamagedCheckpointError, UnsupportedFormatError) as error:
+        return None, str(error)
+
+
+def _metadata_bytes(store: CheckpointStore, checkpoint_id: int) -> int:
+    lengths = {e.name: e.length_bytes for e in store.fs.entries(place_name(checkpoint_id))}
+    return lengths.get("_metadata", 0)
+
+
+def _writes_again(repair: Repair) -> bool:
+    return any(entry.payload != lost for lost, entry in repair.replaced)
+
+
+def _standings(facts: Sequence[PlaceFacts]) -> dict[int, str]:
+    still_open = unfinished(facts)
+
+    def standing(place: PlaceFacts) -> str:
+        if place.is_superseded:
+            return "superseded"
+        if place.verdict is Verdict.ABORTED:
+            return "seal" if place.is_seal else "aborted"
+        if place.is_committed:
+            return "committed"
+        has_work = place.checkpoint_id in still_open and place.has_committables
+        return "unfinished" if has_work else "decided"
+
+    return {place.checkpoint_id: standing(place) for place in facts}
+
+
+def look_at(store: CheckpointStore, checkpoint_id: int | None) -> Place:
+    """One place; without an id the newest decision.
+
+    Raises:
+        StorageError: there is no such place.
+        DamagedCheckpointError, UnsupportedFormatError: it cannot be read.
+    """
+    places = survey(store)
+    decided = [p for p in places if p.record and p.record.verdict is Verdict.DECIDED]
+    wanted = checkpoint_id if checkpoint_id is not None else _newest(decided or places)
+    for place in places:
+        if place.checkpoint_id == wanted:
+            if place.record is None:
+                store.read(wanted)  # raises what `survey` only noted
+            return place
+    raise StorageError(
+        f"there is no checkpoint {wanted}",
+        {"uri": store.uri, "checkpoint_ids": [place.checkpoint_id for place in places]},
+        "Choose one of these; others were retired or never taken.",
+    )
+
+
+def _newest(places: Sequence[Place]) -> int | None:
+    return max((place.checkpoint_id for place in places), default=None)
+
+
+# --- as JSON --------------------------------------------------------------------------------------
+
+
+def as_json(place: Place, kinds: KindRegistry) -> Json:
+    """All that is known of a place, as values that `json.dumps` takes."""
+    found: Json = {
+        "checkpoint_id": place.checkpoint_id,
+        "standing": place.standing,
+        "error": place.error or None,
+        "superseded_by": place.superseded_by,
+        "repairs": place.repairs,
+        "unsettled": [_unsettled(work) for work in place.unsettled],
+        "accepted": [_accepted(work) for work in place.accepted],
+        "metadata_bytes": place.metadata_bytes,
+    }
+    return found if place.record is None else {**found, **_record(place.record, kinds)}
+
+
+def _unsettled(work: UnsettledWork) -> Json:
+    return {
+        "region": work.region,
+        "outcome": work.outcome.value,
+        "ranges": list(work.ranges),
+        "detail": work.detail,
+        "digest": work.digest,
+    }
+
+
+def _accepted(work: AcceptedWork) -> Json:
+    return {
+        "region": work.region,
+        "as": work.accepted_as.value,
+        "ranges": list(work.ranges),
+        "digest": work.digest,
+    }
+
+
+def created_at(record: CheckpointRecord) -> str | None:
+    """When the record was made, in UTC; None when it does not say."""
+    if not record.created_at_ms:
+        return None
+    moment = datetime.fromtimestamp(record.created_at_ms / 1000, tz=UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _record(record: CheckpointRecord, kinds: KindRegistry) -> Json:
+    names = {node.operator_id: node.name for node in record.graph}
+    return {
+        "job_uid": record.job_uid,
+        "job_name": record.job_name,
+        "kind": record.kind.value,
+        "verdict": record.verdict.value,
+        "leader_session_id": record.leader_session_id,
+        "run_attempt": record.run_attempt,
+        "restored_from": record.restored_from,
+        "asked_by": record.asked_by,
+        "reason": record.reason,
+        "created_at": created_at(record),
+        "sluice_version": record.sluice_version,
+        "spark_version": record.spark_version,
+        "cluster_ids": list(record.cluster_ids),
+        "settings": dict(record.settings),
+        "graph": [_node(node, names) for node in record.graph],
+        "regions": [_region(region, names, kinds) for region in record.regions],
+        "assignment": None if record.assignment is None else _assignment(record.assignment, names),
+    }
+
+
+def _assignment(assignment: Assignment, names: Mapping[str, str]) -> Json:
+    return {
+        "version": assignment.version,
+        "regions": {
+            region: [
+                {
+                    "source": names.get(source_id, source_id),
+                    "source_id": source_id,
+                    "topic": topic,
+                    "partitions": partitions,
+                }
+                for (source_id, topic), partitions in by_topic(keys).items()
+            ]
+            for region, keys in assignment.regions.items()
+        },
+    }
+
+
+def _node(node: OperatorNode, names: Mapping[str, str]) -> Json:
+    return {
+        "operator_id": node.operator_id,
+        "name": node.name,
+        "kind": node.kind,
+        "upstream": [names.get(each, each) for each in node.upstream],
+        "parallelism": node.parallelism,
+        "max_parallelism": node.max_parallelism,
+    }
+
+
+def _region(region: RegionRecord, names: Mapping[str, str], kinds: KindRegistry) -> Json:
+    carried = region.status is RegionStatus.CARRIED
+    return {
+        "region": region.region,
+        "generation": region.generation,
+        "status": region.status.value,
+        "carried_from": region.carried_from if carried else None,
+        "query_id": region.query_id,
+        "batch_id": region.batch_id,
+        "offset_log_version": region.offset_log_version,
+        "other_offsets_sha256": region.other_offsets_sha256,
+        "least_watermark_ms": region.least_watermark_ms,
+        "splits": [_split(split, names) for split in region.splits],
+        "state": None if region.state is None else _state(region.state),
+        "committables": [_entry(each, names, kinds) for each in region.committables],
+        "operator_states": [_entry(each, names, kinds) for each in region.operator_states],
+    }
+
+
+def _split(split: SplitRange, names: Mapping[str, str]) -> Json:
+    return {
+        "source": names.get(split.source_id, split.source_id),
+        "source_id": split.source_id,
+        "topic": split.topic,
+        "topic_id": split.topic_id,
+        "partition": split.partition,
+        "start_offset": split.start_offset,
+        "end_offset": split.end_offset,
+        "leader_epoch": split.leader_epoch,
+        "leader_epoch_end": split.leader_epoch_end,
+        "largest_timestamp_ms": split.largest_timestamp_ms,
+        "watermark_ms": split.watermark_ms,
+        "idle_since_ms": split.idle_since_ms,
+    }
+
+
+def _state(state: StateSnapshot) -> Json:
+    return {
+        "provider": state.provider,
+        "checkpoint_format_version": state.checkpoint_format_version,
+        "state_version": state.state_version,
+        "state_partitions": state.state_partitions,
+        "operators": [{"number": number, "name": name} for number, name in state.operators],
+        "location": state.location,
+        "files": [
+            {"path": each.path, "length_bytes": each.length_bytes, "sha256": each.sha256}
+            for each in state.files
+        ],
+    }
+
+
+def _entry(entry: StateEntry, names: Mapping[str, str], kinds: KindRegistry) -> Json:
+    content = kinds.describe(entry)
+    return {
+        "operator": names.get(entry.operator_id, entry.operator_id),
+        "operator_id": entry.operator_id,
+        "state_name": entry.state_name,
+        "kind": entry.kind,
+        "version": entry.version,
+        "redistribution": entry.redistribution.value,
+        "payload_bytes": len(entry.payload),
+        "content": None if content is None else dict(content),
+    }

@@ -1,0 +1,1 @@
+"""What the coordinator commits after a decision, and repairs."""

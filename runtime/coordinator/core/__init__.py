@@ -1,0 +1,1 @@
+"""The pure core: events in, actions out; checkpoints and failures."""

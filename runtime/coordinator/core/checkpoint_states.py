@@ -1,0 +1,104 @@
+"""The states of one checkpoint: a table, and one function that changes state."""
+
+import enum
+from collections.abc import Mapping
+
+from sluice.runtime.errors import IllegalTransitionError
+
+__all__ = ["TRANSITIONS", "Event", "State", "advance", "mermaid"]
+
+
+class State(enum.Enum):
+    """How far a checkpoint has come."""
+
+    ARMED = "armed"  # due, but no region has had anything to cut yet: nothing is published
+    ALIGNING = "aligning"  # barriers are out, acknowledgements are awaited
+    PRE_COMMITTED = "pre-committed"  # every region acknowledged, or is carried; waits for its place
+    DECIDING = "deciding"  # the record may or may not be durable: neither abort nor commit
+    DECIDED = "decided"  # the record is durable: from here only forward
+    REPAIRING = "repairing"  # a decided transaction was lost and is written again
+    COMMITTED = "committed"  # every committable is committed, the mark is not durable yet
+    MARKED = "marked"  # committed on record: regions return, ids may be used again
+    WITHDRAWING = "withdrawing"  # grew old while deciding: abort or decision, whichever lands first
+    ABORTING = "aborting"  # given up; its ABORTED record is not durable yet
+    ABORTED = "aborted"  # the ABORTED record holds its place
+    FENCED = "fenced"  # another session holds its place: this coordinator stops
+
+
+class Event(enum.Enum):
+    """What may happen to a checkpoint."""
+
+    BARRIER_CUT = "barrier cut"
+    ALL_ACKED = "all acknowledged"
+    REST_CARRIED = "rest carried"
+    EXPIRED = "expired"
+    REGION_FAILED = "region failed"
+    OVERTAKEN = "an earlier one aborted"
+    STOPPED = "job stopped"
+    PUBLISH_STARTED = "publish started"
+    GREW_OLD = "grew old"
+    METADATA_DURABLE = "metadata durable"
+    ABORT_RECORD_DURABLE = "abort record durable"
+    PLACE_TAKEN = "place taken"
+    COMMITTABLE_LOST = "committable lost"
+    REPAIR_DURABLE = "repair durable"
+    REPAIR_FAILED = "repair failed"
+    ALL_COMMITTED = "all committed"
+    MARK_DURABLE = "mark durable"
+
+
+_ABORTABLE = (State.ARMED, State.ALIGNING, State.PRE_COMMITTED)
+_GIVE_UP = (Event.REGION_FAILED, Event.OVERTAKEN)
+
+TRANSITIONS: Mapping[tuple[State, Event], State] = {
+    (State.ARMED, Event.BARRIER_CUT): State.ALIGNING,
+    (State.ALIGNING, Event.ALL_ACKED): State.PRE_COMMITTED,
+    (State.ALIGNING, Event.REST_CARRIED): State.PRE_COMMITTED,
+    (State.ALIGNING, Event.EXPIRED): State.ABORTING,
+    (State.PRE_COMMITTED, Event.EXPIRED): State.ABORTING,
+    **{(state, event): State.ABORTING for state in _ABORTABLE for event in _GIVE_UP},
+    # An armed one is dropped by a stop: nothing was cut, and its id was never seen outside.
+    (State.ALIGNING, Event.STOPPED): State.ABORTING,
+    (State.PRE_COMMITTED, Event.STOPPED): State.ABORTING,
+    (State.PRE_COMMITTED, Event.PUBLISH_STARTED): State.DECIDING,
+    # No EXPIRED and no STOPPED while DECIDING: the publish may have happened. What grows old there
+    # tries an ABORTED record in the same place, and one of both stands in the end.
+    (State.DECIDING, Event.METADATA_DURABLE): State.DECIDED,
+    (State.DECIDING, Event.PLACE_TAKEN): State.FENCED,
+    (State.DECIDING, Event.GREW_OLD): State.WITHDRAWING,
+    (State.WITHDRAWING, Event.METADATA_DURABLE): State.DECIDED,
+    (State.WITHDRAWING, Event.ABORT_RECORD_DURABLE): State.ABORTED,
+    (State.WITHDRAWING, Event.PLACE_TAKEN): State.FENCED,
+    (State.ABORTING, Event.ABORT_RECORD_DURABLE): State.ABORTED,
+    (State.ABORTING, Event.PLACE_TAKEN): State.FENCED,
+    (State.DECIDED, Event.ALL_COMMITTED): State.COMMITTED,  # no abort: from here only forward
+    (State.DECIDED, Event.COMMITTABLE_LOST): State.REPAIRING,
+    (State.REPAIRING, Event.REPAIR_DURABLE): State.DECIDED,
+    (State.REPAIRING, Event.REPAIR_FAILED): State.DECIDED,  # the rest of it is committed first
+    (State.REPAIRING, Event.PLACE_TAKEN): State.FENCED,  # a newer run repairs it
+    (State.COMMITTED, Event.MARK_DURABLE): State.MARKED,
+}
+
+
+def advance(state: State, event: Event, *, checkpoint_id: int) -> State:
+    """Next state of a checkpoint; pure, no I/O."""
+    target = TRANSITIONS.get((state, event))
+    if target is None:
+        raise IllegalTransitionError(
+            f"{event.value!r} is not legal while {state.value!r}",
+            {"checkpoint_id": checkpoint_id},
+            "Coordinator bug: stop the job, keep its log, restart from the last checkpoint.",
+        )
+    return target
+
+
+def mermaid() -> str:
+    """The table as a Mermaid state diagram, for the docs."""
+    names = {state: state.value.replace("-", "_") for state in State}
+    lines = ["stateDiagram-v2", f"    [*] --> {names[State.ARMED]}"]
+    lines += [
+        f"    {names[source]} --> {names[target]}: {event.value}"
+        for (source, event), target in TRANSITIONS.items()
+    ]
+    final = [state for state in State if not any(source is state for source, _ in TRANSITIONS)]
+    return "\n".join([*lines, *(f"    {names[state]} --> [*]" for state in final)])

@@ -1,0 +1,410 @@
+"""The state of the coordinator's core: all regions, all checkpoints under way, what to do next."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sluice.runtime.contracts import OpenWork
+from sluice.runtime.coordinator.core.checkpoint_states import Event, State
+from sluice.runtime.coordinator.core.events import (
+    AbortWork,
+    Action,
+    EndJob,
+    FailBatches,
+    Report,
+    ReturnBatches,
+    TellPositions,
+    TriggerBarrier,
+    Triggered,
+)
+from sluice.runtime.coordinator.core.pending_checkpoint import ABORTABLE, PendingCheckpoint
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
+from sluice.runtime.coordinator.policy.handlers import Alignment, Ruling
+from sluice.runtime.coordinator.region.liveness import Outlook, Silence
+from sluice.runtime.coordinator.region.region_state import RegionState
+from sluice.runtime.errors import FencedError
+from sluice.runtime.model.model import Assignment, BatchKey, CheckpointKind, StateEntry
+from sluice.runtime.model.timestamps import is_past
+
+__all__ = ["Book"]
+
+_AWAITED = (EndJob, FailBatches, ReturnBatches)
+_LATE_SHARE = 0.25  # of an interval; a barrier that was cut later begins a new row of them
+
+
+@dataclass(slots=True)
+class Book:
+    """What the core's parts share. Owned by one `CoordinatorCore`, changed only inside a step.
+
+    Attributes:
+        settings: of the job.
+        regions: by name.
+        assignment: of splits to regions, as the last decided checkpoint has it.
+        overloaded: in how many decisions in a row a region was, as the balancer has it.
+        last_place: the newest place that holds a record of our own session (rule 6).
+        next_id: of the next checkpoint; ids are dense and never used twice.
+        pending: checkpoints under way by id, ascending.
+        asked: triggers that wait for their turn, by kind; who asked.
+        out: actions of this step.
+        restless: regions that want a next life, or were parked, until their old one is settled; in
+            the order in which they did.
+        outlook: what does not have to be asked of every region again.
+        silence: who has not been heard of, and for how long.
+        awaited: remote steps that have not returned, by checkpoint and its state; since when, on
+            the clock of ``silence``.
+        draw: a random number in [0, 1).
+        failures: checkpoints that failed in a row.
+        failed_beside: the lives that ran when the last of them was counted, by region.
+        replayed: lives whose replay has excused a failed checkpoint, by region, since the failures
+            are counted.
+        last_barrier_s, last_end_s: clock when the last barrier was due or cut, and at the end of
+            the last checkpoint; None before the first.
+        untold, told_s: positions that no lag tool has been told yet, and when the last ones were.
+        missed_s: what the clock of the steps leaves out, and ages do not.
+        last_decided, last_committed: newest checkpoint decided, and committed on record.
+        is_over: the job has ended, or is being stopped: nothing new begins.
+        is_finished: every bounded source was read to its end, and that is committed on record.
+        is_fenced: another session has taken a place: nothing at all is done any more.
+        error: why the job ended, None for a good end.
+    """
+
+    settings: CheckpointSettings
+    regions: Mapping[str, RegionState]
+    assignment: Assignment
+    last_place: int
+    next_id: int
+    last_committed: int
+    last_decided: int
+    draw: Callable[[], float]
+    pending: dict[int, PendingCheckpoint] = field(default_factory=dict)
+    asked: dict[CheckpointKind, str] = field(default_factory=dict)
+    out: list[Action] = field(default_factory=list)
+    restless: dict[str, None] = field(default_factory=dict)
+    outlook: Outlook = field(default_factory=Outlook)
+    silence: Silence = field(default_factory=Silence)
+    awaited: dict[tuple[int, State], float] = field(default_factory=dict)
+    overloaded: Mapping[str, int] = field(default_factory=dict)
+    failures: int = 0
+    failed_beside: dict[str, int] = field(default_factory=dict)
+    replayed: dict[str, set[int]] = field(default_factory=dict)
+    last_barrier_s: float | None = None
+    last_end_s: float | None = None
+    untold: TellPositions | None = None
+    told_s: float | None = None
+    missed_s: float = 0.0
+    is_over: bool = False
+    is_finished: bool = False
+    is_fenced: bool = False
+    error: BaseException | None = None
+
+    def open_step(self, missed_s: float) -> None:
+        """Forget what a step that raised had asked for, but not what others wait for."""
+        self.out = [action for action in self.out if isinstance(action, _AWAITED)]
+        self.missed_s = missed_s
+
+    def close_step(self) -> list[Action]:
+        """What the step asks for."""
+        told, self.out = self.out, []
+        return told
+
+    def is_too_old(self, decide_by_s: float | None, now_s: float) -> bool:
+        """Whether work may be lost by now that was to be decided by then. That is a moment on the
+        age clock (`host_clock`): brokers do not wait while this host sleeps."""
+        return is_past(decide_by_s, now_s + self.missed_s)
+
+    def move(self, checkpoint: PendingCheckpoint, event: Event, now_s: float) -> None:
+        """Change a checkpoint's state and tell the listeners."""
+        checkpoint.move(event, now_s)
+        if event is Event.BARRIER_CUT:
+            self.last_barrier_s = self._on_time(now_s)
+        is_marked = event is Event.MARK_DURABLE
+        progress = checkpoint.progress(
+            attempts={name: region.history.count + 1 for name, region in self.regions.items()},
+            pending_ratios=self.pending_ratios(now_s) if is_marked else None,
+            rate_limits=self.rate_limits() if is_marked else None,
+        )
+        self.out.append(Report(progress=progress))
+
+    def _on_time(self, now_s: float) -> float:
+        """When the barrier was due, if it was cut a moment later: the next one is not, too."""
+        interval_s = self.settings.interval_s
+        if self.last_barrier_s is None or interval_s is None:
+            return now_s
+        due_s = self.last_barrier_s + interval_s
+        return due_s if due_s <= now_s < due_s + interval_s * _LATE_SHARE else now_s
+
+    def standing(self) -> dict[str, RegionState]:
+        """All regions that are not parked: those that checkpoints are about."""
+        return {name: found for name, found in self.regions.items() if found.parked is None}
+
+    def has_late(self) -> bool:
+        """Whether a region's batch goes on behind a decision without it. Nothing but checkpoints
+        that carry it limits that, and quiet neighbours would cut none."""
+        return any(region.late is not None for region in self.regions.values())
+
+    def silent(self, limit_s: float) -> list[str]:
+        """Regions that should have asked for a barrier for so long, and have not: no batch of them
+        is under way or waits for its commit. A task that reads on is watched elsewhere
+        (`heartbeat`): there one knows when its question is still being answered."""
+        return self._between_batches(self.silence.over(limit_s))
+
+    def never_asked(self, limit_s: float) -> list[str]:
+        """Regions whose query was started so long ago, and has never asked for a barrier. One that
+        keeps state has twice as long: Spark may first run its last batch once more."""
+        with_state = self.silence.never_asked(2 * limit_s)
+        return [
+            name
+            for name in self._between_batches(self.silence.never_asked(limit_s))
+            if not self.regions[name].plan.stateful or name in with_state
+        ]
+
+    def _between_batches(self, names: Iterable[str]) -> list[str]:
+        return [
+            name
+            for name in names
+            if (region := self.regions[name]).late is None
+            and region.held is None
+            and not region.plan.follows
+            and not any(p.touches(name) for p in self.pending.values())
+        ]
+
+    def look_again(self) -> None:
+        """A region's life may have begun or ended, or what is decided of it changed."""
+        self.outlook = Outlook()
+
+    def is_any_behind(self) -> bool:
+        """Whether a region's last cut has left records behind, by our own limit."""
+        if self.outlook.behind is None:
+            standing = self.standing().items()
+            self.outlook.behind = {n for n, found in standing if found.is_behind(self.settings)}
+        return bool(self.outlook.behind)
+
+    def note_cut(self, name: str) -> None:
+        """A region has cut: it is behind, or not any more."""
+        behind = self.outlook.behind
+        if behind is None:
+            return
+        if self.regions[name].is_behind(self.settings):
+            behind.add(name)
+        else:
+            behind.discard(name)
+
+    def rate_limits(self) -> dict[str, float]:
+        """Records per second of each region that may not read more."""
+        return {
+            name: region.rate.rate
+            for name, region in self.regions.items()
+            if region.rate is not None and region.rate.rate is not None
+        }
+
+    def pending_ratios(self, now_s: float) -> dict[str, float]:
+        """Of each region that ever got a barrier, see `PendingTime.ratio`; not of parked ones."""
+        found = {name: region.pending.ratio(now_s) for name, region in self.standing().items()}
+        return {name: ratio for name, ratio in found.items() if ratio is not None}
+
+    def create(self, kind: CheckpointKind, asked_by: str, *, forced: bool) -> PendingCheckpoint:
+        """A new checkpoint at the next place."""
+        checkpoint = PendingCheckpoint(
+            checkpoint_id=self.next_id, kind=kind, asked_by=asked_by, forced=forced
+        )
+        self.next_id += 1
+        self.pending[checkpoint.checkpoint_id] = checkpoint
+        self.out.append(Report(progress=checkpoint.progress()))
+        return checkpoint
+
+    def begin(
+        self, kind: CheckpointKind, asked_by: str, now_s: float, *, forced: bool
+    ) -> PendingCheckpoint:
+        """Trigger a checkpoint: regions poll for its barrier; batches that wait join it."""
+        checkpoint = self.create(kind, asked_by, forced=forced)
+        self.out.append(
+            TriggerBarrier(
+                checkpoint_id=checkpoint.checkpoint_id, kind=checkpoint.kind, asked_by=asked_by
+            )
+        )
+        for name, region in self.regions.items():
+            if region.held is not None:
+                checkpoint.acks[name] = region.held
+                checkpoint.decide_by(region.decide_by_s, region.attended_by_s)
+                region.cuts[checkpoint.checkpoint_id] = region.held.region.splits
+                region.held = None
+            elif self.settings.is_external:
+                checkpoint.acks[name] = None
+        if forced or checkpoint.acknowledged():
+            self.move(checkpoint, Event.BARRIER_CUT, now_s)
+        return checkpoint
+
+    def force(self, checkpoint: PendingCheckpoint, now_s: float) -> None:
+        """Let every region take part in an idle one, also those with nothing to cut."""
+        checkpoint.forced = True
+        self.move(checkpoint, Event.BARRIER_CUT, now_s)
+
+    def answer_trigger(self, checkpoint: PendingCheckpoint) -> None:
+        """Somebody asked for this checkpoint and waits for its id."""
+        self.out.append(Triggered(checkpoint_id=checkpoint.checkpoint_id, kind=checkpoint.kind))
+
+    def abort(
+        self, checkpoint: PendingCheckpoint, event: Event, error: BaseException, now_s: float
+    ) -> None:
+        """Give up a checkpoint and, since epochs end in order, every later one (rule 18)."""
+        later = [
+            found
+            for found in self.pending.values()
+            if found.checkpoint_id > checkpoint.checkpoint_id and found.state in ABORTABLE
+        ]
+        for found in (checkpoint, *later):
+            found.reason = found.reason or str(error)
+            self.move(found, event if found is checkpoint else Event.OVERTAKEN, now_s)
+            found.discarded.extend(found.acknowledged())
+            for name in [name for name in self.regions if found.touches(name)]:
+                self.regions[name].cuts.pop(found.checkpoint_id, None)
+                self.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
+            self._fail(tuple(ack.batch for ack in found.acknowledged()), error)
+
+    def close_region(
+        self, name: str, error: BaseException, now_s: float, *, fence: int | None
+    ) -> None:
+        """End a region's life: its messages are refused, its callbacks are woken."""
+        region = self.regions[name]
+        self.look_again()
+        if region.is_open:
+            self.silence.ended(name)
+            region.ended_by = error
+            if not self.is_over:
+                region.history.ended(region.generation, error, now_s)
+            held = region.close(fence)
+            if held is not None:
+                self._fail((held.batch,), error)
+        elif fence is not None and region.fence is None:
+            region.fence = fence
+
+    def cancel_waiting(self, name: str, error: BaseException) -> None:
+        """Wake the callbacks of a region whose batch goes on without it: decided, or about to."""
+        for checkpoint in self.pending.values():
+            ack = checkpoint.acks.get(name)
+            if ack is not None:
+                self._fail((ack.batch,), error)
+
+    def end(self, error: BaseException | None, now_s: float) -> None:
+        """End the job: nothing new begins, what is undecided is aborted, the decided goes on."""
+        if self.is_over:
+            return
+        self.is_over, self.error = True, error
+        reason = error or FencedError(
+            "the job has ended", {}, "What is undecided is read again by the next start."
+        )
+        for idle in [p for p in self.pending.values() if p.state is State.ARMED]:
+            del self.pending[idle.checkpoint_id]  # nothing was cut, so there is nothing to abort
+        first = next((p for p in self.pending.values() if p.state in ABORTABLE), None)
+        if first is not None:
+            self.abort(first, Event.STOPPED, reason, now_s)
+        for name in self.regions:
+            self.close_region(name, reason, now_s, fence=None)
+        self.out.append(EndJob(error=error, finished=self.is_finished))
+
+    def fence(self, error: BaseException) -> None:
+        """Another session has taken over: change nothing more, wake everybody. Once: a fenced core
+        takes in nothing that could fence it again."""
+        self.is_fenced = True
+        waiting = [batch for p in self.pending.values() for batch in p.batches()]
+        waiting += [r.held.batch for r in self.regions.values() if r.held is not None]
+        self._fail(tuple(waiting), error)
+        for region in self.regions.values():
+            region.is_open = False
+        if not self.is_over:
+            self.is_over, self.error = True, error
+            self.out.append(EndJob(error=error))
+
+    def discard(self, checkpoint: PendingCheckpoint) -> None:
+        """The abort is on record: now the work may be thrown away (rule 6)."""
+        for region in self.regions.values():
+            if region.fence == checkpoint.checkpoint_id:
+                checkpoint.discarded.extend(region.discarded)
+                region.discarded.clear()
+        checkpoint.in_flight = True
+        self.out.append(
+            AbortWork(
+                checkpoint_id=checkpoint.checkpoint_id,
+                committables=tuple(
+                    entry for ack in checkpoint.discarded for entry in ack.region.committables
+                ),
+            )
+        )
+
+    def undecidable(self, region: RegionState, told: Iterable[OpenWork]) -> Iterator[StateEntry]:
+        """What a life that is over left open, and neither a decision nor a checkpoint under way
+        has: those end their own work, in their own time."""
+        for work in told:
+            is_known = (
+                region.is_decided(work.batch)
+                or any(work.batch == ack.batch for ack in region.discarded)
+                or any(
+                    p.has(work.batch) or any(work.batch == a.batch for a in p.discarded)
+                    for p in self.pending.values()
+                )
+            )
+            if not is_known:
+                yield from work.committables
+
+    def finish(self, checkpoint: PendingCheckpoint, now_s: float) -> None:
+        """Nothing is left to do for it."""
+        del self.pending[checkpoint.checkpoint_id]
+        self.last_end_s = now_s
+
+    def alignment(self, checkpoint: PendingCheckpoint, now_s: float) -> Alignment:
+        """Who has acknowledged, for the job's handler; nobody waits for regions that are parked."""
+        missing = {
+            name: found
+            for name, found in self.standing().items()
+            if name not in checkpoint.acks and name not in checkpoint.excused
+        }
+        return Alignment(
+            kind=checkpoint.kind,
+            acknowledged=frozenset(checkpoint.acks),
+            failed=frozenset(name for name, found in missing.items() if not found.is_open),
+            waiting=frozenset(name for name, found in missing.items() if found.is_open),
+            starting=frozenset(name for name, found in missing.items() if found.is_starting),
+            carried={name: found.carried for name, found in missing.items()},
+            elapsed_s=0.0 if checkpoint.barrier_s is None else now_s - checkpoint.barrier_s,
+        )
+
+    def may_decide(self, kind: CheckpointKind) -> bool:
+        """Whether a checkpoint begun now could be decided, if every open region acknowledged: one
+        that could not would take down the regions that have come back already."""
+        found = self.outlook.may_decide.get(kind)
+        if found is None:
+            found = self.outlook.may_decide[kind] = self._could_decide(kind)
+        return found
+
+    def _could_decide(self, kind: CheckpointKind) -> bool:
+        standing = self.standing()
+        closed = {name: found for name, found in standing.items() if not found.is_open}
+        alignment = Alignment(
+            kind=kind,
+            acknowledged=frozenset(standing.keys() - closed.keys()),
+            failed=frozenset(closed),
+            carried={name: found.carried for name, found in closed.items()},
+        )
+        ruling = self.settings.handler.rule(alignment, timeout_s=self.settings.timeout_s)
+        return ruling is Ruling.DECIDE
+
+    def count_failure(self) -> None:
+        """One more in a row."""
+        self.failures += 1
+        self.failed_beside = {name: found.generation for name, found in self.regions.items()}
+
+    def ran_at_last_failure(self, region: str, generation: int) -> bool:
+        """Whether this life of a region is one of those that ran when a failure was last counted.
+
+        A lost executor, or a pause of the driver, ends all of them, one after the other: once.
+        """
+        return self.failed_beside.get(region) == generation
+
+    def tolerate_anew(self) -> None:
+        """Failures from here on are the first in a row."""
+        self.failures = 0
+        self.failed_beside = {}
+        self.replayed = {}
+
+    def _fail(self, batches: tuple[BatchKey, ...], error: BaseException) -> None:
+        if batches:
+            self.out.append(FailBatches(batches=batches, error=error))

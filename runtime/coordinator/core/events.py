@@ -1,0 +1,500 @@
+"""What goes into the coordinator's core and what comes out: typed events and actions. Frozen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.runtime.checkpoint.lost_work import LostCommittables
+from sluice.runtime.contracts import (
+    CommitReport,
+    FailureReason,
+    PublishOutcome,
+    RegionRegistration,
+    UnsettledWork,
+)
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
+from sluice.runtime.model.model import (
+    Acknowledgement,
+    Assignment,
+    Barrier,
+    BatchKey,
+    CheckpointKind,
+    RecordCounts,
+    RegionRecord,
+    SplitKey,
+    SplitRange,
+    StateEntry,
+    Verdict,
+)
+
+__all__ = [
+    "AbortWork",
+    "AbortedWork",
+    "Acknowledged",
+    "Action",
+    "AskCut",
+    "BarrierPolled",
+    "CommandAccepted",
+    "Commit",
+    "CommitReported",
+    "CoreEvent",
+    "EndJob",
+    "FailBatches",
+    "GiveBarrier",
+    "MarkCommitted",
+    "Marked",
+    "NoteUnsettled",
+    "NothingDue",
+    "OrphansSwept",
+    "Progress",
+    "Publish",
+    "Published",
+    "RegionCut",
+    "RegionFailed",
+    "RegionParked",
+    "RegionRegistered",
+    "RegionRestarted",
+    "Repair",
+    "Repaired",
+    "Report",
+    "RestartAsked",
+    "RestartCommanded",
+    "Retire",
+    "ReturnBatches",
+    "SplitsDiscovered",
+    "StepFailed",
+    "StopAsked",
+    "SweepOrphans",
+    "TellPositions",
+    "Tick",
+    "TriggerAsked",
+    "TriggerBarrier",
+    "Triggered",
+]
+
+
+# --- events: what happened --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerAsked:
+    """Somebody wants a checkpoint now."""
+
+    kind: CheckpointKind
+    asked_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarrierPolled:
+    """A region's source runner asks for its barrier; ``has_read``: its task follows the splits, and
+    has an epoch to end, whatever is left to cut."""
+
+    region: str
+    generation: int
+    has_read: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionCut:
+    """The ranges of a region's next epoch, as its sources cut them; ``finished``: all bounded
+    sources have reached their ends with it; ``waiting``: records behind the cut, where known;
+    ``asked``: splits that were to be cut, some of which may be gone; None: those of the ranges;
+    ``has_read``: as `BarrierPolled`."""
+
+    checkpoint_id: int
+    region: str
+    generation: int
+    splits: tuple[SplitRange, ...]
+    finished: bool
+    waiting: Mapping[SplitKey, int] = field(default_factory=dict)
+    asked: frozenset[SplitKey] | None = None
+    has_read: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsDiscovered:
+    """A source has new splits, as empty ranges at their first record."""
+
+    source_id: str
+    splits: tuple[SplitRange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    """A region's batch is pre-committed."""
+
+    ack: Acknowledgement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionFailed:
+    """A region's batch failed. ``permanent``: trying again cannot help, the job stops."""
+
+    region: str
+    generation: int
+    error: BaseException
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionRegistered:
+    """A life of a region, running or over, says what it has acknowledged and left open."""
+
+    registration: RegionRegistration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartAsked:
+    """A region that was stopped shall begin a new life."""
+
+    region: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartCommanded:
+    """Somebody wants these regions to begin new lives, parked or not; none named: all that are
+    parked."""
+
+    regions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Answer to `Publish`."""
+
+    checkpoint_id: int
+    outcome: PublishOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitReported:
+    """Answer to `Commit`: report i belongs to committable i."""
+
+    checkpoint_id: int
+    committables: tuple[StateEntry, ...]
+    reports: tuple[CommitReport, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """Answer to `Repair`: lost committable's payload -> its durable replacement."""
+
+    checkpoint_id: int
+    outcome: PublishOutcome
+    replaced: Mapping[bytes, StateEntry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked:
+    """Answer to `MarkCommitted`; ``durable`` is False when it has to be tried again."""
+
+    checkpoint_id: int
+    durable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortedWork:
+    """Answer to `AbortWork`: everything is discarded, or left to the sweep."""
+
+    checkpoint_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphansSwept:
+    """Answer to `SweepOrphans`."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFailed:
+    """A remote step raised what no repetition can help; a FencedError stops everything."""
+
+    checkpoint_id: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked:
+    """The job is being stopped, by an error or by the user."""
+
+    error: BaseException | None = None
+
+
+CoreEvent = (
+    Tick
+    | TriggerAsked
+    | BarrierPolled
+    | RegionCut
+    | SplitsDiscovered
+    | Acknowledged
+    | RegionFailed
+    | RegionRegistered
+    | RestartAsked
+    | RestartCommanded
+    | Published
+    | CommitReported
+    | Repaired
+    | Marked
+    | AbortedWork
+    | OrphansSwept
+    | StepFailed
+    | StopAsked
+)
+
+
+# --- actions: what the shell has to do --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerBarrier:
+    """Step 1: a barrier is due; wake the regions that poll for it."""
+
+    checkpoint_id: int
+    kind: CheckpointKind
+    asked_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Triggered:
+    """Answer to every `TriggerAsked` of this kind so far, perhaps later: the checkpoint began."""
+
+    checkpoint_id: int
+    kind: CheckpointKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveBarrier:
+    """Answer to a poll or a cut: the region's barrier."""
+
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskCut:
+    """Answer to a poll: cut at these positions, then tell `RegionCut`."""
+
+    checkpoint_id: int
+    region: str
+    generation: int
+    positions: tuple[SplitRange, ...]
+    max_records: int | None
+    has_read: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingDue:
+    """Answer to a poll or a cut: no barrier now; ``look_in_s``: one is armed, and worth another
+    look then; None: something has to change."""
+
+    look_in_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Step 4, or an abort: put this record in its place; ``assignment``: of a decision;
+    ``steps``: what it does to regions, which a test may want to interrupt; ``decide_by_s``: of a
+    decision, the clock after which it is not tried any more; None: never."""
+
+    checkpoint_id: int
+    kind: CheckpointKind
+    verdict: Verdict
+    asked_by: str
+    reason: str
+    regions: tuple[RegionRecord, ...]
+    assignment: Assignment | None = None
+    steps: tuple[RegionalStep, ...] = ()
+    decide_by_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Step 5: commit what is not committed yet; ``regions`` as decided, and since repaired;
+    ``carried``: those that it was decided without, and why."""
+
+    checkpoint_id: int
+    committables: tuple[StateEntry, ...]
+    after_crash: bool
+    regions: tuple[RegionRecord, ...]
+    carried: Mapping[str, FailureReason] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """Write lost work again, publish what replaces it, tell `Repaired` (rule 11)."""
+
+    checkpoint_id: int
+    lost: tuple[LostCommittables, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkCommitted:
+    """Step 6: the durable mark; sinks are told first how far their regions are."""
+
+    checkpoint_id: int
+    regions: tuple[RegionRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteUnsettled:
+    """Put on record what the error names that ends the job (rule 11)."""
+
+    checkpoint_id: int
+    works: tuple[UnsettledWork, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnBatches:
+    """Step 7: these batches are committed on record; their callbacks return."""
+
+    checkpoint_id: int
+    batches: tuple[BatchKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellPositions:
+    """Step 8: tell the sources what is committed, for lag tools."""
+
+    checkpoint_id: int
+    positions: tuple[SplitRange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retire:
+    """Delete what retention no longer keeps."""
+
+    retained: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortWork:
+    """Discard pre-committed work that no decision names; the abort of its checkpoint is on record.
+    None: it is part of no checkpoint, and never will be."""
+
+    checkpoint_id: int | None
+    committables: tuple[StateEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOrphans:
+    """Abort what failed regions left open, before the decision that carries them: else it would
+    hold back readers of partitions that they share with others (rule 17)."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailBatches:
+    """Wake the callbacks of these batches with an error."""
+
+    batches: tuple[BatchKey, ...]
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionRestarted:
+    """Answer to `RestartAsked`, perhaps later: the region's new life may begin."""
+
+    region: str
+    generation: int
+    restored: RegionRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionParked:
+    """A region has failed for good, and the job goes on without it."""
+
+    region: str
+    cause: BaseException
+    positions: tuple[SplitRange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandAccepted:
+    """Answer to `RestartCommanded`: these regions begin new lives."""
+
+    regions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndJob:
+    """The job is over: by an error, by a stop, or ``finished``: everything there was is read,
+    except, with an error, in regions that are parked."""
+
+    error: BaseException | None
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How a checkpoint is getting on, for people and metrics; nothing depends on it.
+
+    Attributes:
+        checkpoint_id, kind, asked_by, state: of the checkpoint, after the change.
+        regions: with a batch in it.
+        carried: regions that are represented by their last good snapshot, and why.
+        records: offsets covered by its batches (an upper bound of the records read).
+        acked_s, decided_s, committed_s, marked_s: seconds since the barrier, None if not reached.
+        reason: why it was aborted.
+        counts: of its batches, by name of the function that counts.
+        dropped: ranges of its batches that approximate recovery left out.
+        pending_ratios: of each region's time, once marked: how much of the last minute a barrier
+            was due and it was still at work.
+        rate_limits: records per second that each limited region may read now, once marked.
+        attempts: lives of each region in this run, with the present one; empty while it is new.
+    """
+
+    checkpoint_id: int
+    kind: CheckpointKind
+    asked_by: str
+    state: State
+    regions: int = 0
+    carried: Mapping[str, FailureReason] = field(default_factory=dict)
+    records: int = 0
+    acked_s: float | None = None
+    decided_s: float | None = None
+    committed_s: float | None = None
+    marked_s: float | None = None
+    reason: str = ""
+    counts: Mapping[str, RecordCounts] = field(default_factory=dict)
+    dropped: tuple[SplitRange, ...] = ()
+    pending_ratios: Mapping[str, float] = field(default_factory=dict)
+    rate_limits: Mapping[str, float] = field(default_factory=dict)
+    attempts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Tell the listeners."""
+
+    progress: Progress
+
+
+Action = (
+    TriggerBarrier
+    | Triggered
+    | GiveBarrier
+    | AskCut
+    | NothingDue
+    | Publish
+    | Commit
+    | Repair
+    | MarkCommitted
+    | NoteUnsettled
+    | ReturnBatches
+    | TellPositions
+    | Retire
+    | AbortWork
+    | SweepOrphans
+    | FailBatches
+    | RegionRestarted
+    | RegionParked
+    | CommandAccepted
+    | EndJob
+    | Report
+)

@@ -1,0 +1,188 @@
+"""One checkpoint under way, as the coordinator's core keeps it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.runtime.contracts import FailureReason
+from sluice.runtime.coordinator.core.checkpoint_states import Event, State, advance
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
+from sluice.runtime.coordinator.region.pacing import records_in
+from sluice.runtime.functions.record_counts import added
+from sluice.runtime.model.model import (
+    Acknowledgement,
+    Assignment,
+    Barrier,
+    BatchKey,
+    CheckpointKind,
+    RegionRecord,
+    StateEntry,
+)
+from sluice.runtime.model.timestamps import earliest
+
+__all__ = ["ABORTABLE", "DECIDED_OPEN", "PendingCheckpoint"]
+
+ABORTABLE = frozenset({State.ARMED, State.ALIGNING, State.PRE_COMMITTED})
+"""No record of it can be durable."""
+
+DECIDED_OPEN = frozenset({State.DECIDED, State.REPAIRING, State.COMMITTED})
+"""Decided, and not committed on record."""
+
+
+@dataclass(slots=True)
+class PendingCheckpoint:
+    """A checkpoint from its trigger until it is marked or its abort is done.
+
+    Attributes:
+        checkpoint_id, kind, asked_by: its place, and why it was taken.
+        state: see `sluice.runtime.coordinator.core.checkpoint_states`.
+        decide_by_s: clock after which work in it may be lost undecided; None: never.
+        attended_by_s: the same on the clock of the steps, had that missed nothing since that work
+            was begun.
+        was_missed: it grew old for nothing but what that clock had missed.
+        forced: regions take part even when there is nothing to cut.
+        barriers: given out, by region.
+        acks: by region; None: nothing to cut, same offsets.
+        carried: regions that it is decided without, and why.
+        excused: regions that were parked when it was under way, and are not any more: it does not
+            wait for them.
+        must_sweep: failed ones among them may have left work open.
+        looked_s: clock when it was last looked at for acknowledgements.
+        finished: regions whose bounded sources end with it.
+        reason: why it was given up.
+        regions, assignment: as published.
+        steps: what that does to regions.
+        remaining: committables not known to be committed yet.
+        lost: those of them that were certainly aborted, while they are repaired.
+        unrepaired: regions whose repair has failed in this run, and why.
+        is_doomed: some of it is lost for good: the job ends once the rest is settled.
+        discarded: acknowledged batches that its abort throws away.
+        in_flight: a remote step is under way; its answer is awaited.
+        after_crash: an answer was lost: ask for the verdict first.
+        retry_at_s, retry_pause_s: when an unanswered step is tried again.
+        retry_since_s: when it was first not answered in this state.
+        unknown_since_s: since when a committable is UNKNOWN.
+        halted: nothing more may be done for it in this run.
+        barrier_s, acked_s, decided_s, committed_s, marked_s: clock at each stage.
+    """
+
+    checkpoint_id: int
+    kind: CheckpointKind
+    asked_by: str
+    state: State = State.ARMED
+    forced: bool = False
+    decide_by_s: float | None = None
+    attended_by_s: float | None = None
+    was_missed: bool = False
+    barriers: dict[str, Barrier] = field(default_factory=dict)
+    acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
+    carried: dict[str, FailureReason] = field(default_factory=dict)
+    excused: set[str] = field(default_factory=set)
+    must_sweep: bool = False
+    looked_s: float = 0.0
+    finished: set[str] = field(default_factory=set)
+    reason: str = ""
+    regions: tuple[RegionRecord, ...] = ()
+    assignment: Assignment | None = None
+    steps: tuple[RegionalStep, ...] = ()
+    remaining: tuple[StateEntry, ...] = ()
+    lost: tuple[StateEntry, ...] = ()
+    unrepaired: dict[str, BaseException] = field(default_factory=dict)
+    is_doomed: bool = False
+    discarded: list[Acknowledgement] = field(default_factory=list)
+    in_flight: bool = False
+    after_crash: bool = False
+    retry_at_s: float = 0.0
+    retry_pause_s: float = 0.0
+    retry_since_s: float | None = None
+    unknown_since_s: float | None = None
+    halted: bool = False
+    barrier_s: float | None = None
+    acked_s: float | None = None
+    decided_s: float | None = None
+    committed_s: float | None = None
+    marked_s: float | None = None
+
+    def move(self, event: Event, now_s: float) -> None:
+        """Change state by the table, and note the time."""
+        self.state = advance(self.state, event, checkpoint_id=self.checkpoint_id)
+        self.retry_at_s = self.retry_pause_s = 0.0
+        self.retry_since_s = None
+        if event is Event.BARRIER_CUT:
+            self.barrier_s = now_s
+        elif event in (Event.ALL_ACKED, Event.REST_CARRIED):
+            self.acked_s = now_s
+        elif event is Event.METADATA_DURABLE:
+            self.decided_s = now_s
+        elif event is Event.ALL_COMMITTED:
+            self.committed_s = now_s
+        elif event is Event.MARK_DURABLE:
+            self.marked_s = now_s
+
+    def retry_later(self, now_s: float, *, first_s: float, longest_s: float) -> None:
+        """The remote step was not answered for certain: again, after a growing pause."""
+        self.in_flight = False
+        self.retry_pause_s = min(max(self.retry_pause_s * 2, first_s), longest_s)
+        self.retry_at_s = now_s + self.retry_pause_s
+        if self.retry_since_s is None:
+            self.retry_since_s = now_s
+
+    def may_act(self, now_s: float) -> bool:
+        """Whether the next remote step may start now."""
+        return not (self.in_flight or self.halted) and now_s >= self.retry_at_s
+
+    def acknowledged(self) -> list[Acknowledgement]:
+        """Batches in it."""
+        return [ack for ack in self.acks.values() if ack is not None]
+
+    def batches(self) -> tuple[BatchKey, ...]:
+        """Identities of the batches in it."""
+        return tuple(ack.batch for ack in self.acknowledged())
+
+    def has(self, batch: BatchKey) -> bool:
+        """Whether this batch is in it."""
+        ack = self.acks.get(batch.region)
+        return ack is not None and ack.batch == batch
+
+    def decide_by(self, moment_s: float | None, attended_s: float | None) -> None:
+        """Work joins it that may be lost after that moment; see ``attended_by_s``."""
+        self.decide_by_s = earliest([self.decide_by_s, moment_s])
+        self.attended_by_s = earliest([self.attended_by_s, attended_s])
+
+    def touches(self, region: str) -> bool:
+        """Whether the region has a batch in it, or a barrier for one."""
+        return region in self.barriers or self.acks.get(region) is not None
+
+    def progress(
+        self,
+        *,
+        attempts: Mapping[str, int] | None = None,
+        pending_ratios: Mapping[str, float] | None = None,
+        rate_limits: Mapping[str, float] | None = None,
+    ) -> Progress:
+        """For the listeners, with what only the book knows."""
+        start = self.barrier_s
+
+        def since(moment_s: float | None) -> float | None:
+            return None if start is None or moment_s is None else moment_s - start
+
+        acknowledged = self.acknowledged()
+        return Progress(
+            checkpoint_id=self.checkpoint_id,
+            kind=self.kind,
+            asked_by=self.asked_by,
+            state=self.state,
+            regions=len(acknowledged),
+            carried=dict(self.carried),
+            records=sum(records_in(ack.region.splits) for ack in acknowledged),
+            acked_s=since(self.acked_s),
+            decided_s=since(self.decided_s),
+            committed_s=since(self.committed_s),
+            marked_s=since(self.marked_s),
+            reason=self.reason,
+            counts=added(ack.counts for ack in acknowledged),
+            dropped=tuple(split for ack in acknowledged for split in ack.dropped),
+            attempts=attempts or {},
+            pending_ratios=pending_ratios or {},
+            rate_limits=rate_limits or {},
+        )

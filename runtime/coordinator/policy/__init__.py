@@ -1,0 +1,1 @@
+"""Pure decisions of a checkpoint: plan, assignment, balance, failure handlers."""

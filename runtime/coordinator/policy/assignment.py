@@ -1,0 +1,163 @@
+"""Which region reads which split: dealt evenly, changed by decisions, restored from them. Pure.
+
+A record says two things of a split. Its range stands in the region that read it last; the
+`Assignment` says who goes on at the range's end. `hand_over` brings both together, for a region
+that goes on behind a decision and for one that is restored from it alike: a crash between the two
+changes nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from sluice.runtime.errors import DamagedCheckpointError, IllegalTransitionError
+from sluice.runtime.model.event_time import least_of
+from sluice.runtime.model.model import (
+    Assignment,
+    CheckpointRecord,
+    RegionRecord,
+    SplitKey,
+    SplitRange,
+)
+
+__all__ = [
+    "Move",
+    "assignment_of",
+    "extended",
+    "hand_over",
+    "moved",
+    "recorded",
+    "to_least_loaded",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A split changes its region: ``giver`` has read it up to a decision, ``taker`` goes on."""
+
+    split: SplitKey
+    giver: str
+    taker: str
+
+
+def to_least_loaded(
+    splits: Iterable[SplitRange], loads: Mapping[str, int]
+) -> dict[str, tuple[SplitRange, ...]]:
+    """Give each split to the region with the fewest, ties by the order of ``loads``.
+
+    Regions that were even stay so: their numbers of splits differ by one at most.
+    """
+    counts = dict(loads)
+    dealt: dict[str, list[SplitRange]] = {name: [] for name in counts}
+    for split in splits:
+        least = min(counts, key=lambda name: counts[name])
+        dealt[least].append(split)
+        counts[least] += 1
+    return {name: tuple(found) for name, found in dealt.items()}
+
+
+def assignment_of(regions: Iterable[RegionRecord]) -> Assignment:
+    """The first one: each region goes on with the splits that stand in it."""
+    return Assignment(
+        version=1,
+        regions={region.region: frozenset(s.key for s in region.splits) for region in regions},
+    )
+
+
+def recorded(record: CheckpointRecord) -> Assignment:
+    """The assignment that a decision made."""
+    return record.assignment or assignment_of(record.regions)
+
+
+def extended(assignment: Assignment, regions: Iterable[RegionRecord]) -> Assignment:
+    """With the splits that are new in the regions; the same one if there are none.
+
+    Raises:
+        IllegalTransitionError: a region has read what belongs to another one.
+    """
+    owners = {key: name for name, keys in assignment.regions.items() for key in keys}
+    found = dict(assignment.regions)
+    for region in regions:
+        keys = frozenset(split.key for split in region.splits)
+        taken = sorted(key for key in keys if owners.get(key, region.region) != region.region)
+        if taken:
+            raise IllegalTransitionError(
+                "a region has read a split of another region",
+                {
+                    "region": region.region,
+                    "splits": ",".join(f"{topic}-{number}" for _, topic, number in taken),
+                },
+                "Sluice bug: nothing was decided; restart from the last checkpoint.",
+            )
+        owners |= dict.fromkeys(keys, region.region)
+        found[region.region] = assignment.regions.get(region.region, frozenset()) | keys
+    if found == assignment.regions:
+        return assignment
+    return Assignment(version=assignment.version + 1, regions=found)
+
+
+def moved(assignment: Assignment, moves: Iterable[Move]) -> Assignment:
+    """With some splits in other regions; the same one if there are no moves.
+
+    Raises:
+        IllegalTransitionError: a giver does not have the split, or there is no such taker.
+    """
+    found = dict(assignment.regions)
+    for move in moves:
+        if move.split not in found.get(move.giver, ()) or move.taker not in found:
+            raise IllegalTransitionError(
+                "a split is moved that is not there, or to nowhere",
+                {"giver": move.giver, "taker": move.taker, "split": move.split},
+                "Sluice bug: nothing was decided; restart from the last checkpoint.",
+            )
+        found[move.giver] -= {move.split}
+        found[move.taker] |= {move.split}
+    if found == assignment.regions:
+        return assignment
+    return Assignment(version=assignment.version + 1, regions=found)
+
+
+def hand_over(regions: Iterable[RegionRecord], assignment: Assignment) -> tuple[RegionRecord, ...]:
+    """The regions as they go on behind a decision: each with its own splits, wherever they stand.
+
+    Raises:
+        DamagedCheckpointError: positions and assignment do not name the same regions and splits.
+    """
+    found = tuple(regions)
+    standing = {split.key: split for region in found for split in region.splits}
+    _require_whole(found, standing, assignment)
+    return tuple(_with_own(region, standing, assignment.regions[region.region]) for region in found)
+
+
+def _with_own(
+    region: RegionRecord, standing: Mapping[SplitKey, SplitRange], own: frozenset[SplitKey]
+) -> RegionRecord:
+    read = {split.key for split in region.splits}
+    if read == own:
+        return region
+    stay = tuple(split for split in region.splits if split.key in own)
+    new = tuple(standing[key].at_end() for key in sorted(own - read))
+    # Nobody may think that the region has passed a time which one of its splits has not.
+    least_ms = least_of([region.least_watermark_ms, *(split.watermark_ms for split in new)])
+    return replace(region, splits=stay + new, least_watermark_ms=least_ms)
+
+
+def _require_whole(
+    regions: tuple[RegionRecord, ...],
+    standing: Mapping[SplitKey, SplitRange],
+    assignment: Assignment,
+) -> None:
+    assigned = frozenset[SplitKey]().union(*assignment.regions.values())
+    in_regions = [{split.key for split in region.splits} for region in regions]
+    is_once = len(standing) == sum(map(len, in_regions))
+    names = {region.region for region in regions}
+    if not is_once or assigned != standing.keys() or names != assignment.regions.keys():
+        odd = sorted(assigned ^ standing.keys())
+        raise DamagedCheckpointError(
+            "positions and assignment of a checkpoint do not name the same splits, once each",
+            {
+                "assignment_version": assignment.version,
+                "regions": ",".join(sorted(names ^ assignment.regions.keys())),
+                "splits": ",".join(f"{topic}-{number}" for _, topic, number in odd),
+            },
+            "Restore from another checkpoint (sluice checkpoint list), and report this one.",
+        )

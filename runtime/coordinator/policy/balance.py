@@ -1,0 +1,151 @@
+"""Which split should change its region: load balancing by backlog. Pure.
+
+A region's load is the time that it needs for what its last epoch read and what waits behind that.
+A region that needs much longer than another, in several checkpoints in a row, gives a split away.
+Under constant speeds each move lowers the larger load of its two regions below what it was, so no
+assignment comes twice, and the moves end.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sluice.runtime.coordinator.policy.assignment import Move
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.model import SplitKey
+
+__all__ = ["Balancer", "Choice", "LoadBalancer", "RegionLoad"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionLoad:
+    """What a region has to do, as its last epochs tell.
+
+    Attributes:
+        records: of each of its splits: read in the last epoch, and waiting behind it.
+        records_per_s: its speed in the last epoch that read something, > 0; None: not known yet.
+    """
+
+    records: Mapping[SplitKey, int]
+    records_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Moves of one decision, and for each region in how many in a row it was overloaded."""
+
+    moves: tuple[Move, ...] = ()
+    overloaded: Mapping[str, int] = field(default_factory=dict)
+
+
+class Balancer(Protocol):
+    """Chooses moves between regions that read the same source and completed a checkpoint."""
+
+    def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
+        """``overloaded``: as the last choice for these regions had it. Pure."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBalancer:
+    """Relieves a region that lags behind another one; never of its last split.
+
+    Attributes:
+        ratio: a region is overloaded that needs so many times as long as the least loaded; > 1.
+        least_s: and so many seconds longer, since small loads say little; > 0.
+        patience: in so many checkpoints in a row, before it gives a split away, and again before
+            the next one; >= 1.
+        max_moves: splits of one source that change their region in one checkpoint; >= 1.
+    """
+
+    ratio: float = 2.0
+    least_s: float = 5.0
+    patience: int = 3
+    max_moves: int = 1
+
+    def __post_init__(self) -> None:
+        if self.ratio <= 1 or self.least_s <= 0 or self.patience < 1 or self.max_moves < 1:
+            raise ConfigError(
+                "a setting of load balancing is out of range",
+                {
+                    "ratio": self.ratio,
+                    "least_s": self.least_s,
+                    "patience": self.patience,
+                    "max_moves": self.max_moves,
+                },
+                "Use a ratio above 1, seconds above 0, and at least one checkpoint and one move.",
+            )
+
+    def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
+        """See `Balancer`."""
+        known = [load.records_per_s for load in offered.values() if load.records_per_s]
+        if not known:
+            return Choice()
+        # Who has read nothing yet is taken for fast: it is idle, whatever it will be.
+        loads = {
+            name: _Load(load.records, load.records_per_s or max(known))
+            for name, load in offered.items()
+        }
+        now = self._overloaded(loads)
+        counts = {name: overloaded.get(name, 0) + 1 for name in now}
+        moves: list[Move] = []
+        for name in now:
+            if counts[name] < self.patience or len(moves) == self.max_moves:
+                continue
+            move = _relieve(name, loads)
+            if move is not None:
+                moves.append(move)
+                loads = _after(move, loads)
+                counts[name] = 0
+        return Choice(moves=tuple(moves), overloaded=counts)
+
+    def _overloaded(self, loads: Mapping[str, "_Load"]) -> list[str]:
+        """The most loaded first."""
+        seconds = {name: load.seconds() for name, load in loads.items()}
+        least = min(seconds.values())
+        found = [name for name, own in seconds.items() if self._is_more(own, least)]
+        return sorted(found, key=lambda name: -seconds[name])
+
+    def _is_more(self, seconds: float, other: float) -> bool:
+        return seconds >= self.ratio * other and seconds - other >= self.least_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A region's load, its speed known or guessed."""
+
+    records: Mapping[SplitKey, int]
+    per_s: float
+
+    def seconds(self) -> float:
+        return sum(self.records.values()) / self.per_s
+
+
+def _relieve(name: str, loads: Mapping[str, _Load]) -> Move | None:
+    """The split whose move leaves both regions with the least; None: none is worth it."""
+    giver = loads[name]
+    if len(giver.records) < 2:
+        return None
+    target = min(loads, key=lambda other: loads[other].seconds())
+    taker = loads[target]
+    has, gets = sum(giver.records.values()), sum(taker.records.values())
+
+    def larger_s(key: SplitKey) -> float:
+        count = giver.records[key]
+        return max((has - count) / giver.per_s, (gets + count) / taker.per_s)
+
+    best = min(sorted(giver.records), key=larger_s)
+    if larger_s(best) >= giver.seconds():
+        return None
+    return Move(split=best, giver=name, taker=target)
+
+
+def _after(move: Move, loads: Mapping[str, _Load]) -> dict[str, _Load]:
+    giver, taker = loads[move.giver], loads[move.taker]
+    left = {key: count for key, count in giver.records.items() if key != move.split}
+    gained = {**taker.records, move.split: giver.records[move.split]}
+    return {
+        **loads,
+        move.giver: _Load(left, giver.per_s),
+        move.taker: _Load(gained, taker.per_s),
+    }

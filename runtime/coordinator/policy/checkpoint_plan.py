@@ -1,0 +1,307 @@
+"""What the coordinator is told about a job: its regions, sources, sinks and settings. Frozen."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.runtime.coordinator.policy.balance import Balancer
+from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, GlobalCheckpointHandler
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.failover.restart_strategies import RestartStrategy
+from sluice.runtime.functions.at_most_once import DropLimit
+from sluice.runtime.model.model import OperatorNode, RegionRecord
+from sluice.runtime.model.rate_limit import PidRateLimit
+from sluice.runtime.model.spelling import choice_of
+
+__all__ = [
+    "TOLERABLE_FAILURES",
+    "CheckpointSettings",
+    "JobPlan",
+    "OnLost",
+    "OnRegionFailure",
+    "RegionPlan",
+    "RestartedRegion",
+    "StartedJob",
+]
+
+_LONGEST_LOOK_S = 1.0
+
+TOLERABLE_FAILURES = 3
+"""Checkpoints that may fail in a row, unless the user says something else."""
+
+
+class OnLost(enum.Enum):
+    """What to do when a decided transaction was certainly aborted (rule 11)."""
+
+    FAIL = "fail"
+    REPAIR = "repair"
+
+    @classmethod
+    def of(cls, text: str) -> "OnLost":
+        """The setting; ConfigError: there is no such choice."""
+        remedy = "Use fail, or repair where the records are a function of the ranges read."
+        return choice_of(cls, text, setting="on_lost", remedy=remedy)
+
+
+class OnRegionFailure(enum.Enum):
+    """What becomes of a job when one of its regions has failed for good."""
+
+    FAIL = "fail"
+    PARK = "park"  # it is left out until somebody restarts it; the others go on
+
+    @classmethod
+    def of(cls, text: str) -> "OnRegionFailure":
+        """The setting; ConfigError: there is no such choice."""
+        remedy = "Use fail, or park to go on without a region that failed for good."
+        return choice_of(cls, text, setting="on_region_failure", remedy=remedy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionPlan:
+    """A region as the engine will run it.
+
+    Attributes:
+        name: unique in the job.
+        source_ids: operator ids of the sources it reads; several regions may share one.
+        sink_ids: operator ids of the sinks it writes.
+        stateful_sink_ids: those that may keep state in its records; None: all.
+        stateful: Spark keeps state for it: its batch ids go on over restarts, and it may have a
+            batch without records, where its state has something to give.
+        chained: what a task writes is made of the ranges that it reads, and of nothing else.
+        deterministic: the user's word that a replay gives the same records.
+        follows: its task reads on without waiting for barriers, and a barrier ends its epoch where
+            it is: what it acknowledges may end before or behind the ranges that were cut.
+        bounded: it ends when its sources do.
+        keeps_logs: Spark's own logs outlive a restart (drop-in), so batch ids go on.
+        max_records: at most so many records per epoch, None for all there are.
+        rate_limit: keeps its epochs as short as the interval; None: epochs may take longer.
+    """
+
+    name: str
+    source_ids: tuple[str, ...] = ()
+    sink_ids: tuple[str, ...] = ()
+    stateful_sink_ids: tuple[str, ...] | None = None
+    stateful: bool = False
+    chained: bool = False
+    deterministic: bool = True
+    follows: bool = False
+    bounded: bool = False
+    keeps_logs: bool = False
+    max_records: int | None = None
+    rate_limit: PidRateLimit | None = None
+
+    @property
+    def can_repair(self) -> bool:
+        """Whether a lost transaction can be written again by itself, and exactly (rule 11)."""
+        return self.chained and self.deterministic
+
+    @property
+    def batch_ids_continue(self) -> bool:
+        """Whether a batch id of an older generation names the same batch in a newer one."""
+        return self.stateful or self.keeps_logs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """A job as the coordinator sees it.
+
+    Attributes:
+        name: given by the user; a checkpoint directory belongs to one name.
+        regions: at least one, names unique.
+        graph: all operators, for ``_metadata`` and for the check that it is the same job.
+        settings: for ``_metadata``; every secret already redacted.
+        cluster_ids: Kafka clusters known so far; those that the sinks report are added.
+        sluice_version, spark_version: for ``_metadata``.
+    """
+
+    name: str
+    regions: tuple[RegionPlan, ...]
+    graph: tuple[OperatorNode, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    cluster_ids: tuple[str, ...] = ()
+    sluice_version: str = ""
+    spark_version: str = ""
+
+    def __post_init__(self) -> None:
+        names = [region.name for region in self.regions]
+        if not names or len(set(names)) != len(names):
+            raise ConfigError(
+                "a job needs at least one region, and each a name of its own",
+                {"job": self.name, "regions": ",".join(names)},
+                "Name each region once.",
+            )
+
+    def heir_of(self, region: RegionRecord) -> RegionPlan | None:
+        """The region itself, or one that reads its source now; regions of one source have the same
+        functions and sinks. None: nobody does."""
+        sources = {split.source_id for split in region.splits}
+        readers = [each for each in self.regions if sources.intersection(each.source_ids)]
+        return next((r for r in self.regions if r.name == region.region), next(iter(readers), None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """When checkpoints are taken, given up and deleted.
+
+    Attributes:
+        interval_s: from one barrier to the next; None: no barriers of our own, each batch that is
+            acknowledged gets a checkpoint at once (drop-in: Spark's trigger is the barrier).
+        timeout_s: from barrier to all acknowledgements; then the checkpoint is aborted. A region
+            that asks for no barrier for so long, a minute at least, or for none at all since its
+            query was started, two minutes at least, begins a new life.
+        min_pause_s: at least so long between the end of one checkpoint and the next barrier.
+        tolerable_failures: so many checkpoints may fail in a row; one more stops the job. Looked at
+            only without a ``restart_strategy``.
+        restart_strategy: whether and when a region that failed begins again, for each region by
+            itself; None: at once, until it were too many ``tolerable_failures``.
+        on_region_failure: what becomes of the job when a region has failed for good: by one of the
+            two limits above, or with an error that would come again. The last region that is left
+            ends the job in any case.
+        retained: newest decided checkpoints that are kept.
+        max_concurrent: checkpoints under way at once.
+        on_lost: see `OnLost`.
+        handler: what becomes of a checkpoint that not every region acknowledges.
+        drop_limit: what approximate recovery may leave out; None: nothing is ever left out.
+        balancer: moves splits between regions; None: they stay where they are. Only for one
+            checkpoint at a time, since no epoch may be under way beside the one that is decided.
+        pace_epochs: limit an epoch to what its region writes in about ten intervals (ten seconds
+            at least, a quarter of the timeout at most), learnt from the epochs before, so that a
+            backlog becomes several epochs instead of one that is too large for the timeout.
+            While it catches up, the next barrier does not wait for the interval.
+        first_epoch_records: that limit before anything is learnt.
+        idle_poll_s: how often an armed barrier looks for something to cut; less often as time goes
+            by, see `quiet_look_s`.
+        discovery_interval_s: how often sources are asked for new splits; None: never.
+        sweep_interval_s: how often orphaned work is aborted.
+        renew_interval_s: how often the owner record is renewed.
+        look_interval_s: how often regions are looked at for their lag and their pressure.
+        pressure_alarm_s: a region whose pressure is high for so long is told in the log; None:
+            never.
+        call_timeout_s: of one call to a committer, source or sink.
+        retry_s: first pause before an unanswered step is tried again; doubles up to
+            ``max_retry_s``.
+        max_retry_s: longest such pause.
+        unknown_timeout_s: how long a committable may stay UNKNOWN before the job stops.
+        settle_timeout_s: how long a decided checkpoint may stay uncommitted, a remote step may not
+            return, or a region's file system may be away, before the job stops (nothing is lost:
+            the next start goes on with it).
+    """
+
+    interval_s: float | None = 1.0
+    timeout_s: float = 600.0
+    min_pause_s: float = 0.0
+    tolerable_failures: int = TOLERABLE_FAILURES
+    restart_strategy: RestartStrategy | None = None
+    on_region_failure: OnRegionFailure = OnRegionFailure.FAIL
+    retained: int = 3
+    max_concurrent: int = 1
+    on_lost: OnLost = OnLost.FAIL
+    handler: CheckpointHandler = field(default_factory=GlobalCheckpointHandler)
+    drop_limit: DropLimit | None = None
+    balancer: Balancer | None = None
+    pace_epochs: bool = True
+    first_epoch_records: int = 100_000
+    idle_poll_s: float = 0.05
+    discovery_interval_s: float | None = 10.0
+    sweep_interval_s: float = 10.0
+    renew_interval_s: float = 5.0
+    look_interval_s: float = 5.0
+    pressure_alarm_s: float | None = 60.0
+    call_timeout_s: float = 10.0
+    retry_s: float = 0.05
+    max_retry_s: float = 2.0
+    unknown_timeout_s: float = 60.0
+    settle_timeout_s: float = 900.0
+
+    @property
+    def quiet_look_s(self) -> float:
+        """The longest pause between two such looks: records that come wait a quarter of an
+        interval, where those that come all the time wait for half of one on average."""
+        return max(self.idle_poll_s, min((self.interval_s or 0.0) / 4, _LONGEST_LOOK_S))
+
+    @property
+    def overdue_s(self) -> float:
+        """A remote step makes a few calls; one that takes longer than this is told in the log."""
+        return 3 * self.call_timeout_s
+
+    @property
+    def hung_after_s(self) -> float:
+        """A remote step that has not returned by then ends the job."""
+        return self.settle_timeout_s + self.overdue_s
+
+    def __post_init__(self) -> None:
+        positive = {
+            "timeout_s": self.timeout_s,
+            "retained": self.retained,
+            "max_concurrent": self.max_concurrent,
+            "first_epoch_records": self.first_epoch_records,
+            "call_timeout_s": self.call_timeout_s,
+            "sweep_interval_s": self.sweep_interval_s,
+            "renew_interval_s": self.renew_interval_s,
+            "look_interval_s": self.look_interval_s,
+            "retry_s": self.retry_s,
+            "settle_timeout_s": self.settle_timeout_s,
+        }
+        wrong = {name: value for name, value in positive.items() if value <= 0}
+        not_negative = {
+            "interval_s": self.interval_s or 0,
+            "min_pause_s": self.min_pause_s,
+            "tolerable_failures": self.tolerable_failures,
+            "discovery_interval_s": self.discovery_interval_s or 0,
+            "pressure_alarm_s": self.pressure_alarm_s or 0,
+        }
+        wrong |= {name: value for name, value in not_negative.items() if value < 0}
+        if wrong:
+            raise ConfigError(
+                "a checkpoint setting is out of range",
+                wrong,
+                f"Use values above zero; for {', '.join(not_negative)} zero will do, too.",
+            )
+
+        if self.balancer is not None and self.max_concurrent > 1:
+            raise ConfigError(
+                "splits cannot be moved while another checkpoint is under way",
+                {"max_concurrent": self.max_concurrent},
+                "Use one checkpoint at a time, or no load balancing.",
+            )
+
+    @property
+    def epoch_target_s(self) -> float:
+        """How long an epoch of a backlog should take: long enough that Spark's own time per batch
+        does not count, short enough for the timeout and for readers that wait."""
+        return min(max(10 * (self.interval_s or 0.0), 10.0), self.timeout_s / 4)
+
+    @property
+    def is_external(self) -> bool:
+        """Whether acknowledgements trigger checkpoints instead of a clock."""
+        return self.interval_s is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedJob:
+    """What a start found and made.
+
+    Attributes:
+        job_uid: made once, in checkpoint 0.
+        session: leader session id of this run.
+        generation: of every region in this run, until a region is restarted alone.
+        regions: last decided record of each region: go on at the ends of its splits. Its own
+            ``generation`` and ``batch_id`` are those of the run that wrote it.
+        restored_from: checkpoint id that the run started from, None for a new job.
+        run_attempt: how often the job has been started, from 1.
+    """
+
+    job_uid: str
+    session: str
+    generation: int
+    regions: Mapping[str, RegionRecord]
+    restored_from: int | None
+    run_attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartedRegion:
+    """A region's new life: its generation, and the record where it goes on."""
+
+    generation: int
+    restored: RegionRecord

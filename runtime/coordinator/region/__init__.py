@@ -1,0 +1,1 @@
+"""State of one region, its pacing and its liveness."""

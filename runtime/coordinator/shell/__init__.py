@@ -1,0 +1,1 @@
+"""The shell around the core: threads, I/O, commands."""

@@ -1,0 +1,320 @@
+"""Where each action of the core goes: to the step thread, to a waiting thread, to a listener."""
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+
+from sluice.runtime.contracts import Clock, SinkCoordinator
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import (
+    AbortWork,
+    Action,
+    AskCut,
+    Commit,
+    EndJob,
+    FailBatches,
+    GiveBarrier,
+    MarkCommitted,
+    NoteUnsettled,
+    NothingDue,
+    Progress,
+    Publish,
+    RegionParked,
+    RegionRestarted,
+    Repair,
+    Report,
+    Retire,
+    ReturnBatches,
+    SweepOrphans,
+    TellPositions,
+    TriggerBarrier,
+    Triggered,
+)
+from sluice.runtime.coordinator.policy.checkpoint_plan import RestartedRegion
+from sluice.runtime.coordinator.shell.core_loop import StepThread
+from sluice.runtime.coordinator.shell.progress import ListenerThread
+from sluice.runtime.coordinator.shell.restart_waits import BatchWaiters, WakeUp
+from sluice.runtime.errors import (
+    FencedError,
+    StorageError,
+    StreamError,
+    UnreachableError,
+    WaitedTooLongError,
+)
+from sluice.runtime.failpoints import failpoint
+from sluice.runtime.functions.at_most_once import named, offsets_in
+from sluice.runtime.model.model import CheckpointKind
+
+__all__ = ["ActionRoutes"]
+
+log = logging.getLogger(__name__)
+
+_REMOTE = (
+    Publish,
+    Commit,
+    Repair,
+    MarkCommitted,
+    AbortWork,
+    TellPositions,
+    Retire,
+    NoteUnsettled,
+)
+_ANSWERS = (AskCut, GiveBarrier, NothingDue)
+_LOOK_S = 5.0  # also for a new connection
+_SWEEP_AGAIN_S = 1.0
+_TOLD_EVERY_S = 30.0
+
+
+class ActionRoutes:
+    """Carries out the core's actions. `carry_out` runs in the loop thread and never blocks."""
+
+    def __init__(
+        self,
+        *,
+        steps: StepThread,
+        waiters: BatchWaiters,
+        wake: WakeUp,
+        listeners: ListenerThread,
+        sinks: Mapping[str, SinkCoordinator],
+        sweep: Callable[[int], None],
+        sweep_whole: Callable[[], bool],
+        visible_timeout_s: float,
+        clock: Clock,
+    ) -> None:
+        self._steps = steps
+        self._waiters = waiters
+        self._wake = wake
+        self._listeners = listeners
+        self._sinks = sinks
+        self._sweep = sweep
+        self._sweep_whole = sweep_whole
+        self._visible_timeout_s = visible_timeout_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._restarts: dict[str, list[Future[RestartedRegion]]] = defaultdict(list)
+        self._triggers: dict[CheckpointKind, list[Future[int]]] = defaultdict(list)
+        self._done = threading.Event()
+        self._given_up = threading.Event()
+        self._error: BaseException | None = None
+
+    # --- what other threads wait for --------------------------------------------------------------
+
+    def expect_restart(self, region: str) -> Future[RestartedRegion]:
+        """The answer to a `RestartAsked` that follows."""
+        answer: Future[RestartedRegion] = Future()
+        with self._lock:
+            self._restarts[region].append(answer)
+        return answer
+
+    def expect_trigger(self, kind: CheckpointKind) -> Future[int]:
+        """The answer to a `TriggerAsked` that follows."""
+        answer: Future[int] = Future()
+        with self._lock:
+            self._triggers[kind].append(answer)
+        return answer
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether the job has ended; raises its error."""
+        if not self._done.wait(timeout_s):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def give_up(self) -> None:
+        """The job is being stopped: nobody waits until readers see its end."""
+        self._given_up.set()
+
+    # --- the loop thread --------------------------------------------------------------------------
+
+    def carry_out(self, actions: Sequence[Action]) -> None:
+        """Hand each action to whom it concerns, in order."""
+        for action in actions:
+            self._route(action)
+        self._steps.say_overdue()
+        if any(not isinstance(action, _ANSWERS) for action in actions) or not actions:
+            self._wake.notify()
+
+    def _route(self, action: Action) -> None:
+        if isinstance(action, _REMOTE):
+            self._steps.put(action)
+            return
+        match action:
+            case TriggerBarrier():
+                failpoint("before-trigger")
+                self._wake.notify()
+                failpoint("after-trigger")
+            case ReturnBatches():
+                failpoint("before-return")
+                self._waiters.resolve(action.batches, None)
+                failpoint("after-return")
+            case FailBatches():
+                self._waiters.resolve(action.batches, action.error)
+            case SweepOrphans():
+                self._sweep(action.checkpoint_id)
+            case Triggered() | RegionRestarted():
+                self._answer(action)
+            case Report() | RegionParked():
+                self._report(action)
+            case EndJob():
+                self._end(action)
+
+    def _answer(self, action: Triggered | RegionRestarted) -> None:
+        if isinstance(action, Triggered):
+            self._answer_trigger(action)
+        else:
+            self._answer_restart(action)
+
+    def _answer_trigger(self, action: Triggered) -> None:
+        with self._lock:
+            waiting = self._triggers.pop(action.kind, [])
+        for answer in waiting:
+            answer.set_result(action.checkpoint_id)
+
+    def _answer_restart(self, action: RegionRestarted) -> None:
+        with self._lock:
+            waiting = self._restarts.pop(action.region, [])
+        for answer in waiting:
+            answer.set_result(
+                RestartedRegion(generation=action.generation, restored=action.restored)
+            )
+
+    def _report(self, action: Report | RegionParked) -> None:
+        if isinstance(action, RegionParked):
+            _log_parked(action)
+        else:
+            self._report_progress(action.progress)
+
+    def _report_progress(self, progress: Progress) -> None:
+        self._listeners.tell(progress)
+        if progress.state is State.MARKED:
+            log.info(
+                "checkpoint committed: checkpoint_id=%d kind=%s regions=%d carried=%s records=%d "
+                "decided_s=%.3f elapsed_s=%.3f",
+                progress.checkpoint_id,
+                progress.kind.value,
+                progress.regions,
+                ",".join(progress.carried) or "none",
+                progress.records,
+                progress.decided_s or 0.0,
+                progress.marked_s or 0.0,
+            )
+            _log_failures(progress)
+        elif progress.state is State.ABORTED:
+            log.log(
+                logging.WARNING if progress.regions else logging.INFO,
+                "checkpoint aborted: checkpoint_id=%d reason=%s",
+                progress.checkpoint_id,
+                progress.reason,
+            )
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _end(self, action: EndJob) -> None:
+        reason = action.error or FencedError("the job has ended", {}, "Start it again for more.")
+        with self._lock:
+            waiting: list[Future[RestartedRegion] | Future[int]] = [
+                *(answer for found in self._restarts.values() for answer in found),
+                *(answer for found in self._triggers.values() for answer in found),
+            ]
+            self._restarts.clear()
+            self._triggers.clear()
+        for answer in waiting:
+            answer.set_exception(reason)
+        if action.finished:
+            self._steps.call(lambda: self._finish_visible(action.error))
+        else:
+            self._finish(action.error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        self._error = error
+        self._done.set()
+
+    def _finish_visible(self, error: BaseException | None) -> None:
+        """A good end is one that readers can see (rule 24), also where parked regions are missing.
+        In the step thread, behind the rest."""
+        invisible: BaseException | None
+        try:
+            invisible = self._await_visible()
+        except Exception as err:  # noqa: BLE001 - raised again in whoever waits for the end
+            invisible = err
+        self._finish(error or invisible)
+
+    def _await_visible(self) -> StreamError | None:
+        began_s = told_s = self._clock()
+        for what, is_done in self._last_looks():
+            while not is_done():
+                now_s = self._clock()
+                if self._given_up.is_set() or now_s >= began_s + self._visible_timeout_s:
+                    return WaitedTooLongError(
+                        "the last transactions are committed, but readers cannot see them yet",
+                        {"missing": what, "waited_s": round(now_s - began_s)},
+                        "Nothing is lost. Are all brokers of the output's partitions up?",
+                    )
+                if now_s >= told_s + _TOLD_EVERY_S:
+                    told_s = now_s
+                    log.warning(
+                        "the job has ended and waits until readers see all of it: missing=%s "
+                        "waited_s=%.0f timeout_s=%.0f",
+                        what,
+                        now_s - began_s,
+                        self._visible_timeout_s,
+                    )
+        return None
+
+    def _last_looks(self) -> list[tuple[str, Callable[[], bool]]]:
+        """What a good end asks for, and how; each waits a little when the answer is no."""
+        visible = [
+            (operator_id, partial(sink.committer.await_visible, timeout_s=_LOOK_S))
+            for operator_id, sink in self._sinks.items()
+        ]
+        # First what failed attempts left open: readers stop in front of it.
+        return [("orphans", self._is_swept), *visible]
+
+    def _is_swept(self) -> bool:
+        try:
+            if self._sweep_whole():
+                return True
+        except (StorageError, UnreachableError) as err:
+            log.warning("the last sweep failed, it is tried again: error=%s", err)
+        self._given_up.wait(_SWEEP_AGAIN_S)
+        return False
+
+
+def _log_parked(action: RegionParked) -> None:
+    """What a human has to know: the job looks well, and reads less."""
+    log.error(
+        "region parked, the job goes on without it: region=%s splits=%s cause=%s: %s. "
+        "Nothing is read from there on until it is restarted, and retention goes on: remove the "
+        "cause, then `sluice job restart PATH --region %s`, or restart the job.",
+        action.region,
+        ",".join(f"{split.name}:{split.end_offset}" for split in action.positions),
+        type(action.cause).__name__,
+        action.cause,
+        action.region,
+    )
+
+
+def _log_failures(progress: Progress) -> None:
+    """A human may want to look at records that functions failed for."""
+    for operator, counts in progress.counts.items():
+        if counts.failed:
+            log.warning(
+                "records failed in a function: checkpoint_id=%d operator=%s read=%d skipped=%d "
+                "dead_lettered=%d",
+                progress.checkpoint_id,
+                operator,
+                counts.read,
+                counts.skipped,
+                counts.dead_lettered,
+            )
+    if progress.dropped:
+        log.warning(
+            "records dropped by approximate recovery: checkpoint_id=%d offsets=%d ranges=%s",
+            progress.checkpoint_id,
+            offsets_in(progress.dropped),
+            named(progress.dropped),
+        )

@@ -1,0 +1,516 @@
+"""The barrier checkpoint coordinator of one job: threads and clients around the pure core."""
+
+import contextlib
+import logging
+import math
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self, TypeVar
+
+from sluice.runtime.contracts import (
+    Clock,
+    MetadataStore,
+    RegionRegistration,
+    RegisteredAttempt,
+    SinkCoordinator,
+    SplitEnumerator,
+)
+from sluice.runtime.coordinator.committing.commit_steps import RunIdentity, drive
+from sluice.runtime.coordinator.committing.repairs import Repairer
+from sluice.runtime.coordinator.core.core import CoordinatorCore, JobStatus
+from sluice.runtime.coordinator.core.events import (
+    Acknowledged,
+    AskCut,
+    BarrierPolled,
+    CommandAccepted,
+    RegionFailed,
+    RegionRegistered,
+    RestartAsked,
+    RestartCommanded,
+    TriggerAsked,
+)
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    StartedJob,
+)
+from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS, AttemptBook
+from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.coordinator.shell.progress import ListenerThread, ProgressListener
+from sluice.runtime.coordinator.shell.region_watch import RegionWatch, regions_seen
+from sluice.runtime.coordinator.shell.restart_waits import (
+    AskedRestart,
+    BatchWaiters,
+    WakeUp,
+    answer_in,
+    given,
+    result_within,
+)
+from sluice.runtime.coordinator.shell.run_threads import RunThreads
+from sluice.runtime.coordinator.shell.serial_calls import SerialSink, SerialSource
+from sluice.runtime.coordinator.shell.source_service import SourceDesk
+from sluice.runtime.coordinator.start.startup import Found, StartSequence
+from sluice.runtime.errors import UnreachableError, WaitedTooLongError
+from sluice.runtime.failpoints import failpoint
+from sluice.runtime.model.model import (
+    Acknowledgement,
+    Barrier,
+    BatchKey,
+    CheckpointKind,
+    CheckpointRecord,
+)
+from sluice.runtime.ownership.lease_watch import OwnerWatch
+from sluice.runtime.process.boot_clock import AttendedClock
+from sluice.runtime.process.closing import close_logged
+from sluice.runtime.process.host_clock import slept_s, wall_ms
+
+__all__ = ["BarrierCoordinator"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_JOIN_S = 5.0
+_LONGEST_STEP_S = 5.0  # the core is stepped each second, if only to tell the time
+
+
+class BarrierCoordinator:
+    """`Coordinator` for one run of one job. Driver; every method thread-safe.
+
+    One thread owns the core, one does its remote steps in order, one sweeps, one renews, one
+    tells listeners; barriers are cut in the threads that poll for them. No lock is held during I/O,
+    except those of `serial_calls`: connectors are called by one thread at a time.
+
+    Args:
+        job: what runs.
+        store: the checkpoint directory.
+        sinks, sources: by operator id.
+        settings: when checkpoints are taken.
+        listeners: told of progress.
+        clock: monotonic seconds: for waits, which the host's sleep does not prolong.
+        slept: what these leave out, and ages do not; see `sluice.runtime.process.host_clock`.
+        repairer: writes lost work again, for ``on_lost="repair"``.
+        require_known, require_restorable: see `StartSequence`.
+    """
+
+    def __init__(
+        self,
+        job: JobPlan,
+        store: MetadataStore,
+        *,
+        sinks: Mapping[str, SinkCoordinator],
+        sources: Mapping[str, SplitEnumerator],
+        settings: CheckpointSettings | None = None,
+        listeners: Sequence[ProgressListener] = (),
+        clock: Clock = time.monotonic,
+        slept: Clock = slept_s,
+        repairer: Repairer | None = None,
+        require_known: Callable[[CheckpointRecord], None] = lambda _: None,
+        require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
+    ) -> None:
+        self.session = str(uuid.uuid4())
+        self._job = job
+        self._plans = {region.name: region for region in job.regions}
+        self._store = store
+        self._sinks = {key: SerialSink(sink) for key, sink in sinks.items()}
+        self._sources = {key: SerialSource(source) for key, source in sources.items()}
+        self._settings = settings or CheckpointSettings()
+        self._clock = clock
+        self._core_clock = AttendedClock(clock, longest_step_s=_LONGEST_STEP_S)
+        self._slept = slept
+        self._repairer = repairer
+        self._require_known = require_known
+        self._require_restorable = require_restorable
+        self._listeners = ListenerThread(listeners)
+        self._waiters = BatchWaiters()
+        self._wake = WakeUp()
+        self._attempts = AttemptBook()
+        self._desk = SourceDesk(self._sources, settings=self._settings, clock=clock)
+        self._owners = OwnerWatch(
+            self._sinks, interval_s=self._settings.renew_interval_s, age_clock=self._age_clock
+        )
+        self._started: StartedJob | None = None
+        self._threads: RunThreads | None = None
+        self._watch: RegionWatch | None = None
+        self._stop_once = threading.Lock()
+        self._stopped = False
+
+    # --- the run ----------------------------------------------------------------------------------
+
+    def start(
+        self,
+        timeout_s: float,
+        *,
+        restore_from: int | None = None,
+        told: Sequence[RegionRegistration] = (),
+    ) -> StartedJob:
+        """Read, verify, seal, settle what the last run left, and begin to trigger checkpoints.
+
+        Args:
+            timeout_s: for all of it; what is being repaired gets more.
+            restore_from: checkpoint id to go on from, instead of the newest decision.
+            told: by lives of earlier runs that a handle still reaches: what they have open, and no
+                decision has, is aborted. The caller stops them before it begins their successors.
+
+        Raises:
+            ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError: nothing was
+                changed.
+            StreamError: see `sluice.runtime.coordinator.start.startup.StartSequence.run`.
+        """
+        sequence = StartSequence(
+            plan=self._job,
+            settings=self._settings,
+            store=self._store,
+            sinks=self._sinks,
+            sources=self._sources,
+            session=self.session,
+            clock=self._clock,
+            pause=time.sleep,
+            wall_ms=wall_ms,
+            repairer=self._repairer,
+            require_known=self._require_known,
+            require_restorable=self._require_restorable,
+            require_owned=self._owners.require_anew,
+            told=told,
+        )
+        self._owners.start()
+        found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from))
+        self._started = StartedJob(
+            job_uid=found.record.job_uid,
+            session=self.session,
+            generation=found.generation,
+            regions={name: found.regions[name] for name in self._plans},
+            restored_from=None if found.is_new else found.record.checkpoint_id,
+            run_attempt=found.run_attempt,
+        )
+        self._begin(found, self._started)
+        log.info(
+            "job started: job=%s job_uid=%s generation=%d restored_from=%s run_attempt=%d",
+            self._job.name,
+            self._started.job_uid,
+            found.generation,
+            self._started.restored_from,
+            found.run_attempt,
+        )
+        return self._started
+
+    def _begin(self, found: Found, started: StartedJob) -> None:
+        core = CoordinatorCore(
+            self._settings,
+            self._job.regions,
+            started.regions,
+            assignment=found.assignment,
+            generation=found.generation,
+            last_decided=found.record.checkpoint_id,
+            draw=random.random,
+        )
+        hands = Hands(
+            store=self._store,
+            sinks=self._sinks,
+            sources=self._sources,
+            identity=RunIdentity(
+                plan=self._job,
+                job_uid=started.job_uid,
+                session=self.session,
+                generation=found.generation,
+                run_attempt=found.run_attempt,
+                restored_from=started.restored_from,
+                cluster_ids=found.cluster_ids,
+            ),
+            settings=self._settings,
+            age_clock=self._age_clock,
+            wall_ms=wall_ms,
+            before_decision=self._owners.require,
+            repairer=self._repairer,
+            kept=found.kept,
+        )
+        self._threads = RunThreads(
+            core,
+            hands,
+            job=self._job.name,
+            job_uid=started.job_uid,
+            sinks=self._sinks,
+            settings=self._settings,
+            owners=self._owners,
+            attempts=self._attempts,
+            waiters=self._waiters,
+            wake=self._wake,
+            listeners=self._listeners,
+            clock=self._clock,
+            core_clock=self._core_clock,
+            ages=self._age_clock,
+        )
+        self._threads.start()
+        if not self._settings.is_external:
+            self._watch = RegionWatch(
+                lambda: self._ask(lambda core: regions_seen(core, self._core_clock())),
+                sources=self._sources,
+                interval_s=self._settings.look_interval_s,
+                alarm_s=self._settings.pressure_alarm_s,
+                timeout_s=self._settings.call_timeout_s,
+                clock=self._clock,
+            )
+            self._watch.start()
+
+    def add_listener(self, listener: ProgressListener) -> None:
+        """Tell one more listener of everything from now on."""
+        self._listeners.add(listener)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether the job has ended; raises the error that ended it.
+
+        A bounded job has ended when its final checkpoint is committed on record and readers can
+        see all of it (rule 24).
+        """
+        return self._running().routes.wait(timeout_s)
+
+    def cancel(self) -> None:
+        """End the job now: wake every callback and poller; nothing is waited for."""
+        if self._threads is not None:
+            self._threads.cancel()
+
+    def stop(self) -> None:
+        """End the job, settle what is decided within a bound, release everything. Repeatable."""
+        with self._stop_once:
+            if self._stopped:
+                return
+            self._stopped = True
+            with contextlib.ExitStack() as stack:  # from its end; one failure hinders no other
+                for name, source in self._sources.items():
+                    stack.callback(close_logged, source.close, f"source {name}")
+                for name, sink in self._sinks.items():
+                    stack.callback(close_logged, sink.close, f"sink {name}")
+                stack.callback(self._listeners.stop, timeout_s=_JOIN_S)
+                stack.callback(self._owners.stop, timeout_s=_JOIN_S)
+                if self._threads is not None:
+                    stack.callback(self._threads.stop)
+                if self._watch is not None:
+                    stack.callback(self._watch.stop, timeout_s=_JOIN_S)
+                self.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- what the engine calls --------------------------------------------------------------------
+
+    def poll_barrier(
+        self,
+        region: str,
+        generation: int,
+        *,
+        wait_s: float,
+        has_read: bool = False,
+        until: Callable[[], bool] = lambda: False,
+    ) -> Barrier | None:
+        """See `poll_barrier`. The sources are cut in this thread."""
+        threads = self._running()
+        polled = BarrierPolled(region=region, generation=generation, has_read=has_read)
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            version = self._wake.version
+            if until():
+                return None
+            answer = self._poll(threads, polled, self._desk.deadline_s())
+            if isinstance(answer, Barrier):
+                return answer
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return None
+            self._wake.wait(version, min(left_s, answer))
+
+    def look_again(self) -> None:
+        """See `sluice.runtime.contracts.Coordinator.look_again`."""
+        self._wake.notify()
+
+    def _poll(self, threads: RunThreads, polled: BarrierPolled, until_s: float) -> Barrier | float:
+        """One look: the barrier, or in how many seconds to look again unless something changes."""
+        answer = answer_in(threads.step(polled))
+        if not isinstance(answer, AskCut):
+            return given(answer, otherwise_s=math.inf)
+        sources = self._plans[polled.region].source_ids
+        try:
+            if self._desk.discover(sources, threads.step, until_s=until_s):
+                return self._poll(threads, polled, until_s)  # the new splits are in the next cut
+            cut = self._desk.cut(answer, sources, until_s=until_s)
+        except PERMANENT_ERRORS as err:
+            self.fail(polled.region, polled.generation, err)
+            raise
+        told = [] if cut is None else threads.step(cut)
+        return given(answer_in(told), otherwise_s=self._settings.idle_poll_s)
+
+    def replayable(self, batch: Barrier) -> Barrier:
+        """See `sluice.runtime.coordinator.shell.source_service.SourceDesk.replayable`."""
+        return self._desk.replayable(batch)
+
+    def is_decided(self, batch: BatchKey) -> bool:
+        """See `sluice.runtime.contracts.Coordinator.is_decided`."""
+        return self._ask(lambda core: core.is_decided(batch))
+
+    def is_committed(self, batch: BatchKey) -> bool:
+        """See `sluice.runtime.contracts.Coordinator.is_committed`."""
+        return self._ask(lambda core: core.is_committed(batch))
+
+    def acknowledge(self, ack: Acknowledgement) -> None:
+        """See `sluice.runtime.contracts.Coordinator.acknowledge`."""
+        failpoint("before-ack")
+        self._running().step(Acknowledged(ack=ack))
+        failpoint("after-ack")
+
+    def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:
+        """See `sluice.runtime.contracts.Coordinator.await_committed`."""
+        waiter = self._waiters.add(batch)
+        try:
+            if self._ask(lambda core: _is_committed(core, batch)):
+                return
+            if not waiter.wait(timeout_s):
+                raise WaitedTooLongError(
+                    "the batch was not committed in time",
+                    {"batch": batch, "waited_s": timeout_s},
+                    "It may be decided: ask again, do not write it again.",
+                )
+        finally:
+            self._waiters.remove(batch, waiter)
+
+    def fail(self, region: str, generation: int, error: BaseException) -> None:
+        """See `sluice.runtime.contracts.Coordinator.fail`. Permanent errors end the job."""
+        self._running().step(
+            RegionFailed(
+                region=region,
+                generation=generation,
+                error=error,
+                permanent=isinstance(error, PERMANENT_ERRORS),
+            )
+        )
+        self._running().sweep_soon()
+
+    def register_region(self, registration: RegionRegistration) -> None:
+        """A life of a region, just begun or over, says who it is and what it has open.
+
+        Raises:
+            FencedError: the region has a newer life, or the job another coordinator.
+        """
+        self._running().step(RegionRegistered(registration=registration))
+
+    def ask_restart(self, region: str) -> AskedRestart:
+        """Ask for a region's next life, which begins once its old one is settled (rule 12).
+
+        The caller has stopped its query. Its generation is the id of a durable record of this
+        run, larger than every earlier one. Never blocks: other regions' epochs may be open.
+
+        Raises:
+            StreamError: the job has ended.
+        """
+        threads = self._running()
+        answer = threads.routes.expect_restart(region)
+        threads.step(RestartAsked(region=region))
+        return AskedRestart(
+            answer,
+            sweep=threads.sweep_soon,
+            sweep_limit_s=self._settings.call_timeout_s,
+            clock=self._clock,
+        )
+
+    def restart_regions(self, regions: Sequence[str] = ()) -> tuple[str, ...]:
+        """Let these regions begin new lives, parked or not; none named: all that are parked.
+
+        Returns which; whoever runs them finds out by `is_live` and `is_parked`.
+
+        Raises:
+            ConfigError: none is named, and none is parked.
+            WrongJobError: the job has no such region; none was touched.
+            StreamError: the job has ended.
+        """
+        actions = self._running().step(RestartCommanded(regions=tuple(regions)))
+        (accepted,) = (action for action in actions if isinstance(action, CommandAccepted))
+        log.warning("regions restarted by command: regions=%s", ",".join(accepted.regions))
+        self._running().sweep_soon()
+        return accepted.regions
+
+    def trigger(
+        self, kind: CheckpointKind, *, asked_by: str, timeout_s: float | None = None
+    ) -> int:
+        """Ask for a checkpoint now; returns its id as soon as it has begun."""
+        threads = self._running()
+        answer = threads.routes.expect_trigger(kind)
+        threads.step(TriggerAsked(kind=kind, asked_by=asked_by))
+        limit_s = self._settings.timeout_s if timeout_s is None else timeout_s
+        return result_within(answer, limit_s, {"kind": kind.value, "waits_for": "trigger"})
+
+    def register(self, attempt: RegisteredAttempt) -> float:
+        """See `sluice.runtime.contracts.AttemptRegistry.register`."""
+
+        def add(core: CoordinatorCore) -> None:
+            core.require_wanted(attempt.batch)
+            self._attempts.add(attempt)
+
+        self._ask(add)
+        log.debug("attempt registered: attempt=%s", attempt)
+        return self._age_clock()
+
+    # --- questions --------------------------------------------------------------------------------
+
+    @property
+    def started(self) -> StartedJob | None:
+        """What the start found, None before."""
+        return self._started
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, well or not."""
+        return self._ask(lambda core: core.is_over)
+
+    def is_live(self, region: str, generation: int) -> bool:
+        """Whether this life of the region has not ended: failed, expired or restarted."""
+        return self._ask(lambda core: core.is_live(region, generation))
+
+    def is_parked(self, region: str) -> bool:
+        """Whether the region has failed for good, and nobody has asked for its next life."""
+        return self._ask(lambda core: core.is_parked(region))
+
+    def why_ended(self, region: str) -> BaseException | None:
+        """What ended the region's last life; None: its first one lives."""
+        return self._ask(lambda core: core.why_ended(region))
+
+    @property
+    def last_committed(self) -> int:
+        """Newest checkpoint that is committed on record."""
+        return self._ask(lambda core: core.last_committed)
+
+    @property
+    def settled_through(self) -> int:
+        """Every checkpoint id up to this one is committed on record, or aborted for good: what
+        they used may be used again (`sluice.runtime.contracts.TaskScope.committed_through`)."""
+        return self._ask(lambda core: core.settled_through)
+
+    def status(self) -> JobStatus:
+        """A picture for people; answered within milliseconds, whatever is under way."""
+        status = self._ask(lambda core: core.status(now_s=self._core_clock(), now_ms=wall_ms()))
+        return status if self._watch is None else self._watch.told(status)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _running(self) -> RunThreads:
+        if self._threads is None:
+            raise UnreachableError(
+                "the coordinator has not been started yet", {"job": self._job.name}, "Ask again."
+            )
+        return self._threads
+
+    def _age_clock(self) -> float:
+        return self._clock() + self._slept()
+
+    def _ask(self, question: Callable[[CoordinatorCore], T]) -> T:
+        return self._running().ask(question)
+
+
+def _is_committed(core: CoordinatorCore, batch: BatchKey) -> bool:
+    if core.is_committed(batch):
+        return True
+    core.require_awaited(batch)
+    return False

@@ -1,0 +1,337 @@
+"""The remote steps of the coordinator, each a generator that names the points it passes.
+
+A step yields a failpoint's name before and after every remote call and returns the event that the
+core is told. `drive` runs one to its end; a simulation stops between any two points instead, so
+that it crashes, pauses and interleaves exactly what production runs.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from sluice.runtime.checkpoint.retained_states import KeptStates
+from sluice.runtime.checkpoint.succession import is_settled, is_taken_over, taken_over
+from sluice.runtime.contracts import (
+    Clock,
+    CommitOutcome,
+    CommitReport,
+    MetadataStore,
+    PublishOutcome,
+    SinkCoordinator,
+    SplitEnumerator,
+    SweepReport,
+    SweepView,
+)
+from sluice.runtime.coordinator.committing.commit_steps import (
+    RunIdentity,
+    Steps,
+    by_sink,
+    commit_all,
+    note_unsettled,
+    publish_record,
+)
+from sluice.runtime.coordinator.committing.decided_commits import (
+    DecidedWork,
+    SharedCommitters,
+    follow_all,
+)
+from sluice.runtime.coordinator.committing.repairs import Repairer, Repairs
+from sluice.runtime.coordinator.core.events import (
+    AbortedWork,
+    AbortWork,
+    Commit,
+    CommitReported,
+    CoreEvent,
+    MarkCommitted,
+    Marked,
+    NoteUnsettled,
+    Publish,
+    Published,
+    Repair,
+    Repaired,
+    Retire,
+    TellPositions,
+)
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
+from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
+from sluice.runtime.coordinator.shell.wait_log import WaitLog
+from sluice.runtime.errors import StorageError, StreamError, UnreachableError
+from sluice.runtime.model.model import CheckpointRecord, SplitRange, Verdict
+from sluice.runtime.model.timestamps import is_past
+
+__all__ = [
+    "Hands",
+    "RemoteStep",
+]
+
+log = logging.getLogger(__name__)
+
+RemoteStep = (
+    Publish | Commit | Repair | MarkCommitted | AbortWork | TellPositions | Retire | NoteUnsettled
+)
+_MOST_DETAILS = 3
+_FINAL = frozenset({CommitOutcome.ABORTED, CommitOutcome.UNKNOWN})
+
+
+class Hands:
+    """Does what the core asks for. One thread at a time: the coordinator's I/O thread.
+
+    Args:
+        store, sinks, sources: of the job; sources by operator id.
+        identity: of this run.
+        settings: time limits.
+        age_clock: seconds, on while the host sleeps: what decisions must be made by.
+        wall_ms: wall clock for ``created_at_ms``; for people only.
+        before_decision: raises FencedError when the owner record names somebody else (rule 22).
+        repairer: for ``on_lost="repair"``.
+        kept: what the records keep that the start has found.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        sinks: Mapping[str, SinkCoordinator],
+        sources: Mapping[str, SplitEnumerator],
+        identity: RunIdentity,
+        settings: CheckpointSettings,
+        age_clock: Clock,
+        wall_ms: Callable[[], int],
+        before_decision: Callable[[], None] = lambda: None,
+        repairer: Repairer | None = None,
+        kept: KeptStates | None = None,
+    ) -> None:
+        self._kept = kept or KeptStates()
+        self._store = store
+        self._sinks = sinks
+        self._committers = SharedCommitters(sinks, identity.plan)
+        self._sources = sources
+        self._identity = identity
+        self._settings = settings
+        self._age_clock = age_clock
+        self._wall_ms = wall_ms
+        self._before_decision = before_decision
+        self._repairs = Repairs(
+            repairer,
+            store,
+            sinks=sinks,
+            sources=sources,
+            session=identity.session,
+            job_uid=identity.job_uid,
+            generation=identity.generation,
+            timeout_s=settings.settle_timeout_s,
+            is_taken_over=self._is_taken_over,
+        )
+        self._record: CheckpointRecord | None = None
+        self._keeps_state = any(region.stateful for region in identity.plan.regions)
+        self._last = identity.generation  # of our records that stand
+        self._moved_in: int | None = None  # the last decision that moved splits
+        self._waits = WaitLog(log)
+
+    def perform(self, action: RemoteStep) -> Steps[CoreEvent | None]:
+        """Run one action; the event for the core, if it waits for one."""
+        match action:
+            case Publish():
+                return (yield from self._publish(action))
+            case Commit():
+                return (yield from self._commit(action))
+            case MarkCommitted():
+                return (yield from self._mark(action))
+            case AbortWork():
+                return self._abort(action)
+            case Repair():
+                return (yield from self._repair(action))
+            case TellPositions():
+                yield from self._tell(action)
+            case NoteUnsettled():
+                note_unsettled(self._store, action.checkpoint_id, action.works)
+            case _:
+                self._retire(action)
+        return None
+
+    def _publish(self, action: Publish) -> Steps[CoreEvent]:
+        is_decision = action.verdict is Verdict.DECIDED
+        record, wanted = self._record, (action.checkpoint_id, action.verdict)
+        if record is None or (record.checkpoint_id, record.verdict) != wanted:
+            # Made once: a repetition must be the same, byte for byte.
+            record = self._identity.record_of(action, now_ms=self._wall_ms())
+            self._record = record
+        for step in action.steps:
+            yield f"before-{step.value}"
+        if is_decision:
+            yield "before-decision"
+            self._before_decision()  # behind the point: a process that was paused there looks again
+            if is_past(action.decide_by_s, self._age_clock()):
+                # It has waited too long for its turn. An earlier try may have landed all the same.
+                outcome = PublishOutcome.UNKNOWN
+                return Published(checkpoint_id=action.checkpoint_id, outcome=outcome)
+            self._kept.note(record)
+        outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)
+        if outcome is PublishOutcome.OURS:
+            # Of an abort only now: until its answer the decision of that place may stand, and what
+            # it names is nobody's orphan.
+            self._kept.note(record)
+        if outcome in (PublishOutcome.OURS, PublishOutcome.DECIDED):
+            self._last = action.checkpoint_id
+            outcome = self._unless_followed(outcome)
+        if is_decision:
+            yield "after-decision"
+        for step in action.steps:
+            yield f"after-{step.value}"
+        if RegionalStep.MOVE in action.steps:
+            self._moved_in = action.checkpoint_id
+        return Published(checkpoint_id=action.checkpoint_id, outcome=outcome)
+
+    def _unless_followed(self, outcome: PublishOutcome) -> PublishOutcome:
+        """``outcome``, unless our record stood in that place before, when an earlier try was not
+        answered: others may have followed it, gone on, and retired it since."""
+        try:
+            return PublishOutcome.TAKEN if self._is_taken_over() else outcome
+        except (StorageError, UnreachableError) as err:
+            log.warning("nobody tells who runs the job: checkpoint_id=%d error=%s", self._last, err)
+            return PublishOutcome.UNKNOWN
+
+    def _commit(self, action: Commit) -> Steps[CoreEvent]:
+        reports = yield from commit_all(
+            self._committers,
+            DecidedWork(
+                checkpoint_id=action.checkpoint_id,
+                regions=action.regions,
+                entries=action.committables,
+                carried=action.carried,
+            ),
+            timeout_s=self._settings.call_timeout_s,
+            after_crash=action.after_crash,
+        )
+        if action.checkpoint_id == self._moved_in:
+            yield "mid-move"
+        if any(report.outcome in _FINAL for report in reports):
+            reports = self._unless_taken_over(action.checkpoint_id, reports)
+        self._say_wait(f"the commit of checkpoint {action.checkpoint_id}", reports)
+        return CommitReported(
+            checkpoint_id=action.checkpoint_id,
+            committables=action.committables,
+            reports=tuple(reports),
+        )
+
+    def _unless_taken_over(
+        self, checkpoint_id: int, reports: Sequence[CommitReport]
+    ) -> list[CommitReport]:
+        """The reports, if nobody else has committed the decision: only a start behind this run
+        does, and then this run is over."""
+        try:
+            settled = is_settled(self._store, checkpoint_id)
+        except (StorageError, UnreachableError) as err:
+            detail = f"whether another run has committed it is not known: {err}"
+            open_report = CommitReport(outcome=CommitOutcome.PENDING, detail=detail)
+            return [open_report if report.outcome in _FINAL else report for report in reports]
+        if settled:
+            raise taken_over(checkpoint_id)
+        return list(reports)
+
+    def _say_wait(self, what: str, reports: Sequence[CommitReport]) -> bool:
+        """Whether there is something to wait for."""
+        late = [report for report in reports if report.outcome is not CommitOutcome.COMMITTED]
+        if late:
+            details = sorted({report.detail for report in late if report.detail})
+            self._waits.waits(what, "; ".join(details[:_MOST_DETAILS]))
+        else:
+            self._waits.is_over(what)
+        return bool(late)
+
+    def _mark(self, action: MarkCommitted) -> Steps[CoreEvent]:
+        decided = DecidedWork(checkpoint_id=action.checkpoint_id, regions=action.regions)
+        followed = follow_all(self._committers, decided, timeout_s=self._settings.call_timeout_s)
+        if self._say_wait(f"the mark of checkpoint {action.checkpoint_id}", followed):
+            return Marked(checkpoint_id=action.checkpoint_id, durable=False)
+        yield "before-mark"
+        durable = True
+        try:
+            self._store.mark_committed(action.checkpoint_id)
+        except (StorageError, UnreachableError) as err:
+            log.warning(
+                "mark is not durable yet: checkpoint_id=%d error=%s", action.checkpoint_id, err
+            )
+            durable = False
+        yield "after-mark"
+        if durable and self._keeps_state:
+            # What returns now Spark logs, where a newer run may have gone back, and logs others.
+            found = self._unless_followed(PublishOutcome.OURS)
+            if found is PublishOutcome.TAKEN:
+                raise taken_over(action.checkpoint_id)
+            durable = found is PublishOutcome.OURS
+        return Marked(checkpoint_id=action.checkpoint_id, durable=durable)
+
+    def _abort(self, action: AbortWork) -> CoreEvent:
+        for operator_id, positions in by_sink(self._sinks, action.committables).items():
+            entries = [action.committables[position] for position in positions]
+            try:
+                self._committers.of(operator_id).abort(
+                    entries, timeout_s=self._settings.call_timeout_s
+                )
+            except StreamError as err:  # the sweep comes back to it
+                log.warning(
+                    "abort is left to the sweep: checkpoint_id=%s error=%s",
+                    action.checkpoint_id,
+                    err,
+                )
+        return AbortedWork(checkpoint_id=action.checkpoint_id)
+
+    def _tell(self, action: TellPositions) -> Steps[None]:
+        yield "before-group-offsets"
+        try:
+            if self._is_taken_over():
+                return  # newer ones are told, and these would be a step back
+        except (
+            StreamError
+        ) as err:  # lag tools alone read them; the next checkpoint tells newer ones
+            log.info("positions are not told: error=%s", err)
+            return
+        for source_id, source in self._sources.items():
+            mine = [split for split in action.positions if split.source_id == source_id]
+            if mine:
+                _tell_source(source, mine)
+        yield "after-group-offsets"
+
+    def _retire(self, action: Retire) -> None:
+        try:
+            retired = self._store.retirable(retain=action.retained)
+            if self._is_taken_over():
+                return
+            self._store.retire(retired)
+            if not self._is_taken_over():
+                # Newer decisions that are not ours may keep what the retired ones named, or a start
+                # may go on from one of these: our sweep must not take it for nobody's.
+                self._kept.forget(retired)
+        except StreamError as err:  # nothing depends on it; the next checkpoint tries again
+            log.warning("retired checkpoints could not be deleted: error=%s", err)
+        except Exception:  # nor may a client's bug end the job here
+            log.exception("retired checkpoints could not be deleted")
+
+    def _is_taken_over(self) -> bool:
+        session = self._identity.session
+        return is_taken_over(self._store, session=session, last=self._last)
+
+    def _repair(self, action: Repair) -> Steps[CoreEvent]:
+        outcome, replaced = yield from self._repairs.run(action)
+        return Repaired(checkpoint_id=action.checkpoint_id, outcome=outcome, replaced=replaced)
+
+    def sweep(self, view: SweepView) -> Steps[SweepReport]:
+        """Abort orphans of every sink. What records keep is looked up last: whatever was decided
+        since the view was taken is in it, too."""
+        view = replace(view, kept=self._kept.entries())
+        yield "before-sweep"
+        timeout_s = self._settings.call_timeout_s
+        swept = [sink.sweep(view, timeout_s=timeout_s) for sink in self._sinks.values()]
+        yield "after-sweep"
+        return SweepReport(
+            aborted=sum(one.aborted for one in swept),
+            is_complete=all(one.is_complete for one in swept),
+        )
+
+
+def _tell_source(source: SplitEnumerator, positions: Sequence[SplitRange]) -> None:
+    try:
+        source.committed(positions)
+    except Exception:  # lag tools read it, nothing else: no reason to end a job
+        log.exception("committed positions could not be published")

@@ -1,0 +1,43 @@
+"""Says what a run waits for, so that a wait is not taken for a hang."""
+
+import logging
+import time
+
+from sluice.runtime.contracts import Clock
+
+__all__ = ["WaitLog"]
+
+_FIRST_S = 2.0  # what is shorter is nothing to look into
+_EVERY_S = 10.0
+
+
+class WaitLog:
+    """A line for a wait that lasts, one every ten seconds, and one when it is over.
+
+    One thread.
+
+    Args:
+        log: of the module that waits.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, log: logging.Logger, clock: Clock = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._since_s: dict[str, float] = {}
+        self._due_s: dict[str, float] = {}
+
+    def waits(self, what: str, why: object) -> None:
+        """It was looked for again, in vain."""
+        now_s = self._clock()
+        since_s = self._since_s.setdefault(what, now_s)
+        if now_s >= self._due_s.setdefault(what, since_s + _FIRST_S):
+            self._due_s[what] = now_s + _EVERY_S
+            self._log.warning("waiting for %s since %.0f s: why=%s", what, now_s - since_s, why)
+
+    def is_over(self, what: str) -> None:
+        """It is there; nothing is said of a wait that was never mentioned."""
+        since_s, due_s = self._since_s.pop(what, None), self._due_s.pop(what, None)
+        if since_s is not None and due_s is not None and due_s > since_s + _FIRST_S:
+            waited_s = self._clock() - since_s
+            self._log.warning("no longer waiting for %s: waited_s=%.0f", what, waited_s)

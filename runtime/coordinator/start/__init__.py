@@ -1,0 +1,1 @@
+"""What a coordinator does before its first barrier: recovery, settlement, rescaling."""

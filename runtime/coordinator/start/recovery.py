@@ -1,0 +1,390 @@
+"""Where a run begins: decided from the records in the checkpoint directory alone. Pure."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.runtime.contracts import RegionRegistration
+from sluice.runtime.coordinator.policy.assignment import assignment_of, to_least_loaded
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.coordinator.start.rescaling import verify_rescalable
+from sluice.runtime.errors import ConfigError, WrongJobError
+from sluice.runtime.functions.record_counts import COUNTS_KIND
+from sluice.runtime.model.model import (
+    SEAL,
+    BatchKey,
+    CheckpointKind,
+    CheckpointRecord,
+    OperatorNode,
+    RegionRecord,
+    SplitRange,
+    StateEntry,
+    Verdict,
+)
+
+__all__ = [
+    "History",
+    "Place",
+    "first_record",
+    "first_regions",
+    "is_carried_out",
+    "is_left_behind",
+    "left_open",
+    "refuse_restore",
+    "resume_point",
+    "seal_record",
+    "superseded_by_restore",
+    "to_settle",
+    "verify_same_job",
+]
+
+_RESTORE_FROM = "restore_from"  # among the settings in a seal: as the job gave it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A record, and the marks beside it."""
+
+    record: CheckpointRecord
+    is_committed: bool
+    is_superseded: bool
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Its place."""
+        return self.record.checkpoint_id
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is a decision."""
+        return self.record.verdict is Verdict.DECIDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What a start looked at.
+
+    Attributes:
+        ids: all places that hold a record, ascending.
+        places: newest first, down to the newest decision that is committed on record and was not
+            left behind. Marks are written in order, so everything older is settled.
+    """
+
+    ids: tuple[int, ...]
+    places: tuple[Place, ...]
+
+    @property
+    def next_place(self) -> int:
+        """The first empty place above everything; ids are never used twice."""
+        return self.ids[-1] + 1 if self.ids else 0
+
+    @property
+    def newest(self) -> CheckpointRecord:
+        """The record at the last place."""
+        return self.places[0].record
+
+
+def resume_point(history: History, *, restore_from: int | None) -> int:
+    """The checkpoint that a run starts from.
+
+    The newest decision, unless a later seal says that its run started from an older one: a start
+    from an older checkpoint that crashed at once stays a start from that one.
+
+    Raises:
+        ConfigError: ``restore_from`` is not a decided checkpoint that is still there.
+    """
+    if restore_from is not None:
+        found = next((p for p in history.places if p.checkpoint_id == restore_from), None)
+        if found is None or not found.is_decided:
+            raise refuse_restore(history.ids, restore_from)
+        return restore_from
+    for place in history.places:
+        if place.is_decided and not place.is_superseded:
+            return place.checkpoint_id
+        if place.record.asked_by == SEAL and place.record.restored_from is not None:
+            return place.record.restored_from
+    raise ConfigError(
+        "the checkpoint directory holds no decided checkpoint",
+        {"places": _short(history.ids)},
+        "Is it another program's directory? Give the job an empty one.",
+    )
+
+
+def is_carried_out(history: History, *, restore_from: int) -> bool:
+    """Whether the run that wrote the newest record began with the same wish.
+
+    Then the wish is that of a program which was started again, by a cluster manager for one, and
+    not a new one. Asked of that run, for a start that died may have left a seal further below.
+    """
+    newest = history.newest
+    seals = (
+        place.record
+        for place in history.places
+        if place.record.asked_by == SEAL
+        and place.record.leader_session_id == newest.leader_session_id
+    )
+    seal = next(seals, None)
+    return seal is not None and seal.settings.get(_RESTORE_FROM) == str(restore_from)
+
+
+def refuse_restore(ids: Sequence[int], restore_from: int) -> ConfigError:
+    """The error of a start from a checkpoint that nothing can be started from."""
+    return ConfigError(
+        "the checkpoint to start from is not there, or was aborted",
+        {"restore_from": restore_from, "places": _short(ids)},
+        "See `sluice checkpoint list` for those that can be started from.",
+    )
+
+
+def to_settle(history: History) -> list[CheckpointRecord]:
+    """Decided, not committed on record: to be committed before anything else, oldest first."""
+    return [
+        place.record
+        for place in reversed(history.places)
+        if place.is_decided and not place.is_committed
+    ]
+
+
+def is_left_behind(checkpoint_id: int, above: Iterable[Place]) -> bool:
+    """Whether a seal above says that its run started from an older checkpoint than this."""
+    return any(
+        place.record.asked_by == SEAL
+        and place.record.restored_from is not None
+        and place.record.restored_from < checkpoint_id
+        for place in above
+    )
+
+
+def superseded_by_restore(history: History, resume_id: int) -> list[int]:
+    """Decisions that a start from ``resume_id`` leaves behind."""
+    return [
+        place.checkpoint_id
+        for place in reversed(history.places)
+        if place.is_decided and place.checkpoint_id > resume_id and not place.is_superseded
+    ]
+
+
+def left_open(
+    told: Iterable[RegionRegistration], history: History, plan: JobPlan
+) -> list[StateEntry]:
+    """What lives of earlier runs say that they have open, and no decision has: to be aborted.
+
+    A decision that names some of it, or contains its batch, has seen to it, or will. What a record
+    says of state is the word of an older plan: a region may have become stateless since.
+    """
+    decided = [place.record for place in history.places if place.is_decided]
+    named = {entry for record in decided for entry in record.committables}
+    continuing = {region.name for region in plan.regions if region.batch_ids_continue}
+    return [
+        entry
+        for registration in told
+        for work in registration.open
+        if not any(_contains(record, work.batch, continuing) for record in decided)
+        for entry in work.committables
+        if entry not in named
+    ]
+
+
+def _contains(record: CheckpointRecord, batch: BatchKey, continuing: Collection[str]) -> bool:
+    return any(
+        region.region == batch.region
+        and region.batch_id is not None
+        and batch.batch_id <= region.batch_id
+        and (region.generation == batch.generation or region.region in continuing)
+        for region in record.regions
+    )
+
+
+def seal_record(
+    history: History,
+    plan: JobPlan,
+    *,
+    session: str,
+    resume_id: int,
+    restore_from: int | None,
+    now_ms: int,
+) -> CheckpointRecord:
+    """The aborted record that closes the next place to every older coordinator (rule 6).
+
+    Args:
+        resume_id: the checkpoint that the run starts from.
+        restore_from: the one that it was told to start from; see `is_carried_out`.
+    """
+    newest = history.newest
+    wish = {} if restore_from is None else {_RESTORE_FROM: str(restore_from)}
+    return CheckpointRecord(
+        job_uid=newest.job_uid,
+        job_name=plan.name,
+        checkpoint_id=history.next_place,
+        kind=CheckpointKind.CHECKPOINT,
+        verdict=Verdict.ABORTED,
+        leader_session_id=session,
+        run_attempt=max(place.record.run_attempt for place in history.places) + 1,
+        restored_from=resume_id,
+        asked_by=SEAL,
+        reason="a new run of the job begins",
+        created_at_ms=now_ms,
+        sluice_version=plan.sluice_version,
+        spark_version=plan.spark_version,
+        cluster_ids=plan.cluster_ids,
+        settings={**plan.settings, **wish},
+        graph=plan.graph,
+    )
+
+
+def first_record(
+    plan: JobPlan,
+    regions: tuple[RegionRecord, ...],
+    *,
+    job_uid: str,
+    session: str,
+    now_ms: int,
+) -> CheckpointRecord:
+    """Checkpoint 0: who the job is, and where it starts, in numbers."""
+    return CheckpointRecord(
+        job_uid=job_uid,
+        job_name=plan.name,
+        checkpoint_id=0,
+        kind=CheckpointKind.CHECKPOINT,
+        verdict=Verdict.DECIDED,
+        leader_session_id=session,
+        run_attempt=1,
+        asked_by="start",
+        created_at_ms=now_ms,
+        sluice_version=plan.sluice_version,
+        spark_version=plan.spark_version,
+        cluster_ids=plan.cluster_ids,
+        settings=plan.settings,
+        graph=plan.graph,
+        regions=regions,
+        assignment=assignment_of(regions),
+    )
+
+
+def first_regions(
+    plan: JobPlan, starts: Mapping[str, Sequence[SplitRange]]
+) -> tuple[RegionRecord, ...]:
+    """Regions of checkpoint 0: each source's splits dealt to the regions that read it."""
+    splits: dict[str, list[SplitRange]] = {region.name: [] for region in plan.regions}
+    for source_id, found in starts.items():
+        readers = [r.name for r in plan.regions if source_id in r.source_ids]
+        if readers:
+            loads = {name: len(splits[name]) for name in readers}
+            for name, mine in to_least_loaded(found, loads).items():
+                splits[name].extend(mine)
+    return tuple(
+        RegionRecord(region=name, generation=0, splits=tuple(mine)) for name, mine in splits.items()
+    )
+
+
+def verify_same_job(
+    record: CheckpointRecord,
+    plan: JobPlan,
+    sink_ids: Iterable[str],
+    *,
+    is_settled: bool = False,
+    stateless: Collection[str] = (),
+) -> None:
+    """The directory must belong to this job, and everything in the decision must have an owner.
+
+    Args:
+        is_settled: nothing of the decision has to be committed any more: sinks may have left.
+        stateless: regions for which the record names a place of state that holds none.
+    Raises:
+        WrongJobError: another name, unknown operators, or regions that cannot be exchanged.
+    """
+    if record.job_name != plan.name:
+        raise WrongJobError(
+            "the checkpoint directory belongs to another job",
+            {"job": plan.name, "found": record.job_name, "job_uid": record.job_uid},
+            "Give each job a checkpoint directory of its own, or use the job's old name.",
+        )
+    pending = set() if is_settled else {entry.operator_id for entry in record.committables}
+    _verify_operators(record, plan, pending - set(sink_ids))
+    verify_rescalable(record, plan)
+    _verify_state(record, plan, stateless)
+
+
+def _verify_state(record: CheckpointRecord, plan: JobPlan, stateless: Collection[str]) -> None:
+    """Batch ids of a stateful region go on over restarts, those of a stateless one begin anew, and
+    its directory is deleted: a change would take new batches for decided ones, or lose the state.
+
+    A region that counted as stateful, and never kept anything, may become stateless: its lives are
+    told apart by their generations from now on, and there is nothing to lose.
+    """
+    plans = {region.name: region for region in plan.regions}
+    sinks = {node.operator_id: node.name for node in plan.graph if node.kind == "sink"}
+    for region in record.regions:
+        planned = plans.get(region.region)
+        if planned is None:
+            continue
+        _verify_sinks_stayed(region, planned, sinks)
+        if region.batch_id is None:
+            continue
+        if not planned.stateful and region.region in stateless:
+            continue
+        if planned.stateful != (region.state is not None):
+            raise WrongJobError(
+                "a region kept state in the checkpoint and does not now, or the other way round",
+                {"job": plan.name, "region": region.region, "keeps_state_now": planned.stateful},
+                "Start with the old functions, or with a new checkpoint directory at the offsets "
+                "that `sluice checkpoint inspect` shows.",
+            )
+
+
+def _verify_sinks_stayed(
+    region: RegionRecord, planned: RegionPlan, sinks: Mapping[str, str]
+) -> None:
+    """What a sink keeps stands in the record of the region that writes it, and only there can it
+    be gone on with: that region's next batch would drop the state of a sink that has left."""
+    kept = {entry.operator_id for entry in region.operator_states}
+    able = planned.sink_ids if planned.stateful_sink_ids is None else planned.stateful_sink_ids
+    moved = sorted(kept & sinks.keys() - set(able))
+    if moved:
+        raise WrongJobError(
+            "a sink keeps state in a region that does not write it any more",
+            {"region": region.region, "sinks": ", ".join(f"{sinks[i]!r} ({i})" for i in moved)},
+            "Put it back into its pipeline. One for another pipeline needs a uid of its own.",
+        )
+
+
+def _verify_operators(record: CheckpointRecord, plan: JobPlan, missing_sinks: set[str]) -> None:
+    names = {node.operator_id: f"{node.kind} {node.name!r}" for node in record.graph}
+    own_logs = {region.name for region in plan.regions if region.keeps_logs}
+    sources = {
+        split.source_id
+        for region in record.regions
+        if region.region not in own_logs  # there Spark's log says what is read, not the job
+        for split in region.splits
+    }
+    planned_sources = {source for region in plan.regions for source in region.source_ids}
+    states = {
+        entry.operator_id
+        for region in record.regions
+        for entry in region.operator_states
+        if entry.kind != COUNTS_KIND  # of a function that may have left
+    }
+    known_states = {node.operator_id for node in plan.graph}
+    missing = (sources - planned_sources) | missing_sinks | (states - known_states)
+    if missing:
+        raise WrongJobError(
+            "the checkpoint has positions, transactions or state of operators that the job lacks",
+            {
+                "job": plan.name,
+                "checkpoint_id": record.checkpoint_id,
+                "missing": ", ".join(f"{names.get(i, 'operator')} ({i})" for i in sorted(missing)),
+                "job_has": ", ".join(_described(node) for node in plan.graph),
+            },
+            "An operator's id follows from its uid, else from its name and what feeds it: give "
+            "back the old names, or set uid to keep an operator through such a change. A sink may "
+            "leave once its transactions are settled: start the job with it once more, and stop "
+            "it in order.",
+        )
+
+
+def _described(node: OperatorNode) -> str:
+    return f"{node.kind} {node.name!r} ({node.operator_id})"
+
+
+def _short(ids: Sequence[int]) -> str:
+    shown = ",".join(map(str, ids[-10:]))
+    return f"…,{shown}" if len(ids) > 10 else shown

@@ -1,0 +1,294 @@
+"""A start with other regions than the checkpoint has: its splits and states dealt anew. Pure.
+
+What a run begins with is a function of the record that it goes on from and of the job's plan, and
+is on record with the run's first decision. A crash before that leaves the old regions and the old
+assignment, a crash after it the new ones; there is nothing in between.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, NoReturn
+
+from sluice.runtime.coordinator.policy.assignment import hand_over, recorded, to_least_loaded
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.errors import WrongJobError
+from sluice.runtime.functions.at_most_once import DROPS_KIND
+from sluice.runtime.functions.record_counts import COUNTS_KIND
+from sluice.runtime.model.event_time import least_of
+from sluice.runtime.model.model import (
+    Assignment,
+    CheckpointRecord,
+    OperatorNode,
+    Redistribution,
+    RegionRecord,
+    SplitKey,
+    SplitRange,
+    StateEntry,
+)
+
+__all__ = ["dealt_anew", "verify_rescalable"]
+
+_AS_A_LIST = frozenset({Redistribution.SPLIT, Redistribution.UNION})
+_SUMS = frozenset({COUNTS_KIND, DROPS_KIND})
+"""Added up by whoever has several of them; any region that reads the source can."""
+_MOST_NAMES = 20
+
+
+class _Bound(NamedTuple):
+    """Why a region cannot be exchanged, and what to do about it."""
+
+    why: str
+    remedy: str
+
+
+_STATE = (
+    "A region that keeps state keeps its splits and its name: start with the regions= and the "
+    "pipelines of before."
+)
+_SOURCE = (
+    "A new source has no positions here: start with the sources of before (one whose topics or "
+    "name have changed keeps its positions by the same uid), or run it as a job of its own."
+)
+_DIRECTORY = "Give the query the checkpointLocation that it had."
+
+
+def verify_rescalable(record: CheckpointRecord, plan: JobPlan) -> None:
+    """The job may go on from the record with its own regions, if they are others.
+
+    Raises:
+        WrongJobError: a region with state would appear or vanish, a source is new, a region that
+            stays would read another source, or nobody can go on with what a sink keeps in a region
+            that vanishes.
+    """
+    planned = {region.name: region for region in plan.regions}
+    known = {region.region: region for region in record.regions}
+    bound = _with_other_sources(record, planned)
+    if planned.keys() == known.keys() and not bound:
+        return
+    bound |= _with_state_or_logs(known, planned)
+    if bound:
+        _refuse_exchange(record, plan, bound)
+    vanished = [region for name, region in known.items() if name not in planned]
+    for region in vanished:
+        for entry in region.operator_states:
+            if not _heirs(entry, region, record, plan):
+                _refuse_state(entry, region, record, plan)
+
+
+def _with_state_or_logs(
+    known: Mapping[str, RegionRecord], planned: Mapping[str, RegionPlan]
+) -> dict[str, _Bound]:
+    bound: dict[str, _Bound] = {}
+    for name, region in known.items():
+        if name not in planned and region.state is not None:
+            bound[name] = _Bound(f"{name} keeps state, and the job has no such region now", _STATE)
+    for name, new in planned.items():
+        if name not in known and new.stateful:
+            bound[name] = _Bound(f"{name} keeps state, and the checkpoint has none for it", _STATE)
+        if new.keeps_logs:
+            bound[name] = _Bound(f"{name} is a drop-in query, whose log is Spark's", _DIRECTORY)
+    return bound
+
+
+def _refuse_exchange(
+    record: CheckpointRecord, plan: JobPlan, bound: Mapping[str, _Bound]
+) -> NoReturn:
+    before = sorted(region.region for region in record.regions)
+    now = sorted(region.name for region in plan.regions)
+    remedies = dict.fromkeys(found.remedy for found in bound.values())
+    raise WrongJobError(
+        "the regions of the job are not those of the checkpoint, and some cannot be exchanged",
+        {
+            "job": plan.name,
+            "checkpoint_id": record.checkpoint_id,
+            "before": _counted(before),
+            "now": _counted(now),
+            "only_in_checkpoint": ",".join(sorted(set(before) - set(now))),
+            "only_in_job": ",".join(sorted(set(now) - set(before))),
+            "bound": ",".join(sorted(bound)),
+            "why": "; ".join(bound[name].why for name in sorted(bound)),
+        },
+        f"{' '.join(remedies)} Nothing was changed; another checkpoint directory begins anew.",
+    )
+
+
+def _counted(names: Sequence[str]) -> str:
+    shown = ",".join(names[:_MOST_NAMES])
+    return f"{len(names)} ({shown}{',…' if len(names) > _MOST_NAMES else ''})"
+
+
+def _with_other_sources(
+    record: CheckpointRecord, planned: Mapping[str, RegionPlan]
+) -> dict[str, _Bound]:
+    """Regions of a source without positions here, and those whose name was another source's: a name
+    is made from topics, and may come back for a source that has been given another ``uid``."""
+    names = {node.operator_id: node.name for node in record.graph}
+    sources = _sources(record)
+
+    def named(ids: Iterable[str]) -> str:
+        return ",".join(f"{names[i]} ({i})" if i in names else i for i in sorted(ids))
+
+    found: dict[str, _Bound] = {}
+    for name, plan in planned.items():
+        new = set(plan.source_ids) - sources
+        if new:
+            why = f"{name} reads a source that the checkpoint has no positions of, {named(new)}"
+            found[name] = _Bound(why, _SOURCE)
+    for region in record.regions:
+        plan_now = planned.get(region.region)
+        if plan_now is None or plan_now.keeps_logs or region.region in found:
+            continue
+        other = {split.source_id for split in region.splits} - set(plan_now.source_ids)
+        if other:
+            why = f"{region.region} read {named(other)}, and now {named(plan_now.source_ids)}"
+            found[region.region] = _Bound(why, _SOURCE)
+    return found
+
+
+def dealt_anew(
+    record: CheckpointRecord, plan: JobPlan, *, generation: int
+) -> tuple[tuple[RegionRecord, ...], Assignment]:
+    """The regions of a run that goes on from a record, with their splits, and who has which.
+
+    Each source whose regions have changed has its splits dealt evenly to those that there are now,
+    at the ends that the record says, wherever they stand: a carried region's are those of its last
+    good snapshot. All else stays where it is, and the same regions give what was recorded.
+
+    Args:
+        generation: of the run, for regions that the record does not have.
+    Raises:
+        DamagedCheckpointError: positions and assignment of the record do not fit.
+    """
+    before = recorded(record)
+    found = {region.region: region for region in hand_over(record.regions, before)}
+    names = [region.name for region in plan.regions]
+    if found.keys() == set(names):
+        return tuple(found[name] for name in names), before
+    splits = _dealt({name: found[name].splits for name in sorted(found)}, plan)
+    regions = tuple(
+        _with_splits(found.get(name) or RegionRecord(region=name, generation=generation), mine)
+        for name, mine in splits.items()
+    )
+    assignment = Assignment(
+        version=before.version + 1,
+        regions={region.region: frozenset(s.key for s in region.splits) for region in regions},
+    )
+    return _with_states(regions, record, plan), assignment
+
+
+def _dealt(
+    standing: Mapping[str, Sequence[SplitRange]], plan: JobPlan
+) -> dict[str, tuple[SplitRange, ...]]:
+    """Splits of each planned region: those of untouched sources first, for they stay."""
+    splits: dict[str, list[SplitRange]] = {region.name: [] for region in plan.regions}
+    touched: dict[str, list[SplitRange]] = {}
+    readers: dict[str, list[str]] = {}
+    for region in plan.regions:
+        for source_id in region.source_ids:
+            readers.setdefault(source_id, []).append(region.name)
+    for name, mine in standing.items():
+        for split in mine:
+            whose = readers.get(split.source_id, [])
+            if name in whose and all(each in standing for each in whose):
+                splits[name].append(split)
+            else:
+                touched.setdefault(split.source_id, []).append(split)
+    for source_id in sorted(touched):
+        # One that stays gives all it has of a source that another region has to leave.
+        for name in readers.get(source_id, ()):
+            touched[source_id] += [s for s in splits[name] if s.source_id == source_id]
+            splits[name] = [s for s in splits[name] if s.source_id != source_id]
+        loads = {name: len(splits[name]) for name in readers.get(source_id, ())}
+        for name, mine in to_least_loaded(sorted(touched[source_id], key=_key), loads).items():
+            splits[name].extend(mine)
+    return {name: tuple(mine) for name, mine in splits.items()}
+
+
+def _key(split: SplitRange) -> SplitKey:
+    return split.key
+
+
+def _with_splits(region: RegionRecord, splits: tuple[SplitRange, ...]) -> RegionRecord:
+    mine = {split.key: split for split in region.splits}
+    if mine.keys() == {split.key for split in splits}:
+        return region
+    own = tuple(mine.get(split.key, split.at_end()) for split in splits)
+    # Nobody may think that the region has passed a time which one of its splits has not.
+    least_ms = least_of(split.watermark_ms for split in own)
+    return replace(region, splits=own, least_watermark_ms=least_ms)
+
+
+# --- what operators keep in regions that vanish ---------------------------------------------------
+
+
+def _with_states(
+    regions: Iterable[RegionRecord], record: CheckpointRecord, plan: JobPlan
+) -> tuple[RegionRecord, ...]:
+    """Each entry of a region that vanishes goes on in one that stays, beside that one's own; there
+    is one, or `verify_rescalable` has refused the start."""
+    found = {region.region: region for region in regions}
+    vanished = [region for region in record.regions if region.region not in found]
+    for number, region in enumerate(vanished):
+        for entry in region.operator_states:
+            heirs = _heirs(entry, region, record, plan)
+            heir = found[heirs[number % len(heirs)]]
+            states = (*heir.operator_states, entry)
+            found[heir.region] = replace(heir, operator_states=states)
+    return tuple(found.values())
+
+
+def _heirs(
+    entry: StateEntry, region: RegionRecord, record: CheckpointRecord, plan: JobPlan
+) -> list[str]:
+    """Planned regions that can go on with what a vanished one's operator has kept, in order."""
+    if entry.redistribution not in _AS_A_LIST:
+        return []
+    sources = _sources_above(entry.operator_id, record.graph)
+    sources |= {split.source_id for split in region.splits} if not sources else set()
+    return [
+        planned.name
+        for planned in plan.regions
+        if sources.intersection(planned.source_ids)
+        and (entry.kind in _SUMS or _may_keep(planned, entry.operator_id))
+    ]
+
+
+def _may_keep(planned: RegionPlan, operator_id: str) -> bool:
+    able = planned.sink_ids if planned.stateful_sink_ids is None else planned.stateful_sink_ids
+    return operator_id in able
+
+
+def _refuse_state(
+    entry: StateEntry, region: RegionRecord, record: CheckpointRecord, plan: JobPlan
+) -> NoReturn:
+    names = {node.operator_id: node.name for node in record.graph}
+    raise WrongJobError(
+        "a sink keeps state in a region that the job has no more, and no other one can go on with",
+        {
+            "region": region.region,
+            "sink": names.get(entry.operator_id, entry.operator_id),
+            "kind": entry.kind,
+            "before": _counted(sorted(found.region for found in record.regions)),
+            "now": _counted(sorted(found.name for found in plan.regions)),
+        },
+        "Start with the old `regions=` and the sink in its old pipeline.",
+    )
+
+
+def _sources(record: CheckpointRecord) -> set[str]:
+    read = {split.source_id for region in record.regions for split in region.splits}
+    return read | {node.operator_id for node in record.graph if node.kind == "source"}
+
+
+def _sources_above(operator_id: str, graph: Iterable[OperatorNode]) -> set[str]:
+    """Sources whose records come to an operator."""
+    nodes = {node.operator_id: node for node in graph}
+    found: set[str] = set()
+    above = [operator_id]
+    while above:
+        node = nodes.get(above.pop())
+        if node is not None and node.kind == "source":
+            found.add(node.operator_id)
+        elif node is not None:
+            above.extend(node.upstream)
+    return found

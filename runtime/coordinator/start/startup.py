@@ -1,0 +1,465 @@
+"""How a run begins: read, verify, seal, and only then finish what the last run left behind."""
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.runtime.checkpoint.retained_states import KeptStates
+from sluice.runtime.checkpoint.succession import is_taken_over, taken_over
+from sluice.runtime.contracts import (
+    Clock,
+    MetadataStore,
+    PublishOutcome,
+    RegionRegistration,
+    SinkContext,
+    SinkCoordinator,
+    SplitEnumerator,
+)
+from sluice.runtime.coordinator.committing.commit_steps import Steps, by_sink, publish_record
+from sluice.runtime.coordinator.committing.repairs import Repairer, Repairs
+from sluice.runtime.coordinator.policy.assignment import hand_over, recorded
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, JobPlan
+from sluice.runtime.coordinator.start import recovery
+from sluice.runtime.coordinator.start.recovery import History, Place
+from sluice.runtime.coordinator.start.rescaling import dealt_anew
+from sluice.runtime.coordinator.start.settlement import Settlement
+from sluice.runtime.errors import (
+    DamagedCheckpointError,
+    StorageError,
+    WaitedTooLongError,
+    WrongJobError,
+)
+from sluice.runtime.model.model import (
+    SEAL,
+    Assignment,
+    CheckpointRecord,
+    RegionRecord,
+    SplitRange,
+    StateEntry,
+    Verdict,
+)
+
+__all__ = ["Found", "StartSequence"]
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.1
+_CHECK_S = 15.0  # what cannot be reached is said well within 30 s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Where the run begins.
+
+    Attributes:
+        record: the decided checkpoint it goes on from.
+        regions: where each region of the job goes on: as the record has it, with the splits that it
+            assigns; dealt anew where the job has other regions.
+        assignment: of splits to regions; another one than the record's is on record with the run's
+            first decision.
+        generation: id of this run's first own record.
+        run_attempt: from 1.
+        is_new: the job has never run before.
+        cluster_ids: of the job's sinks and plan.
+        kept: what operators keep in the records of the checkpoint directory.
+    """
+
+    record: CheckpointRecord
+    regions: Mapping[str, RegionRecord]
+    assignment: Assignment
+    generation: int
+    run_attempt: int
+    is_new: bool
+    cluster_ids: tuple[str, ...]
+    kept: KeptStates
+
+
+class StartSequence:
+    """The start of one run. Runs once, in the thread that starts the coordinator.
+
+    Nothing remote is changed before the seal is durable, except the records of this very start
+    (rule 6); a start that fails its checks changes nothing at all.
+
+    Args:
+        plan, settings, store, sinks, sources: of the job.
+        session: leader session id of this run.
+        clock, pause: time; a test's pause may run something else instead.
+        wall_ms: for ``created_at_ms``.
+        repairer: for ``on_lost="repair"``.
+        require_known: raises for a record that nobody here can restore; asked of what the run
+            restores or settles.
+        require_restorable: raises where what belongs to a record is not there any more; asked of
+            one that somebody wants to go back to.
+        require_owned: raises where another run has the sinks by now; asked before the sweep.
+        told: by lives of earlier runs that still go on elsewhere; the caller stops them.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: JobPlan,
+        settings: CheckpointSettings,
+        store: MetadataStore,
+        sinks: Mapping[str, SinkCoordinator],
+        sources: Mapping[str, SplitEnumerator],
+        session: str,
+        clock: Clock,
+        pause: Callable[[float], None],
+        wall_ms: Callable[[], int],
+        repairer: Repairer | None = None,
+        require_known: Callable[[CheckpointRecord], None] = lambda _: None,
+        require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
+        require_owned: Callable[[], None] = lambda: None,
+        told: Sequence[RegionRegistration] = (),
+    ) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._store = store
+        self._sinks = sinks
+        self._sources = sources
+        self._session = session
+        self._clock = clock
+        self._pause = pause
+        self._wall_ms = wall_ms
+        self._repairer = repairer
+        self._require_known = require_known
+        self._require_restorable = require_restorable
+        self._require_owned = require_owned
+        self._told = told
+        self._began_s = clock()
+        self._deadline_s = 0.0
+
+    def run(self, *, timeout_s: float, restore_from: int | None) -> Steps[Found]:
+        """The whole sequence.
+
+        Raises:
+            ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError: before
+                anything was changed; what the sources raise, too, for one to be restored.
+            FencedError: another job, or another run, owns it.
+            TransactionLostError, TransactionUnknownError: a decided checkpoint cannot be settled.
+            UnreachableError, StorageError: no answer in time.
+        """
+        self._deadline_s = self._clock() + timeout_s
+        cluster_ids = self._check()
+        history = None
+        if restore_from is not None and not self._store.places():
+            raise recovery.refuse_restore((), restore_from)
+        if not self._store.places() and (yield from self._publish_first()):
+            history = self._read(None)
+        # A start that slept since its checkpoint 0 finds that others went on: it is not the first.
+        is_new = history is not None and history.ids == (0,)
+        if history is not None and is_new:
+            generation, attempt, resume_id = 0, 1, 0
+        else:
+            history, seal = yield from self._seal(restore_from)
+            generation, attempt = seal.checkpoint_id, seal.run_attempt
+            resume_id = seal.restored_from or 0
+        record = self._record_at(history, resume_id)
+        kept = KeptStates.read(self._store)
+        self._store.remember_seals()
+        kept.note(record)  # an older run may have retired it since, with what it knew before
+        if is_taken_over(self._store, session=self._session, last=generation):
+            # Its owner record would be ours, and our sweep not know what its records keep.
+            raise taken_over(generation + 1)
+        self._claim(history.newest.job_uid, generation)
+        yield from self._settle(history, generation, kept)
+        self._abort(recovery.left_open(self._told, history, self._plan))
+        for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
+            self._store.mark_superseded(checkpoint_id, by=generation)
+        if not is_new:
+            self._restore(record)
+        regions, assignment = dealt_anew(record, self._plan, generation=generation)
+        if assignment != recorded(record):
+            log.warning(
+                "splits are dealt anew: regions=%d before=%d assignment_version=%d",
+                len(regions),
+                len(record.regions),
+                assignment.version,
+            )
+        if is_taken_over(self._store, session=self._session, last=generation):
+            # While it waited for a broker: its address would be told as the job's.
+            raise taken_over(generation + 1)
+        return Found(
+            record=record,
+            regions={region.region: region for region in regions},
+            assignment=assignment,
+            generation=generation,
+            run_attempt=attempt,
+            is_new=is_new,
+            cluster_ids=cluster_ids,
+            kept=kept,
+        )
+
+    # --- checks: nothing is changed ---------------------------------------------------------------
+
+    def _left_s(self) -> float:
+        left_s = self._deadline_s - self._clock()
+        if left_s <= 0:
+            waited_s = self._clock() - self._began_s
+            raise WaitedTooLongError(
+                "the job could not start in time",
+                {"job": self._plan.name, "store": self._store.uri, "waited_s": round(waited_s, 1)},
+                "Nothing is lost. The log says what did not answer: start it again when it does.",
+            )
+        return left_s
+
+    def _check(self) -> tuple[str, ...]:
+        found = set(self._plan.cluster_ids)
+        for sink in self._sinks.values():
+            facts = sink.check(timeout_s=min(self._left_s(), _CHECK_S))
+            if "cluster_id" in facts:
+                found.add(facts["cluster_id"])
+        return tuple(sorted(found))
+
+    def _read(self, restore_from: int | None) -> History:
+        """Newest first, down to the newest decision that is on record as committed; anew when a
+        living run has retired one meanwhile."""
+        places = None
+        while places is None:
+            self._left_s()
+            ids = self._store.places()
+            places = self._newest_of(ids, restore_from)
+        return History(ids=tuple(ids), places=tuple(places))
+
+    def _newest_of(self, ids: Sequence[int], restore_from: int | None) -> list[Place] | None:
+        """Newest first; None when one of them has vanished."""
+        places: list[Place] = []
+        seals = self._store.known_seals()
+        told: int | None = -1
+        for checkpoint_id in reversed(ids):
+            # A program that ends behind its seal again and again leaves many that tell the same.
+            if checkpoint_id in seals and seals[checkpoint_id] == told:
+                continue
+            is_left = recovery.is_left_behind(checkpoint_id, places)
+            is_needed = restore_from == checkpoint_id or (restore_from is None and not is_left)
+            place = self._place(checkpoint_id, skip_damaged=not is_needed)
+            if place is not None:
+                places.append(place)
+                if place.record.asked_by == SEAL:
+                    told = place.record.restored_from
+                is_far_enough = restore_from is None or checkpoint_id <= restore_from
+                is_in_force = place.is_committed and not place.is_superseded and not is_left
+                if is_in_force and is_far_enough:
+                    break
+            elif not self._store.is_committed(checkpoint_id):
+                return None  # retired, its mark with it; damaged ones are left behind with theirs
+        if seals.keys() - self._store.known_seals().keys():
+            return None  # the list of seals was not this directory's
+        return places
+
+    def _place(self, checkpoint_id: int, *, skip_damaged: bool = False) -> Place | None:
+        """A place with its marks. A start from an older checkpoint needs no damaged record that
+        is committed already; one that is not cannot be settled, and stops the start."""
+        try:
+            record = self._store.read(checkpoint_id)
+        except DamagedCheckpointError:
+            if not (skip_damaged and self._store.is_committed(checkpoint_id)):
+                raise
+            log.warning("damaged checkpoint is left behind: checkpoint_id=%d", checkpoint_id)
+            return None
+        if record is None:
+            return None
+        is_decided = record.verdict is Verdict.DECIDED
+        return Place(
+            record=record,
+            is_committed=is_decided and self._store.is_committed(checkpoint_id),
+            is_superseded=is_decided and self._store.is_superseded(checkpoint_id),
+        )
+
+    def _record_at(self, history: History, checkpoint_id: int) -> CheckpointRecord:
+        found = next((p.record for p in history.places if p.checkpoint_id == checkpoint_id), None)
+        if found is None:
+            found = self._store.read(checkpoint_id)
+        if found is None:
+            raise StorageError(
+                "the checkpoint to start from has vanished",
+                {"store": self._store.uri, "checkpoint_id": checkpoint_id},
+                "Something else deletes in the checkpoint directory; start from an older one.",
+            )
+        return found
+
+    # --- the run's own first record ---------------------------------------------------------------
+
+    def _publish_first(self) -> Steps[bool]:
+        """Checkpoint 0 of a new job; False when the place is another start's."""
+        starts = {
+            source_id: source.resolve_start(timeout_s=self._left_s())
+            for source_id, source in self._sources.items()
+        }
+        record = recovery.first_record(
+            self._plan,
+            recovery.first_regions(self._plan, starts),
+            job_uid=str(uuid.uuid4()),
+            session=self._session,
+            now_ms=self._wall_ms(),
+        )
+        yield "before-first"
+        try:
+            outcome = yield from self._publish(record)
+        except WrongJobError:
+            # Another start was faster, and has drawn another uid. Whether it is the same job is
+            # judged by its plan, as at every later start.
+            outcome = PublishOutcome.TAKEN
+        yield "after-first"
+        return outcome is PublishOutcome.OURS
+
+    def _publish(self, record: CheckpointRecord) -> Steps[PublishOutcome]:
+        while True:
+            limit_s = min(self._left_s(), self._settings.call_timeout_s)
+            outcome = publish_record(self._store, record, timeout_s=limit_s)
+            if outcome is not PublishOutcome.UNKNOWN:
+                return outcome
+            yield "publish-retry"
+            self._pause(_PAUSE_S)
+
+    def _resume_point(self, restore_from: int | None) -> tuple[History, int]:
+        """Where to begin, and what was looked at for it. A wish is carried out once: a cluster
+        manager starts the same program again, and what the first start has written stands."""
+        history = self._read(restore_from)
+        if restore_from is None or not recovery.is_carried_out(history, restore_from=restore_from):
+            return history, recovery.resume_point(history, restore_from=restore_from)
+        history = self._read(None)
+        resume_id = recovery.resume_point(history, restore_from=None)
+        log.warning(
+            "restored already by the run before this one, going on from the newest decision: "
+            "restore_from=%d checkpoint_id=%d",
+            restore_from,
+            resume_id,
+        )
+        return history, resume_id
+
+    def _seal(self, restore_from: int | None) -> Steps[tuple[History, CheckpointRecord]]:
+        """Close the next place to every older coordinator; what it has decided stays decided.
+
+        A place below the last one may be empty, because it was retired: a seal there would close
+        nothing. So a seal counts only if no place above it is taken.
+        """
+        while True:
+            history, resume_id = self._resume_point(restore_from)
+            record = self._record_at(history, resume_id)
+            self._verify(record, recovery.to_settle(history))
+            if resume_id == restore_from:
+                # Behind a seal that names it every start would go back there, and fail likewise.
+                self._require_restorable(record)
+                self._restore(record)
+            seal = recovery.seal_record(
+                history,
+                self._plan,
+                session=self._session,
+                resume_id=resume_id,
+                restore_from=restore_from,
+                now_ms=self._wall_ms(),
+            )
+            if resume_id == restore_from and self._store.read(resume_id) is None:
+                continue  # a living run has retired it: the next look says that it is not there
+            yield "before-seal"
+            outcome = yield from self._publish(seal)
+            yield "after-seal"
+            is_last = max(self._store.places()) == seal.checkpoint_id
+            if outcome is PublishOutcome.OURS and is_last:
+                log.info(
+                    "job sealed: checkpoint_id=%d restored_from=%d run_attempt=%d",
+                    seal.checkpoint_id,
+                    resume_id,
+                    seal.run_attempt,
+                )
+                return history, seal
+            log.info("place was taken, sealing the next: checkpoint_id=%d", seal.checkpoint_id)
+
+    def _verify(self, resumed: CheckpointRecord, to_settle: Sequence[CheckpointRecord]) -> None:
+        open_ids = {record.checkpoint_id for record in to_settle}
+        for record in (resumed, *to_settle):
+            is_settled = record.checkpoint_id not in open_ids
+            sink_ids = self._sinks.keys()
+            recovery.verify_same_job(
+                record,
+                self._plan,
+                sink_ids,
+                is_settled=is_settled,
+                stateless=self._stateless(record),
+            )
+            self._require_known(record)
+            hand_over(record.regions, recorded(record))  # raises if they do not fit
+
+    def _stateless(self, record: CheckpointRecord) -> set[str]:
+        """Regions that counted as stateful, and for which Spark has made no store: a frame's plan
+        may be known better now than when the record was written."""
+        return {
+            region.region
+            for region in record.regions
+            if (state := region.state) is not None
+            and not (state.operators or state.files)
+            and state.location
+            and self._store.is_empty(state.location)
+        }
+
+    # --- behind the seal --------------------------------------------------------------------------
+
+    def _claim(self, job_uid: str, generation: int) -> None:
+        for operator_id, sink in self._sinks.items():
+            context = SinkContext(
+                job_uid=job_uid,
+                job_name=self._plan.name,
+                operator_id=operator_id,
+                checkpoint_uri=self._store.uri,
+                leader_session_id=self._session,
+                generation=generation,
+            )
+            # Watching another owner takes three renewals, however short the start's own limit is.
+            watch_s = 4 * self._settings.renew_interval_s
+            sink.claim(context, timeout_s=max(self._left_s(), watch_s))
+
+    def _settle(self, history: History, generation: int, kept: KeptStates) -> Steps[None]:
+        job_uid = history.newest.job_uid
+        settlement = Settlement(
+            plan=self._plan,
+            settings=self._settings,
+            store=self._store,
+            sinks=self._sinks,
+            job_uid=job_uid,
+            generation=generation,
+            repairs=Repairs(
+                self._repairer,
+                self._store,
+                sinks=self._sinks,
+                sources=self._sources,
+                session=self._session,
+                job_uid=job_uid,
+                generation=generation,
+                timeout_s=self._settings.settle_timeout_s,
+                is_taken_over=lambda: is_taken_over(
+                    self._store, session=self._session, last=generation
+                ),
+            ),
+            clock=self._clock,
+            pause=self._pause,
+            deadline_s=self._deadline_s,
+            kept=kept,
+            require_owned=self._require_owned,
+        )
+        yield from settlement.run(recovery.to_settle(history))
+        self._deadline_s = settlement.deadline_s
+
+    def _abort(self, left: Sequence[StateEntry]) -> None:
+        """Before the first decision of this run, which would hold readers back else (rule 17); the
+        sweep finds by its generation what is not reached here."""
+        for operator_id, positions in by_sink(self._sinks, left).items():
+            mine = [left[position] for position in positions]
+            timeout_s = min(self._left_s(), self._settings.call_timeout_s)
+            for report in self._sinks[operator_id].committer.abort(mine, timeout_s=timeout_s):
+                log.info("open work of an earlier run: outcome=%s", report.outcome.value)
+
+    def _restore(self, record: CheckpointRecord) -> None:
+        for source_id, source in self._sources.items():
+            positions = _positions(record, source_id)
+            source.restore(positions, timeout_s=self._left_s())
+
+
+def _positions(record: CheckpointRecord, source_id: str) -> list[SplitRange]:
+    return [
+        split
+        for region in record.regions
+        for split in region.splits
+        if split.source_id == source_id
+    ]

@@ -1,0 +1,1 @@
+"""An embedded HDFS: NameNode and DataNode."""

@@ -1,0 +1,284 @@
+"""A real HDFS (one NameNode, one DataNode) as plain JVM processes: for tests and first steps."""
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from sluice.runtime.embedded.cache import require_directory
+from sluice.runtime.embedded.hdfs.hdfs_site import (
+    LOGGING,
+    HdfsPorts,
+    is_formatted,
+    render,
+    site_properties,
+)
+from sluice.runtime.embedded.hdfs.hdfs_state import takes_files
+from sluice.runtime.embedded.ivy import (
+    Artifact,
+    Bundle,
+    Report,
+    fetch,
+    pinned_checksums,
+    pyspark_jars,
+    report_to_stderr,
+)
+from sluice.runtime.embedded.java import find_java
+from sluice.runtime.embedded.ports import HOST, free_ports, require_free
+from sluice.runtime.embedded.process import Identity, ServerProcess, ServerSpec
+from sluice.runtime.embedded.start_timeout import FORMAT_TIMEOUT_S, StartPatience
+from sluice.runtime.errors import MissingRequirementError
+
+__all__ = ["HDFS_VERSION", "QUICK_START", "EmbeddedHdfs", "hdfs_class_path", "hdfs_jars"]
+
+HDFS_VERSION = "3.5.0"
+_NAME = f"HDFS {HDFS_VERSION}"
+_NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+_DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+_SHIPPED = ("hadoop-client-api", "hadoop-client-runtime", "jcl-over-slf4j", "slf4j-api")
+_LOGGING_JARS = ("log4j-api", "log4j-core", "log4j-slf4j2-impl")
+_OPENED = "--add-opens=java.base/java.lang=ALL-UNNAMED"
+_POLL_S = 0.05
+
+QUICK_START: Sequence[str] = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""JVM options for a short start and a small footprint; not for millions of files."""
+
+
+def hdfs_jars(*, report: Report = report_to_stderr) -> Path:
+    """Directory with the servers' jar, fetched at the first call of a user.
+
+    It holds the real NameNode and DataNode; the rest of the class path is what PySpark ships.
+    """
+    bundle = Bundle(
+        name=f"hdfs-{HDFS_VERSION}",
+        artifacts=(
+            Artifact(
+                organisation="org.apache.hadoop",
+                name="hadoop-client-minicluster",
+                version=HDFS_VERSION,
+                transitive=False,
+            ),
+        ),
+        checksums=pinned_checksums(f"hdfs-{HDFS_VERSION}"),
+    )
+    return fetch(bundle, report=report)
+
+
+def hdfs_class_path(*, report: Report = report_to_stderr) -> tuple[Path, ...]:
+    """The jars that both servers run on: the fetched one, and PySpark's Hadoop and logging."""
+    shipped = [
+        jar for stem in (*_SHIPPED, *_LOGGING_JARS) for jar in pyspark_jars().glob(f"{stem}-[0-9]*")
+    ]
+    return (*hdfs_jars(report=report).glob("*.jar"), *shipped)
+
+
+class EmbeddedHdfs:
+    """A NameNode and a DataNode on 127.0.0.1; used by one thread.
+
+    They die with the process that started them, however that one ends, unless ``detached``.
+    `stop` and `start` keep data and the NameNode's ports; `close` also deletes data that was not
+    given a directory. As a context manager it starts and closes.
+
+    Args:
+        data_dir: where they keep their data; None: a temporary directory.
+        port: of the NameNode; None: any free one, kept over restarts.
+        web_port: of its pages and WebHDFS; None: any free one, kept over restarts.
+        settings: Hadoop properties that win over the defaults.
+        jvm_options: heap and compiler settings of each of the two.
+        detached: they go on when this process ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        data_dir: Path | None = None,
+        port: int | None = None,
+        web_port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = QUICK_START,
+        detached: bool = False,
+    ) -> None:
+        self._data_dir = data_dir
+        self._port = port
+        self._web_port = web_port
+        self._settings = dict(settings or {})
+        self._jvm_options = tuple(jvm_options)
+        self._detached = detached
+        self._scratch: Path | None = None
+        self._ports: HdfsPorts | None = None
+        self.name_node: ServerProcess | None = None
+        self.data_node: ServerProcess | None = None
+
+    @property
+    def uri(self) -> str:
+        """``hdfs://host:port``, to be followed by an absolute path."""
+        return f"hdfs://{HOST}:{self._known_ports().rpc}"
+
+    @property
+    def web_uri(self) -> str:
+        """``http://host:port`` of the NameNode's pages; WebHDFS is below ``/webhdfs/v1``."""
+        return f"http://{HOST}:{self._known_ports().web}"
+
+    @property
+    def identities(self) -> tuple[Identity, ...]:
+        """DataNode and NameNode, for who stops them later, in this order, from elsewhere."""
+        servers = (self.data_node, self.name_node)
+        return tuple(Identity.of(server.pid) for server in servers if server is not None)
+
+    @property
+    def log_path(self) -> Path:
+        """The NameNode's log, over all its runs; the DataNode's is beside it."""
+        return self._log_path("NameNode")
+
+    def is_running(self) -> bool:
+        """Whether both live."""
+        servers = (self.name_node, self.data_node)
+        return all(server is not None and server.is_running() for server in servers)
+
+    def start(self) -> Self:
+        """Start both and wait until files can be written; at once when they run.
+
+        Raises:
+            MissingRequirementError: no Java, no jars, an occupied port, or no start in time.
+        """
+        if self.is_running():
+            return self
+        if self.name_node is None or self.data_node is None:
+            self.name_node, self.data_node = self._prepare()
+        started: list[ServerProcess] = []
+        try:
+            for server in (self.name_node, self.data_node):
+                if not server.is_running():
+                    self._start(server)
+                    started.insert(0, server)
+            self._await_writable()
+        except BaseException:
+            for server in started:
+                server.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End both in good order; data and the NameNode's ports are kept."""
+        for server in (self.data_node, self.name_node):
+            if server is not None:
+                server.stop()
+
+    def close(self) -> None:
+        """Stop, and delete the data unless it was given a directory."""
+        self.stop()
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch = self._ports = self.name_node = self.data_node = None
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _known_ports(self) -> HdfsPorts:
+        if self._ports is None:
+            raise MissingRequirementError(
+                "the embedded HDFS has no ports before its first start", {}, "Start it."
+            )
+        return self._ports
+
+    def _directory(self) -> Path:
+        if self._data_dir is not None:
+            return require_directory(self._data_dir)
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="sluice-hdfs-"))
+        return self._scratch
+
+    def _prepare(self) -> tuple[ServerProcess, ServerProcess]:
+        """Choose ports, write the configuration, format what is new."""
+        rpc, web = free_ports(2)
+        ports = HdfsPorts(rpc=self._port or rpc, web=self._web_port or web)
+        _require_free(ports)  # before the format, which takes seconds
+        java, jars, directory = find_java(), hdfs_class_path(), self._directory()
+        data_dir = directory / "data"
+        site = site_properties(ports=ports, data_dir=data_dir, overrides=self._settings)
+        conf = _write_configuration(directory, site)
+        class_path = ":".join(map(str, [conf, *jars]))
+        temporary = directory / "tmp"  # of both web servers, also after a kill
+        temporary.mkdir(exist_ok=True)
+        options = (*self._jvm_options, _OPENED, f"-Djava.io.tmpdir={temporary}")
+        jvm = (str(java.executable), *options, "-cp", class_path)
+        if not is_formatted(data_dir):
+            _format(jvm, directory)
+        self._ports = ports
+        return (
+            self._server("NameNode", (*jvm, _NAME_NODE), "NameNode RPC up at"),
+            self._server("DataNode", (*jvm, _DATA_NODE), "Successfully sent block"),
+        )
+
+    def _server(self, role: str, command: tuple[str, ...], ready_text: str) -> ServerProcess:
+        return ServerProcess(
+            ServerSpec(
+                name=f"{_NAME} {role}",
+                command=command,
+                log_path=self._log_path(role),
+                ready_text=ready_text,
+                scratch_dir=self._scratch,
+                detached=self._detached,
+            )
+        )
+
+    def _log_path(self, role: str) -> Path:
+        return self._directory() / f"{role.lower()}.log"
+
+    def _start(self, server: ServerProcess) -> None:
+        if server is self.name_node:
+            _require_free(self._known_ports())
+        server.start()
+
+    def _await_writable(self) -> None:
+        """A NameNode that was started again waits for its DataNode's report of all blocks."""
+        patience = StartPatience([self.log_path, self._log_path("DataNode")])
+        while not takes_files(HOST, self._known_ports().web):
+            if patience.end() or not self.is_running():
+                raise MissingRequirementError(
+                    f"{_NAME} started and takes no files",
+                    {"name_node_log": self.log_path, "is_running": self.is_running()},
+                    "The logs say why; blocks that are gone keep the NameNode in safe mode.",
+                )
+            time.sleep(_POLL_S)  # nobody tells when safe mode ends
+
+
+def _require_free(ports: HdfsPorts) -> None:
+    require_free(ports.rpc, server=f"{_NAME}'s NameNode")
+    require_free(ports.web, server=f"{_NAME}'s web interface")
+
+
+def _write_configuration(directory: Path, site: Mapping[str, str]) -> Path:
+    conf = directory / "conf"
+    conf.mkdir(exist_ok=True)
+    # hdfs-default.xml wins over core-site.xml, so the same settings stand in both files.
+    for name in ("core-site.xml", "hdfs-site.xml"):
+        (conf / name).write_text(render(site), encoding="utf-8")
+    (conf / "log4j2.properties").write_text(LOGGING, encoding="ascii")
+    return conf
+
+
+def _format(jvm: Sequence[str], directory: Path) -> None:
+    answer = subprocess.run(
+        [*jvm, _NAME_NODE, "-format", "-nonInteractive", "-force"],
+        capture_output=True,
+        text=True,
+        timeout=FORMAT_TIMEOUT_S,
+        check=False,
+    )
+    if answer.returncode:
+        raise MissingRequirementError(
+            f"{_NAME} could not format its data directory",
+            {"directory": directory, "answer": (answer.stdout + answer.stderr)[-2000:]},
+            "The directory must be writable, and empty or an HDFS's own.",
+        )

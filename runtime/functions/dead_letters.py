@@ -1,0 +1,148 @@
+"""Records that a function failed for, as rows for a dead-letter topic. Pure.
+
+A dead letter has the source record's key and value, byte for byte, its headers where the source
+reads them, and behind those the headers below. Their names and meanings are frozen: programs of
+other people read them. A value is UTF-8 text, a number in decimal digits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sluice.runtime.model.well_formed import well_formed
+
+__all__ = [
+    "ERROR_CLASS",
+    "ERROR_MESSAGE",
+    "JOB",
+    "MOST_MESSAGE_CHARACTERS",
+    "NEEDED_COLUMNS",
+    "OPERATOR",
+    "SOURCE_OFFSET",
+    "SOURCE_PARTITION",
+    "SOURCE_TIMESTAMP",
+    "SOURCE_TOPIC",
+    "Failure",
+    "dead_letter_rows",
+]
+
+ERROR_CLASS = "sluice.error.class"
+"""The exception's class, with its module unless it is a built-in one."""
+ERROR_MESSAGE = "sluice.error.message"
+"""The exception as text, cut off behind `MOST_MESSAGE_CHARACTERS`; may be empty."""
+SOURCE_TOPIC = "sluice.source.topic"
+SOURCE_PARTITION = "sluice.source.partition"
+SOURCE_OFFSET = "sluice.source.offset"
+SOURCE_TIMESTAMP = "sluice.source.timestamp"
+"""Of the record, in milliseconds since 1970; missing where it has none, or it is not read."""
+JOB = "sluice.job"
+"""The job's name."""
+OPERATOR = "sluice.operator"
+"""The function's name."""
+
+MOST_MESSAGE_CHARACTERS = 1_000
+NEEDED_COLUMNS = ("key", "value", "topic", "partition", "offset")
+"""Of the source; ``headers`` and ``timestamp`` are kept where it has them."""
+
+_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A record that a function raised for.
+
+    Attributes:
+        row: of the source's batch.
+        operator: name of the function.
+        error_class, error_message: of the exception, well-formed.
+    """
+
+    row: int
+    operator: str
+    error_class: str
+    error_message: str
+
+    @classmethod
+    def of(cls, error: Exception, *, row: int, operator: str) -> "Failure":
+        """Without the exception itself, which keeps its whole stack alive."""
+        kind = type(error)
+        name = kind.__qualname__
+        named = name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+        return cls(
+            row=row,
+            operator=operator,
+            error_class=well_formed(named),
+            error_message=well_formed(_text(error)[:MOST_MESSAGE_CHARACTERS]),
+        )
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - `__str__` is the user's code, too, and this record is lost by it
+        return ""
+
+
+def dead_letter_rows(
+    batch: pa.RecordBatch, failures: Sequence[Failure], *, job_name: str
+) -> pa.RecordBatch:
+    """The failed rows of a source's batch, in the columns of a sink and in the given order.
+
+    The column ``offset`` is no part of a record; it lets the sink's errors name the position.
+    """
+    rows = batch.take(pa.array([failure.row for failure in failures], pa.int64()))
+    ours = _headers(rows, failures, job_name)
+    headers = [[*original, *added] for original, added in zip(_originals(rows), ours, strict=True)]
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": rows.column("key"),
+            "value": rows.column("value"),
+            "offset": rows.column("offset"),
+            "headers": pa.array(headers, _HEADERS),
+        }
+    )
+
+
+def _headers(
+    rows: pa.RecordBatch, failures: Sequence[Failure], job_name: str
+) -> list[list[tuple[str, bytes]]]:
+    topics, partitions = rows.column("topic").to_pylist(), rows.column("partition").to_pylist()
+    offsets, times = rows.column("offset").to_pylist(), _timestamps_ms(rows)
+    made: list[list[tuple[str, bytes]]] = []
+    for row, failure in enumerate(failures):
+        named: dict[str, object] = {
+            ERROR_CLASS: failure.error_class,
+            ERROR_MESSAGE: failure.error_message,
+            SOURCE_TOPIC: topics[row],
+            SOURCE_PARTITION: partitions[row],
+            SOURCE_OFFSET: offsets[row],
+            SOURCE_TIMESTAMP: times[row],
+            JOB: job_name,
+            OPERATOR: failure.operator,
+        }
+        made.append([(name, _utf8(value)) for name, value in named.items() if value is not None])
+    return made
+
+
+def _utf8(value: object) -> bytes:
+    return well_formed(str(value)).encode()
+
+
+def _timestamps_ms(rows: pa.RecordBatch) -> list[int | None]:
+    index = rows.schema.get_field_index("timestamp")
+    if index < 0 or not pa.types.is_timestamp(rows.schema.field(index).type):
+        return [None] * rows.num_rows
+    kind = pa.timestamp("ms", rows.schema.field(index).type.tz)
+    found = rows.column(index).cast(kind, safe=False).cast(pa.int64()).to_pylist()
+    return [None if time is None or time < 0 else time for time in found]  # -1: it has none
+
+
+def _originals(rows: pa.RecordBatch) -> list[list[tuple[str, bytes | None]]]:
+    index = rows.schema.get_field_index("headers")
+    if index < 0:
+        return [[] for _ in range(rows.num_rows)]
+    return [
+        [(entry["key"], entry["value"]) for entry in entries or ()]
+        for entries in rows.column(index).to_pylist()
+    ]

@@ -1,0 +1,300 @@
+"""The functions of one task, run so that a record they fail for does not take the others along.
+
+Functions get whole batches. Where one raises, the source's batch is halved, and each half goes
+through all the functions again, until single records are left that fail: those are skipped or
+become dead letters, the others go on in order. So a function with such a policy is asked to be
+
+- deterministic: for the same rows it gives the same rows, or raises again;
+- row-wise: what it gives for a batch is what it gives for the batch's parts, one after the other
+  (it may drop and add rows), and an empty batch gives nothing.
+
+A batch that fails although each half of it passes breaks that, and is an error.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sluice.runtime.errors import ConfigError, FunctionFailedError, PoisonRecordsError, StreamError
+from sluice.runtime.functions.dead_letters import NEEDED_COLUMNS, Failure, dead_letter_rows
+from sluice.runtime.model.model import RecordCounts, SplitRange
+from sluice.runtime.model.on_error import ALWAYS_LET_THROUGH, DeadLetters, Policy
+
+__all__ = [
+    "ArrowFunction",
+    "Bury",
+    "ChainedFunction",
+    "FunctionRun",
+    "dead_letter_topics",
+    "require_other_topics",
+    "require_within_limits",
+]
+
+ArrowFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
+Bury = Callable[[str, pa.RecordBatch], None]
+"""Writes dead letters to a topic; see `sluice.runtime.contracts.DeadLetterWriter`."""
+
+_MOST_EXAMPLE_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainedFunction:
+    """One function of a chained pipeline. Picklable as far as the function is.
+
+    Attributes:
+        name, operator_id: of the operator.
+        function: the user's.
+        policy: None: its first error fails the task.
+    """
+
+    name: str
+    operator_id: str
+    function: ArrowFunction
+    policy: Policy | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failed:
+    """A function raised for a batch.
+
+    ``given``: rows that each function up to it was given.
+    """
+
+    function: ChainedFunction
+    error: Exception
+    given: Sequence[int]
+
+
+class FunctionRun:
+    """All the functions of a pipeline, over the batches of one task. Executor, one thread.
+
+    Attributes:
+        counts: so far, by operator id of those functions that have a policy.
+        examples: the first failure of each in words, for the message of an error.
+        failed_rows: of the rows that each was given, those of records it failed for: where a
+            function before it makes several rows of a record, more than its `counts` say.
+    """
+
+    def __init__(self, functions: Sequence[ChainedFunction] = (), *, job_name: str = "") -> None:
+        self._functions = tuple(functions)
+        self._job_name = job_name
+        self.counts = {f.operator_id: RecordCounts() for f in functions if f.policy is not None}
+        self.examples: dict[str, str] = {}
+        self.failed_rows: dict[str, int] = {}
+
+    def applied(self, batches: Iterator[pa.RecordBatch], bury: Bury) -> Iterator[pa.RecordBatch]:
+        """What the functions make of the source's batches, in order; failed records leave by
+        ``bury``, also in order, each batch's behind the rows that it gave.
+
+        Raises:
+            Exception: of a function without a policy.
+            StreamError: whoever raised it: it asks for another reaction than to leave records out.
+            FunctionFailedError: a batch fails, and its single records pass.
+            ConfigError: a function gives no batch, or the source lacks what dead letters need.
+        """
+        for batch in batches:
+            if self.counts:
+                yield from self._tolerated(batch, bury)
+            else:
+                for function in self._functions:
+                    batch = _require_batch(function.function(batch), function)
+                yield batch
+
+    def _tolerated(self, batch: pa.RecordBatch, bury: Bury) -> Iterator[pa.RecordBatch]:
+        topics = dead_letter_topics(self._functions)
+        if topics:
+            _require_source_columns(batch)
+        letters: dict[str, list[Failure]] = {topic: [] for topic in topics}
+        yield from self._parts(batch, 0, batch.num_rows, letters)
+        for topic, failures in letters.items():
+            if failures:
+                bury(topic, dead_letter_rows(batch, failures, job_name=self._job_name))
+
+    def _parts(
+        self, batch: pa.RecordBatch, start: int, rows: int, letters: Mapping[str, list[Failure]]
+    ) -> Iterator[pa.RecordBatch]:
+        """Of the rows from ``start`` on: what they give, in one piece or in several."""
+        whole, failed = self._through(batch.slice(start, rows))
+        if whole is not None:
+            yield whole
+        if failed is None:
+            return
+        if rows == 1:
+            self._leave_out(batch, start, failed, letters)
+            return
+        known, half = self._failures(), rows // 2
+        yield from self._parts(batch, start, half, letters)
+        yield from self._parts(batch, start + half, rows - half, letters)
+        if self._failures() == known:
+            raise _not_row_wise(batch, start, rows, failed) from failed.error
+
+    def _through(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, _Failed | None]:
+        """What comes out behind the last function, or who failed; neither where no row is left."""
+        given: list[int] = []
+        for function in self._functions:
+            if not batch.num_rows:
+                break
+            given.append(batch.num_rows)
+            try:
+                made = function.function(batch)
+            except (StreamError, MemoryError):
+                raise  # another reaction is asked for, or no record is to blame
+            except Exception as err:
+                if function.policy is None:
+                    raise
+                return None, _Failed(function=function, error=err, given=given)
+            batch = _require_batch(made, function)
+        self._count_given(given)
+        return (batch if batch.num_rows else None), None
+
+    def _leave_out(
+        self,
+        batch: pa.RecordBatch,
+        row: int,
+        failed: _Failed,
+        letters: Mapping[str, list[Failure]],
+    ) -> None:
+        """One record that failed by itself, by the policy of the function that raised."""
+        self._count_given(failed.given)
+        function = failed.function
+        known = self.failed_rows.get(function.operator_id, 0)
+        self.failed_rows[function.operator_id] = known + failed.given[-1]
+        failure = Failure.of(failed.error, row=row, operator=function.name)
+        if isinstance(function.policy, DeadLetters):
+            letters[function.policy.topic].append(failure)
+            self._count(function, RecordCounts(dead_lettered=1))
+        else:
+            self._count(function, RecordCounts(skipped=1))
+        if function.operator_id not in self.examples:
+            said = f"{_position(batch, row)} {failure.error_class}: {failure.error_message}"
+            self.examples[function.operator_id] = said[:_MOST_EXAMPLE_CHARACTERS].strip()
+
+    def _count_given(self, given: Sequence[int]) -> None:
+        for function, rows in zip(self._functions, given, strict=False):  # some were not reached
+            self._count(function, RecordCounts(read=rows))
+
+    def _count(self, function: ChainedFunction, counts: RecordCounts) -> None:
+        if function.policy is not None:
+            self.counts[function.operator_id] += counts
+
+    def _failures(self) -> int:
+        return sum(counts.failed for counts in self.counts.values())
+
+
+def dead_letter_topics(functions: Sequence[ChainedFunction]) -> tuple[str, ...]:
+    """Topics that the functions' policies name, each once."""
+    policies = (function.policy for function in functions)
+    return tuple(dict.fromkeys(p.topic for p in policies if isinstance(p, DeadLetters)))
+
+
+def require_other_topics(
+    functions: Sequence[ChainedFunction], splits: Sequence[SplitRange]
+) -> None:
+    """Dead letters must not be read again by the pipeline that writes them.
+
+    Raises:
+        ConfigError: one of the splits is of a dead-letter topic.
+    """
+    again = sorted({split.topic for split in splits} & set(dead_letter_topics(functions)))
+    if again:
+        raise ConfigError(
+            "a pipeline reads the topic that it writes its dead letters to",
+            {"topics": ",".join(again)},
+            "They would fail, and be written, again and again: give another dead-letter topic.",
+        )
+
+
+def require_within_limits(
+    functions: Sequence[ChainedFunction],
+    counts: Mapping[str, RecordCounts],
+    examples: Mapping[str, str],
+    where: Mapping[str, object],
+    *,
+    failed_rows: Mapping[str, int],
+) -> None:
+    """Refuse an epoch of which too much would be left out.
+
+    Args:
+        counts: of the epoch, by operator id.
+        examples: a failure of each operator in words.
+        where: for the message.
+        failed_rows: of the epoch, by operator id; see `FunctionRun`.
+    Raises:
+        PoisonRecordsError: more failed than a policy lets through.
+    """
+    for function in functions:
+        found = counts.get(function.operator_id)
+        if function.policy is None or found is None or found.failed <= ALWAYS_LET_THROUGH:
+            continue
+        rows = failed_rows.get(function.operator_id, 0)
+        if rows > function.policy.max_ratio * found.read:
+            raise PoisonRecordsError(
+                "a function failed for more records of an epoch than its policy lets through",
+                {
+                    "operator": function.name,
+                    "read": found.read,
+                    "failed": found.failed,
+                    "failed_rows": rows,
+                    "max_ratio": function.policy.max_ratio,
+                    "first": examples.get(function.operator_id, "unknown"),
+                    **where,
+                },
+                "Nothing of this epoch is visible, dead letters neither. Correct the function, or "
+                "the records, or raise max_ratio.",
+            )
+
+
+def _require_batch(made: object, function: ChainedFunction) -> pa.RecordBatch:
+    """No record is to blame for another type: a policy does not leave any out, and a new life would
+    get the same."""
+    if isinstance(made, pa.RecordBatch):
+        return made
+    raise ConfigError(
+        "a function of map_batches gave what is no RecordBatch",
+        {"function": function.name, "given": _type_name(made)},
+        "Return a pyarrow.RecordBatch, without rows where there is nothing to write.",
+    )
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"
+
+
+def _require_source_columns(batch: pa.RecordBatch) -> None:
+    missing = [name for name in NEEDED_COLUMNS if name not in batch.schema.names]
+    if missing:
+        raise ConfigError(
+            "the source does not read what dead letters need",
+            {"missing": ",".join(missing), "columns": ",".join(batch.schema.names)},
+            "Let the source read these columns, too.",
+        )
+
+
+def _not_row_wise(
+    batch: pa.RecordBatch, start: int, rows: int, failed: _Failed
+) -> FunctionFailedError:
+    said = Failure.of(failed.error, row=start, operator=failed.function.name)
+    return FunctionFailedError(
+        "a function fails for records together and for none of them alone",
+        {
+            "operator": said.operator,
+            "rows": rows,
+            "first": _position(batch, start),
+            "error": f"{said.error_class}: {said.error_message}"[:_MOST_EXAMPLE_CHARACTERS],
+        },
+        "Nothing of this epoch is visible. Under skip and dead letters a function must be "
+        "deterministic and row-wise; else use on_error='fail'.",
+    )
+
+
+def _position(batch: pa.RecordBatch, row: int) -> str:
+    """``topic-partition@offset`` of a source's row, as far as the source reads them."""
+    if not {"topic", "partition", "offset"} <= set(batch.schema.names):
+        return ""
+    topic, partition, offset = (
+        batch.column(name)[row].as_py() for name in ("topic", "partition", "offset")
+    )
+    return f"{topic}-{partition}@{offset}"

@@ -1,0 +1,81 @@
+"""How many records a function was given, and how many of them failed: of a batch, and in all.
+
+Of a batch they travel with its acknowledgement and are told once, when its checkpoint is committed
+on record. In all, they stand in the region's record as a state of the function's operator, so that
+they are as exact as the positions beside them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+
+from sluice.runtime.model.model import RecordCounts, StateEntry
+from sluice.runtime.model.payloads import committable, content_of, number
+
+__all__ = [
+    "COUNTS_KIND",
+    "COUNTS_VERSION",
+    "added",
+    "decode_totals",
+    "encode_totals",
+    "totals_after",
+]
+
+COUNTS_KIND = "record-counts"
+COUNTS_VERSION = 1
+
+
+def added(parts: Iterable[Mapping[str, RecordCounts]]) -> dict[str, RecordCounts]:
+    """The sums by key."""
+    sums: dict[str, RecordCounts] = {}
+    for part in parts:
+        for key, counts in part.items():
+            sums[key] = sums.get(key, RecordCounts()) + counts
+    return sums
+
+
+def encode_totals(counts: RecordCounts, *, operator_id: str) -> StateEntry:
+    """The state that stands in an acknowledgement and in ``_metadata``."""
+    entry = committable(
+        asdict(counts), kind=COUNTS_KIND, version=COUNTS_VERSION, operator_id=operator_id
+    )
+    return replace(entry, state_name=COUNTS_KIND)
+
+
+def decode_totals(entry: StateEntry) -> RecordCounts:
+    """The counts inside a state.
+
+    Raises:
+        UnsupportedFormatError: another kind, or a version newer than this code.
+        DamagedCheckpointError: the payload is not what its version promises.
+        ConfigError: a count is negative.
+    """
+    return content_of(
+        entry, _from_content, kind=COUNTS_KIND, version=COUNTS_VERSION, what="counts of records"
+    )
+
+
+def _from_content(content: Mapping[str, object]) -> RecordCounts:
+    return RecordCounts(
+        read=number(content["read"]),
+        skipped=number(content["skipped"]),
+        dead_lettered=number(content["dead_lettered"]),
+    )
+
+
+def totals_after(
+    states: Iterable[StateEntry], counts: Mapping[str, RecordCounts]
+) -> tuple[StateEntry, ...]:
+    """What a region's record says in all, once it contains a batch.
+
+    Args:
+        states: in the region's last decided record; those of one operator count together, for a
+            region may have got some of another one.
+        counts: of the batch, by operator id; operators that count no more are left out.
+    """
+    before = added(
+        {entry.operator_id: decode_totals(entry)} for entry in states if entry.kind == COUNTS_KIND
+    )
+    return tuple(
+        encode_totals(before.get(operator_id, RecordCounts()) + found, operator_id=operator_id)
+        for operator_id, found in sorted(counts.items())
+    )

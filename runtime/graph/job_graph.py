@@ -1,0 +1,390 @@
+"""From the pipelines of a `Job` to operators, regions and the coordinator's plan. Pure.
+
+Which sink of a pipeline takes its dead letters, and whether there is one. Pure.
+"""
+
+import enum
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib.metadata import version
+from typing import cast
+
+from sluice.runtime.contracts import (
+    DeadLetterSink,
+    FrameSink,
+    RateLimitedSource,
+    Sink,
+    Source,
+    TaskSink,
+)
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    RegionPlan,
+)
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.functions.dead_letters import NEEDED_COLUMNS
+from sluice.runtime.functions.function_run import ChainedFunction
+from sluice.runtime.graph.distribution import Distribution, choose_distribution
+from sluice.runtime.graph.failover_regions import failover_regions
+from sluice.runtime.graph.graph_view import GraphView, view_of_operators
+from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph
+from sluice.runtime.graph.pipeline import BatchFunction, Pipeline, Step
+from sluice.runtime.graph.recorded_operators import graph_of_operators, spread
+from sluice.runtime.model.model import OperatorNode
+from sluice.runtime.model.on_error import DeadLetters
+from sluice.runtime.model.rate_limit import PidRateLimit
+
+__all__ = [
+    "Region",
+    "dead_letter_sink",
+    "job_plan",
+    "regions_of",
+    "require_chained",
+    "require_dead_letters_possible",
+    "taking_dead_letters",
+    "view_of_pipelines",
+]
+
+_NESTED = re.compile(r"<[^<>]*>")  # the innermost type arguments of a DDL
+
+
+def require_dead_letters_possible(pipeline: Pipeline) -> None:
+    """Before anything is started.
+
+    Raises:
+        ConfigError: no sink can take dead letters, or the source does not read what they need.
+    """
+    topics = _topics(pipeline)
+    if not topics:
+        return
+    where = {"source": pipeline.source.name, "topics": ",".join(topics)}
+    if _taker(pipeline.sinks) is None:
+        raise ConfigError(
+            "dead letters are asked for in a pipeline without a Kafka sink",
+            where | {"sinks": ",".join(sink.name for sink in pipeline.sinks)},
+            "They are written in the transaction of the output: add a Kafka sink, or use "
+            "on_error='skip'.",
+        )
+    columns = _column_names(pipeline.source.schema_ddl())
+    missing = [name for name in NEEDED_COLUMNS if name not in columns]
+    if missing:
+        raise ConfigError(
+            "the source does not read what dead letters need",
+            where | {"missing": ",".join(missing), "columns": ",".join(columns)},
+            "Let the source read these columns, too.",
+        )
+
+
+def dead_letter_sink(pipeline: Pipeline, sinks: Mapping[str, Sink]) -> str | None:
+    """The operator id of the sink in whose transactions dead letters are written, if there are any.
+
+    Args:
+        sinks: of the pipeline, in its order, by operator id.
+    """
+    taker = _taker(list(sinks.values())) if _topics(pipeline) else None
+    return None if taker is None else list(sinks)[taker[0]]
+
+
+def taking_dead_letters(pipeline: Pipeline) -> list[Sink]:
+    """The pipeline's sinks, of which one takes its dead letters, if there may be any."""
+    topics, sinks = _topics(pipeline), list(pipeline.sinks)
+    taker = _taker(sinks) if topics else None
+    if taker is not None:
+        at, sink = taker
+        for other in sinks:
+            if isinstance(other, DeadLetterSink):
+                other.with_dead_letters(topics)  # refused where one of them is its own
+        sinks[at] = sink.with_dead_letters(topics)
+    return sinks
+
+
+def _taker(sinks: Sequence[Sink]) -> tuple[int, DeadLetterSink] | None:
+    """The first that can, of those that promise most."""
+    able = [(at, sink) for at, sink in enumerate(sinks) if isinstance(sink, DeadLetterSink)]
+    return min(able, key=lambda found: not found[1].is_exactly_once, default=None)
+
+
+def _topics(pipeline: Pipeline) -> tuple[str, ...]:
+    policies = (step.policy for step in pipeline.steps)
+    return tuple(dict.fromkeys(p.topic for p in policies if isinstance(p, DeadLetters)))
+
+
+def _column_names(ddl: str) -> list[str]:
+    """Names in a DDL of columns, of which some may be structs."""
+    flat = ddl
+    while (shorter := _NESTED.sub("", flat)) != flat:
+        flat = shorter
+    return [column.split()[0].strip("`") for column in flat.split(",")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A pipeline with the ids that its operators have in the checkpoints.
+
+    Attributes:
+        name: of the region, from its source's name.
+        pipeline: what the user described.
+        source_id: operator id of the source.
+        sinks: by operator id; one of them takes the dead letters, where there may be any.
+        stateful: whether its frame keeps state.
+        step_ids: operator ids of the pipeline's steps.
+    """
+
+    name: str
+    pipeline: Pipeline
+    source_id: str
+    sinks: Mapping[str, Sink]
+    stateful: bool
+    step_ids: tuple[str, ...] = ()
+
+    @property
+    def task_sinks(self) -> Mapping[str, TaskSink]:
+        """Those that the tasks write themselves."""
+        return {i: sink for i, sink in self.sinks.items() if isinstance(sink, TaskSink)}
+
+    @property
+    def frame_sinks(self) -> Mapping[str, FrameSink]:
+        """Those that Spark's own writers write; at most one, for the frame is run once."""
+        return {i: sink for i, sink in self.sinks.items() if isinstance(sink, FrameSink)}
+
+    @property
+    def functions(self) -> tuple[ChainedFunction, ...] | None:
+        """The Arrow functions of a chained region, None for a transform."""
+        if not self.pipeline.is_chained:
+            return None
+        return tuple(
+            ChainedFunction(
+                name=step.name,
+                operator_id=operator_id,
+                function=cast(BatchFunction, step.function),
+                policy=step.policy,
+            )
+            for step, operator_id in zip(self.pipeline.steps, self.step_ids, strict=True)
+        )
+
+    @property
+    def dead_letter_sink(self) -> str | None:
+        """Operator id of the sink in whose transactions dead letters are written."""
+        return dead_letter_sink(self.pipeline, self.sinks)
+
+    @property
+    def source_name(self) -> str:
+        """Spark's name of the source: letters, digits and underscores; stable over restarts."""
+        return f"source_{self.source_id}"
+
+
+def regions_of(
+    pipelines: Sequence[Pipeline], stateful: Sequence[bool], *, parts: int | Sequence[int] = 1
+) -> tuple[tuple[OperatorNode, ...], tuple[Region, ...]]:
+    """The operator graph, and the regions; ``stateful[i]`` belongs to pipeline i.
+
+    Each source is read in ``parts`` parts, or in ``parts[i]``, and `failover` tells which
+    of them are regions: a chained pipeline has forward edges alone, so any part may fail without
+    the others; what goes through Spark's planner may shuffle, which joins all that it touches,
+    unless the user forces a rescale.
+
+    Raises:
+        ConfigError: nothing to run, a pipeline without a sink, two operators or two regions of one
+            name, or a function whose replay may give other rows, or a source of uncommitted
+            records, where that would lose exactly-once; a rescale forced on a stateful transform.
+    """
+    for pipeline, keeps_state in zip(pipelines, stateful, strict=True):
+        _require_runnable(pipeline, stateful=keeps_state)
+    nodes, places = _operators(pipelines, stateful, _of_each(parts, pipelines))
+    found = failover_regions(graph_of_operators(nodes))
+    regions = tuple(
+        Region(
+            name=each.name,
+            pipeline=pipeline,
+            source_id=nodes[source].operator_id,
+            sinks={
+                nodes[at].operator_id: sink
+                for at, sink in zip(sinks, taking_dead_letters(pipeline), strict=True)
+            },
+            stateful=keeps_state,
+            step_ids=tuple(nodes[at].operator_id for at in steps),
+        )
+        for pipeline, keeps_state, (source, steps, sinks) in zip(
+            pipelines, stateful, places, strict=True
+        )
+        for each in found
+        if any(subtask.vertex_id == nodes[source].operator_id for subtask in each.subtasks)
+    )
+    return nodes, regions
+
+
+def require_chained(pipelines: Sequence[Pipeline]) -> None:
+    """Approximate recovery drops what one task reads, applies and writes by itself.
+
+    Raises:
+        ConfigError: what a task of a pipeline reads goes on to others: state, or a shuffle.
+    """
+    others = [p.source.name for p in pipelines if not p.is_chained]
+    if others:
+        raise ConfigError(
+            "recovery='approximate' is for chained pipelines, and there is a transform",
+            {"sources": ",".join(others)},
+            "Use map_batches, or recovery='single-point': a failed task of a transform is then "
+            "retried alone, and exactly.",
+        )
+
+
+def view_of_pipelines(pipelines: Sequence[Pipeline], *, parts: int = 1) -> GraphView:
+    """What `regions_of` would make of them, to be shown; sinks may still be missing.
+
+    Raises:
+        ConfigError: there is no source, or two operators or two regions have one name.
+    """
+    stateful = [False] * len(pipelines)
+    return view_of_operators(_operators(pipelines, stateful, _of_each(parts, pipelines))[0])
+
+
+def _of_each(parts: int | Sequence[int], pipelines: Sequence[Pipeline]) -> Sequence[int]:
+    return [parts] * len(pipelines) if isinstance(parts, int) else parts
+
+
+def _operators(
+    pipelines: Sequence[Pipeline], stateful: Sequence[bool], parts: Sequence[int]
+) -> tuple[tuple[OperatorNode, ...], list[tuple[int, list[int], list[int]]]]:
+    """The operators with ids and parallelism; each pipeline's places, see `_add_operators`."""
+    if not pipelines:
+        raise ConfigError("the job has no source", {}, "Call job.source(…) and .sink(…).")
+    specs: list[OperatorSpec] = []
+    places = [_add_operators(specs, pipeline) for pipeline in pipelines]
+    nodes = build_graph(specs)
+    rescaled = {
+        nodes[at].operator_id
+        for pipeline, keeps_state, mine, (_, steps, _) in zip(
+            pipelines, stateful, parts, places, strict=True
+        )
+        for step, at in zip(pipeline.steps, steps, strict=True)
+        if step.kind == "transform" and not _joins(step, pipeline, mine, stateful=keeps_state)
+    }
+    sources = {
+        nodes[source].operator_id: mine for mine, (source, _, _) in zip(parts, places, strict=True)
+    }
+    return spread(nodes, sources, rescaled=rescaled), places
+
+
+def _joins(step: Step, pipeline: Pipeline, parts: int, *, stateful: bool) -> bool:
+    """Whether a transform takes the rows of all parts: Spark keeps state by key."""
+    return choose_distribution(
+        parts,
+        parts,
+        wanted=Distribution.KEY_BY if stateful else Distribution.SHUFFLE,
+        force_rescale=step.force_rescale,
+        where={"source": pipeline.source.name, "function": step.name},
+    ).joins
+
+
+def _require_runnable(pipeline: Pipeline, *, stateful: bool) -> None:
+    where = {"source": pipeline.source.name}
+    if not pipeline.sinks:
+        raise ConfigError("a source has no sink", where, "End the pipeline with .sink(…).")
+    exact = [sink.name for sink in pipeline.sinks if sink.is_exactly_once]
+    if exact and not pipeline.source.yields_only_committed:
+        raise ConfigError(
+            "a source of uncommitted records feeds an exactly-once sink",
+            where | {"sinks": ",".join(exact)},
+            "Let the source read committed records only, or ask the sinks for a weaker guarantee.",
+        )
+    files = [sink.name for sink in pipeline.sinks if isinstance(sink, FrameSink)]
+    if len(files) > 1:
+        raise ConfigError(
+            "a pipeline has two sinks that Spark's own writers write",
+            where | {"sinks": ",".join(files)},
+            "Its rows are made once and go into one of them: begin another pipeline for the other.",
+        )
+    require_dead_letters_possible(pipeline)
+    random = [step.name for step in pipeline.steps if not step.deterministic]
+    if random and (stateful or len(pipeline.sinks) > 1):
+        raise ConfigError(
+            "a function whose replay may give other rows feeds state or several sinks",
+            where | {"functions": ",".join(random), "sinks": len(pipeline.sinks)},
+            "Make it deterministic, or write its rows to one topic and go on from there.",
+        )
+
+
+def _add_operators(
+    specs: list[OperatorSpec], pipeline: Pipeline
+) -> tuple[int, list[int], list[int]]:
+    """Append the pipeline's operators; returns the places of its source, steps and sinks."""
+    source = len(specs)
+    specs.append(OperatorSpec(kind="source", name=pipeline.source.name, uid=pipeline.source.uid))
+    for step in pipeline.steps:
+        specs.append(
+            OperatorSpec(kind=step.kind, name=step.name, uid=step.uid, upstream=(len(specs) - 1,))
+        )
+    last = len(specs) - 1
+    sinks = list(range(len(specs), len(specs) + len(pipeline.sinks)))
+    specs.extend(
+        OperatorSpec(kind="sink", name=sink.name, uid=sink.uid, upstream=(last,))
+        for sink in pipeline.sinks
+    )
+    return source, list(range(source + 1, last + 1)), sinks
+
+
+def job_plan(
+    name: str,
+    graph: tuple[OperatorNode, ...],
+    regions: Sequence[Region],
+    *,
+    checkpoints: CheckpointSettings,
+    spark_version: str,
+    cluster_ids: Sequence[str],
+    continuous: Collection[str] = (),
+) -> JobPlan:
+    """The job as the coordinator sees it; settings with every secret redacted.
+
+    Args:
+        continuous: names of the regions that follow their splits.
+    """
+    settings = {
+        f"checkpoint.{each.name}": _text(getattr(checkpoints, each.name))
+        for each in fields(checkpoints)
+    }
+    for region in regions:
+        connectors: list[Source | Sink] = [region.pipeline.source, *region.sinks.values()]
+        for connector in connectors:
+            for key, value in connector.settings().items():
+                settings[f"{connector.name}.{key}"] = value
+    return JobPlan(
+        name=name,
+        regions=tuple(
+            RegionPlan(
+                name=region.name,
+                source_ids=(region.source_id,),
+                sink_ids=tuple(region.sinks),
+                stateful_sink_ids=tuple(region.frame_sinks),
+                stateful=region.stateful,
+                chained=region.pipeline.is_chained,
+                deterministic=all(step.deterministic for step in region.pipeline.steps),
+                follows=region.name in continuous,
+                bounded=region.pipeline.source.bounded,
+                rate_limit=_rate_limit(region.pipeline.source, checkpoints),
+            )
+            for region in regions
+        ),
+        graph=graph,
+        settings=settings,
+        cluster_ids=tuple(sorted(set(cluster_ids))),
+        sluice_version=version("sluice"),
+        spark_version=spark_version,
+    )
+
+
+def _rate_limit(source: Source, checkpoints: CheckpointSettings) -> PidRateLimit | None:
+    limit = source.rate_limit if isinstance(source, RateLimitedSource) else None
+    if limit is not None and not checkpoints.interval_s:
+        raise ConfigError(
+            "a rate limit keeps epochs as short as the interval, and there is none",
+            {"source": source.name, "interval_s": checkpoints.interval_s},
+            "Give the job an interval_s above 0, or the source no rate limit.",
+        )
+    return limit
+
+
+def _text(value: object) -> str:
+    return str(value.value) if isinstance(value, enum.Enum) else str(value)

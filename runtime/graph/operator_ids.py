@@ -1,0 +1,93 @@
+"""Stable names for operators: what restored state is matched by. Pure.
+
+The rule is frozen by golden vectors in the tests: a change would orphan the state of every job.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.model import OperatorNode
+
+__all__ = ["OperatorSpec", "build_graph", "operator_id"]
+
+_DIGITS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSpec:
+    """An operator as the user wrote it, before it has an id.
+
+    Attributes:
+        kind: ``source``, ``map_batches``, ``transform``, ``sink``.
+        name: shown to people; part of the id when there is no uid.
+        uid: the user's stable id, if given: then name and place in the graph may change.
+        upstream: positions of the operators that feed it, in the order of its inputs.
+        parallelism, max_parallelism: as in `OperatorNode`; never part of the id.
+    """
+
+    kind: str
+    name: str
+    uid: str | None = None
+    upstream: tuple[int, ...] = ()
+    parallelism: int = 0
+    max_parallelism: int = 32_768
+
+
+def operator_id(*, kind: str, name: str, upstream: Sequence[str], uid: str | None = None) -> str:
+    """The id of an operator: 32 hexadecimal digits.
+
+    A hash of ``uid`` where one is given, else of kind, name and the ids of what feeds it. Never
+    of parallelism, chaining, regions, or of what follows: adding a sink leaves all others alone.
+    """
+    rule: list[object] = ["uid", uid] if uid is not None else ["path", kind, name, list(upstream)]
+    text = json.dumps(rule, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:_DIGITS]
+
+
+def build_graph(specs: Sequence[OperatorSpec]) -> tuple[OperatorNode, ...]:
+    """The job graph with ids, in the order given: upstream operators come first.
+
+    Raises:
+        ConfigError: two operators have one name and no uid, or one uid; both are named.
+    """
+    _require_distinct(specs)
+    nodes: list[OperatorNode] = []
+    for spec in specs:
+        upstream = tuple(nodes[at].operator_id for at in spec.upstream)
+        nodes.append(
+            OperatorNode(
+                operator_id=operator_id(
+                    kind=spec.kind, name=spec.name, upstream=upstream, uid=spec.uid
+                ),
+                name=spec.name,
+                kind=spec.kind,
+                upstream=upstream,
+                parallelism=spec.parallelism,
+                max_parallelism=spec.max_parallelism,
+            )
+        )
+    return tuple(nodes)
+
+
+def _require_distinct(specs: Iterable[OperatorSpec]) -> None:
+    seen: dict[tuple[str, str], int] = {}
+    known = list(specs)
+    for at, spec in enumerate(known):
+        key = ("name", spec.name) if spec.uid is None else ("uid", spec.uid)
+        earlier = seen.setdefault(key, at)
+        if earlier != at:
+            raise ConfigError(
+                f"two operators have the same {key[0]} {key[1]!r}",
+                {
+                    "first": _described(known[earlier], earlier),
+                    "second": _described(spec, at),
+                },
+                f"Give one of them another {key[0]}, or a uid of its own.",
+            )
+
+
+def _described(spec: OperatorSpec, at: int) -> str:
+    return f"{spec.kind} {spec.name!r} (operator {at + 1})"

@@ -1,0 +1,74 @@
+"""What a program describes: sources, the functions after them, sinks; and how a job runs them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sluice.runtime.contracts import Sink, Source
+from sluice.runtime.functions.function_run import ArrowFunction
+from sluice.runtime.model.on_error import Policy
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["BatchFunction", "Engine", "FrameFunction", "Pipeline", "Recovery", "Step"]
+
+BatchFunction = ArrowFunction
+FrameFunction = Callable[["DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A function between a source and its sinks.
+
+    Attributes:
+        kind: ``map_batches`` or ``transform``.
+        name, uid: of the operator.
+        function: Arrow function or frame function, by ``kind``.
+        output_mode: of a transform, Spark's output mode, in lower case; None: it does not say.
+        deterministic: the user's word that a replay gives the same rows (rules 11 and 21).
+        force_rescale: of a transform, the user's word that it may be run in parts.
+        policy: of ``map_batches``, for records that it raises for; None: the task fails.
+    """
+
+    kind: str
+    name: str
+    uid: str | None
+    function: BatchFunction | FrameFunction
+    output_mode: str | None = None
+    deterministic: bool = True
+    force_rescale: bool = False
+    policy: Policy | None = None
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """One source, the functions behind it, and its sinks; no other pipeline's region has a part."""
+
+    source: Source
+    steps: list[Step] = field(default_factory=list)
+    sinks: list[Sink] = field(default_factory=list)
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether one worker can read, apply and write, with no hop through the JVM."""
+        return all(step.kind == "map_batches" for step in self.steps)
+
+
+class Engine(enum.Enum):
+    """What runs a job's regions."""
+
+    AUTO = "auto"
+    MICRO_BATCH = "micro-batch"
+    CONTINUOUS = "continuous"
+
+
+class Recovery(enum.Enum):
+    """What the failure of one task may cost."""
+
+    REGION = "region"  # its region's epoch, where Spark does not try the task again
+    SINGLE_POINT = "single-point"  # the task alone
+    APPROXIMATE = "approximate"  # what the task had to read

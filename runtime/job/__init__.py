@@ -1,0 +1,1 @@
+"""The Job that users define and run, and `sluice job`."""

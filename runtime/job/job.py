@@ -1,0 +1,439 @@
+"""The Job API: sources, functions and sinks under one barrier checkpoint coordinator.
+
+``Job("orders", spark, checkpoint_dir=…).source(KafkaSource(…)).map_batches(fn).sink(KafkaSink(…))``
+only describes; `Job.run` checks, starts and watches it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Never
+
+from sluice.runtime.contracts import DeserializingSource, Sink, Source
+from sluice.runtime.coordinator.policy.balance import Balancer
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    TOLERABLE_FAILURES,
+    CheckpointSettings,
+    OnLost,
+    OnRegionFailure,
+)
+from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, GlobalCheckpointHandler
+from sluice.runtime.coordinator.shell.progress import ProgressListener
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.failover.restart_strategies import RestartStrategy
+from sluice.runtime.functions.at_most_once import AT_MOST_ONCE, DropLimit
+from sluice.runtime.graph.pipeline import (
+    BatchFunction,
+    Engine,
+    FrameFunction,
+    Pipeline,
+    Recovery,
+    Step,
+)
+from sluice.runtime.job.job_arguments import (
+    check_job,
+    check_session,
+    check_sink,
+    check_source,
+    check_step,
+    checked_listeners,
+)
+from sluice.runtime.model.on_error import OnError, Policy, policy_of
+from sluice.runtime.model.output_modes import checked_mode, require_one_mode
+from sluice.runtime.model.spelling import choice_of, refuse_misspelt
+from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
+from sluice.runtime.process.interpreter import use_this_interpreter
+from sluice.runtime.spark.run.job_spec import JobSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sluice.runtime.graph.graph_view import GraphView
+    from sluice.runtime.spark.run.spark_engine import JobResult
+
+__all__ = [
+    "Job",
+    "Stream",
+]
+
+use_this_interpreter()
+
+
+class Stream:
+    """What a source or a function yields; methods add to the pipeline and return it."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    def map_batches(
+        self,
+        function: BatchFunction,
+        *,
+        name: str | None = None,
+        uid: str | None = None,
+        on_error: OnError = "fail",
+        deterministic: bool = True,
+    ) -> Stream:
+        """Apply a function from Arrow batch to Arrow batch in the worker that reads and writes.
+
+        The batch has the source's columns; what it returns needs ``value`` and may have ``key``,
+        ``topic``, ``partition``, ``headers`` and ``timestamp``, which the sink honours. The
+        function is sent to the workers once, when the region starts, with the variables it uses.
+
+        Args:
+            on_error: ``fail``; ``skip`` or a `Skip`: a record that it raises for is left out and
+                counted; `DeadLetters`: written to another topic in the output's transaction. Such
+                a function, and those before and behind it, must be deterministic and row-wise
+                (``docs/poison-records.md``).
+            deterministic: False says that a replay may give other rows. Then a lost transaction
+                stops the job, also with ``on_lost="repair"``; with several sinks, or with
+                ``skip`` or dead letters, it is refused.
+        """
+        policy = policy_of(on_error)
+        if policy is not None and not deterministic:
+            raise ConfigError(
+                "a function that is not deterministic leaves out records that it fails for",
+                {"source": self._pipeline.source.name, "function": name, "on_error": on_error},
+                "They are found by calling it again: use on_error='fail'.",
+            )
+        return self._add(
+            "map_batches", function, name, uid, deterministic=deterministic, policy=policy
+        )
+
+    def transform(
+        self,
+        function: FrameFunction,
+        *,
+        name: str | None = None,
+        uid: str | None = None,
+        output_mode: str | None = None,
+        deterministic: bool = True,
+        force_rescale: bool = False,
+    ) -> Stream:
+        """Apply any DataFrame code: SQL, joins, windows, ``transformWithState``.
+
+        Args:
+            output_mode: ``append``, ``update`` or ``complete``, as Spark's for stateful frames.
+                The transforms of a pipeline are one query, which has one mode: those that say one
+                must agree, and the others follow. None says is ``update``.
+            deterministic: False says that a replay may give other rows. With state or several
+                sinks that cannot be exactly-once and is refused.
+            force_rescale: run it in ``Job(regions=N)`` regions, each over its own splits. By
+                default it is one region, for Spark's planner may bring rows of any two splits
+                together; what it brings together after this, by a ``repartition`` for example,
+                are rows of one region. Refused for a frame that keeps state.
+        Raises:
+            ConfigError: there is no such output mode, or another transform of this pipeline has
+                another one.
+        """
+        mode = None if output_mode is None else checked_mode(output_mode)
+        return self._add("transform", function, name, uid, mode, deterministic, force_rescale)
+
+    def sink(self, sink: Sink) -> Stream:
+        """Write this stream; may be called again for further sinks of the same records."""
+        check_sink(sink)
+        self._pipeline.sinks.append(sink)
+        return self
+
+    def _add(
+        self,
+        kind: str,
+        function: BatchFunction | FrameFunction,
+        name: str | None,
+        uid: str | None,
+        output_mode: str | None = None,
+        deterministic: bool = True,
+        force_rescale: bool = False,
+        policy: Policy | None = None,
+    ) -> Stream:
+        check_step(kind, locals())
+        pipeline = self._pipeline
+        if pipeline.sinks:
+            raise ConfigError(
+                "a function is added behind a sink",
+                {"source": pipeline.source.name, "function": kind},
+                "Add functions first, sinks last; start another pipeline for another branch.",
+            )
+        if kind != "map_batches" and _own_steps(pipeline.source):
+            raise ConfigError(
+                "a source with deserializers feeds a transform",
+                {"source": pipeline.source.name, "added": kind},
+                "Leave them out, and use from_json or from_avro in the transform.",
+            )
+        if pipeline.steps and pipeline.steps[-1].kind != kind:
+            raise ConfigError(
+                "map_batches and transform cannot follow each other in one pipeline",
+                {"source": pipeline.source.name, "have": pipeline.steps[-1].kind, "added": kind},
+                "Inside a transform, use DataFrame.mapInArrow for Arrow functions.",
+            )
+        default = f"{pipeline.source.name}-{kind}"
+        if pipeline.steps:
+            default += f"-{len(pipeline.steps) + 1}"
+        step = Step(
+            kind=kind,
+            name=name or default,
+            uid=uid,
+            function=function,
+            output_mode=output_mode,
+            deterministic=deterministic,
+            force_rescale=force_rescale,
+            policy=policy,
+        )
+        pipeline.steps.append(step)
+        require_one_mode((each.name, each.output_mode) for each in pipeline.steps)
+        return self
+
+
+class Job:
+    """Sources, functions and sinks with one checkpoint directory. Driver.
+
+    Args:
+        name: recorded in the checkpoints; another name's directory is refused.
+        spark: the session that runs the regions.
+        checkpoint_dir: directory or Hadoop URI (``file``, ``hdfs``) of the checkpoints.
+        interval_s: from one barrier to the next, at least; >= 0.
+        timeout_s: a checkpoint that is not complete after it is aborted; > 0.
+        min_pause_s: between the end of a checkpoint and the next barrier; >= 0.
+        tolerable_failures: failed or expired checkpoints in a row, of all regions together, after
+            which the job goes on, by restarting the region at once; one more ends it, as does an
+            error that would come again; 3 unless set; >= 0.
+        restart_strategy: instead of that, whether and when a region that failed begins again, for
+            each region by itself: a `FixedDelayRestart`, `ExponentialDelayRestart` or
+            `FailureRateRestart`. The first region that it gives up ends the job.
+        on_region_failure: what becomes of the job when a region fails for good, by one of these
+            limits or with an error that would come again. ``fail``: it ends. ``park``: the others
+            go on without the region, which stays in every checkpoint as it was, until it is
+            restarted (``sluice job restart``, or a new start of the job); the last one that is left
+            ends the job.
+        pressure_alarm_s: a region that is under high pressure for so long is told in the log, once,
+            and once when that is over; >= 0; None: never.
+        outage_timeout_s: how long the job waits for a file system that is away, and for a broker or
+            a store that does not answer for a decided checkpoint. None of it counts as a failure;
+            after it the job ends, and the next start goes on; > 0.
+        retained: decided checkpoints kept; >= 1.
+        discovery_interval_s: how often the sources look for new partitions and topics; None: never.
+        regions: the splits of each source are read in so many, if what follows is chained or a
+            transform with ``force_rescale``; >= 1. Each has its part of the splits, and
+            transactions of its own. A start with another number deals the splits anew, unless a
+            region that would appear or vanish keeps state: that is refused. None: chosen at each
+            start: one, or as many as there are cores and partitions where all can be continuous.
+        checkpoint_handler: what becomes of a checkpoint that a region does not acknowledge: by
+            default it is given up for all; a `RegionalCheckpointHandler` goes on with the others.
+        engine: ``continuous``: each region is one long task that reads, applies and writes with no
+            pause but its flush, and keeps a core; for chained pipelines into Kafka.
+            ``micro-batch``: each is a Spark query; for all pipelines. ``auto``, the default:
+            continuous where that is possible, by its sinks' brokers, too, and there is a core for
+            every region. A job may be started with another engine at any checkpoint.
+        coordinator_lost_timeout_s: a continuous task that has not heard of the driver for so long
+            ends; > 0, below half its sinks' transaction timeout; None: 60, or less where needed.
+        recovery: of a failed task: ``region``: as often as the session has Spark try a task again,
+            and then the region begins a new life; ``single-point``: the same, and a session that
+            would give a task one attempt alone, as ``local[N]`` does, is refused. ``approximate``:
+            what the failed task had to read of its epoch is dropped instead of being read again:
+            at most once for failed tasks, without waiting for them. For chained pipelines alone,
+            in micro-batches. A continuous task that fails ends its region's life, in any case.
+        max_dropped_records: of ``approximate``, which needs it: at most so many offsets in one
+            checkpoint. A task that had more to read is tried again as usual, and an epoch whose
+            failed tasks had more together is read again as a whole; >= 1.
+        max_dropped_in_all: the same for the life of the checkpoint directory; None: no such bound.
+        load_balancer: a `LoadBalancer` relieves chained regions that lag behind of splits, with the
+            decisions of checkpoints; None: each split stays in its region. Regions that keep state,
+            or write files, keep their splits.
+        on_lost: ``fail`` or ``repair`` a decided transaction that the broker has aborted; chained
+            regions of deterministic functions can be repaired, each lost transaction by itself.
+        task_memory_mib: what the records of one task may take, in MiB: fetched ahead, in the batch
+            that is worked on, and sent and not acknowledged yet. Queues and fetches are made to
+            fit; what ``kafka.*`` options ask for counts. Python, Spark and their libraries come on
+            top; >= 64.
+        restore_from: start from this checkpoint instead of the last one. What later ones had read
+            is read and written again; damaged ones above it are passed over once committed. Carried
+            out once: where the last run was told the same, this one goes on from its newest.
+        host: address at which executors, and Spark's Python processes beside the driver, reach it;
+            beyond loopback see docs/monitoring.md.
+        listeners: told of every checkpoint; they only listen.
+    Raises:
+        ConfigError: a setting is misspelt, missing or out of range.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spark: SparkSession,
+        *,
+        checkpoint_dir: str | os.PathLike[str] = "",
+        interval_s: float = 1.0,
+        timeout_s: float = 600.0,
+        min_pause_s: float = 0.0,
+        tolerable_failures: int | None = None,
+        restart_strategy: RestartStrategy | None = None,
+        on_region_failure: str = "fail",
+        pressure_alarm_s: float | None = 60.0,
+        outage_timeout_s: float = 900.0,
+        retained: int = 3,
+        discovery_interval_s: float | None = 10.0,
+        regions: int | None = None,
+        checkpoint_handler: CheckpointHandler | None = None,
+        engine: str = "auto",
+        coordinator_lost_timeout_s: float | None = None,
+        recovery: str = "region",
+        max_dropped_records: int | None = None,
+        max_dropped_in_all: int | None = None,
+        load_balancer: Balancer | None = None,
+        on_lost: str = "fail",
+        task_memory_mib: int = DEFAULT_MIB,
+        restore_from: int | None = None,
+        host: str = "127.0.0.1",
+        listeners: Iterable[ProgressListener] = (),
+        **misspelt: Never,
+    ) -> None:
+        refuse_misspelt(misspelt, Job.__init__, of="Job")
+        uri = check_job(locals())  # all of them, before any is used
+        self._spec = JobSpec(
+            name=name,
+            spark=spark,
+            checkpoint_dir=uri,
+            settings=CheckpointSettings(
+                interval_s=interval_s,
+                timeout_s=timeout_s,
+                min_pause_s=min_pause_s,
+                tolerable_failures=_tolerable(tolerable_failures, restart_strategy),
+                restart_strategy=restart_strategy,
+                on_region_failure=OnRegionFailure.of(on_region_failure),
+                pressure_alarm_s=pressure_alarm_s,
+                settle_timeout_s=outage_timeout_s,
+                retained=retained,
+                discovery_interval_s=discovery_interval_s,
+                on_lost=OnLost.of(on_lost),
+                handler=checkpoint_handler or GlobalCheckpointHandler(),
+                balancer=load_balancer,
+                drop_limit=_drop_limit(recovery, max_dropped_records, max_dropped_in_all),
+            ),
+            regions=_regions(regions),
+            engine=choice_of(Engine, engine, setting="engine"),
+            coordinator_lost_timeout_s=_lost_timeout(coordinator_lost_timeout_s),
+            recovery=_recovery(recovery),
+            task_memory_mib=checked_mib(task_memory_mib, name="task_memory_mib"),
+            restore_from=restore_from,
+            host=host,
+            listeners=checked_listeners(listeners),
+        )
+        self._pipelines: list[Pipeline] = []
+
+    @property
+    def spec(self) -> JobSpec:
+        """Settings and pipelines as described so far."""
+        return replace(self._spec, pipelines=tuple(self._pipelines))
+
+    def source(self, source: Source) -> Stream:
+        """Begin a pipeline."""
+        check_source(source)
+        pipeline = Pipeline(source, steps=_own_steps(source))
+        self._pipelines.append(pipeline)
+        return Stream(pipeline)
+
+    def graph(self) -> GraphView:
+        """Operators, edges and regions of what has been described so far; nothing is started.
+
+        ``print(job.graph().text())``, or ``.mermaid()`` for a diagram. `run` makes its regions by
+        the same computation; their number, where it is left to the start, is shown as one.
+
+        Raises:
+            ConfigError: there is no source yet, or two operators or two regions have one name.
+                That a transform keeps state, which needs Spark, is told by `run` alone.
+        """
+        from sluice.runtime.graph.job_graph import view_of_pipelines
+
+        view = view_of_pipelines(self._pipelines, parts=self._spec.regions or 1)
+        return (
+            view if self._spec.settings.drop_limit is None else replace(view, recovery=AT_MOST_ONCE)
+        )
+
+    def run(self) -> JobResult:
+        """Run until every source has reached its end, or the job fails, or Ctrl-C.
+
+        On a terminal, progress is shown on standard error.
+
+        Returns:
+            What was done, once everything committed is visible to readers.
+
+        Raises:
+            StreamError: the job cannot start, or failed; nothing undecided became visible.
+            SystemExit: 130 after Ctrl-C, 143 after SIGTERM, once the regions have stopped and what
+                was undecided is aborted; start again to go on.
+        """
+        from sluice.runtime.spark.run.spark_engine import run_job
+
+        check_session(self._spec.spark, pipelines=len(self._pipelines))
+        return run_job(self.spec)
+
+
+def _own_steps(source: Source) -> list[Step]:
+    """What a source wants done before all functions of its pipeline."""
+    if not isinstance(source, DeserializingSource):
+        return []
+    return [
+        Step(
+            kind="map_batches",
+            name=each.name,
+            uid=each.uid,
+            function=each.function,
+            policy=each.policy,
+        )
+        for each in source.functions
+    ]
+
+
+def _regions(number: int | None) -> int | None:
+    if number is not None and number < 1:
+        raise ConfigError("a job has at least one region", {"regions": number}, "Use 1 or more.")
+    return number
+
+
+def _lost_timeout(seconds: float | None) -> float | None:
+    if seconds is not None and seconds <= 0:
+        raise ConfigError(
+            "a task cannot live without hearing of its coordinator",
+            {"coordinator_lost_timeout_s": seconds},
+            "Use seconds above 0, or leave it out.",
+        )
+    return seconds
+
+
+def _recovery(text: str) -> Recovery:
+    remedy = (
+        "Use region, single-point to have tasks retried alone, or approximate to have what "
+        "they had to read dropped."
+    )
+    return choice_of(Recovery, text, setting="recovery", remedy=remedy)
+
+
+def _drop_limit(recovery: str, records: int | None, in_all: int | None) -> DropLimit | None:
+    settings = {"max_dropped_records": records, "max_dropped_in_all": in_all}
+    if _recovery(recovery) is not Recovery.APPROXIMATE:
+        given = {name: value for name, value in settings.items() if value is not None}
+        if given:
+            raise ConfigError(
+                "only approximate recovery drops anything",
+                {"recovery": recovery, **given},
+                "Leave the bound out, or use recovery='approximate'.",
+            )
+        return None
+    if records is None:
+        raise ConfigError(
+            "approximate recovery needs a bound",
+            {"recovery": recovery, "missing": "max_dropped_records"},
+            "Say how many records a checkpoint may lose where tasks fail.",
+        )
+    return DropLimit(per_checkpoint=records, in_all=in_all)
+
+
+def _tolerable(failures: int | None, strategy: RestartStrategy | None) -> int:
+    if failures is not None and strategy is not None:
+        raise ConfigError(
+            "a job has a restart strategy and tolerable failures",
+            {"tolerable_failures": failures, "restart_strategy": strategy},
+            "Leave one out: the strategy alone counts the failures, of each region by itself.",
+        )
+    return TOLERABLE_FAILURES if failures is None else failures

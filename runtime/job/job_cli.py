@@ -1,0 +1,174 @@
+"""``sluice job``: a job as its checkpoint directory tells it, and commands to one that runs.
+
+Works from the directory alone; for hdfs it starts a JVM from PySpark's jars.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN, command_store, split_place
+from sluice.runtime.checkpoint.inspect.inspection import look_at
+from sluice.runtime.errors import ConfigError, UnreachableError
+from sluice.runtime.graph.graph_view import view_of_record
+from sluice.runtime.service.command_file import command_address
+from sluice.runtime.service.service_client import CoordinatorClient
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Look at a job, and command it.", no_args_is_help=True)
+
+_ANSWER_S = 5.0
+_COMMAND_S = 60.0
+
+_Running = Annotated[
+    str, typer.Argument(metavar="PATH", help="Checkpoint directory of a job that runs.")
+]
+
+
+@app.callback()
+def _group() -> None:
+    """Look at a job, and command it."""
+
+
+@app.command()
+def graph(
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="Checkpoint directory: a path, file: or hdfs:. "
+            "Also the checkpointLocation of a drop-in query.",
+        ),
+    ],
+    checkpoint_id: Annotated[
+        int | None,
+        typer.Option("--id", min=0, help="Which one; default: PATH's, else the newest decision."),
+    ] = None,
+    *,
+    mermaid: Annotated[
+        bool, typer.Option("--mermaid", help="Print a Mermaid flowchart, for documents.")
+    ] = False,
+) -> None:
+    """Sources, functions, sinks and edges, and the regions that restart alone."""
+    uri, named = split_place(path)
+    with command_store(uri) as store:
+        place = look_at(store, checkpoint_id if checkpoint_id is not None else named)
+    assert place.record is not None  # `look_at` raises where it cannot be read
+    view = view_of_record(place.record)
+    if mermaid:
+        typer.echo(view.mermaid())
+        return
+    typer.echo(f"{place.record.job_name}, checkpoint {place.checkpoint_id} ({place.standing})\n")
+    typer.echo(view.text())
+
+
+@app.command()
+def status(
+    path: _Running,
+    *,
+    as_json_text: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """A running job: its regions, whether they run, their lag, pressure and attempts."""
+    with _running(path) as client:
+        found = client.status()
+    if as_json_text:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    job = found["job"]
+    typer.echo(
+        f"{job['state']}, last decided {job['last_decided']}, "
+        f"last committed {job['last_committed']}"
+    )
+    for pending in job["pending"]:
+        if pending["age_s"] is not None:
+            typer.echo(
+                f"under way: checkpoint {pending['checkpoint_id']}, {pending['state']}, "
+                f"{pending['age_s']:.0f} s since its barrier"
+            )
+    for region in job["regions"]:
+        typer.echo(_line_of(region))
+        for reason in _reasons_of(region):
+            typer.echo(f"  {reason}")
+
+
+@app.command()
+def restart(
+    path: _Running,
+    region: Annotated[
+        list[str] | None,
+        typer.Option("--region", help="Parked or running; again for more. Default: all parked."),
+    ] = None,
+    exclude_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exclude-host",
+            help="End Spark's executors on this host and start none there; again for more. Holds "
+            "for the whole session, until it ends.",
+        ),
+    ] = None,
+) -> None:
+    """Let regions of a running job begin new lives, from their last checkpoint."""
+    with _running(path) as client:
+        done = client.restart(region or (), exclude_hosts=exclude_host or (), timeout_s=_COMMAND_S)
+    typer.echo(f"restarted: {', '.join(done['regions'])}")
+    if exclude_host:
+        typer.echo(f"executors ended on excluded hosts: {done['executors_ended']}")
+
+
+@contextlib.contextmanager
+def _running(path: str) -> Iterator[CoordinatorClient]:
+    """A client of the job that runs with this checkpoint directory.
+
+    Raises:
+        UnreachableError: none does.
+        ConfigError: it is a drop-in query's.
+        AuthenticationError: it is another user's.
+    """
+    with command_store(split_place(path)[0]) as store:
+        below = f"/{DROP_IN}"
+        if store.fs.uri.endswith(below) and not path.rstrip("/").endswith(below):
+            raise ConfigError(
+                "this is a query with a drop-in sink, which is Spark's to watch and to stop",
+                {"path": path},
+                "See query.lastProgress and Spark's own pages; what it has decided, "
+                "`sluice checkpoint list` shows.",
+            )
+        address = command_address(store.fs)
+    with CoordinatorClient(address, deadline_s=_ANSWER_S) as client:
+        try:
+            yield client
+        except UnreachableError as err:
+            what, where, remedy = err.args
+            raise UnreachableError(
+                f"the job does not answer: {what}", {**where, "path": path}, remedy
+            ) from err
+
+
+def _line_of(region: Mapping[str, Any]) -> str:
+    lag = "-" if region["lag_records"] is None else f"{region['lag_records']:,}"
+    age = region["snapshot_age_s"]
+    return (
+        f"{region['region']}  {_state_of(region)}  lag={lag} records  "
+        f"snapshot={'-' if age is None else f'{age:.0f} s old'}  "
+        f"pressure={region['pressure'] or '-'}{' (alarm)' if region['has_alarm'] else ''}  "
+        f"lives ended={region['ended']}"
+    )
+
+
+def _state_of(region: Mapping[str, Any]) -> str:
+    if region["parked"] is not None:
+        return "parked"
+    return "running" if region["is_open"] else "restarting"
+
+
+def _reasons_of(region: Mapping[str, Any]) -> Iterator[str]:
+    if region["parked"] is not None:
+        yield f"parked: {region['parked']['why']}"
+    if region["lost_records"]:
+        yield f"deleted by retention, unread: {region['lost_records']:,} records"
+    if region["attempts"] and region["parked"] is None:
+        yield f"last ended: {region['attempts'][-1]['why']}"

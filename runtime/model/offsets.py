@@ -1,0 +1,119 @@
+"""Spark's offset as Sluice writes it: self-contained, so that a replay needs nothing else.
+
+``{"format": 1, "checkpoint": c, "generation": g, "region": r, "source": operator id,
+"splits": {"orders-0": [from, to]}, "topics": {"orders": topic id}, "details": {...}}``
+
+``checkpoint`` is a hint: a batch is known by (region, generation, Spark batch id), protocol rule 8.
+An offset with ``"initial": true`` cuts nothing: it holds a starting position as resolved numbers.
+One with ``"last": true`` is the end of what a bounded run reads.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
+from sluice.runtime.model.model import Barrier, SplitRange
+from sluice.runtime.model.payloads import number, text
+
+__all__ = ["FORMAT", "decode", "encode", "is_initial"]
+
+FORMAT = 1
+_FLAGS = ("initial", "last")
+_SHOWN = 500  # characters of it
+_DETAILS = (
+    "leader_epoch",
+    "leader_epoch_end",
+    "largest_timestamp_ms",
+    "watermark_ms",
+    "idle_since_ms",
+    "set_back_from",
+)
+
+
+def encode(barrier: Barrier, *, initial: bool = False) -> dict[str, Any]:
+    """The barrier as a JSON-ready dict, keys in a fixed order."""
+    offset: dict[str, Any] = {
+        "format": FORMAT,
+        "checkpoint": barrier.checkpoint_id,
+        "generation": barrier.generation,
+        "region": barrier.region,
+        "source": barrier.splits[0].source_id if barrier.splits else "",
+        "splits": {s.name: [s.start_offset, s.end_offset] for s in barrier.splits},
+        "topics": {s.topic: s.topic_id for s in barrier.splits},
+        "details": {
+            s.name: {name: getattr(s, name) for name in _DETAILS if getattr(s, name) is not None}
+            for s in barrier.splits
+        },
+    }
+    if initial:
+        offset["initial"] = True
+    if barrier.is_last:
+        offset["last"] = True
+    return offset
+
+
+def is_initial(offset: Mapping[str, Any]) -> bool:
+    """Whether the offset is a starting position, which reads nothing."""
+    return offset.get("initial") is True
+
+
+def decode(offset: object) -> Barrier:
+    """The barrier that `encode` was given.
+
+    Raises:
+        UnsupportedFormatError: written by a later version.
+        DamagedCheckpointError: not an offset of ours, or not whole.
+    """
+    try:
+        return _barrier(_object(offset))
+    except (ConfigError, LookupError, TypeError, ValueError) as err:
+        raise DamagedCheckpointError(
+            "an offset in Spark's log is not one of ours, or not whole",
+            {"offset": repr(offset)[:_SHOWN], "reason": repr(err)[:_SHOWN]},
+            "Check that the checkpoint location belongs to this query.",
+        ) from err
+
+
+def _barrier(offset: Mapping[str, Any]) -> Barrier:
+    version = number(offset["format"])
+    if version > FORMAT:
+        raise UnsupportedFormatError(
+            "Spark's offset log was written by a later Sluice",
+            {"format": version, "known": FORMAT},
+            "Run the version that wrote it, or a later one.",
+        )
+    if version < 1:
+        raise ValueError(f"there was no format {version}")
+    if {type(offset.get(flag, False)) for flag in _FLAGS} != {bool}:
+        raise TypeError(f"{' or '.join(_FLAGS)} is neither true nor false")
+    splits = _object(offset["splits"])
+    return Barrier(
+        checkpoint_id=number(offset["checkpoint"]),
+        region=text(offset["region"]),
+        generation=number(offset["generation"]),
+        splits=tuple(_split(offset, name, *bounds) for name, bounds in splits.items()),
+        is_last=offset.get("last", False),
+    )
+
+
+def _split(offset: Mapping[str, Any], name: str, start: object, end: object) -> SplitRange:
+    topic, _, partition = name.rpartition("-")
+    details = _object(_object(offset["details"]).get(name, {}))
+    split = SplitRange(
+        source_id=text(offset["source"]),
+        topic=topic,
+        topic_id=text(_object(offset["topics"])[topic]),
+        partition=int(partition),
+        start_offset=number(start),
+        end_offset=number(end),
+        **{detail: number(value) for detail, value in details.items()},
+    )
+    if split.name != name:
+        raise ValueError(f"{name!r} is no name of a split")
+    return split
+
+
+def _object(found: object) -> Mapping[str, Any]:
+    if not isinstance(found, dict):
+        raise TypeError(f"not an object: {found!r}")
+    return found

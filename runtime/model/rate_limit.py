@@ -1,0 +1,136 @@
+"""A limit on how many records per second a region reads, found by a PID controller. Pure.
+
+The formula is that of Spark Streaming's ``PIDRateEstimator`` (``spark.streaming.backpressure``),
+with a region's epochs in place of its batches. Two things differ, for an epoch here is cut when the
+one before is committed, and most of a small one is Spark's own time:
+
+- an epoch that was on time, and had fewer records than it might have had, says nothing against the
+  rate; Spark Streaming lowers it, and a burst after a quiet hour begins at the least rate;
+- one epoch changes the rate tenfold at most, so that an outage costs a few epochs, not a crawl.
+"""
+
+from dataclasses import dataclass, field
+
+from sluice.runtime.errors import ConfigError
+
+__all__ = ["PidRateLimit", "RateEstimator"]
+
+_LARGEST_CHANGE = 10.0
+_SHORTEST_S = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PidRateLimit:
+    """Keep the epochs of a region as short as the job's interval, by reading less per epoch.
+
+    The names are those of ``spark.streaming.backpressure.pid.*`` and ``.initialRate``.
+
+    Attributes:
+        proportional: weight of the last epoch's error, its rate against the limit; >= 0.
+        integral: weight of what could not be done in time, as records per second; >= 0.
+        derived: weight of the error's change; >= 0.
+        min_rate: records per second of one region that are always read; > 0.
+        initial_rate: before an epoch was too slow, in records per second; > 0; None: no limit.
+    Raises:
+        ConfigError: one is out of range.
+    """
+
+    proportional: float = 1.0
+    integral: float = 0.2
+    derived: float = 0.0
+    min_rate: float = 100.0
+    initial_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        weights = (self.proportional, self.integral, self.derived)
+        rates = (self.min_rate, self.min_rate if self.initial_rate is None else self.initial_rate)
+        if min(weights) < 0 or min(rates) <= 0:
+            raise ConfigError(
+                "a setting of the PID rate limit is out of range",
+                {
+                    "proportional": self.proportional,
+                    "integral": self.integral,
+                    "derived": self.derived,
+                    "min_rate": self.min_rate,
+                    "initial_rate": self.initial_rate,
+                },
+                "Weights are 0 or more, rates above 0.",
+            )
+
+
+@dataclass(slots=True)
+class RateEstimator:
+    """The rate of one region, from its epochs. Told of each barrier and each acknowledgement.
+
+    Attributes:
+        settings: of the controller.
+        interval_s: how long an epoch should take at most; > 0.
+        rate: records per second of the next epochs; None: no limit yet.
+    """
+
+    settings: PidRateLimit
+    interval_s: float
+    rate: float | None = field(init=False)
+    _error: float = field(init=False, default=0.0)
+    _updated_s: float | None = field(init=False, default=None)
+    _cut_s: float | None = field(init=False, default=None)
+    _records: int = field(init=False, default=0)
+    _is_full: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        initial = self.settings.initial_rate
+        self.rate = None if initial is None else max(initial, self.settings.min_rate)
+
+    @property
+    def most_records(self) -> int | None:
+        """Of the next epoch, at least one; None: no limit."""
+        return None if self.rate is None else max(1, int(self.rate * self.interval_s))
+
+    def cut(self, records: int, *, splits: int, now_s: float) -> None:
+        """An epoch begins; ``splits``: between so many its records were shared out."""
+        most = self.most_records
+        self._cut_s, self._records = now_s, records
+        # Shares of several partitions are rounded down, one record each at most.
+        self._is_full = most is not None and records + splits >= most
+
+    def given_up(self) -> None:
+        """The epoch under way will not be acknowledged: it is read again, and counts then."""
+        self._cut_s = None
+
+    def finished(self, now_s: float) -> None:
+        """The epoch under way is pre-committed."""
+        if self._cut_s is None or not self._records:
+            return
+        took_s = max(now_s - self._cut_s, _SHORTEST_S)
+        self._cut_s = None
+        measured = self._records / took_s
+        is_on_time = took_s <= self.interval_s
+        if self.rate is None:
+            if not is_on_time:
+                self._set(measured, error=0.0, now_s=now_s)
+            return
+        if is_on_time and not self._is_full and measured <= self.rate:
+            return
+        self._update(self.rate, measured, late_s=max(0.0, took_s - self.interval_s), now_s=now_s)
+
+    def _update(self, rate: float, measured: float, *, late_s: float, now_s: float) -> None:
+        """As in Spark: the error is the limit against what was reached; the time by which the epoch
+        was late, in records that were then read too many."""
+        error = rate - measured
+        late = late_s * measured / self.interval_s
+        change = 0.0
+        if self._updated_s is not None and now_s > self._updated_s:
+            change = (error - self._error) / (now_s - self._updated_s)
+        settings = self.settings
+        new = (
+            rate
+            - settings.proportional * error
+            - settings.integral * late
+            - settings.derived * change
+        )
+        new = min(max(new, rate / _LARGEST_CHANGE), rate * _LARGEST_CHANGE)
+        self._set(new, error=error, now_s=now_s)
+
+    def _set(self, rate: float, *, error: float, now_s: float) -> None:
+        self.rate = max(rate, self.settings.min_rate)
+        self._error, self._updated_s = error, now_s

@@ -1,0 +1,91 @@
+"""How much memory the records of one task may take, and who gets which part of it. Pure."""
+
+from dataclasses import dataclass
+
+from sluice.runtime.errors import ConfigError
+
+__all__ = ["DEFAULT_MIB", "TaskMemory", "checked_mib"]
+
+DEFAULT_MIB = 256
+_LEAST_MIB = 64
+_MIB = 2**20
+# What clients and allocators keep once large records have gone through, however small the queues
+# are: measured, docs/tuning.md.
+_KEPT_BYTES = 48 * _MIB
+
+# Sixteenths of the rest. A batch is in memory several times at once: as Python objects of the
+# client, as Arrow columns, as what the functions made of it, and as what a producer is given.
+_READING, _WRITING, _BATCHES = 4, 3, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMemory:
+    """The bound of one task, before a source or a sink derives its settings from it. Picklable.
+
+    Attributes:
+        total_bytes: above what a task with next to nothing to do has; >= 64 MiB.
+        claimed_bytes: of them, what settings of the user's own take; they win, and what they leave
+            is shared; >= 0.
+        reads: whether the task reads from a source of ours.
+        sinks: of ours that it writes to; >= 0.
+    """
+
+    total_bytes: int = DEFAULT_MIB * _MIB
+    claimed_bytes: int = 0
+    reads: bool = True
+    sinks: int = 1
+
+    @classmethod
+    def of_mib(
+        cls, mib: int, *, claimed_bytes: int = 0, reads: bool = True, sinks: int = 1
+    ) -> "TaskMemory":
+        """From a setting that `checked_mib` has seen.
+
+        Raises:
+            ConfigError: the user's own settings take more than all of it.
+        """
+        total_bytes = mib * _MIB
+        if claimed_bytes > total_bytes - _KEPT_BYTES:
+            raise ConfigError(
+                "queues and fetches that kafka.* options ask for do not fit into a task's memory",
+                {
+                    "task_memory_mib": mib,
+                    "for_queues_mib": (total_bytes - _KEPT_BYTES) // _MIB,
+                    "asked_mib": -(-claimed_bytes // _MIB),
+                },
+                "Leave the options out, and the queues are made to fit; or raise the bound.",
+            )
+        return cls(total_bytes=total_bytes, claimed_bytes=claimed_bytes, reads=reads, sinks=sinks)
+
+    @property
+    def reading_bytes(self) -> int:
+        """For a consumer's queue, and for what is on its way into it."""
+        return self._part(_READING if self.sinks else _READING + _WRITING)
+
+    @property
+    def writing_bytes(self) -> int:
+        """For the queue of each sink's producer."""
+        return self._part(_WRITING if self.reads else _WRITING + _READING) // max(1, self.sinks)
+
+    @property
+    def batch_bytes(self) -> int:
+        """For all copies of the batch that the task works on."""
+        return self._part(_BATCHES)
+
+    def _part(self, sixteenths: int) -> int:
+        return (self.total_bytes - _KEPT_BYTES - self.claimed_bytes) * sixteenths // 16
+
+
+def checked_mib(mib: int, *, name: str) -> int:
+    """The setting as it is.
+
+    Raises:
+        ConfigError: it is too small for any task.
+    """
+    if mib < _LEAST_MIB:
+        raise ConfigError(
+            "a task cannot hold its records in so little memory",
+            {name: mib},
+            f"Give at least {_LEAST_MIB} MiB; the default is {DEFAULT_MIB}.",
+        )
+    return mib

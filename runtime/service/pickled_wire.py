@@ -1,0 +1,55 @@
+"""Messages of the coordinator's HTTP service as JSON: values and errors, both ways. Pure."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sluice.runtime import errors
+from sluice.runtime.errors import StreamError
+from sluice.runtime.model.model import Barrier
+from sluice.runtime.service import json_values as values
+
+__all__ = ["barrier_from_json", "barrier_to_json", "error_from_json", "error_to_json"]
+
+
+def barrier_to_json(barrier: Barrier) -> dict[str, Any]:
+    """A barrier with whole split records."""
+    return dataclasses.asdict(barrier)
+
+
+def barrier_from_json(found: object) -> Barrier:
+    """The barrier that `barrier_to_json` was given; raises as `values.from_json`."""
+    return values.from_json(Barrier, found)
+
+
+def error_to_json(error: StreamError) -> dict[str, Any]:
+    """Class name and arguments; what is not JSON becomes text."""
+    what, where, remedy = error.args
+    return {
+        "type": type(error).__name__,
+        "what": str(what),
+        "where": {str(key): _plain(value) for key, value in where.items()},
+        "remedy": str(remedy),
+    }
+
+
+def error_from_json(found: Mapping[str, Any]) -> StreamError:
+    """The same `StreamError` subclass; an unknown one becomes a plain `StreamError`."""
+    where = found.get("where")
+    where = where if isinstance(where, dict) else {}
+    arguments = (str(found.get("what")), where, str(found.get("remedy")))
+    return _classes().get(str(found.get("type")), StreamError)(*arguments)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _classes() -> dict[str, type[StreamError]]:
+    return {found.__name__: found for found in _below(errors.StreamError)}
+
+
+def _below(parent: type[StreamError]) -> Iterator[type[StreamError]]:
+    for child in parent.__subclasses__():
+        yield child
+        yield from _below(child)

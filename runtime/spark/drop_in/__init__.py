@@ -1,0 +1,1 @@
+"""Drop-in queries: one region whose barrier is Spark's trigger."""

@@ -1,0 +1,92 @@
+"""Finding the running query behind a checkpoint location, and refusing modes that are unsafe."""
+
+import itertools
+import json
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.spark.session.spark_session import SHUFFLE_RETRY, query_setting, require_setting
+from sluice.runtime.storage.file_system import FileSystem
+
+__all__ = ["ActiveQuery", "find_query"]
+
+log = logging.getLogger(__name__)
+
+_REFUSED_EXECUTIONS = {
+    "ContinuousExecution": "trigger(continuous=…)",
+    "AsyncProgressTrackingMicroBatchExecution": "asyncProgressTrackingEnabled",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveQuery:
+    """A running query: Spark's ids, and the handle."""
+
+    query_id: str
+    run_id: str
+    query: StreamingQuery
+
+    def is_active(self) -> bool:
+        """Whether this run still goes on."""
+        return bool(self.query.isActive)
+
+    def setting(self, name: str) -> str:
+        """What its session had when it was started."""
+        return query_setting(self.query, name)
+
+    def stop(self, *, timeout_s: float) -> None:
+        """Stop the query, with a bound: Spark itself would wait for as long as its batch runs."""
+
+        def stop() -> None:
+            try:
+                self.query.stop()
+            except Exception:  # the session may be gone already, and its queries with it
+                log.debug("query was not stopped: query_id=%s", self.query_id, exc_info=True)
+
+        thread = threading.Thread(target=stop, name="sluice-query-stop", daemon=True)
+        thread.start()
+        thread.join(timeout_s)
+
+    def require_micro_batches(self) -> None:
+        """Refuse by name what does not decide batch by batch (rule 27)."""
+        execution = self.query._jsq.streamingQuery()  # noqa: SLF001 - the mode is not public
+        refused = _REFUSED_EXECUTIONS.get(execution.getClass().getSimpleName())
+        if refused is None and "RealTime" in execution.trigger().getClass().getSimpleName():
+            refused = "trigger(realTime=…)"
+        if refused is not None:
+            raise ConfigError(
+                f"a drop-in sink cannot be exactly-once with {refused}",
+                {"query_id": self.query_id, "option": refused},
+                "Use trigger(processingTime=…) or trigger(availableNow=True).",
+            )
+
+    def require_settings(self) -> None:
+        """Refuse by name what its own session has, and the application has not: `prepare` sees
+        neither `spark.conf.set` nor what a builder gave a session that was there (rule 21)."""
+        require_setting(SHUFFLE_RETRY, self.setting(SHUFFLE_RETRY))
+
+
+def find_query(sessions: Iterable[SparkSession], fs: FileSystem) -> ActiveQuery:
+    """The active query of these sessions whose checkpoint location ``fs`` is rooted at.
+
+    Raises:
+        ConfigError: the location is not that of a running query of this process.
+    """
+    content = fs.read("metadata")
+    query_id = json.loads(content)["id"] if content else None
+    for query in itertools.chain.from_iterable(spark.streams.active for spark in sessions):
+        if query.id == query_id:
+            return ActiveQuery(query_id=query.id, run_id=query.runId, query=query)
+    raise ConfigError(
+        "checkpointLocation is not that of a query running in this process",
+        {"location": fs.uri, "query_id": query_id},
+        "Give writeStream's own checkpointLocation as an option of the sink, with hdfs:// or "
+        "file:// before it, and call sluice.install(spark) in the process that starts the "
+        "query.",
+    )

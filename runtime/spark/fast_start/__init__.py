@@ -1,0 +1,1 @@
+"""Faster starts of Spark: class archives and prepared Python processes."""

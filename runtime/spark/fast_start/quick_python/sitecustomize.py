@@ -1,0 +1,32 @@
+"""Python runs this first in each process that Spark starts for a region's source.
+
+See `python_daemon`; `quick_python` puts this directory on the
+search path. A ``sitecustomize`` of the user's own runs, too, and before.
+"""
+
+import importlib.util
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+
+def _run_the_users_own() -> None:
+    here = Path(__file__).resolve().parent
+    others = [entry for entry in sys.path if Path(entry).resolve() != here]
+    spec = PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def _prepare() -> None:
+    if "sluice.runtime.spark.fast_start.python_daemon" in sys.orig_argv:
+        return  # it prepares itself, and Python warns of a program that is loaded already
+    try:
+        from sluice.runtime.spark.fast_start.python_daemon import prepare
+    except ImportError:
+        return  # another interpreter's process has inherited the path
+    prepare(sys.orig_argv)
+
+
+_run_the_users_own()
+_prepare()

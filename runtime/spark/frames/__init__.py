@@ -1,0 +1,1 @@
+"""The DataFrames of a region and the analysis of their plans."""

@@ -1,0 +1,87 @@
+"""A pipeline's frame: its source by a data source of ours, then the user's functions."""
+
+from typing import cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import StructType
+
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.graph.pipeline import BatchFunction, FrameFunction, Pipeline, Step
+from sluice.runtime.model.output_modes import mode_of_query
+
+__all__ = ["arrow_schema", "chained_schema", "output_mode", "source_frame", "transformed"]
+
+
+def source_frame(spark: SparkSession, data_source: type[DataSource]) -> DataStreamReader:
+    """Register the data source and begin a stream that reads it."""
+    spark.dataSource.register(data_source)
+    return spark.readStream.format(data_source.name())
+
+
+def transformed(frame: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """The frame behind the pipeline's `transform`; a chained pipeline's functions run in tasks.
+
+    Raises:
+        ConfigError: a function gives something else than a frame.
+    """
+    if not pipeline.is_chained:
+        for step in pipeline.steps:
+            frame = _checked(cast(FrameFunction, step.function)(frame), step)
+    return frame
+
+
+def _checked(made: object, step: Step) -> DataFrame:
+    if isinstance(made, DataFrame):
+        return made
+    raise ConfigError(
+        "a transform's function gives no DataFrame",
+        {"function": step.name, "gave": type(made).__name__},
+        "Let it return the changed DataFrame: the job writes it, and starts its query.",
+    )
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow types in which Spark takes rows of ``schema`` from a Python data source."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def chained_schema(pipeline: Pipeline) -> StructType:
+    """The columns that a chained pipeline's functions give, told by an empty batch.
+
+    Raises:
+        ConfigError: a function does not take an empty batch, or gives a type unknown to Spark.
+    """
+    ddl = pipeline.source.schema_ddl()
+    schema = arrow_schema(cast(StructType, StructType.fromDDL(ddl)))
+    batch = pa.RecordBatch.from_pylist([], schema=schema)
+    try:
+        for step in pipeline.steps:
+            batch = cast(BatchFunction, step.function)(batch)
+        found = batch.schema
+    except Exception as err:
+        raise ConfigError(
+            "the columns for a file sink cannot be told: a function does not take an empty batch",
+            {"error": f"{type(err).__name__}: {err}", "columns": ddl},
+            "Let it return a batch without rows for a batch without rows.",
+        ) from err
+    return _spark_columns(found)
+
+
+def _spark_columns(schema: pa.Schema) -> StructType:
+    try:
+        return from_arrow_schema(schema)
+    except Exception as err:
+        raise ConfigError(
+            "the functions give a column of a type that Spark's writers do not know",
+            {"error": f"{type(err).__name__}: {err}", "columns": str(schema)},
+            "Cast it in the last function, a dictionary for example to its values.",
+        ) from err
+
+
+def output_mode(pipeline: Pipeline) -> str:
+    """Spark's output mode of a stateful frame."""
+    return mode_of_query(step.output_mode for step in pipeline.steps)

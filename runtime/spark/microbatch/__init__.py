@@ -1,0 +1,1 @@
+"""The micro-batch engine: one Structured Streaming query per region."""

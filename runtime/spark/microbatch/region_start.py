@@ -1,0 +1,201 @@
+"""Where a region's query starts: its Spark directory, rewound, and its first offset (rule 9)."""
+
+import json
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import PurePosixPath
+
+from sluice.runtime.checkpoint.retention import EVERY_BATCH, spark_batches_to_retain
+from sluice.runtime.contracts import MetadataStore
+from sluice.runtime.errors import (
+    DamagedCheckpointError,
+    FencedError,
+    StorageError,
+    UnsupportedFormatError,
+)
+from sluice.runtime.graph.job_graph import Region
+from sluice.runtime.model import offsets
+from sluice.runtime.model.model import Barrier, CheckpointRecord, RegionRecord, SplitRange, Verdict
+from sluice.runtime.spark.microbatch import query_logs
+from sluice.runtime.storage.file_system import FileSystem
+
+__all__ = [
+    "batches_to_retain",
+    "delete_lives",
+    "delete_vanished",
+    "initial_offset",
+    "location_of",
+    "make_ready",
+    "replayed",
+    "require_rewindable",
+]
+
+log = logging.getLogger(__name__)
+
+_STATE = "state-"
+_SPARK_DEFAULT = 100  # spark.sql.streaming.minBatchesToRetain
+
+
+def location_of(region: Region, restored: RegionRecord, *, generation: int) -> str:
+    """Spark's checkpoint location, relative to the job's: new for each life of a stateless region.
+
+    A stateful region keeps its directory, because its state lies in it, from its first decision on:
+    before that, each life begins in one that no other one deletes when it has slept.
+    """
+    directory = f"spark/{region.name}"
+    if not region.stateful:
+        return f"{directory}/{generation}"
+    if restored.state is not None:
+        return str(PurePosixPath(restored.state.location).parent)
+    return f"{directory}/{_STATE}{generation}"
+
+
+def make_ready(
+    fs: FileSystem, region: Region, location: str, restored: RegionRecord, *, generation: int
+) -> None:
+    """Let Spark's logs say no more than ``_metadata`` does; the new query then goes on there.
+
+    Args:
+        generation: of the life that begins. Whoever begins it may have slept, and been taken over.
+    Raises:
+        DamagedCheckpointError: of a stateful region they say something else, or less.
+        FencedError: of a stateful region they are a newer run's.
+    """
+    if not region.stateful:
+        delete_lives(fs, region.name, generation=generation)
+        return
+    if max(_lives(fs, region.name).values(), default=-1) > generation:
+        raise FencedError(
+            "a newer run of the job goes on with this region",
+            {"region": region.name, "generation": generation, "location": location},
+            "Let the newer one run, or stop it first. If there is none, checkpoints were deleted "
+            "or put back by hand: put back this directory of the same time, too, or delete it "
+            "with the checkpoints, which loses the region's state.",
+        )
+    if restored.batch_id is None:  # never decided
+        delete_lives(fs, region.name, generation=generation)
+        return
+    _require_logged(fs, region, location, restored, batch_id=restored.batch_id)
+    query_logs.rewind(fs, location, last_batch_id=restored.batch_id)
+
+
+def replayed(
+    fs: FileSystem, region: Region, location: str, restored: RegionRecord
+) -> Barrier | None:
+    """The decided batch that Spark runs once more when the query starts, as its log has it: the
+    last life ended before Spark had noted it as done. None: there is none.
+
+    Asked once `make_ready` has been here.
+    """
+    batch_id = restored.batch_id
+    if not region.stateful or batch_id is None or fs.exists(f"{location}/commits/{batch_id}"):
+        return None
+    return offsets.decode(query_logs.read_offset(fs, location, batch_id, region.source_name))
+
+
+def require_rewindable(fs: FileSystem, regions: Iterable[Region], record: CheckpointRecord) -> None:
+    """Spark's logs reach back to a checkpoint, for each region that keeps state.
+
+    Raises:
+        DamagedCheckpointError: they do not: a start from an older one has removed what lay behind
+            that, and begun to write other batches there.
+    """
+    stateful = {region.name: region for region in regions if region.stateful}
+    for restored in record.regions:
+        region = stateful.get(restored.region)
+        if region is not None and restored.state is not None and restored.batch_id is not None:
+            location = location_of(region, restored, generation=restored.generation)
+            _require_logged(fs, region, location, restored, batch_id=restored.batch_id)
+
+
+def _require_logged(
+    fs: FileSystem, region: Region, location: str, restored: RegionRecord, *, batch_id: int
+) -> None:
+    logged = query_logs.read_offset(fs, location, batch_id, region.source_name)
+    query_logs.require_ends(offsets.decode(logged).splits, restored)
+
+
+def delete_lives(fs: FileSystem, region: str, *, generation: int) -> None:
+    """Delete Spark's logs of a region's lives up to this one. Those of a newer run are left alone,
+    and those that one begins meanwhile: whoever deletes may have slept, and been taken over."""
+    for path, newest in _lives(fs, region).items():
+        if newest <= generation:
+            fs.delete(path)
+
+
+def _lives(fs: FileSystem, region: str) -> dict[str, int]:
+    """The directories of a region's lives, with the newest generation that has used each."""
+    directory = f"spark/{region}"
+    found = {}
+    for entry in fs.entries(directory):
+        path = f"{directory}/{entry.name}"
+        number = entry.name.removeprefix(_STATE)
+        begun = int(number) if number.isdecimal() else -1
+        # Lives that are told apart by their directories may have logged nothing yet.
+        found[path] = max(begun, query_logs.newest_generation(fs, path))
+    return found
+
+
+def delete_vanished(fs: FileSystem, regions: Collection[str], *, generation: int) -> None:
+    """Delete Spark's logs of regions that the job has no more: none of them kept state, or the
+    start would have been refused. Nothing depends on it."""
+    try:
+        for entry in fs.entries("spark"):
+            if entry.is_directory and entry.name not in regions:
+                delete_lives(fs, entry.name, generation=generation)
+    except StorageError as err:  # the next start tries again
+        log.warning("logs of vanished regions were not deleted: error=%s", err)
+
+
+def initial_offset(restored: RegionRecord, *, generation: int, after: int) -> str:
+    """The restored position, decided by checkpoint ``after`` or before it, as the first offset of
+    a life: it reads nothing."""
+    position = Barrier(
+        checkpoint_id=after,
+        region=restored.region,
+        generation=generation,
+        splits=tuple(_at_end(split) for split in restored.splits),
+    )
+    return json.dumps(offsets.encode(position, initial=True))
+
+
+def _at_end(split: SplitRange) -> SplitRange:
+    return SplitRange(
+        source_id=split.source_id,
+        topic=split.topic,
+        topic_id=split.topic_id,
+        partition=split.partition,
+        start_offset=split.end_offset,
+        end_offset=split.end_offset,
+    )
+
+
+def batches_to_retain(store: MetadataStore, *, retained: int) -> int:
+    """``minBatchesToRetain`` of a run: Spark deletes nothing that a record here names.
+
+    Asked before the start, while nobody else in this process uses the store.
+    """
+    try:
+        seals = store.known_seals()
+        decided = [
+            record
+            for place in store.places()
+            if place not in seals
+            and (record := store.read(place)) is not None
+            and record.verdict is Verdict.DECIDED
+        ]
+    except (DamagedCheckpointError, UnsupportedFormatError):
+        return EVERY_BATCH  # what cannot be read may name any of them
+    needed = spark_batches_to_retain(decided, _next_batches(decided), retain=retained)
+    return max(_SPARK_DEFAULT, needed)
+
+
+def _next_batches(decided: Sequence[CheckpointRecord]) -> dict[tuple[str, int], int]:
+    """By region and generation; the batch ids of a stateful region go on over its lives."""
+    newest = {region.region: region for record in decided[-1:] for region in record.regions}
+    return {
+        (region.region, region.generation): last.batch_id + 1
+        for record in decided
+        for region in record.regions
+        if (last := newest.get(region.region)) is not None and last.batch_id is not None
+    }

@@ -1,0 +1,1 @@
+"""Starts a job's regions on Spark and restarts those that fail."""

@@ -1,0 +1,42 @@
+"""A described job, as the engines get it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
+from sluice.runtime.coordinator.shell.progress import ProgressListener
+from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["JobSpec"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """Settings and pipelines of a job; the attributes are those of `sluice.Job`, checked.
+
+    Attributes:
+        checkpoint_dir: absolute URI.
+        settings: of its checkpoints and failures.
+        regions: number of parts of each source; None: chosen at the start.
+        pipelines: in the order in which they were described.
+    """
+
+    name: str
+    spark: SparkSession
+    checkpoint_dir: str
+    settings: CheckpointSettings
+    regions: int | None
+    engine: Engine
+    coordinator_lost_timeout_s: float | None
+    recovery: Recovery
+    task_memory_mib: int
+    restore_from: int | None
+    host: str
+    listeners: Sequence[ProgressListener]
+    pipelines: Sequence[Pipeline] = ()

@@ -1,0 +1,299 @@
+"""Runs a `Job`: checks it, starts its coordinator and regions, watches them, ends them."""
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
+from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
+from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.checkpoint.succession import has_last_record
+from sluice.runtime.continuous.barrier_service import ContinuousDesk
+from sluice.runtime.continuous.continuous_sink import ContinuousSink
+from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.native_commits import NativeCommits
+from sluice.runtime.contracts import RegionLife, Sink, SinkCoordinator, Source, SplitEnumerator
+from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.coordinator.shell.operator_commands import JobCommands
+from sluice.runtime.coordinator.shell.progress import ProgressListener
+from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
+from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
+from sluice.runtime.graph.pipeline import Recovery
+from sluice.runtime.process.closing import close_logged
+from sluice.runtime.service.command_file import announced
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.spark.microbatch.region_start import (
+    batches_to_retain,
+    delete_vanished,
+    require_rewindable,
+)
+from sluice.runtime.spark.run.attempt_supervisor import RegionLives
+from sluice.runtime.spark.run.console import ConsoleProgress
+from sluice.runtime.spark.run.job_spec import JobSpec
+from sluice.runtime.spark.run.range_repair import ChainRepairer
+from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
+from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
+from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
+from sluice.runtime.spark.session.interrupts import Interrupts, ended_by_signals
+from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
+from sluice.runtime.spark.session.spark_session import is_fair, prepare, require_task_retries
+from sluice.runtime.storage.file_system_opening import absolute_uri
+from sluice.runtime.storage.retried_reads import close_quietly
+
+__all__ = ["JobResult", "run_job"]
+
+log = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 30.0
+_WATCH_S = 0.1
+_RESTLESS_S = 0.02  # three looks from the end of a region's life to the next one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """What a finished run did.
+
+    Attributes:
+        job_uid: of the job.
+        restored_from: checkpoint id it went on from, None for a new job.
+        last_checkpoint_id: newest checkpoint that is committed on record.
+        elapsed_s: of this run, Spark's own start not included.
+    """
+
+    job_uid: str
+    restored_from: int | None
+    last_checkpoint_id: int | None
+    elapsed_s: float
+
+
+def run_job(job: JobSpec) -> JobResult:
+    """See `sluice.runtime.job.job.Job.run`."""
+    started_at = time.monotonic()
+    prepare(job.spark)
+    if job.recovery is not Recovery.REGION:
+        require_task_retries(job.spark, recovery=job.recovery.value)
+    if job.recovery is Recovery.APPROXIMATE:
+        require_chained(job.pipelines)
+    with ended_by_signals() as interrupts, contextlib.ExitStack() as stack:
+        layout = lay_out(job)
+        regions = layout.regions
+        jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
+        store = open_store(job.checkpoint_dir, jvm=jvm)
+        stack.callback(close_quietly, store.fs)
+        retain = batches_to_retain(store, retained=job.settings.retained)
+        listeners = list(job.listeners)
+        if sys.stderr.isatty():
+            listeners.append(stack.enter_context(contextlib.closing(ConsoleProgress(job.name))))
+        commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
+        by_tasks = partial(
+            ContinuousSink,
+            commits=commits,
+            lost_timeout=lost_timeout,
+            between_barriers_s=between_barriers_s(job),
+        )
+        coordinator, sources = _coordinator(job, layout, store, listeners, by_tasks)
+        stack.callback(coordinator.stop)
+        started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
+        names = {region.name for region in regions}
+        delete_vanished(store.fs, names, generation=started.generation)
+        following = ContinuousRegions(
+            names=layout.continuous,
+            desk=ContinuousDesk(coordinator, commits),
+            ends=lambda source_id: sources[source_id].fixed_ends(),
+            lost_timeout_s=lost_timeout.seconds,
+        )
+        _run_regions(job, layout, started, coordinator, store, retain, interrupts, following)
+    return JobResult(
+        job_uid=started.job_uid,
+        restored_from=started.restored_from,
+        last_checkpoint_id=coordinator.last_committed,
+        elapsed_s=time.monotonic() - started_at,
+    )
+
+
+def _coordinator(
+    job: JobSpec,
+    layout: Layout,
+    store: CheckpointStore,
+    listeners: Sequence[ProgressListener],
+    by_tasks: Callable[[SinkCoordinator], SinkCoordinator],
+) -> tuple[BarrierCoordinator, dict[str, SplitEnumerator]]:
+    """The coordinator, and its sources by operator id; it closes these and its sinks when it stops.
+
+    Args:
+        by_tasks: wraps the sinks that continuous tasks write to: they commit what they wrote.
+    """
+    regions = layout.regions
+    with contextlib.ExitStack() as opened:
+        sources: dict[str, SplitEnumerator] = {}
+        for i, source in _sources(regions).items():
+            sources[i] = source.enumerator(i)
+            opened.callback(close_logged, sources[i].close, f"source {source.name}")
+        sinks: dict[str, SinkCoordinator] = {}
+        theirs = {i for r in regions if r.name in layout.continuous for i in r.sinks}
+        for i, sink in _sinks(regions).items():
+            own = sink.coordinator()
+            opened.callback(close_logged, own.close, f"sink {sink.name}")
+            sinks[i] = by_tasks(own) if i in theirs else own
+        coordinator = BarrierCoordinator(
+            job_plan(
+                job.name,
+                layout.graph,
+                regions,
+                checkpoints=job.settings,
+                spark_version=job.spark.version,
+                cluster_ids=layout.cluster_ids,
+                continuous=layout.continuous,
+            ),
+            store,
+            sinks=sinks,
+            sources=sources,
+            settings=job.settings,
+            listeners=listeners,
+            repairer=ChainRepairer(
+                regions={region.name: region for region in regions},
+                sinks=sinks,
+                job_name=job.name,
+            ),
+            require_known=installed_kinds().require_known,
+            require_restorable=partial(require_rewindable, store.fs, regions),
+        )
+        opened.pop_all()  # they are the coordinator's now
+    return coordinator, sources
+
+
+def _sinks(regions: Sequence[Region]) -> dict[str, Sink]:
+    """By operator id; regions of one pipeline share theirs."""
+    return {i: sink for region in regions for i, sink in region.sinks.items()}
+
+
+def _sources(regions: Sequence[Region]) -> dict[str, Source]:
+    return {region.source_id: region.pipeline.source for region in regions}
+
+
+def _announced(
+    store: CheckpointStore, started: StartedJob, service: CoordinatorService
+) -> contextlib.AbstractContextManager[None]:
+    """Tasks that nobody answers, and people, learn where this run is reached."""
+    is_newest = partial(has_last_record, store, session=started.session)
+    FileLeaderStore(store.fs).announce(
+        Leader(
+            leader_session_id=started.session,
+            address=service.address,
+            generation=started.generation,
+        ),
+        is_newest=is_newest,
+    )
+    return announced(store.fs, service.command_address, started.generation, is_newest=is_newest)
+
+
+def _run_regions(
+    job: JobSpec,
+    layout: Layout,
+    started: StartedJob,
+    coordinator: BarrierCoordinator,
+    store: CheckpointStore,
+    retain: int,
+    interrupts: Interrupts,
+    continuous: ContinuousRegions,
+) -> None:
+    """Serve the coordinator, run every region, and watch until the end."""
+    regions = layout.regions
+    hosts = HostExclusion(SparkExecutors(job.spark))
+    _warn_of_shared_cores(job, len(regions) - len(continuous.names))
+    with contextlib.ExitStack() as stack:
+        service = stack.enter_context(
+            CoordinatorService(
+                coordinator,
+                host=job.host,
+                checkpoint_uri=absolute_uri(store.fs.uri),
+                checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs.uri),
+                commands=JobCommands(coordinator, hosts=hosts),
+                desk=continuous.desk,
+            )
+        )
+        stack.enter_context(_announced(store, started, service))
+        launcher = RegionLauncher(
+            job,
+            {region.name: region for region in regions},
+            coordinator,
+            store.fs,
+            job_uid=started.job_uid,
+            address=service.coordinator_address,
+            batches_to_retain=retain,
+            continuous=continuous,
+            replayable=coordinator.replayable,
+            drops=_drop_budget(job, started),
+            looks=layout.looks,
+        )
+        lives = RegionLives(
+            coordinator, launcher.handles(), outage_limit_s=job.settings.settle_timeout_s
+        )
+        stack.callback(lives.stop)
+        try:
+            with interrupts.held():
+                _begin(lives, started, regions, interrupts)
+                _watch(coordinator, lives, hosts, interrupts)
+        except SystemExit:
+            log.warning(
+                "interrupted: job=%s last_committed=%d", job.name, coordinator.last_committed
+            )
+            raise
+
+
+def _begin(
+    lives: RegionLives, started: StartedJob, regions: Sequence[Region], interrupts: Interrupts
+) -> None:
+    for region in regions:
+        lives.begin(_first_life(started, region))
+        interrupts.check()
+
+
+def _first_life(started: StartedJob, region: Region) -> RegionLife:
+    return RegionLife(
+        generation=started.generation,
+        restored=started.regions[region.name],
+        after=started.restored_from or 0,
+    )
+
+
+def _watch(
+    coordinator: BarrierCoordinator,
+    lives: RegionLives,
+    hosts: HostExclusion,
+    interrupts: Interrupts,
+) -> None:
+    """Until the job's end; raises what ended it."""
+    while not coordinator.wait(timeout_s=_RESTLESS_S if lives.is_restless else _WATCH_S):
+        interrupts.check()
+        lives.watch()
+        hosts.look()
+
+
+def _warn_of_shared_cores(job: JobSpec, micro_batches: int) -> None:
+    if micro_batches > 1 and not is_fair(job.spark):
+        log.warning(
+            "the regions share Spark's cores first come, first served: start the session with "
+            "spark.scheduler.mode=FAIR, and one with a backlog does not hold back the others"
+        )
+
+
+def _drop_budget(job: JobSpec, started: StartedJob) -> DropBudget | None:
+    limit = job.settings.drop_limit
+    if limit is None:
+        return None
+    so_far = {name: dropped_in_all(r.operator_states) for name, r in started.regions.items()}
+    log.warning(
+        "approximate recovery: what a failed task had to read is dropped: job=%s "
+        "max_dropped_records=%d max_dropped_in_all=%s dropped_so_far=%d",
+        job.name,
+        limit.per_checkpoint,
+        limit.in_all,
+        sum(so_far.values()),
+    )
+    return DropBudget(limit, so_far)

@@ -1,0 +1,1 @@
+"""The Spark session: required settings, interrupts, hosts."""

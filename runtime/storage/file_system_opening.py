@@ -1,0 +1,86 @@
+"""Which file system a URI means; all others are refused by name."""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
+from sluice.runtime.storage.local_fs import LocalFileSystem
+
+__all__ = ["absolute_uri", "needs_jvm", "open_file_system"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_REMOTE = re.compile(r"(?P<scheme>\w+):(?://(?P<authority>[^/]+))?(?P<path>(?:/.*)?)", re.DOTALL)
+_LOCAL_AUTHORITY = re.compile(r"file:(?://(?:localhost)?(?=/)|(?=/(?!/)))", re.IGNORECASE)
+
+
+def needs_jvm(uri: str) -> bool:
+    """Whether the store lies behind Hadoop's client; ConfigError for schemes we refuse."""
+    return _supported_scheme(uri) != "file"
+
+
+def absolute_uri(uri: str) -> str:
+    """``uri`` with its scheme, whatever the process's directory later is; no slash at the end.
+
+    On hdfs with ``//`` and a plain path, as Hadoop reads it: others take the path out of it.
+    """
+    if needs_jvm(uri):
+        return _remote(uri)
+    return f"file://{_local_path(uri).absolute().as_posix()}"
+
+
+def open_file_system(uri: str, jvm: Any = None) -> FileSystem:  # noqa: ANN401 - py4j's view
+    """The file system rooted at ``uri``; see `open_store`."""
+    if not needs_jvm(uri):
+        return LocalFileSystem(_local_path(uri))
+    if jvm is None:
+        raise ConfigError(
+            "a directory on hdfs needs Hadoop's client in a JVM, and there is none here",
+            {"uri": uri},
+            "Call sluice.install(spark) in the process of the SparkSession, or use file:.",
+        )
+    return HadoopFileSystem(uri, jvm)
+
+
+def _supported_scheme(uri: str) -> str:
+    """In lower case; ``file`` for a bare path."""
+    match = _SCHEME.match(uri)
+    scheme = match[1].lower() if match else "file"
+    if scheme not in ("file", "hdfs"):
+        raise ConfigError(
+            f"{scheme}: is not supported: no tested step of it publishes a file without replacing",
+            {"uri": uri, "supported": "file, hdfs"},
+            "Use file: or hdfs:.",
+        )
+    return scheme
+
+
+def _remote(uri: str) -> str:
+    match = _REMOTE.fullmatch(uri)
+    if match is None:
+        raise ConfigError(
+            "an hdfs: URI must hold an absolute path",
+            {"uri": uri},
+            "Write hdfs://namenode:port/path, or hdfs:///path on fs.defaultFS.",
+        )
+    path = posixpath.normpath(f"/{match['path'].lstrip('/')}").rstrip("/")
+    return f"{match['scheme'].lower()}://{match['authority'] or ''}{path}"
+
+
+def _local_path(uri: str) -> Path:
+    """As Hadoop reads it: what follows is a plain path, not percent-encoded."""
+    if not _SCHEME.match(uri):
+        if not uri:
+            raise ConfigError("no directory is given", {"uri": uri}, "Give a path.")
+        return Path(uri)
+    match = _LOCAL_AUTHORITY.match(uri)
+    if match is None:
+        raise ConfigError(
+            "a file: URI must hold an absolute path and no host",
+            {"uri": uri},
+            "Write file:///absolute/path.",
+        )
+    return Path(uri[match.end() :])

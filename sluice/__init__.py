@@ -1,0 +1,205 @@
+"""Sluice: exactly-once Kafka connectors for Spark.
+
+``sluice.install(spark)`` adds the formats ``sluice-kafka`` and ``sluice-files`` to a session;
+`Job` runs sources, functions and sinks under one checkpoint coordinator.
+Names are imported on first use: Spark's Python workers import this package too, and need few.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from sluice.runtime.process.interpreter import use_this_interpreter
+
+if TYPE_CHECKING:
+    from sluice.connectors.hdfs.hdfs_sink import HdfsSink
+    from sluice.connectors.hdfs.partition_commit.settings import (
+        PartitionCommit,
+        PartitionMark,
+        Webhook,
+    )
+    from sluice.connectors.hdfs.rolling.rolling_sink import Roll
+    from sluice.connectors.installation import Installation, install
+    from sluice.connectors.kafka.client.connection import KafkaConnection
+    from sluice.connectors.kafka.kafka_sink import KafkaSink
+    from sluice.connectors.kafka.kafka_source import KafkaSource
+    from sluice.connectors.kafka.records.serde.avro_records import AvroDeserializer, Framing
+    from sluice.connectors.kafka.records.serde.json_records import JsonDeserializer
+    from sluice.connectors.kafka.records.serde.record_json import JsonSerializer
+    from sluice.runtime.coordinator.core.checkpoint_states import State
+    from sluice.runtime.coordinator.core.events import Progress
+    from sluice.runtime.coordinator.policy.handlers import (
+        Alignment,
+        CheckpointHandler,
+        GlobalCheckpointHandler,
+        RegionalCheckpointHandler,
+        Ruling,
+    )
+    from sluice.runtime.errors import (
+        AuthenticationError,
+        CheckpointFailedError,
+        ConfigError,
+        CoordinatorLostError,
+        DamagedCheckpointError,
+        DataLostError,
+        DeliveryError,
+        DropLimitError,
+        FencedError,
+        FunctionFailedError,
+        LateRecordsError,
+        MissingRequirementError,
+        PoisonRecordsError,
+        RegionGivenUpError,
+        RegionsParkedError,
+        SourceChangedError,
+        StorageError,
+        StreamError,
+        TransactionAbortedError,
+        TransactionLostError,
+        TransactionUnknownError,
+        UnreachableError,
+        UnsupportedFormatError,
+        WrongJobError,
+    )
+    from sluice.runtime.failover.restart_strategies import (
+        ExponentialDelayRestart,
+        FailureRateRestart,
+        FixedDelayRestart,
+    )
+    from sluice.runtime.job.job import Job
+    from sluice.runtime.model.on_error import DeadLetters, Skip
+    from sluice.runtime.model.rate_limit import PidRateLimit
+    from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
+
+_PLACES = {
+    "sluice.connectors.hdfs.hdfs_sink": ("HdfsSink",),
+    "sluice.connectors.hdfs.partition_commit.settings": (
+        "PartitionCommit",
+        "PartitionMark",
+        "Webhook",
+    ),
+    "sluice.connectors.hdfs.rolling.rolling_sink": ("Roll",),
+    "sluice.connectors.installation": ("Installation", "install"),
+    "sluice.connectors.kafka.client.connection": ("KafkaConnection",),
+    "sluice.connectors.kafka.kafka_sink": ("KafkaSink",),
+    "sluice.connectors.kafka.kafka_source": ("KafkaSource",),
+    "sluice.connectors.kafka.records.serde.avro_records": ("AvroDeserializer", "Framing"),
+    "sluice.connectors.kafka.records.serde.json_records": ("JsonDeserializer",),
+    "sluice.connectors.kafka.records.serde.record_json": ("JsonSerializer",),
+    "sluice.runtime.coordinator.core.checkpoint_states": ("State",),
+    "sluice.runtime.coordinator.core.events": ("Progress",),
+    "sluice.runtime.coordinator.policy.handlers": (
+        "Alignment",
+        "CheckpointHandler",
+        "GlobalCheckpointHandler",
+        "RegionalCheckpointHandler",
+        "Ruling",
+    ),
+    "sluice.runtime.errors": (
+        "AuthenticationError",
+        "CheckpointFailedError",
+        "ConfigError",
+        "CoordinatorLostError",
+        "DamagedCheckpointError",
+        "DataLostError",
+        "DeliveryError",
+        "DropLimitError",
+        "FencedError",
+        "FunctionFailedError",
+        "LateRecordsError",
+        "MissingRequirementError",
+        "PoisonRecordsError",
+        "RegionGivenUpError",
+        "RegionsParkedError",
+        "SourceChangedError",
+        "StorageError",
+        "StreamError",
+        "TransactionAbortedError",
+        "TransactionLostError",
+        "TransactionUnknownError",
+        "UnreachableError",
+        "UnsupportedFormatError",
+        "WrongJobError",
+    ),
+    "sluice.runtime.failover.restart_strategies": (
+        "ExponentialDelayRestart",
+        "FailureRateRestart",
+        "FixedDelayRestart",
+    ),
+    "sluice.runtime.job.job": ("Job",),
+    "sluice.runtime.model.on_error": ("DeadLetters", "Skip"),
+    "sluice.runtime.model.rate_limit": ("PidRateLimit",),
+    "sluice.runtime.spark.fast_start.fast_start_settings": ("fast_start",),
+}
+_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
+
+__all__ = [
+    "Alignment",
+    "AuthenticationError",
+    "AvroDeserializer",
+    "CheckpointFailedError",
+    "CheckpointHandler",
+    "ConfigError",
+    "CoordinatorLostError",
+    "DamagedCheckpointError",
+    "DataLostError",
+    "DeadLetters",
+    "DeliveryError",
+    "DropLimitError",
+    "ExponentialDelayRestart",
+    "FailureRateRestart",
+    "FencedError",
+    "FixedDelayRestart",
+    "Framing",
+    "FunctionFailedError",
+    "GlobalCheckpointHandler",
+    "HdfsSink",
+    "Installation",
+    "Job",
+    "JsonDeserializer",
+    "JsonSerializer",
+    "KafkaConnection",
+    "KafkaSink",
+    "KafkaSource",
+    "LateRecordsError",
+    "MissingRequirementError",
+    "PartitionCommit",
+    "PartitionMark",
+    "PidRateLimit",
+    "PoisonRecordsError",
+    "Progress",
+    "RegionGivenUpError",
+    "RegionalCheckpointHandler",
+    "RegionsParkedError",
+    "Roll",
+    "Ruling",
+    "Skip",
+    "SourceChangedError",
+    "State",
+    "StorageError",
+    "StreamError",
+    "TransactionAbortedError",
+    "TransactionLostError",
+    "TransactionUnknownError",
+    "UnreachableError",
+    "UnsupportedFormatError",
+    "Webhook",
+    "WrongJobError",
+    "fast_start",
+    "install",
+]
+
+use_this_interpreter()
+
+
+def __getattr__(name: str) -> object:
+    """Import the module of a public name when the name is first used."""
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'sluice' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
