@@ -8,7 +8,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-by-make
-FAST := tests/contract tests/simulation tests/property tests/unit
+FAST := tests/contract tests/simulation tests/property tests/unit benchmarks/tests
 SLOW := tests/chaos tests/containers tests/integration
 PYTEST := $(BIN)/pytest
 # What decides what becomes visible, and what finishes it: every line and branch has a test.
@@ -28,7 +28,7 @@ PARALLEL = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb
 # Tests start Python processes all the time: none shall compile the checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts clean
+.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts bench-check prose clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -73,8 +73,8 @@ lint: setup ## format, rules, types, import contracts
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
 
-check: lint ## lint, unit and property tests; two minutes
-	@$(PYTEST) -q --numprocesses=2 tests/unit tests/property -m 'not extended'
+check: lint ## lint, tests of units, properties and benchmarks; two minutes
+	@$(PYTEST) -q --numprocesses=2 tests/unit tests/property benchmarks/tests -m 'not extended'
 
 # What is marked `extended` is left to `test-more`.
 test: lint ## all that is quick, and of what is slow a proof of each rule; about 15 minutes on two cores
@@ -129,9 +129,9 @@ test-asan: setup ## the native hot path under AddressSanitizer; needs a C compil
 	    $(BIN)/pytest -q tests/contract/test_native_clients.py \
 	    tests/integration/test_hot_path.py tests/integration/test_hot_path_restarts.py
 
-# By name, by number or as a part (2/4); where none is named all are run, and docs/mutants.md is written.
+# By name or as a part (2/4). Without names all mutants run, and the page docs/research/mutants.md is written.
 MUTANTS ?=
-mutants: setup ## each rule of the protocol broken on purpose: some test must notice; MUTANTS="84 85" for a few
+mutants: setup ## each rule of the protocol broken on purpose: some test must notice; MUTANTS="seals-retired record-replaced" for a few
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 coverage: setup ## make test but for its kills, with the lines and branches that it runs counted
@@ -167,6 +167,13 @@ bench-quick: setup ## as bench with small runs, once each, printed only; a first
 
 bench-parts: setup ## our own throughput, latency, recovery and regions, as a table
 	@$(BIN)/python -m benchmarks
+
+PROSE ?=
+prose: setup ## sentences that need a second reading, against the limits; PROSE="--show docs" lists them
+	@$(BIN)/python -m tools.prose $(PROSE)
+
+bench-check: setup ## tests of the benchmarks' own code; seconds
+	@$(PYTEST) -q benchmarks/tests
 
 clean: ## delete what the other commands made here, measurements too; the per-user cache stays
 	@rm -rf connectors/kafka/native/*.so $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -53,7 +53,7 @@ def build_app(commands: Iterable[EntryPoint]) -> typer.Typer:
 
 def _tell_version(is_asked: bool) -> None:
     if is_asked:
-        typer.echo(f"sluice {metadata.version('sluice')}")
+        typer.echo(f"sluice {metadata.version('sluice-spark')}")
         raise typer.Exit
 
 

@@ -370,7 +370,7 @@ def job_plan(
         graph=graph,
         settings=settings,
         cluster_ids=tuple(sorted(set(cluster_ids))),
-        sluice_version=version("sluice"),
+        sluice_version=version("sluice-spark"),
         spark_version=spark_version,
     )
 

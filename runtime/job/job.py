@@ -283,26 +283,27 @@ class Job:
     ) -> None:
         refuse_misspelt(misspelt, Job.__init__, of="Job")
         uri = check_job(locals())  # all of them, before any is used
+        settings = CheckpointSettings(
+            interval_s=interval_s,
+            timeout_s=timeout_s,
+            min_pause_s=min_pause_s,
+            tolerable_failures=_tolerable(tolerable_failures, restart_strategy),
+            restart_strategy=restart_strategy,
+            on_region_failure=OnRegionFailure.of(on_region_failure),
+            pressure_alarm_s=pressure_alarm_s,
+            settle_timeout_s=outage_timeout_s,
+            retained=retained,
+            discovery_interval_s=discovery_interval_s,
+            on_lost=OnLost.of(on_lost),
+            handler=checkpoint_handler or GlobalCheckpointHandler(),
+            balancer=load_balancer,
+            drop_limit=_drop_limit(recovery, max_dropped_records, max_dropped_in_all),
+        )
         self._spec = JobSpec(
             name=name,
             spark=spark,
             checkpoint_dir=uri,
-            settings=CheckpointSettings(
-                interval_s=interval_s,
-                timeout_s=timeout_s,
-                min_pause_s=min_pause_s,
-                tolerable_failures=_tolerable(tolerable_failures, restart_strategy),
-                restart_strategy=restart_strategy,
-                on_region_failure=OnRegionFailure.of(on_region_failure),
-                pressure_alarm_s=pressure_alarm_s,
-                settle_timeout_s=outage_timeout_s,
-                retained=retained,
-                discovery_interval_s=discovery_interval_s,
-                on_lost=OnLost.of(on_lost),
-                handler=checkpoint_handler or GlobalCheckpointHandler(),
-                balancer=load_balancer,
-                drop_limit=_drop_limit(recovery, max_dropped_records, max_dropped_in_all),
-            ),
+            settings=settings,
             regions=_regions(regions),
             engine=choice_of(Engine, engine, setting="engine"),
             coordinator_lost_timeout_s=_lost_timeout(coordinator_lost_timeout_s),

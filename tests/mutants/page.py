@@ -1,75 +1,76 @@
-"""``docs/mutants.md``: which test caught which mutant."""
+"""``docs/research/mutants.md``: which test caught which mutant."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.mutants.running import Outcome
+from tests.mutants.running import Outcome, Verdict
+from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
+from tests.simulation.file_mutations import FILE_MUTATIONS
+from tests.simulation.mutations import MUTATIONS
 
-__all__ = ["PAGE", "page"]
+__all__ = ["PAGE", "page", "write_page"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
+PAGE = Path(__file__).parents[2] / "docs" / "research" / "mutants.md"
 
-_HEAD = """\
+_PAGE = """\
 # Mutants
 
-`make mutants` breaks each rule of the [protocol](protocol.md) on purpose and looks whether a test
-notices. Each mutant is a patch of a few lines in `tests/mutants`; it is applied to a copy of the
-tree, and the tests that it names run over the copy until one fails. What counts is a failure of
-what a test checks: an assertion, or a typed error of the product that the test did not ask for. A
-module that cannot be imported, any other exception and a time-out are *no proof*. The same tests
-must pass without a mutant. `make check` verifies that every patch still fits the tree, that each of
-the rules 1 to 22 has one, and that this page knows them all. The tests below need no server.
+`make mutants` breaks each rule of the [protocol](../protocol.md) on purpose and checks that a test
+fails. A mutant replaces a few lines of the product while Python imports it (`tests/mutants`).
 
-This page is written by the command.
+A mutant is *caught* if a test fails by an assertion, or by a typed error of the product. Any other
+exception, a failed import and a timeout are *no proof*. The same tests pass without a mutant, and
+they need no server.
 
-"""
+`make check` verifies that every mutant fits the source, that each of the rules 1 to 22 has one, and
+that this page lists all of them. `make mutants` writes this page.
 
-_SIMULATED = """
+{caught} of {count} mutants are caught.
+
+| mutant | rule | the error in it | caught by | how |
+| --- | --- | --- | --- | --- |
+{mutants}
+
 ## Broken in the simulator
 
 `tests/simulation/mutations.py`, `file_mutations.py` and `continuous_mutations.py` break the
-coordinator, its sinks and its tasks in further ways, in memory, and some of 200 random worlds must
-break the very promise that is named beside the mutation:
-`tests/simulation/test_worlds.py::test_worlds_notice_a_broken_rule`,
-`test_files.py::test_worlds_notice_a_broken_rule_about_files` and
-`test_continuous.py::test_worlds_notice_a_broken_rule_about_continuous_tasks`, in every
-`make check`.
+coordinator, its sinks and its tasks in memory. One of 200 random schedules must break the promise
+that stands beside the mutation. `make check` runs the tests:
+
+- `tests/simulation/test_worlds.py::test_worlds_notice_a_broken_rule`
+- `tests/simulation/test_files.py::test_worlds_notice_a_broken_rule_about_files`
+- `tests/simulation/test_continuous.py::test_worlds_notice_a_broken_rule_about_continuous_tasks`
 
 | mutation | the rule that it breaks |
 | --- | --- |
+{simulated}
 """
 
 
-def page(outcomes: Sequence[Outcome], simulated: Mapping[str, object]) -> str:
-    """The whole page.
+def write_page(outcomes: Sequence[Outcome]) -> None:
+    """Write the page of all mutants."""
+    PAGE.write_text(page(outcomes), "utf-8")
 
-    Args:
-        outcomes: of every mutant.
-        simulated: the simulator's mutations by name; their docstrings say the rule.
-    """
-    caught = sum(outcome.fate.value == "caught" for outcome in outcomes)
-    lines = [f"{caught} of {len(outcomes)} mutants are caught.", ""]
-    lines += [
-        "| mutant | rule | what is wrong | first test that failed | how |",
-        "|" + " --- |" * 5,
-    ]
-    lines += [_row(outcome) for outcome in outcomes]
-    return _HEAD + "\n".join(lines) + "\n" + _SIMULATED + "".join(map(_line, simulated.items()))
+
+def page(outcomes: Sequence[Outcome]) -> str:
+    """The text of the page."""
+    return _PAGE.format(
+        caught=sum(outcome.verdict is Verdict.CAUGHT for outcome in outcomes),
+        count=len(outcomes),
+        mutants="\n".join(map(_row, outcomes)),
+        simulated="\n".join(_simulated_rows()),
+    )
 
 
 def _row(outcome: Outcome) -> str:
     mutant = outcome.mutant
-    cells = (
-        f"`{mutant.name}`",
-        ", ".join(map(str, mutant.rules)),
-        mutant.wrong,
-        f"`{outcome.test}`" if outcome.test else outcome.fate.value,
-        outcome.kind,
-    )
+    test = f"`{outcome.test}`" if outcome.test else outcome.verdict.value
+    cells = (f"`{mutant.name}`", ", ".join(mutant.rules), mutant.wrong, test, outcome.kind)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _line(mutation: tuple[str, object]) -> str:
-    name, function = mutation
-    return f"| {name} | {' '.join((inspect.getdoc(function) or '').split())} |\n"
+def _simulated_rows() -> Iterator[str]:
+    for mutations in (MUTATIONS, FILE_MUTATIONS, CONTINUOUS_MUTATIONS):
+        for name, (broken, *_) in mutations.items():
+            yield f"| {name} | {' '.join((inspect.getdoc(broken) or '').split())} |"

@@ -1,159 +1,164 @@
-"""Runs the tests that are expected to catch a mutant, over a copy of the tree with it."""
+"""Runs the tests that must catch a mutant, in a fork that imports the mutated product.
+
+Imports of other packages take two seconds for a test file. So the parent process imports those
+once, and never a module of the product; each fork imports that with the edits of its mutant.
+"""
 
 import enum
+import importlib
 import json
+import multiprocessing
 import os
-import shutil
-import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
-from tests.mutants.patches import Mutant, apply
-from tests.mutants.witness import REPORT
+from tests.mutants.model import Edit, Mutant
+from tests.mutants.rewriting import mutate_imports
 
-__all__ = ["Fate", "Nursery", "Outcome", "copy_tree", "require_green", "run"]
+__all__ = ["Outcome", "Verdict", "import_dependencies", "require_green", "run_mutant"]
 
-_LEFT_OUT = shutil.ignore_patterns(
-    ".git", ".venv", "build", "*.egg-info", ".*_cache", ".hypothesis", "spark-warehouse", "*.log"
+_DEPENDENCIES = (
+    "pytest",
+    "_pytest.python",
+    "_pytest.unraisableexception",
+    "hypothesis.stateful",
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "pandas",
+    "fastavro",
+    "pydantic",
+    "starlette.applications",
+    "prometheus_client",
+    "uvicorn.protocols.http.httptools_impl",
+    "typer",
+    "rich.console",
+    "psutil",
+    "urllib3",
+    "confluent_kafka.admin",
+    "kafka.protocol.admin",
+    "pyspark.sql.datasource",
+    "pyspark.sql.streaming.datasource",
+    "pyspark.sql.functions",
 )
-_NO_SERVERS = "not integration and not containers and not chaos"
+_OPTIONS = (
+    *("-x", "-q", "--tb=short", "-p", "no:cacheprovider", "--hypothesis-seed=0"),
+    *("-m", "not integration and not containers and not chaos"),
+    # The parent has imported plugins before pytest could rewrite their assertions.
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
+)
 _TIMEOUT_S = 900.0
 _PASSED, _FAILED = 0, 1  # pytest's exit codes
 _ROOT = Path(__file__).parents[2]
 
 
-class Fate(enum.Enum):
-    """What became of a mutant."""
+class Verdict(enum.Enum):
+    """Whether the tests noticed a mutant."""
 
     CAUGHT = "caught"
     SURVIVED = "survived"
-    NOT_RUN = "not run yet"
-    NO_PROOF = "no proof"  # the program broke, before or instead of what the tests check
+    NO_PROOF = "no proof"  # the program broke before a test checked anything, or did not end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Of one mutant.
+    """The result of one mutant's tests.
 
     Attributes:
-        mutant, fate: which, and what became of it.
-        test: that failed first; "" where none did.
-        kind: how, see `tests.mutants.witness.kind_of`.
+        mutant, verdict: as their types say.
+        test: the first test that failed; "" if none did.
+        kind: how it failed, see `tests.mutants.failure_report.kind_of`.
         text: the error, or the end of pytest's output.
     """
 
     mutant: Mutant
-    fate: Fate
+    verdict: Verdict
     test: str = ""
     kind: str = ""
     text: str = ""
 
 
-def copy_tree(source: Path, target: Path) -> Path:
-    """The tree without what is not a part of it; compiled modules stay valid."""
-    shutil.copytree(source, target, ignore=_LEFT_OUT)
-    return target
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """A pytest run: its exit code (None: killed after the timeout), output and failures."""
+
+    code: int | None
+    output: str
+    failures: list[dict[str, str]]
 
 
-class Nursery:
-    """Runs pytest in forks of one process, see `tests.mutants.nursery`.
+def import_dependencies() -> None:
+    """Import what the forks need of other packages."""
+    for name in _DEPENDENCIES:
+        importlib.import_module(name)
+
+
+def run_mutant(mutant: Mutant, root: Path = _ROOT) -> Outcome:
+    """Run the catchers of a mutant until one fails.
 
     Args:
-        workspace: for the output of the runs.
-        warm: whether to import first what the product's tests need.
+        mutant: its modules are not imported in this process.
+        root: the directory of the tests; first in the import path.
     """
-
-    def __init__(self, workspace: Path, *, warm: bool) -> None:
-        self._workspace = workspace
-        self._output = workspace / "output"
-        program = Path(__file__).with_name("nursery.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(program), *(["--warm"] if warm else [])],
-            cwd=workspace,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()
-
-    def pytest(self, catchers: Sequence[str], tree: Path, report: Path) -> tuple[int | None, str]:
-        """Exit code, None where it did not end by itself; and the output.
-
-        Raises:
-            RuntimeError: the process is gone.
-        """
-        options = ["-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-m", _NO_SERVERS]
-        # Plugins that the process has imported already are as good as new.
-        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        seeded = ["--hypothesis-seed=0", "-p", "tests.mutants.witness"]
-        request = {
-            # The copy first; the plugin may stand in this tree alone.
-            "path": [str(tree), str(_ROOT)],
-            "environment": {REPORT: str(report)},
-            "arguments": [*options, *seeded, *catchers],
-            "output": str(self._output),
-            "timeout_s": _TIMEOUT_S,
-        }
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"the process that runs tests has ended: {self._process.wait()}")
-        return json.loads(answer), self._output.read_text("utf-8", errors="replace")
+    finished = _run_tests(mutant.catchers, mutant.edits, root)
+    if finished.code == _PASSED:
+        return Outcome(mutant=mutant, verdict=Verdict.SURVIVED)
+    if finished.code != _FAILED or not finished.failures:
+        text = finished.output[-1500:]
+        return Outcome(mutant=mutant, verdict=Verdict.NO_PROOF, kind="crash", text=text)
+    first = finished.failures[0]
+    is_proof = first["kind"] not in ("crash", "timeout")
+    return Outcome(mutant=mutant, verdict=Verdict.CAUGHT if is_proof else Verdict.NO_PROOF, **first)
 
 
-def run(nursery: Nursery, mutant: Mutant, tree: Path, workspace: Path) -> Outcome:
-    """Apply a mutant to a copy of ``tree``, and run its catchers until one fails.
-
-    Raises:
-        PatchError: it does not fit the tree.
-    """
-    copy = workspace / mutant.name
-    # Links: `apply` makes files of its own, and so does Python for what it compiles.
-    shutil.copytree(tree, copy, copy_function=os.link)
-    try:
-        apply(mutant, copy)
-        report = workspace / f"{mutant.name}.jsonl"
-        code, output = nursery.pytest(mutant.catchers, copy, report)
-        return _judged(mutant, code, output, report)
-    finally:
-        shutil.rmtree(copy)
-
-
-def require_green(nursery: Nursery, catchers: Sequence[str], tree: Path) -> None:
-    """What fails without a mutant would catch every one.
+def require_green(catchers: Sequence[str], root: Path = _ROOT) -> None:
+    """Check that the catchers pass without a mutant; a test that fails anyway catches nothing.
 
     Raises:
         RuntimeError: with the end of pytest's output.
     """
-    code, output = nursery.pytest(sorted(set(catchers)), tree, Path(os.devnull))
-    if code != _PASSED:
-        raise RuntimeError(f"the catchers fail without a mutant, too:\n{output[-3000:]}")
+    finished = _run_tests(sorted(set(catchers)), (), root)
+    if finished.code != _PASSED:
+        raise RuntimeError(f"the catchers fail without a mutant:\n{finished.output[-3000:]}")
 
 
-def _judged(mutant: Mutant, code: int | None, output: str, report: Path) -> Outcome:
-    lines = report.read_text("utf-8").splitlines() if report.exists() else []
-    if code == _PASSED:
-        return Outcome(mutant=mutant, fate=Fate.SURVIVED)
-    if code != _FAILED or not lines:
-        return Outcome(mutant=mutant, fate=Fate.NO_PROOF, kind="crash", text=output[-1500:])
-    first = json.loads(lines[0])
-    is_proof = first["kind"] not in ("crash", "timeout")
-    return Outcome(
-        mutant=mutant,
-        fate=Fate.CAUGHT if is_proof else Fate.NO_PROOF,
-        test=first["test"],
-        kind=first["kind"],
-        text=first["text"],
-    )
+def _run_tests(tests: Sequence[str], edits: Sequence[Edit], root: Path) -> _Finished:
+    with tempfile.TemporaryDirectory(prefix="sluice-mutant-") as name:
+        directory = Path(name)
+        process = multiprocessing.get_context("fork").Process(
+            target=_run_pytest, args=(tests, edits, root, directory)
+        )
+        process.start()
+        process.join(_TIMEOUT_S)
+        code = process.exitcode
+        if code is None:
+            process.kill()
+            process.join()
+        output = (directory / "output").read_text("utf-8", errors="replace")
+        failures = (directory / "failures").read_text("utf-8").splitlines()
+        return _Finished(code, output, list(map(json.loads, failures)))
+
+
+def _run_pytest(tests: Sequence[str], edits: Sequence[Edit], root: Path, directory: Path) -> None:
+    """In the fork. It ends at once, for threads of a failed test may run for ever."""
+    (directory / "failures").touch()
+    output = os.open(directory / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    os.chdir(root)
+    sys.path.insert(0, str(root))
+    mutate_imports(edits)
+
+    import pytest
+    from hypothesis.configuration import set_hypothesis_home_dir
+
+    from tests.mutants.failure_report import FailureReport
+
+    # A failing example of one mutant must not be tried on the next one.
+    set_hypothesis_home_dir(directory)
+    code = pytest.main([*_OPTIONS, *tests], plugins=[FailureReport(directory / "failures")])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -78,7 +78,7 @@ def test_a_job_refuses_an_argument_that_it_cannot_use(name: str, value: object) 
 
 def test_drop_in_queries_refuse_an_address_at_which_nobody_is_reached() -> None:
     """Before anything is started, as a Job does."""
-    with pytest.raises(ConfigError, match=r"host of connectors\.install given=0\.0\.0\.0"):
+    with pytest.raises(ConfigError, match=r"host of sluice\.install given=0\.0\.0\.0"):
         sluice.install(cast(Any, None), host="0.0.0.0")
 
 
@@ -149,7 +149,7 @@ def test_the_type_of_a_users_deserializer_is_left_to_the_executors() -> None:
 def test_listeners_that_can_be_read_but_once_are_kept() -> None:
     """A generator is read by whoever looks at it first."""
     listener = SimpleNamespace(on_progress=print)
-    assert _job(listeners=(each for each in [listener])).listeners == (listener,)
+    assert _job(listeners=(each for each in [listener])).spec.listeners == (listener,)
 
 
 _BUILT: dict[str, Callable[[], object]] = {

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.runtime.errors import ConfigError
 from tests.bed.journal import FaultEntry, Journal, RoundEntry, commit_of, read_journal
 from tests.bed.plan import KINDS
-from tests.bed.report import put, summary, table
+from tests.bed.report import summary, table
 
 _FAULT = FaultEntry(
     seed=1,
@@ -81,20 +80,6 @@ def test_what_a_round_has_found_is_in_the_sum_over_all(name: str) -> None:
     )
 
 
-def test_the_days_and_commits_of_faults_are_said_as_far_as_they_are_known() -> None:
-    """Older rounds have none; a round that is not clean counts for no day."""
-    first = replace(_ROUND, on="2026-11-26", commit="abc1234")
-    last = replace(_ROUND, on="2026-11-28", commit="def5678+")
-    broken = replace(_ROUND, on="2026-11-29", wrong="lost 1")
-    assert "; 2 of them before days and commits were kept\n" in summary([_ROUND, broken])
-    assert (
-        "; 2 of them before days and commits were kept, 4 from 2026-11-26 to 2026-11-28, at the "
-        "commits abc1234, def5678+\n"
-    ) in summary([_ROUND, first, last, broken])
-    said = "; 2 from 2026-11-26 to 2026-11-26, at the commits unknown\n"
-    assert said in summary([replace(first, commit=None)])
-
-
 def test_a_commit_with_changes_beside_it_is_told_from_the_commit(tmp_path: Path) -> None:
     """What the bed itself writes is no such change; without Git nothing is said."""
     assert commit_of(tmp_path) is None
@@ -117,21 +102,3 @@ def test_faults_without_a_verdict_do_not_count_for_a_later_round() -> None:
     assert _row(table([*killed, *again]), "kill")[2] == "2"
     assert _row(table([replace(_FAULT, seed=9), *again]), "kill")[2] == "2"
     assert _row(table([*killed, replace(_ROUND, seed=2)]), "kill")[2] == "0"
-
-
-def test_a_table_is_put_into_its_place_of_a_page(tmp_path: Path) -> None:
-    """And nowhere else; a page without the place is refused."""
-    page = tmp_path / "page.md"
-    page.write_text("a\n<!-- chaos -->\nold\n<!-- /chaos -->\nb\n", encoding="utf-8")
-    put(page, "chaos", "new")
-    assert page.read_text(encoding="utf-8") == "a\n<!-- chaos -->\nnew\n<!-- /chaos -->\nb\n"
-    with pytest.raises(ConfigError, match="no place"):
-        put(page, "soak", "new")
-
-
-def test_the_page_says_what_the_kept_journal_says() -> None:
-    """Who adds entries, or changes the report, writes the page anew."""
-    root = Path(__file__).parents[2]
-    entries = read_journal([root / "tests" / "bed" / "faults.jsonl"])
-    page = (root / "docs" / "reliability.md").read_text(encoding="utf-8")
-    assert f"<!-- chaos -->\n{summary(entries)}\n\n{table(entries)}\n<!-- /chaos -->" in page

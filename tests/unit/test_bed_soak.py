@@ -2,13 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
-from tests.bed.plot import draw
-from tests.bed.soak import MEASURES, Sample, growth, read_samples
+from tests.bed.soak import MEASURES, Sample, growth
 
 _QUIET = Sample(
     at_s=0.0,
@@ -57,26 +54,3 @@ def test_too_little_is_no_verdict() -> None:
     """A soak of a minute proves nothing."""
     assert "no sample" in growth([])[0]
     assert "too few" in growth(_samples(8, lambda n: {}))[0]
-
-
-def test_a_plot_has_a_panel_for_each_measure() -> None:
-    """Well formed, with every title and a line in each."""
-    text = draw(_samples(30, lambda n: {"records": n}), "a < b")
-    tree = ElementTree.fromstring(text)
-    titles = {found.text for found in tree.iter() if found.tag.endswith("text")}
-    assert {measure.title for measure in MEASURES.values()} <= titles
-    lines = [found for found in tree.iter() if found.tag.endswith("polyline")]
-    assert len(lines) == len(MEASURES) + 1
-
-
-def test_the_soak_that_is_kept_is_an_hour_long_and_flat_and_its_plot_shows_it() -> None:
-    """What the report says of it hangs on no word of whoever has run it."""
-    root = Path(__file__).parents[2]
-    samples = read_samples(root / "tests" / "bed" / "soak-2026-11-26.jsonl")
-    last = samples[-1]
-    assert last.at_s >= 3600
-    assert {sample.driver for sample in samples} == {last.driver}
-    assert not growth(samples)
-    title = f"{last.at_s / 60:.0f} minutes, {last.faults} faults, {last.records} records"
-    drawn = draw(samples, f"Soak, pipeline copy: {title}")
-    assert drawn == (root / "docs" / "soak-copy.svg").read_text("utf-8")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sluice.connectors.kafka.tools import kafka_cli as _cli
+from sluice.connectors.kafka.tools.broker import kafka_cli as _cli
 from sluice.connectors.kafka.tools.broker.embedded_kafka import (
     QUICK_START,
     broker_classes,

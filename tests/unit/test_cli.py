@@ -142,4 +142,4 @@ def test_the_version_is_told_without_a_command(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert not caught.value.code
-    assert capsys.readouterr().out == f"sluice {version('sluice')}\n"
+    assert capsys.readouterr().out == f"sluice {version('sluice-spark')}\n"

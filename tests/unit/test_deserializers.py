@@ -415,7 +415,7 @@ def test_poison_bytes_go_by_the_sources_policy_with_their_position() -> None:
         value_deserializer=JsonDeserializer(schema=ORDER),
         on_error=DeadLetters(topic="dead"),
     )
-    (region,) = regions_of(job_of(made).pipelines, [False])[1]
+    (region,) = regions_of(job_of(made).spec.pipelines, [False])[1]
     assert region.functions is not None
     assert [function.name for function in region.functions] == ["orders-key", "orders-value"]
     assert region.dead_letter_sink is not None
@@ -439,7 +439,7 @@ def test_poison_bytes_go_by_the_sources_policy_with_their_position() -> None:
 
 def test_a_source_without_deserializers_has_no_functions() -> None:
     """And its records cost nothing more."""
-    (region,) = regions_of(job_of(source()).pipelines, [False])[1]
+    (region,) = regions_of(job_of(source()).spec.pipelines, [False])[1]
     assert region.functions == ()
 
 

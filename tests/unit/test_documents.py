@@ -1,20 +1,33 @@
-"""Links of the documents lead somewhere: relative ones to files, ``#anchors`` to headings; and what
-they name exists: pages, metrics, commands of the Makefile."""
+"""Markdown pages: links lead to files and headings, tables list the options that the code has, and
+Python examples use names and arguments that exist."""
 
+import ast
+import importlib
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from textwrap import dedent
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from sluice.runtime.coordinator.core.core import JobStatus
+import sluice
+from sluice import HdfsSink, Job, PartitionCommit, PidRateLimit
+from sluice.connectors.kafka.source.source_options import SOURCE_OPTIONS
 from sluice.runtime.service.metrics import CheckpointMetrics, RegionMetrics
 
 ROOT = Path(__file__).parents[2]
-TREES = ("benchmarks", "connectors", "docker", "docs", "examples", "runtime", "tests")
+CODE = ("connectors", "examples", "runtime")
+TREES = (*CODE, "benchmarks", "docker", "docs", "tests", "tools")
+PUBLIC = {
+    name: getattr(sluice, each) for each in sluice.__all__ for name in (each, f"sluice.{each}")
+}
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(page for tree in TREES for page in (ROOT / tree).rglob("*.md"))]
+    {*ROOT.glob("*.md"), *(page for tree in TREES for page in (ROOT / tree).rglob("*.md"))}
 )
 
 _FENCE = re.compile(r"^( *)(`{3,}|~{3,}).*?^ *\2[`~]* *$", re.MULTILINE | re.DOTALL)
@@ -22,22 +35,33 @@ _CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 _LINK = re.compile(r"\]\(\s*<?([^()\s>]+(?:\([^()\s]*\)[^()\s>]*)*)>?(?:\s+\"[^\"]*\")?\s*\)")
 _DEFINED = re.compile(r"^ {0,3}\[[^\]]+\]:\s+<?([^\s>]+)", re.MULTILINE)
 _HEADING = re.compile(r"^ {0,3}#{1,6}\s+(.*?)\s*#*\s*$", re.MULTILINE)
+_NAMED_ID = re.compile(r"\{\s*#([\w-]+)[^}]*\}|<a id=\"([\w-]+)\"")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
-_NAMED = re.compile(r"docs/[\w/-]+\.md")
+_PAGE_NAME = re.compile(r"docs/[\w/-]+\.md")
+_TABLE = re.compile(r"^\|.*\n\|[ |:-]+\n((?:\|.*\n?)*)", re.MULTILINE)
+_PYTHON = re.compile(r"^ *```python\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+_OURS = re.compile(r"(connectors|runtime|sluice)\b")
+_PUBLIC = re.compile(r"sluice(\.(?!connectors|runtime)\w+)?$")
+
+
+def of(page: Path) -> str:
+    """The name of a page in the report of a test."""
+    return str(page.relative_to(ROOT))
 
 
 def links(text: str) -> list[str]:
-    """Targets of what is a link or an image, in code neither."""
+    """Targets of links and images; text in code is no link."""
     prose = _CODE.sub("", _FENCE.sub("", text))
     return _LINK.findall(prose) + _DEFINED.findall(prose)
 
 
 def anchors(text: str) -> set[str]:
-    """As GitHub makes them of headings; a repeated one gets a number."""
+    """As GitHub makes them of headings, a repeated one with a number; and those given by name."""
+    prose = _FENCE.sub("", text)
+    found = {name for names in _NAMED_ID.findall(prose) for name in names if name}
     seen: dict[str, int] = {}
-    found = set()
-    for heading in _HEADING.findall(_FENCE.sub("", text)):
-        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+    for heading in _HEADING.findall(prose):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", _NAMED_ID.sub("", heading)).strip().lower()
         name = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
         times = seen.get(name, 0)
         seen[name] = times + 1
@@ -46,7 +70,7 @@ def anchors(text: str) -> set[str]:
 
 
 def broken(page: Path) -> Iterator[str]:
-    """Relative links of a page that lead nowhere."""
+    """Relative links of a page without a file or a heading."""
     for link in links(page.read_text("utf-8")):
         if _SCHEME.match(link):
             continue
@@ -58,107 +82,150 @@ def broken(page: Path) -> Iterator[str]:
             yield f"{link}: no such heading"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=of)
 def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
-    """Also behind a page that was renamed, or a section that was moved."""
     assert list(broken(page)) == []
 
 
 def test_every_page_that_the_code_names_exists() -> None:
-    """Messages and docstrings send people there."""
-    named = {
-        name
-        for tree in ("benchmarks", "connectors", "examples", "runtime")
-        for module in (ROOT / tree).rglob("*.py")
-        for name in _NAMED.findall(module.read_text("utf-8"))
-    }
+    """Error messages send users to these pages."""
+    modules = [path for tree in CODE for path in (ROOT / tree).rglob("*.py")]
+    named = {name for path in modules for name in _PAGE_NAME.findall(path.read_text("utf-8"))}
     assert named
     assert sorted(name for name in named if not (ROOT / name).is_file()) == []
 
 
-def test_every_page_of_the_documentation_is_reached_from_the_readme() -> None:
-    """By links, over other pages too: what nobody links to, nobody reads."""
-    reached, waiting = set[Path](), [ROOT / "README.md"]
-    while waiting:
-        page = waiting.pop()
-        if page in reached:
-            continue
-        reached.add(page)
-        targets = (link.partition("#")[0] for link in links(page.read_text("utf-8")))
-        paths = ((page.parent / target).resolve() for target in targets if target.endswith(".md"))
-        waiting += [path for path in paths if path.is_file()]
-    assert sorted(set((ROOT / "docs").rglob("*.md")) - reached) == []
-
-
-def test_broken_links_are_noticed(tmp_path: Path) -> None:
-    """Of each kind; and what only looks like a link is none."""
-    page = tmp_path / "page.md"
-    (tmp_path / "other.md").write_text("# One `two`, three\n\n## Again\n\n## Again\n")
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    """One of each kind; a link in code is no link."""
+    page = tmp_path / "guide" / "page.md"
+    page.parent.mkdir()
+    (tmp_path / "other.md").write_text(
+        "# One `two`, three\n\n## Again\n\n## Again\n\n## Long {#short}\n"
+    )
     page.write_text(
-        "# Here\n[a](other.md) [b](other.md#one-two-three) [c](#here) ![d](gone.svg)\n"
-        "[e](other.md#again-1) [f](other.md#again-2) [g](#nowhere) [h](https://a.example/x#y)\n"
-        "[i](/other.md) `[j](code.md)` ``[k](`code`.md)``\n\n```md\n[l](fence.md)\n# Fence\n```\n"
-        "[m](#fence)\n\n[n]: defined.md\n"
+        "# Here\n[a](../other.md) [b](../other.md#one-two-three) [c](#here) ![d](gone.svg)\n"
+        "[e](../other.md#again-1) [f](../other.md#again-2) [g](#nowhere) [h](https://a.test/x#y)\n"
+        "[i](/other.md) `[j](code.md)` ``[k](`code`.md)`` [o](../other.md#short)\n\n"
+        "```md\n[l](fence.md)\n# Fence\n```\n[m](#fence)\n\n[n]: defined.md\n"
     )
     assert sorted(each.partition(":")[0] for each in broken(page)) == [
         "#fence",
         "#nowhere",
+        "../other.md#again-2",
         "/other.md",
         "defined.md",
         "gone.svg",
-        "other.md#again-2",
     ]
 
 
-def uneven_rows(text: str) -> Iterator[int]:
-    """Numbers of lines that have other columns than the head of their table."""
-    width = None
-    prose = _FENCE.sub(lambda found: "\n" * found[0].count("\n"), text)
-    for number, line in enumerate(prose.splitlines(), 1):
-        cells = line.replace("\\|", "").count("|") if line.startswith("|") else None
-        width = None if cells is None else width or cells
-        if cells != width:
-            yield number
+Table = Mapping[str, str]
+"""Names in code in the first cells of a table, each with the text of its second cell."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_rows_of_a_table_have_its_columns(page: Path) -> None:
-    """A cell with a bare ``|`` moves those behind it, and the last one is not shown."""
-    assert list(uneven_rows(page.read_text("utf-8"))) == []
+def tables() -> Iterator[Table]:
+    """All tables under docs/."""
+    for page in DOCS:
+        for body in _TABLE.findall(_FENCE.sub("", page.read_text("utf-8"))):
+            rows = [
+                [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:]]
+                for row in body.splitlines()
+            ]
+            yield {name: row[1] for row in rows for name in re.findall(r"`([\w.]+)[^`]*`", row[0])}
 
 
-class NoJob:
-    """Whose coordinator has not started."""
-
-    started = None
-
-    def status(self) -> JobStatus:
-        """Nobody asks."""
-        raise AssertionError
+def table_of(names: Collection[str]) -> Table:
+    """The table that has most of these names, and the fewest others."""
+    return max(tables(), key=lambda table: len(table.keys() & names) - len(table.keys() - names))
 
 
-def test_the_page_on_monitoring_names_every_metric_and_no_other() -> None:
-    """As a scraper sees them; other pages name none that is not there."""
+def arguments_of(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function or a class, by name."""
+    parameters = inspect.signature(function).parameters
+    return {name: each for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD}
+
+
+@pytest.mark.parametrize("described", [Job, HdfsSink, PartitionCommit, PidRateLimit])
+def test_a_table_lists_the_arguments_and_no_others(described: type) -> None:
+    arguments = arguments_of(described)
+    assert set(table_of(arguments)) == set(arguments)
+
+
+def test_the_table_of_a_job_has_the_defaults() -> None:
+    arguments = arguments_of(Job)
+    expected = {
+        name: "required" if each.default in (inspect.Parameter.empty, "") else repr(each.default)
+        for name, each in arguments.items()
+    }
+    written = {name: text.strip("`") for name, text in table_of(arguments).items()}
+    assert {name: text.replace('"', "'") for name, text in written.items()} == expected
+
+
+def test_every_option_of_the_source_is_described() -> None:
+    described = "\n".join(page.read_text("utf-8") for page in DOCS)
+    assert [option for option in SOURCE_OPTIONS if f"`{option}`" not in described] == []
+
+
+def test_a_table_lists_the_metrics_and_no_others() -> None:
+    """By the names that Prometheus shows."""
     registry = CollectorRegistry()
     CheckpointMetrics(registry)
+    regions = RegionMetrics(cast(Any, SimpleNamespace(started=None))).collect()
     exposed = {
         family.name + ("_total" if family.type == "counter" else "")
-        for family in (*registry.collect(), *RegionMetrics(NoJob()).collect())
+        for family in (*registry.collect(), *regions)
     }
-    name = re.compile(r"\bsluice_(?:region|checkpoint|offsets|function|last)\w*")
-    named = {
-        page: set(name.findall(page.read_text("utf-8"))) for page in (ROOT / "docs").glob("*.md")
-    }
-    assert named[ROOT / "docs" / "monitoring.md"] == exposed
-    assert set[str]().union(*named.values()) == exposed
+    assert len(exposed) > 12
+    assert set(table_of(exposed)) == exposed
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_make_command_that_a_page_names_exists(page: Path) -> None:
-    """In code, where it is meant to be typed."""
-    text = page.read_text("utf-8")
-    codes = [found[0] for found in _FENCE.finditer(text)]
-    codes += [found[0] for found in _CODE.finditer(_FENCE.sub("", text))]
-    named = {name for code in codes for name in re.findall(r"[`\n]make ([a-z-]+)", code)}
-    goals = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    assert named - goals == set()
+def examples(page: Path) -> Iterator[ast.Module]:
+    """Python of a page; an ``…`` in it stands for what a user fills in."""
+    for code in _PYTHON.findall(page.read_text("utf-8")):
+        yield ast.parse(dedent(code).replace("…", "..."))
+
+
+def imported(tree: ast.AST) -> dict[str, Any]:
+    """The names that an example imports from the product, with their objects."""
+    return {
+        name.asname or name.name: getattr(importlib.import_module(node.module), name.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and _OURS.match(node.module)
+        for name in node.names
+    }
+
+
+def wrong_arguments(tree: ast.AST, names: Mapping[str, Any]) -> Iterator[str]:
+    """Calls of these names with arguments that they do not take."""
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        called = names.get(ast.unparse(call.func))
+        if callable(called) and called.__module__.split(".")[0] == "sluice":
+            given = {keyword.arg for keyword in call.keywords if keyword.arg}
+            if not given <= arguments_of(called).keys():
+                yield ast.unparse(call)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=of)
+def test_an_example_imports_names_and_gives_arguments_that_exist(page: Path) -> None:
+    """A name that an example does not import is one of the public interface."""
+    names = dict(PUBLIC)
+    for tree in examples(page):
+        names |= imported(tree)
+        assert list(wrong_arguments(tree, names)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=of)
+def test_an_example_imports_the_public_interface_only(page: Path) -> None:
+    """`sluice`, or a module directly below it."""
+    for tree in examples(page):
+        modules = re.findall(r"^ *(?:from|import) ([\w.]+)", ast.unparse(tree), re.MULTILINE)
+        assert [each for each in modules if _OURS.match(each) and not _PUBLIC.match(each)] == []
+
+
+def test_a_wrong_import_and_a_wrong_argument_are_found() -> None:
+    code = "from sluice import KafkaSink as Sink\nSink(topics=1)\nsluice.install(s, host=1)"
+    tree = ast.parse(code)
+    assert list(wrong_arguments(tree, {**PUBLIC, **imported(tree)})) == ["Sink(topics=1)"]
+    with pytest.raises(AttributeError):
+        imported(ast.parse("from sluice import Sink"))
+    assert not _PUBLIC.match("sluice.runtime.job")
+    assert not _PUBLIC.match("sluice.connectors")

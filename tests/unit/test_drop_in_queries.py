@@ -390,7 +390,7 @@ def test_rule_27_speculation_is_refused_by_name() -> None:
 def test_rule_14_the_sink_says_what_it_needs() -> None:
     """`install`, and the location as an option: a process of Spark's can find out neither."""
     located = {"checkpointLocation": "/c"}
-    with pytest.raises(ConfigError, match=r"connectors\.install"):
+    with pytest.raises(ConfigError, match=r"sluice\.install"):
         DropInStreamWriter(FORMAT, located, None)
     nowhere = CoordinatorAddress(
         address="http://127.0.0.1:1", token="t", leader_session_id="s", job_uid="u"

@@ -251,7 +251,7 @@ def test_approximate_recovery_needs_a_bound_and_nothing_else_takes_one() -> None
     for wrong in ({"max_dropped_records": 0}, {"max_dropped_records": 1, "max_dropped_in_all": 0}):
         with pytest.raises(ConfigError, match="out of range"):
             _job(recovery="approximate", **wrong)
-    assert _job(recovery="region").settings.drop_limit is None
+    assert _job(recovery="region").spec.settings.drop_limit is None
 
 
 def test_a_transform_is_refused_by_name() -> None:

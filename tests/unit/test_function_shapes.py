@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
-TREES = ("runtime", "connectors", "benchmarks", "examples")
-MOST_LINES = 500
+TREES = ("runtime", "connectors", "benchmarks", "examples", "tools")
+MOST_LINES = 600
 MOST_FUNCTION_LINES = 60
 MOST_LEVELS = 3
 
@@ -20,12 +20,11 @@ _PARTS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
 def function_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """From ``def`` to the end, without the docstring, which may list many arguments."""
+    """The body, without the docstring; a signature of many arguments has no logic to follow."""
     end = function.end_lineno or function.lineno
-    first = function.body[0]
     is_documented = ast.get_docstring(function, clean=False) is not None
-    docstring = (first.end_lineno or first.lineno) - first.lineno + 1 if is_documented else 0
-    return end - function.lineno + 1 - docstring
+    body = function.body[1:] if is_documented else function.body
+    return end - body[0].lineno + 1 if body else 0
 
 
 def levels(node: ast.AST) -> int:
@@ -94,12 +93,12 @@ def f(a):
     [
         (_FLAT, []),
         (_FLAT + " " * 16 + "while a: pass\n", ["f: 4 levels"]),
-        ("a = 1\n" * 500, []),
-        ("a = 1\n" * 501, ["501 lines"]),
-        ("def f():\n" + "    a = 1\n" * 59, []),
-        ("def f():\n" + "    a = 1\n" * 60, ["f: 61 lines"]),
+        ("a = 1\n" * 600, []),
+        ("a = 1\n" * 601, ["601 lines"]),
+        ("def f():\n" + "    a = 1\n" * 60, []),
+        ("def f():\n" + "    a = 1\n" * 61, ["f: 61 lines"]),
         ("def f():\n    '''\n" + "\n" * 60 + "    '''\n    a = 1\n", []),
-        ("class A:\n  def f():\n" + "    a = 1\n" * 60, ["f: 61 lines"]),
+        ("class A:\n  def f():\n" + "    a = 1\n" * 61, ["f: 61 lines"]),
     ],
 )
 def test_what_is_too_long_or_too_deep_is_found(source: str, wrong: list[str]) -> None:

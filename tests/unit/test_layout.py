@@ -118,20 +118,24 @@ def test_a_pipeline_that_reads_what_it_writes_is_told_of(
     servers: str, reads: Mapping[str, Any], topic: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of one cluster, as far as the servers say; it runs all the same."""
-    job = _job()
+    job = _described()
     job.source(_Source(bootstrap_servers=servers, **reads)).sink(_Sink(_Asked(900.0)))
-    assert lay_out(job).regions
+    assert lay_out(job.spec).regions
     found = [each.getMessage() for each in caplog.records if "reads again" in each.msg]
     assert len(found) == (topic is not None)
     assert topic is None or f"topic={topic}." in found[0]
 
 
-def _job(*sinks: _Sink, **options: Any) -> JobSpec:
+def _described(*sinks: _Sink, **options: Any) -> Job:
     spark = cast(SparkSession, SimpleNamespace(sparkContext=_Context(4)))
     job = Job("j", spark, checkpoint_dir="d", **options)
     for number, sink in enumerate(sinks):
         job.source(_Source(bootstrap_servers="b:1", topics=[f"in{number}"])).sink(sink)
-    return job.spec
+    return job
+
+
+def _job(*sinks: _Sink, **options: Any) -> JobSpec:
+    return _described(*sinks, **options).spec
 
 
 def test_a_job_is_continuous_where_its_sinks_transactions_live_long_enough() -> None:
@@ -222,9 +226,9 @@ def test_a_job_in_micro_batches_waits_for_no_executors() -> None:
 def test_a_sink_that_no_continuous_task_would_write_to_is_not_asked() -> None:
     """The start checks it; asked here too, its cluster would be waited for twice."""
     asked, other = _Asked(900.0), _Asked(60.0, error=UnreachableError("nobody", {}, "Wait."))
-    job = _job(_Sink(asked, "a"))
+    job = _described(_Sink(asked, "a"))
     job.source(_Bounded(bootstrap_servers="b:1", topics=["in"])).sink(_Sink(other, "b"))
-    layout = lay_out(job)
+    layout = lay_out(job.spec)
     assert [len(layout.regions), len(layout.continuous)] == [2, 1]
     assert [asked.closed, other.closed] == [1, 0]
 

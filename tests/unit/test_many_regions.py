@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from benchmarks import coordinator_load
 from sluice.runtime.coordinator.core.events import (
     Publish,
     RegionFailed,
@@ -141,9 +140,3 @@ def test_a_region_whose_next_life_was_asked_for_while_parked_begins_by_command()
     driver.tell(RestartCommanded(regions=("r2",)))
     driver.tick(1.0)
     assert [found.region for found in driver.seen(RegionRestarted)] == ["r2"]
-
-
-@pytest.mark.parametrize("tasks", [1, 50])
-def test_the_load_that_is_measured_is_committed(tasks: int) -> None:
-    figure = coordinator_load.measure(tasks, checkpoints=2, repeat=1)
-    assert figure.median > 0

@@ -1,177 +1,200 @@
-"""The mutants fit the tree, break every rule, and are judged by what tests check."""
+"""The mutants fit the source, break every critical rule, and are judged by what tests check."""
 
 import ast
-from collections.abc import Iterator
+import functools
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sluice.runtime.errors import ConfigError
+from tests.mutants.catalog import ALL_MUTANTS
+from tests.mutants.failure_report import kind_of
+from tests.mutants.model import CRITICAL_RULES, OTHER_RULES, Edit, Mutant, chosen
 from tests.mutants.page import PAGE, page
-from tests.mutants.patches import DIRECTORY, Mutant, PatchError, apply, chosen, load, load_all
-from tests.mutants.running import Fate, Nursery, Outcome, require_green, run
-from tests.mutants.witness import kind_of
-from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
-from tests.simulation.file_mutations import FILE_MUTATIONS
-from tests.simulation.mutations import MUTATIONS
+from tests.mutants.rewriting import EditError, mutate_imports, mutated
+from tests.mutants.running import Outcome, Verdict, require_green, run_mutant
 
 ROOT = Path(__file__).parents[2]
-MUTANTS = load_all()
 
 
-def copy_touched(mutant: Mutant, target: Path) -> None:
-    """The files that a mutant changes."""
-    for path in {edit.path for edit in mutant.edits}:
-        (target / path).parent.mkdir(parents=True, exist_ok=True)
-        (target / path).write_text((ROOT / path).read_text("utf-8"), "utf-8")
+@pytest.mark.parametrize("mutant", ALL_MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_fits_the_source_and_is_a_program(mutant: Mutant) -> None:
+    """A change of lines that a mutant breaks changes the mutant, too."""
+    for module in {edit.module for edit in mutant.edits}:
+        source = (ROOT / module.replace(".", "/")).with_suffix(".py").read_text("utf-8")
+        edits = [edit for edit in mutant.edits if edit.module == module]
+        wrong = ast.parse(mutated(source, edits))
+        assert ast.dump(wrong) != ast.dump(ast.parse(source))
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_every_mutant_fits_the_tree_and_is_a_program(mutant: Mutant, tmp_path: Path) -> None:
-    """Whoever changes a line that a mutant breaks changes the mutant, too."""
-    copy_touched(mutant, tmp_path)
-    apply(mutant, tmp_path)
-    for path in {edit.path for edit in mutant.edits}:
-        compile((tmp_path / path).read_text("utf-8"), path, "exec")
+@functools.cache
+def definitions(path: str) -> set[str]:
+    """Names of the functions and classes of a test module."""
+    tree = ast.parse((ROOT / path).read_text("utf-8"))
+    kinds = ast.FunctionDef | ast.ClassDef
+    return {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_every_catcher_exists(mutant: Mutant) -> None:
-    for catcher in mutant.catchers:
-        path, _, name = catcher.partition("::")
-        tree = ast.parse((ROOT / path).read_text("utf-8"))
-        names = {
-            node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
-        }
-        assert not name or name in names
+def test_every_catcher_exists() -> None:
+    catchers = [catcher for mutant in ALL_MUTANTS for catcher in mutant.catchers]
+    assert all(mutant.catchers for mutant in ALL_MUTANTS)
+    for path, *names in (catcher.split("::") for catcher in catchers):
+        assert set(names) <= definitions(path)
 
 
-def test_every_rule_whose_breach_matters_has_a_mutant() -> None:
-    """Rules 1 to 22 are those whose breach loses, doubles, wedges or blocks."""
-    assert set(range(1, 23)) <= {rule for mutant in MUTANTS for rule in mutant.rules}
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
+def test_every_critical_rule_has_a_mutant_and_no_name_is_misspelt() -> None:
+    broken = {rule for mutant in ALL_MUTANTS for rule in mutant.rules}
+    assert set(CRITICAL_RULES) <= broken <= {*CRITICAL_RULES, *OTHER_RULES}
+    assert len({mutant.name for mutant in ALL_MUTANTS}) == len(ALL_MUTANTS)
 
 
-def test_the_page_knows_every_mutant_and_none_is_known_to_survive() -> None:
-    """Who adds one runs the command, which writes the page."""
-    text = PAGE.read_text("utf-8")
-    rows = [line for line in text.splitlines() if line.startswith("| `")]
-    assert [row.split("`")[1] for row in rows] == [mutant.name for mutant in MUTANTS]
-    assert [row for row in rows if "`tests/" not in row and "not run yet" not in row] == []
-    assert all(mutant.wrong in row for mutant, row in zip(MUTANTS, rows, strict=True))
-    # A program that broke, or did not end, has a test beside it, too, and is no proof.
-    assert [row for row in rows if row.endswith(("| crash |", "| timeout |"))] == []
-    caught = sum("`tests/" in row for row in rows)
-    assert f"\n{caught} of {len(MUTANTS)} mutants are caught.\n" in text
-    simulated = (*MUTATIONS, *FILE_MUTATIONS, *CONTINUOUS_MUTATIONS)
-    assert all(f"| {name} |" in text for name in simulated)
+def test_the_page_lists_every_mutant_and_the_test_that_caught_it() -> None:
+    """`make mutants` writes the page."""
+    rows = re.findall(r"^\| `([^`]+)` \|.* (`tests/.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert [name for name, _ in rows] == [mutant.name for mutant in ALL_MUTANTS]
+    assert [name for name, end in rows if end.endswith(("| crash", "| timeout"))] == []
 
 
-PATCH = """\
-Rule: 7
-Wrong: two is three.
-Caught by: checks/test_it.py
---- a/it.py
-+++ b/it.py
-@@ -1,2 +1,2 @@
- def two():
--    return 2
-+    return 3
-"""
-
-
-def tiny(directory: Path, program: str, *, patch: str = PATCH) -> tuple[Mutant, Path]:
-    """A mutant, and a tree for it whose one test checks the program."""
-    tree = directory / "tree"
-    (tree / "checks").mkdir(parents=True)
-    (tree / "it.py").write_text(program)
-    (tree / "checks" / "test_it.py").write_text(
-        "from it import two\n\n\ndef test_two():\n    assert two() == 2\n"
-    )
-    (directory / "07-three.patch").write_text(patch)
-    return load(directory / "07-three.patch"), tree
-
-
-@pytest.fixture
-def nursery(tmp_path: Path) -> Iterator[Nursery]:
-    """One that has imported nothing: a tiny tree needs nothing."""
-    with Nursery(tmp_path, warm=False) as made:
-        yield made
-
-
+THREE = Edit(function="it:two", old="return 2", new="return 3")
+MUTANT = Mutant(
+    name="three",
+    rules=("publish-whole",),
+    wrong="two() is 3.",
+    catchers=("checks/test_it.py",),
+    edits=(THREE,),
+)
 TWO = "def two():\n    return 2\n"
 
 
+class TestEdits:
+    """How lines of a function are replaced."""
+
+    def test_a_block_keeps_the_indentation_and_the_rest_of_the_module(self) -> None:
+        source = (
+            "class A:\n    @property\n    def a(self):\n        if self:  # why\n"
+            "            return 1\n\n    def b(self):\n        return 1\n\n\nx = 1\n"
+        )
+        edits = [
+            Edit(
+                function="m:A.a",
+                old="""
+                if self:
+                    return 1
+                """,
+                new="""
+                while self:
+                    return 2
+                return 3
+                """,
+            ),
+            Edit(function="m:A.b", old="return 1", new="return 4"),
+            Edit(function="m:A", old="@property", new=""),
+            Edit(function="m:", old="x = 1", new="y = 1"),
+        ]
+        assert mutated(source, edits) == (
+            "class A:\n\n    def a(self):\n        while self:\n            return 2\n"
+            "        return 3\n\n    def b(self):\n        return 4\n\n\ny = 1\n"
+        )
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "def one():\n    return 2\n",
+            "def two():\n    return 22\n",
+            "def two():\n    return 2\n    return 2\n",
+            TWO + TWO,
+        ],
+        ids=["no function", "no line", "two lines", "two functions"],
+    )
+    def test_an_edit_that_does_not_fit_exactly_once_is_refused(self, source: str) -> None:
+        with pytest.raises(EditError, match="it:two"):
+            mutated(source, [THREE])
+
+    def test_a_module_that_is_imported_already_cannot_be_mutated(self) -> None:
+        edit = Edit(function="sluice.runtime.errors:StreamError", old="pass", new="")
+        with pytest.raises(RuntimeError, match=r"runtime\.errors"):
+            mutate_imports([edit])
+
+
+@pytest.fixture
+def in_new_process() -> Iterator[Callable[..., Any]]:
+    """Calls a function in a process that has imported nothing of the product."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        yield lambda *call: executor.submit(*call).result()
+
+
+def tiny(directory: Path, program: str = TWO) -> Path:
+    """A directory with a module, and a test of it."""
+    (directory / "checks").mkdir()
+    (directory / "it.py").write_text(program)
+    (directory / "checks" / "test_it.py").write_text(
+        "from it import two\n\n\ndef test_two():\n    assert two() == 2\n"
+    )
+    return directory
+
+
 @pytest.mark.extended
-def test_a_mutant_that_a_test_checks_is_caught_and_the_tree_is_left_alone(
-    tmp_path: Path, nursery: Nursery
+def test_a_mutant_is_caught_and_no_file_changes(
+    tmp_path: Path, in_new_process: Callable[..., Any]
 ) -> None:
-    mutant, tree = tiny(tmp_path, TWO)
-    require_green(nursery, mutant.catchers, tree)
-    outcome = run(nursery, mutant, tree, tmp_path)
-    assert (outcome.fate, outcome.kind) == (Fate.CAUGHT, "assertion")
+    root = tiny(tmp_path)
+    in_new_process(require_green, MUTANT.catchers, root)
+    outcome = in_new_process(run_mutant, MUTANT, root)
+    assert (outcome.verdict, outcome.kind) == (Verdict.CAUGHT, "assertion")
     assert outcome.test == "checks/test_it.py::test_two"
-    assert (tree / "it.py").read_text() == TWO
+    assert (root / "it.py").read_text() == TWO
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("becomes", "fate"),
+    ("edit", "verdict"),
     [
-        ("    return 1 + 1", Fate.SURVIVED),
-        ("    return nobody", Fate.NO_PROOF),
-        ("import nobody", Fate.NO_PROOF),
-        ("    return (", Fate.NO_PROOF),
+        (replace(THREE, new="return 1 + 1"), Verdict.SURVIVED),
+        (replace(THREE, new="return unknown"), Verdict.NO_PROOF),
+        (
+            Edit(function="it:", old="def two():", new="import unknown\ndef two():"),
+            Verdict.NO_PROOF,
+        ),
+        (replace(THREE, new="return ("), Verdict.NO_PROOF),
+        (replace(THREE, old="return 22"), Verdict.NO_PROOF),
     ],
+    ids=["right", "unknown name", "failed import", "no program", "does not fit"],
 )
 def test_a_broken_program_is_no_proof(
-    tmp_path: Path, nursery: Nursery, becomes: str, fate: Fate
+    tmp_path: Path, in_new_process: Callable[..., Any], edit: Edit, verdict: Verdict
 ) -> None:
-    """Neither a name that is unknown, nor a module that cannot be imported or read."""
-    patch = PATCH.replace("+    return 3", f"+{becomes}")
-    assert run(nursery, *tiny(tmp_path, TWO, patch=patch), tmp_path).fate is fate
+    outcome = in_new_process(run_mutant, replace(MUTANT, edits=(edit,)), tiny(tmp_path))
+    assert outcome.verdict is verdict
 
 
 @pytest.mark.extended
-def test_tests_that_fail_anyway_catch_nothing(tmp_path: Path, nursery: Nursery) -> None:
-    mutant, tree = tiny(tmp_path, "def two():\n    return 22\n")
+def test_a_test_that_fails_anyway_catches_nothing(
+    tmp_path: Path, in_new_process: Callable[..., Any]
+) -> None:
+    root = tiny(tmp_path, "def two():\n    return 22\n")
     with pytest.raises(RuntimeError, match="without a mutant"):
-        require_green(nursery, mutant.catchers, tree)
+        in_new_process(require_green, MUTANT.catchers, root)
 
 
-@pytest.mark.parametrize("program", ["", TWO + TWO], ids=["absent", "twice"])
-def test_a_hunk_stands_in_the_file_exactly_once(tmp_path: Path, program: str) -> None:
-    mutant, tree = tiny(tmp_path, program)
-    with pytest.raises(PatchError, match=r"times in it\.py"):
-        apply(mutant, tree)
+def test_mutants_are_chosen_by_name_or_as_a_part_of_all() -> None:
+    """No name means all mutants; a misspelt one is an error."""
+    first, second = ALL_MUTANTS[:2]
+    assert chosen([second.name, first.name], ALL_MUTANTS) == [second, first]
+    assert chosen([], ALL_MUTANTS) == list(ALL_MUTANTS)
+    parts = [mutant for part in range(1, 5) for mutant in chosen([f"{part}/4"], ALL_MUTANTS)]
+    assert sorted(each.name for each in parts) == sorted(each.name for each in ALL_MUTANTS)
+    for unknown in ("1", "5/4", "0/4"):
+        with pytest.raises(ValueError, match=f"no such mutant: {unknown}; there are {first.name},"):
+            chosen([unknown], ALL_MUTANTS)
 
 
-@pytest.mark.parametrize(
-    "patch",
-    [
-        PATCH.replace("Wrong: two is three.\n", ""),
-        PATCH.replace("Rule: 7", "rule 7"),
-        PATCH.replace("return 3", "return 2"),
-        PATCH.partition("---")[0],
-    ],
-)
-def test_a_patch_says_what_it_breaks_and_changes_something(tmp_path: Path, patch: str) -> None:
-    with pytest.raises(PatchError):
-        tiny(tmp_path, TWO, patch=patch)
-
-
-def test_a_mutant_is_asked_for_by_its_name_or_by_its_number() -> None:
-    """Where nothing is asked for, all are meant; a misspelt one is not left out."""
-    first, second = MUTANTS[0], MUTANTS[1]
-    assert chosen([second.name, first.name.partition("-")[0]], MUTANTS) == [second, first]
-    assert chosen([], MUTANTS) == MUTANTS
-    parts = [chosen([f"{first}/4"], MUTANTS) for first in range(1, 5)]
-    assert sorted(each.name for part in parts for each in part) == [one.name for one in MUTANTS]
-    with pytest.raises(PatchError, match="no such mutant: 1; there are 01-"):
-        chosen(["1"], MUTANTS)
-
-
-def test_how_a_test_failed_is_told_apart() -> None:
+def test_a_failure_is_an_assertion_a_typed_error_a_timeout_or_a_crash() -> None:
     failed = pytest.fail.Exception
     typed = ConfigError("a", {}, "b")
     assert kind_of(AssertionError()) == kind_of(failed("DID NOT RAISE")) == "assertion"
@@ -183,7 +206,7 @@ def test_how_a_test_failed_is_told_apart() -> None:
 
 
 def test_a_test_that_counts_by_unpacking_checks_something() -> None:
-    """In the product the same error is a broken program."""
+    """In the product the same error is a crash."""
     with pytest.raises(ValueError, match="unpack") as here:
         (_,) = [1, 2]
     assert kind_of(here.value) == "assertion"
@@ -192,12 +215,10 @@ def test_a_test_that_counts_by_unpacking_checks_something() -> None:
     assert kind_of(elsewhere.value) == "crash"
 
 
-def test_the_page_tells_of_each_mutant_what_caught_it() -> None:
-    mutant = load(sorted(DIRECTORY.glob("*.patch"))[0])
-    caught = Outcome(mutant=mutant, fate=Fate.CAUGHT, test="tests/a.py::b[x|y]", kind="assertion")
-    lost = Outcome(mutant=mutant, fate=Fate.SURVIVED)
-    text = page([caught, lost], {"no seal": load})
+def test_the_page_has_a_row_for_each_outcome() -> None:
+    test = "tests/a.py::b[x|y]"
+    caught = Outcome(mutant=MUTANT, verdict=Verdict.CAUGHT, test=test, kind="assertion")
+    text = page([caught, Outcome(mutant=MUTANT, verdict=Verdict.SURVIVED)])
+    start = "| `three` | publish-whole | two() is 3. |"
+    assert f"{start} `tests/a.py::b[x\\|y]` | assertion |\n{start} survived |  |\n" in text
     assert "1 of 2 mutants are caught." in text
-    assert f"| `{mutant.name}` | 1 | {mutant.wrong} | `tests/a.py::b[x\\|y]` | assertion |" in text
-    assert f"{mutant.wrong} | survived |" in text
-    assert "| no seal | The mutant in a patch file. Raises:" in text

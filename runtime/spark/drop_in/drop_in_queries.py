@@ -253,7 +253,7 @@ class DropInQueries:
                 regions=(RegionPlan(name=REGION, sink_ids=(operator_id,), keeps_logs=True),),
                 graph=graph,
                 settings={f"{sink.name}.{k}": v for k, v in sink.settings().items()},
-                sluice_version=version("sluice"),
+                sluice_version=version("sluice-spark"),
                 spark_version=self._spark.version,
             ),
             store,

@@ -1,0 +1,51 @@
+"""Figures of the benchmark: the median decides about a goal, and the log is read back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.figures import PARTS_RESULTS, Figure, command_line, log_figures, read_figures
+
+
+def figure(**changes: object) -> Figure:
+    given: dict[str, Any] = {"what": "rate", "runs": [3.0, 1.0, 2.0], "unit": "records/s"}
+    return Figure(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "reached"),
+    [(None, None, None), (2.0, None, True), (2.1, None, False), (None, 1.9, False), (1, 3, True)],
+)
+def test_a_goal_is_judged_by_the_median(
+    least: float | None, most: float | None, reached: bool | None
+) -> None:
+    assert figure().median == 2.0
+    assert figure(least=least, most=most).is_reached is reached
+
+
+@pytest.mark.parametrize("where", [["--results", "/a/b"], ["--results=/a/b"], []])
+def test_a_logged_command_says_how_to_measure_and_not_where_it_was_logged(where: list[str]) -> None:
+    """A path of one machine is nobody else's."""
+    told = command_line(["messages", *where, "--repeat", "5"])
+    assert told == "python -m benchmarks messages --repeat 5"
+    assert not any("--results" in each.command for each in read_figures(PARTS_RESULTS))
+
+
+def test_of_logged_figures_the_newest_run_of_each_part_and_engine_is_read(tmp_path: Path) -> None:
+    """One that measured other figures replaces the former whole."""
+    path = tmp_path / "build" / "parts.jsonl"
+    where = {"part": "kills", "command": "c", "load_before": 0.5, "machine": {"cores": "2"}}
+    log_figures(path, [figure(), figure(what="old")], engine="continuous", **where)
+    log_figures(path, [figure(what="other")], engine="micro-batch", **where)
+    log_figures(path, [figure(most=3.0, details=["a"])], engine="continuous", **where)
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"part": "ki')  # a kill in the middle of a line
+    found = read_figures(path)
+    assert [(one.engine, one.figure.what) for one in found] == [
+        ("continuous", "rate"),
+        ("micro-batch", "other"),
+    ]
+    assert found[0].figure.is_reached
+    assert found[0].machine == {"cores": "2"}
+    assert read_figures(tmp_path / "absent") == []

@@ -1,0 +1,36 @@
+"""The mutants, by the part of the product that they break; plain data."""
+
+from tests.mutants.catalog import (
+    checkpoint_store,
+    continuous,
+    coordinator,
+    drop_in,
+    hdfs,
+    kafka_committing,
+    kafka_producers,
+    kafka_requests,
+    kafka_source,
+    kafka_writing,
+    ownership,
+    spark,
+    startup,
+)
+from tests.mutants.model import Mutant
+
+__all__ = ["ALL_MUTANTS"]
+
+ALL_MUTANTS: tuple[Mutant, ...] = (
+    *kafka_writing.MUTANTS,
+    *kafka_producers.MUTANTS,
+    *kafka_requests.MUTANTS,
+    *kafka_committing.MUTANTS,
+    *kafka_source.MUTANTS,
+    *hdfs.MUTANTS,
+    *checkpoint_store.MUTANTS,
+    *ownership.MUTANTS,
+    *startup.MUTANTS,
+    *coordinator.MUTANTS,
+    *continuous.MUTANTS,
+    *drop_in.MUTANTS,
+    *spark.MUTANTS,
+)

@@ -1,0 +1,67 @@
+"""Mutants of continuous tasks."""
+
+from tests.mutants.model import Edit, Mutant
+
+__all__ = ["MUTANTS"]
+
+MUTANTS = (
+    Mutant(
+        name="answer-of-another-sink-believed",
+        rules=("outcome-from-broker",),
+        wrong="If a task has committed the transaction of one sink, all transactions of its epoch count as committed.",
+        catchers=(
+            "tests/unit/test_native_commits.py::test_rule_5_a_commit_that_was_not_acknowledged_is_settled_by_the_verdict",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.continuous.native_commits:NativeCommits.answered",
+                old="life.committed |= {e for e in told if e.operator_id in epoch.operators}",
+                new="life.committed |= set(told)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="ended-epoch-aborted-by-its-task",
+        rules=("continuous-order",),
+        wrong="A task that fails aborts the epoch that it has handed over, which may be decided.",
+        catchers=(
+            "tests/unit/test_continuous_loop.py::test_an_error_aborts_the_epoch_that_is_written_and_not_the_one_that_has_ended",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.continuous.task_loop:TaskLoop._end",
+                old='failpoint("after-epoch-begun")',
+                new="""
+                self._epoch = epoch
+                failpoint("after-epoch-begun")
+                """,
+            ),
+        ),
+    ),
+    Mutant(
+        name="regions-without-a-core",
+        rules=("continuous-order",),
+        wrong="Continuous regions start although there is not a core for each of them.",
+        catchers=("tests/unit/test_engines.py::test_rule_18_no_region_waits_for_a_core_for_ever",),
+        edits=(
+            Edit(
+                function="sluice.runtime.spark.run.engine_choice:_require",
+                old="if needed > slots:",
+                new="if slots < 1:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="continuous-records-not-renewed",
+        rules=("lease-guards-outputs",),
+        wrong="The continuous engine does not renew the leases of its sinks, so another job takes the name of a running one.",
+        catchers=("tests/unit/test_continuous_sink.py",),
+        edits=(
+            Edit(
+                function="sluice.runtime.continuous.continuous_sink:ContinuousSink.renew",
+                old="self._sink.renew()",
+                new="return",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,393 @@
+"""Mutants of the coordinator while a job runs."""
+
+from tests.mutants.model import Edit, Mutant
+
+__all__ = ["MUTANTS"]
+
+MUTANTS = (
+    Mutant(
+        name="settled-by-an-older-life",
+        rules=("ids-never-reused",),
+        wrong="Decisions of an older attempt of a region settle batches of the present attempt, so the sweep takes staged work of the present one.",
+        catchers=("tests/unit/test_kept_states.py",),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.core:CoordinatorCore.sweep_view",
+                old="and batch.generation == r.generation",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="marked-while-pending",
+        rules=("outcome-from-broker",),
+        wrong="A checkpoint is marked as committed although its commits were not answered.",
+        catchers=(
+            "tests/unit/test_decided_commits.py::test_commit_is_tried_until_everything_is_committed",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.post_commit:commit_reported",
+                old="entry for entry, report in answers if report.outcome is not CommitOutcome.COMMITTED",
+                new="entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED",
+            ),
+        ),
+    ),
+    Mutant(
+        name="handle-dropped",
+        rules=("outcome-from-broker",),
+        wrong="The decision leaves out one of the committables that a region acknowledged.",
+        catchers=(
+            "tests/unit/test_coordinator_core.py::test_a_checkpoint_takes_its_steps_in_order",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.post_commit:published",
+                old="checkpoint.remaining = committables_of(checkpoint.regions)",
+                new="checkpoint.remaining = committables_of(checkpoint.regions)[1:]",
+            ),
+        ),
+    ),
+    Mutant(
+        name="loss-believed-behind-a-mark",
+        rules=("outcome-from-broker",),
+        wrong="A run believes that its decision is lost and does not check whether a later start has committed it.",
+        catchers=(
+            "tests/unit/test_racing_starts.py::test_rule_5_what_a_start_has_marked_is_not_lost_to_the_run_that_decided_it",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.shell.io_executor:Hands._commit",
+                old="""
+                if any(report.outcome in _FINAL for report in reports):
+                    reports = self._unless_taken_over(action.checkpoint_id, reports)
+                """,
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="places-out-of-order",
+        rules=("fence-first",),
+        wrong="A coordinator publishes slot n+1 before slot n holds a record of its own.",
+        catchers=(
+            "tests/unit/test_decision_places.py::test_a_place_is_published_only_behind_a_place_of_our_own",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.post_commit:_drive_one",
+                old="is_next_place = checkpoint.checkpoint_id == book.last_place + 1",
+                new="is_next_place = True",
+            ),
+        ),
+    ),
+    Mutant(
+        name="fencing-ignored",
+        rules=("fence-first",),
+        wrong="A coordinator that finds its slot taken still commits the work that it meant to decide.",
+        catchers=("tests/unit/test_decision_places.py::test_a_taken_place_stops_everything",),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.post_commit:published",
+                old="""
+                if event.outcome is PublishOutcome.TAKEN or is_late:
+                    book.move(checkpoint, Event.PLACE_TAKEN, now_s)
+                    book.fence(taken_over(event.checkpoint_id))
+                    return
+                """,
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="ours-though-followed",
+        rules=("fence-first",),
+        wrong="A record in its slot counts as our decision, although later runs have followed and retired it.",
+        catchers=(
+            "tests/unit/test_interrupted_starts.py::test_rule_6_a_decision_that_was_followed_and_retired_is_not_decided_again",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.shell.io_executor:Hands._unless_followed",
+                old="return PublishOutcome.TAKEN if self._is_taken_over() else outcome",
+                new="return outcome",
+            ),
+        ),
+    ),
+    Mutant(
+        name="commit-before-decision",
+        rules=("fence-first",),
+        wrong="The work of a checkpoint is committed before its decision is published, even if it is never decided.",
+        catchers=(
+            "tests/unit/test_coordinator_core.py::test_no_step_begins_before_the_one_before_is_answered",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.post_commit:_start_deciding",
+                old="_publish(book, checkpoint, Verdict.DECIDED)",
+                new="""
+                checkpoint.remaining = committables_of(checkpoint.regions)
+                book.out.append(
+                    Commit(
+                        checkpoint_id=checkpoint.checkpoint_id,
+                        committables=checkpoint.remaining,
+                        after_crash=checkpoint.after_crash,
+                        regions=checkpoint.regions,
+                        carried=dict(checkpoint.carried),
+                    )
+                )
+                _publish(book, checkpoint, Verdict.DECIDED)
+                """,
+            ),
+        ),
+    ),
+    Mutant(
+        name="unknown-publish-taken-for-published",
+        rules=("publish-whole",),
+        wrong="A publish without an answer counts as published.",
+        catchers=(
+            "tests/unit/test_decision_places.py::test_an_unanswered_publish_is_repeated_and_never_aborted",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.post_commit:published",
+                old="""
+                if event.outcome is PublishOutcome.UNKNOWN:
+                    retry(book, checkpoint, now_s)
+                    return
+                """,
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="set-back-believed",
+        rules=("batch-identity",),
+        wrong="A source that goes back is believed, even if it did not know the decided offsets.",
+        catchers=(
+            "tests/unit/test_set_back.py::test_rule_8_a_range_that_a_decided_checkpoint_contains_is_refused",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.region.region_state:_is_set_back",
+                old="if split.set_back_from is None or split.set_back_from < decided.end_offset:",
+                new="if split.set_back_from is None:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="split-with-two-positions",
+        rules=("restore-by-attempt",),
+        wrong="A record with two positions of one split is accepted, so the records between them are doubled or lost.",
+        catchers=(
+            "tests/property/test_assignment.py::test_positions_and_assignment_that_do_not_fit_are_damage",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.policy.assignment:_require_whole",
+                old="if not is_once or assigned != standing.keys() or names != assignment.regions.keys():",
+                new="if assigned != standing.keys() or names != assignment.regions.keys():",
+            ),
+        ),
+    ),
+    Mutant(
+        name="any-function-repaired",
+        rules=("two-phase-repair",),
+        wrong="Work of a function that is declared non-deterministic is written again.",
+        catchers=(
+            "tests/unit/test_job_pieces.py::test_a_function_declared_non_deterministic_makes_its_region_beyond_repair",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.policy.checkpoint_plan:RegionPlan.can_repair",
+                old="return self.chained and self.deterministic",
+                new="return self.chained",
+            ),
+        ),
+    ),
+    Mutant(
+        name="neighbours-of-a-loss-left-open",
+        rules=("two-phase-repair",),
+        wrong="A run ends as soon as it knows of a loss, and leaves the transactions open that are still pending.",
+        catchers=(
+            "tests/unit/test_lost_slices.py::test_rule_11_what_is_not_lost_is_committed_before_the_job_ends",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.lost_transactions:_has_open_rest",
+                old="return any(report.outcome is CommitOutcome.PENDING for report in event.reports)",
+                new="return False",
+            ),
+        ),
+    ),
+    Mutant(
+        name="name-for-the-log",
+        rules=("two-phase-repair",),
+        wrong="A repair compares the name of a topic and not its id, so records of a recreated topic replace the lost ones.",
+        catchers=(
+            "tests/unit/test_lost_at_a_start.py::test_rule_11_nothing_is_written_again_from_another_log_of_the_same_name",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.committing.repairs:Repairs._write",
+                old="self._require_readable(action.checkpoint_id, repairer.ranges(lost))",
+                new="pass",
+            ),
+        ),
+    ),
+    Mutant(
+        name="carried-without-a-sweep",
+        rules=("abort-before-skip",),
+        wrong="A checkpoint is decided without a suspended region before the open work of that region is aborted.",
+        catchers=(
+            "tests/unit/test_parked_regions.py::test_rule_17_what_a_parked_region_left_open_is_swept_before_the_first_decision_without_it",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.post_commit:_start_deciding",
+                old="if checkpoint.must_sweep or unswept:",
+                new="if checkpoint.must_sweep:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="repair-under-a-living-task",
+        rules=("continuous-order",),
+        wrong="A continuous task continues after a repair, so the repaired records come after its own.",
+        catchers=(
+            "tests/unit/test_following_regions.py::test_rule_11_a_repair_ends_the_life_that_has_written_on",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.lost_transactions:_abort_later",
+                old="if book.regions[name].plan.follows:",
+                new="if book.is_over:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="carried-files-published",
+        rules=("files-with-decision",),
+        wrong="A checkpoint publishes the files that a region holds, although that region did not complete it.",
+        catchers=(
+            "tests/contract/test_shared_committer.py::test_failed_regions_work_is_held_until_their_next_good_checkpoint",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.committing.commit_ledger:decided",
+                old="if epoch.checkpoint_id <= checkpoint_id and epoch.region not in regions",
+                new="if epoch.checkpoint_id <= checkpoint_id",
+            ),
+        ),
+    ),
+    Mutant(
+        name="owner-not-asked-before-a-decision",
+        rules=("lease-guards-outputs",),
+        wrong="A run decides a checkpoint although another run has taken its prefix.",
+        catchers=(
+            "tests/unit/test_owner_watch.py::test_rule_22_nothing_is_decided_under_a_prefix_that_another_job_has",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.shell.io_executor:Hands._publish",
+                old="self._before_decision()",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="held-batch-never-grows-old",
+        rules=("transaction-timeout",),
+        wrong="A batch that waits for the next checkpoint sets no deadline for the decision of that checkpoint.",
+        catchers=("tests/unit/test_decision_places.py",),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.coordinator_state:Book.begin",
+                old="checkpoint.decide_by(region.decide_by_s, region.attended_by_s)",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="latest-decides",
+        rules=("transaction-timeout",),
+        wrong="A batch may be decided until its last transaction grows too old, instead of its first.",
+        catchers=(
+            "tests/unit/test_region_query.py::test_rule_23_a_batch_must_be_decided_before_its_first_transaction_grows_old",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.model.timestamps:earliest",
+                old="return min((each for each in moments if each is not None), default=None)",
+                new="return max((each for each in moments if each is not None), default=None)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="late-decision-aborted",
+        rules=("transaction-timeout",),
+        wrong="A decision that landed before its withdrawal counts as withdrawn.",
+        catchers=(
+            "tests/unit/test_remote_steps.py::test_rule_23_a_withdrawal_finds_the_decision_that_landed_before_it",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.committing.commit_steps:publish_record",
+                old="return PublishOutcome.DECIDED if is_decided else PublishOutcome.TAKEN",
+                new="return PublishOutcome.OURS if is_decided else PublishOutcome.TAKEN",
+            ),
+        ),
+    ),
+    Mutant(
+        name="end-over-an-orphan",
+        rules=("commit-acknowledged",),
+        wrong="A run reports a good end while an open transaction of a dead attempt hides the last records from readers.",
+        catchers=(
+            "tests/unit/test_action_routes.py::test_rule_24_what_failed_attempts_left_open_is_swept_before_a_good_end",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.shell.action_dispatcher:ActionRoutes._last_looks",
+                old='return [("orphans", self._is_swept), *visible]',
+                new="return visible",
+            ),
+        ),
+    ),
+    Mutant(
+        name="retired-behind-a-takeover",
+        rules=("retire-after-commit",),
+        wrong="A run that was taken over retires records that the newer run may have started from.",
+        catchers=("tests/unit/test_remote_steps.py",),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.shell.io_executor:Hands._retire",
+                old="""
+                if self._is_taken_over():
+                    return
+                """,
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="abort-forgets-at-once",
+        rules=("retire-after-commit",),
+        wrong="An abort forgets everything that the decision in its slot keeps, before the coordinator knows which record stands.",
+        catchers=(
+            "tests/unit/test_remote_steps.py::test_rule_29_a_withdrawal_forgets_nothing_that_a_landed_decision_keeps",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.shell.io_executor:Hands._publish",
+                old="""
+                    self._kept.note(record)
+                outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)
+                """,
+                new="""
+                self._kept.note(record)
+                outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)
+                """,
+            ),
+        ),
+    ),
+)

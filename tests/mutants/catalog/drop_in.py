@@ -1,0 +1,122 @@
+"""Mutants of the drop-in sink."""
+
+from tests.mutants.model import Edit, Mutant
+
+__all__ = ["MUTANTS"]
+
+MUTANTS = (
+    Mutant(
+        name="drop-in-replay-written",
+        rules=("batch-identity",),
+        wrong="A task of the drop-in sink writes a decided batch again.",
+        catchers=(
+            "tests/unit/test_drop_in_tasks.py::test_rule_8_a_task_of_a_decided_batch_reads_its_rows_to_the_end_and_writes_none",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.spark.drop_in.drop_in_writer:DropInStreamWriter.write",
+                old="""
+                if coordinator.is_decided(batch):
+                    for _ in iterator:
+                        pass
+                    return _PreCommitted(self._run.run_id, self._run.generation)
+                """,
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="abort-does-not-ask",
+        rules=("drop-in-abort",),
+        wrong="The drop-in's abort discards a batch without checking whether it is decided.",
+        catchers=(
+            "tests/unit/test_drop_in_queries.py::test_rule_10_an_abort_after_a_commit_that_raised_leaves_the_decision_alone",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.spark.drop_in.drop_in_queries:DropInQueries._abort",
+                old="""
+                if run.coordinator.is_decided(batch):
+                    return
+                """,
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="constructor-sweeps",
+        rules=("drop-in-abort",),
+        wrong="Each construction of the drop-in writer begins a new run, which fences and sweeps the batch under way.",
+        catchers=(
+            "tests/unit/test_drop_in_queries.py::test_rule_10_the_constructor_aborts_nothing",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.spark.drop_in.drop_in_queries:DropInQueries._begin",
+                old="if run is None or run.active.run_id != active.run_id:",
+                new="if run is None or run.active.is_active():",
+            ),
+        ),
+    ),
+    Mutant(
+        name="run-before-goes-on",
+        rules=("callback-after-commit",),
+        wrong="The next run of a drop-in query begins while the coordinator of the previous run can still sweep.",
+        catchers=(
+            "tests/unit/test_drop_in_runs.py::test_the_run_before_has_ended_when_the_next_one_of_its_query_has_begun",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.spark.drop_in.drop_in_queries:DropInQueries._begin",
+                old="""
+                if run is not None:
+                    run.stop()
+                """,
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="earlier-runs-batch-committed",
+        rules=("callback-after-commit",),
+        wrong="The drop-in commits a batch that an earlier run of the query wrote.",
+        catchers=(
+            "tests/unit/test_drop_in.py::test_rule_12_an_earlier_runs_batch_is_neither_committed_nor_aborted_as_this_ones",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.spark.drop_in.drop_in_writer:DropInStreamWriter._is_of_another_run",
+                old="return any((each.run_id, each.generation) != present for each in _written(messages))",
+                new="return any((each.run_id, each.generation) > present for each in _written(messages))",
+            ),
+        ),
+    ),
+    Mutant(
+        name="sink-without-service",
+        rules=("coordinator-in-driver",),
+        wrong="The drop-in sink uses its working directory if the checkpoint location is missing.",
+        catchers=("tests/unit/test_drop_in_queries.py::test_rule_14_the_sink_says_what_it_needs",),
+        edits=(
+            Edit(
+                function="sluice.runtime.spark.drop_in.drop_in_writer:DropInStreamWriter.__init__",
+                old='location = options.get("checkpointLocation")',
+                new='location = options.get("checkpointLocation", ".")',
+            ),
+        ),
+    ),
+    Mutant(
+        name="failed-task-leaves-it-open",
+        rules=("abort-before-skip",),
+        wrong="A failing task of the drop-in sink leaves its transaction open, so readers wait for it.",
+        catchers=(
+            "tests/unit/test_drop_in_tasks.py::test_a_task_that_fails_closes_what_it_has_open",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.spark.drop_in.drop_in_writer:_write_all",
+                old="writer.abort()",
+                new="",
+            ),
+        ),
+    ),
+)

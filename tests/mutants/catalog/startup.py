@@ -1,0 +1,142 @@
+"""Mutants of a start: fencing, recovery and settlement."""
+
+from tests.mutants.model import Edit, Mutant
+
+__all__ = ["MUTANTS"]
+
+MUTANTS = (
+    Mutant(
+        name="newest-decision-not-settled",
+        rules=("outcome-from-broker",),
+        wrong="A start does not commit the newest decision that has no completion marker, and continues.",
+        catchers=("tests/unit/test_recovery.py",),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.start.recovery:to_settle",
+                old="for place in reversed(history.places)",
+                new="for place in reversed(history.places[1:])",
+            ),
+        ),
+    ),
+    Mutant(
+        name="tasks-before-recovery",
+        rules=("outcome-from-broker",),
+        wrong="The regions begin at once, while the start still commits decided work.",
+        catchers=(
+            "tests/unit/test_coordinator.py::test_no_region_begins_before_what_is_decided_is_committed",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.shell.coordinator:BarrierCoordinator.start",
+                old="log.info(",
+                new="""
+                threading.Thread(target=drive, args=(sequence.settling,), daemon=True).start()
+                log.info(
+                """,
+            ),
+            Edit(
+                function="sluice.runtime.coordinator.start.startup:StartSequence.run",
+                old="yield from self._settle(history, generation, kept)",
+                new="self.settling = self._settle(history, generation, kept)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="word-against-the-verdict",
+        rules=("outcome-from-broker",),
+        wrong="Work that a person has declared committed counts as committed, although its broker reports it aborted.",
+        catchers=(
+            "tests/unit/test_accepted_losses.py::test_rule_5_what_is_certainly_lost_is_not_taken_for_committed",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.start.settlement:Settlement._without_words",
+                old="unknown = [e for e, report in answers if report.outcome is CommitOutcome.UNKNOWN]",
+                new="unknown = [e for e, report in answers if report.outcome is not CommitOutcome.COMMITTED]",
+            ),
+        ),
+    ),
+    Mutant(
+        name="seal-below-a-taken-place",
+        rules=("fence-first",),
+        wrong="A fencing record counts although a higher slot is taken.",
+        catchers=("tests/unit/test_recovery.py::test_a_seal_below_a_taken_place_does_not_count",),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.start.startup:StartSequence._seal",
+                old="if outcome is PublishOutcome.OURS and is_last:",
+                new="if outcome is PublishOutcome.OURS:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="positions-of-another-source",
+        rules=("restore-by-attempt",),
+        wrong="A source resumes at the positions of other sources, too, so a partition that only another source reads is never discovered.",
+        catchers=(
+            "tests/unit/test_restore.py::test_rule_9_a_source_goes_on_at_its_own_positions_alone",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.start.startup:_positions",
+                old="if split.source_id == source_id",
+                new="if True",
+            ),
+        ),
+    ),
+    Mutant(
+        name="written-again-unasked",
+        rules=("two-phase-repair",),
+        wrong="A start writes lost records again although the job must stop at a loss.",
+        catchers=("tests/unit/test_recovery.py",),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.start.settlement:Settlement._can_repair",
+                old="if heir is None or not heir.can_repair or self.settings.on_lost is not OnLost.REPAIR:",
+                new="if heir is None or not heir.can_repair:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="whatever-is-lost-is-accepted",
+        rules=("two-phase-repair",),
+        wrong="After an accepted loss, a start also continues without the records that were lost later.",
+        catchers=(
+            "tests/unit/test_accepted_losses.py::test_rule_11_what_is_lost_behind_an_acceptance_stops_the_job_again",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.start.settlement:Settlement._lose",
+                old="told = yield from self._repair_each(record, filter(self._can_repair, by_region))",
+                new="""
+                if self.store.accepted(record.checkpoint_id):
+                    self._left_out |= set(map(digest_of, lost))
+                    self._committers = SharedCommitters(self.sinks, self.plan)
+                    return True
+                told = yield from self._repair_each(record, filter(self._can_repair, by_region))
+                """,
+            ),
+        ),
+    ),
+    Mutant(
+        name="taken-over-goes-on",
+        rules=("lease-guards-outputs",),
+        wrong="A start does not check whether another start has written a fencing record after its own.",
+        catchers=(
+            "tests/unit/test_interrupted_starts.py::test_rule_22_a_start_that_slept_behind_its_seal_leaves_the_owner_record_alone",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.start.startup:StartSequence.run",
+                old="""
+                    raise taken_over(generation + 1)
+                self._claim(history.newest.job_uid, generation)
+                """,
+                new="""
+                    pass
+                self._claim(history.newest.job_uid, generation)
+                """,
+            ),
+        ),
+    ),
+)
