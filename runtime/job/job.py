@@ -86,7 +86,7 @@ class Stream:
             on_error: ``fail``; ``skip`` or a `Skip`: a record that it raises for is left out and
                 counted; `DeadLetters`: written to another topic in the output's transaction. Such
                 a function, and those before and behind it, must be deterministic and row-wise
-                (``docs/poison-records.md``).
+                (``docs/guide/functions.md``).
             deterministic: False says that a replay may give other rows. Then a lost transaction
                 stops the job, also with ``on_lost="repair"``; with several sinks, or with
                 ``skip`` or dead letters, it is refused.
