@@ -177,8 +177,6 @@ bench-check: setup ## tests of the benchmarks' own code; seconds
 
 docs: setup ## build the documentation site into build/site; a broken link is an error
 	@$(BIN)/python -m tools.reference --check
-	$(BIN)/python -c 'import mkdocs, mkdocstrings' 2>/dev/null ||
-	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## delete what the other commands made here, measurements too; the per-user cache stays
