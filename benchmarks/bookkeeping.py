@@ -79,12 +79,12 @@ def _figures(regions: int, samples: Sequence["_Sample"]) -> list[Figure]:
             note=f"{_CHECKPOINTS} checkpoints each, the regions' own threads included",
         ),
         Figure(
-            what="  from the last acknowledgement to the mark, by the clock",
+            what="  from the last acknowledgement to the marker, by the clock",
             runs=[sample.wall_ms for sample in samples],
             unit="ms per region",
             goal="" if goal is None else "<= 5",
             most=goal,
-            note="record and mark synced to the disk",
+            note="record and marker synced to the disk",
         ),
     ]
 
@@ -151,7 +151,7 @@ def _sample(regions: int) -> _Sample:
             started = coordinator.start(_START_S)
             threads = [
                 threading.Thread(
-                    target=_live, args=(coordinator, name, started.generation), daemon=True
+                    target=_live, args=(coordinator, name, started.attempt_id), daemon=True
                 )
                 for name in started.regions
             ]
@@ -162,12 +162,12 @@ def _sample(regions: int) -> _Sample:
     return sample
 
 
-def _live(coordinator: BarrierCoordinator, region: str, generation: int) -> None:
+def _live(coordinator: BarrierCoordinator, region: str, attempt_id: int) -> None:
     """A region's query and tasks, without work of their own."""
     batch_id = 0
     while True:
         try:
-            barrier = coordinator.poll_barrier(region, generation, wait_s=_POLL_S)
+            barrier = coordinator.poll_barrier(region, attempt_id, wait_s=_POLL_S)
             if barrier is not None:
                 batch_id += 1
                 _run_batch(coordinator, barrier, batch_id)
@@ -176,7 +176,7 @@ def _live(coordinator: BarrierCoordinator, region: str, generation: int) -> None
 
 
 def _run_batch(coordinator: BarrierCoordinator, barrier: Barrier, batch_id: int) -> None:
-    batch = BatchKey(region=barrier.region, generation=barrier.generation, batch_id=batch_id)
+    batch = BatchKey(region=barrier.region, attempt_id=barrier.attempt_id, batch_id=batch_id)
     entries = []
     for task in range(_SPLITS_EACH):
         name = f"{barrier.region}|{batch_id}|{task}"
@@ -194,7 +194,7 @@ def _run_batch(coordinator: BarrierCoordinator, barrier: Barrier, batch_id: int)
     coordinator.is_decided(batch)
     record = RegionRecord(
         region=barrier.region,
-        generation=barrier.generation,
+        attempt_id=barrier.attempt_id,
         batch_id=batch_id,
         splits=barrier.splits,
         committables=tuple(entries),

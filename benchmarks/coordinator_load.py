@@ -25,17 +25,17 @@ from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Action,
-    AskCut,
     BarrierPolled,
     Commit,
     CommitReported,
     CoreEvent,
+    FetchBarrierOffsets,
     GiveBarrier,
     MarkCommitted,
     Marked,
     Publish,
     Published,
-    RegionCut,
+    RegionBarrierOffsets,
     Tick,
 )
 from sluice.runtime.coordinator.policy.assignment import assignment_of
@@ -64,7 +64,7 @@ class _Tasks:
     def __init__(self, count: int) -> None:
         plans = [RegionPlan(name=f"task-{n}", source_ids=("source",)) for n in range(count)]
         records = {
-            plan.name: RegionRecord(region=plan.name, generation=0, splits=(_split(n, 0, 0),))
+            plan.name: RegionRecord(region=plan.name, attempt_id=0, splits=(_split(n, 0, 0),))
             for n, plan in enumerate(plans)
         }
         self._core = CoordinatorCore(
@@ -72,7 +72,7 @@ class _Tasks:
             plans,
             records,
             assignment=assignment_of(records.values()),
-            generation=0,
+            attempt_id=0,
             last_decided=0,
             draw=lambda: 0.5,
         )
@@ -93,15 +93,15 @@ class _Tasks:
 
     def _poll(self, number: int) -> Barrier:
         name = f"task-{number}"
-        answer = self._tell(BarrierPolled(region=name, generation=0))
-        if not isinstance(answer, AskCut):
+        answer = self._tell(BarrierPolled(region=name, attempt_id=0))
+        if not isinstance(answer, FetchBarrierOffsets):
             raise TypeError(f"no barrier was due: {answer}")
         start = answer.positions[0].end_offset
         given = self._tell(
-            RegionCut(
+            RegionBarrierOffsets(
                 checkpoint_id=answer.checkpoint_id,
                 region=name,
-                generation=0,
+                attempt_id=0,
                 splits=(_split(number, start, start + _RECORDS),),
                 finished=False,
             )
@@ -121,11 +121,11 @@ class _Tasks:
             payload=_HANDLE + f"{number}/{batch_id}".encode(),
         )
         return Acknowledgement(
-            batch=BatchKey(region=name, generation=0, batch_id=batch_id),
+            batch=BatchKey(region=name, attempt_id=0, batch_id=batch_id),
             checkpoint_id=barrier.checkpoint_id,
             region=RegionRecord(
                 region=name,
-                generation=0,
+                attempt_id=0,
                 batch_id=batch_id,
                 splits=barrier.splits,
                 committables=(entry,),
@@ -140,7 +140,7 @@ class _Tasks:
             answer = _answer(action)
             if answer is not None:
                 self._tell(answer)
-        return next((a for a in actions if isinstance(a, AskCut | GiveBarrier)), None)
+        return next((a for a in actions if isinstance(a, FetchBarrierOffsets | GiveBarrier)), None)
 
 
 def _answer(action: Action) -> CoreEvent | None:

@@ -91,7 +91,7 @@ def _transactional_ids(rig: Rig, output: str) -> list[str]:
 
 
 def _owners(ids: Sequence[str]) -> set[str]:
-    """``{prefix}/{job uid}/{region}.{generation}/{owner}/{slot}``"""
+    """``{prefix}/{job uid}/{region}.{attempt_id}/{owner}/{slot}``"""
     return {match[1] for one in ids if (match := re.search(r"/([^/]+)/[^/]+$", one))}
 
 

@@ -31,8 +31,8 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.producers import transactional_producer
 from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, topic_ends
 from sluice.runtime.checkpoint.checkpoint_store import open_store
-from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
-from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient
 from sluice.runtime.continuous.continuous_sink import ContinuousSink
 from sluice.runtime.continuous.coordinator_timeout import LostTimeout
 from sluice.runtime.continuous.native_commits import NativeCommits
@@ -140,7 +140,7 @@ class _MadeUp:
 
 
 class _Follower:
-    """Some records of one split every now and then; `sluice.runtime.contracts.Follower`."""
+    """Some records of one split every now and then; `sluice.runtime.contracts.RecordStream`."""
 
     def __init__(self, split: SplitRange) -> None:
         self._at = {split.key: split.end_offset}
@@ -166,7 +166,7 @@ class _Follower:
 
 
 def _run_tasks(
-    sink: KafkaSink, address: CoordinatorAddress, generation: int, regions: Sequence[str]
+    sink: KafkaSink, address: CoordinatorAddress, attempt_id: int, regions: Sequence[str]
 ) -> None:
     """In the tasks' process, until the job is over."""
     transactional_producer.STATISTICS_INTERVAL_MS = _STATISTICS_MS
@@ -192,9 +192,9 @@ def _run_tasks(
 
         TaskLoop(
             region,
-            generation,
+            attempt_id,
             follower=_Follower(_split(number, 0, 0)),
-            courier=Courier(link, region, generation, lost_timeout_s=_LOST_S),
+            checkpoint_client=CheckpointClient(link, region, attempt_id, lost_timeout_s=_LOST_S),
             open_writers=opened,
             functions=FunctionRun,
             begins_after=0,
@@ -284,14 +284,14 @@ def _measure_once(
         )
         try:
             started = coordinator.start(_START_S)
-            desk = ContinuousDesk(coordinator, commits)
+            barrier_service = BarrierService(coordinator, commits)
             for name in regions:
-                desk.open(EpochBook(region=name, generation=started.generation))
-            with CoordinatorService(coordinator, desk=desk) as service:
+                barrier_service.open(AttemptLog(region=name, attempt_id=started.attempt_id))
+            with CoordinatorService(coordinator, barrier_service=barrier_service) as service:
                 context = multiprocessing.get_context("spawn")
                 process = context.Process(
                     target=_run_tasks,
-                    args=(sink, service.coordinator_address, started.generation, regions),
+                    args=(sink, service.coordinator_address, started.attempt_id, regions),
                 )
                 process.start()
                 over, (told, telling) = context.Event(), context.Pipe(duplex=False)

@@ -12,7 +12,7 @@ from benchmarks.peers.results import Result, Setting
 from benchmarks.peers.summary import PLANNED_TURNS, Row, ratio, rows_by_setting
 from benchmarks.peers.tables import shown_ratio
 
-__all__ = ["Judged", "judged", "missed", "table"]
+__all__ = ["Judged", "judged", "table"]
 
 OURS, OURS_WEAK = "sluice-continuous", "sluice-continuous-weak"
 _MILLION = 1_000_000
@@ -135,11 +135,11 @@ _AGAINST = (
         what="the same, over Kafka Streams", other="kafka-streams", records=_FIVE, least=1.8
     ),
     _Against(
-        what="the same without compiled code, over the tuned loop by hand",
+        what="the same without compiled code, over the tuned hand-written loop",
         other="by-hand", records=_FIVE, least=0.95, ours=_PLAIN,
     ),
     _Against(
-        what="the same with it, over the tuned loop by hand",
+        what="the same with it, over the tuned hand-written loop",
         other="by-hand", records=_FIVE, least=1.2,
     ),
     _Against(
@@ -350,12 +350,3 @@ def _rows(line: Judged, former: Sequence[str]) -> Sequence[str]:
         return kept
     cells = (line.what, line.goal, line.found.replace("|", "/"), _WORDS[line.is_reached])
     return [f"| {' | '.join(cells)} | `{line.command}` |"]
-
-
-def missed(results: Sequence[Result]) -> str:
-    """Markdown: what ours against the peers, and its latency, should have reached and did not."""
-    lines = [line for line in judged(results, ()) if line.is_reached is False]
-    if not lines:
-        return ""
-    found = "; ".join(f"{line.what}: {line.found}, goal {line.goal}" for line in lines)
-    return f"Goals that were missed: {found}."

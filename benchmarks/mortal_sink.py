@@ -41,7 +41,7 @@ class Death:
 
     Attributes:
         region, moment: as asked.
-        generation: of the region's life.
+        attempt_id: of the region's life.
         at_s: wall clock.
         lived_s: since the task had opened its sink for the epoch; of one that was killed from
             outside, since its process had begun.
@@ -51,7 +51,7 @@ class Death:
 
     region: str
     moment: str
-    generation: int
+    attempt_id: int
     at_s: float
     lived_s: float
     ranges: Sequence[tuple[int, int, int]]
@@ -84,20 +84,20 @@ class Doom:
         self._note(death)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def live(self, region: str, generation: int) -> None:
+    def live(self, region: str, attempt_id: int) -> None:
         """Note that this process is the one of a continuous region's life."""
         began_s = psutil.Process().create_time()
-        life = json.dumps({"pid": os.getpid(), "began_s": began_s, "generation": generation})
-        path = self._life(region)
-        if not path.exists() or path.read_text("utf-8") != life:
-            _publish(path, life)
+        attempt = json.dumps({"pid": os.getpid(), "began_s": began_s, "attempt_id": attempt_id})
+        path = self._attempt(region)
+        if not path.exists() or path.read_text("utf-8") != attempt:
+            _publish(path, attempt)
 
     def strike(self, region: str) -> bool:
         """``kill -9`` of the region's process, whatever it is doing; False: none lives now."""
         try:
-            life = json.loads(self._life(region).read_text("utf-8"))
-            process = psutil.Process(life["pid"])
-            if process.create_time() != life["began_s"]:  # its number is somebody else's by now
+            attempt = json.loads(self._attempt(region).read_text("utf-8"))
+            process = psutil.Process(attempt["pid"])
+            if process.create_time() != attempt["began_s"]:  # its number is somebody else's by now
                 return False
             now_s = time.time()
             process.kill()
@@ -107,9 +107,9 @@ class Doom:
             Death(
                 region=region,
                 moment=ANY_TIME,
-                generation=life["generation"],
+                attempt_id=attempt["attempt_id"],
                 at_s=now_s,
-                lived_s=now_s - life["began_s"],
+                lived_s=now_s - attempt["began_s"],
                 ranges=(),
             )
         )
@@ -130,7 +130,7 @@ class Doom:
     def _asked(self, region: str) -> Path:
         return self.directory / f"asked-{region}"
 
-    def _life(self, region: str) -> Path:
+    def _attempt(self, region: str) -> Path:
         return self.directory / f"life-{region}"
 
 
@@ -185,7 +185,7 @@ class _MortalWriter:
             Death(
                 region=self._scope.batch.region,
                 moment=moment,
-                generation=self._scope.batch.generation,
+                attempt_id=self._scope.batch.attempt_id,
                 at_s=time.time(),
                 lived_s=time.monotonic() - self._opened_s,
                 ranges=[
@@ -243,7 +243,7 @@ class _Factory:
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
         if self.doom is not None:
-            self.doom.live(scope.batch.region, scope.batch.generation)
+            self.doom.live(scope.batch.region, scope.batch.attempt_id)
         return self._fated(self.factory.open_continuous(scope, registry), scope)
 
     def _fated(self, writer: ContinuousWriter, scope: TaskScope) -> ContinuousWriter:

@@ -38,7 +38,7 @@ class ProgressFile:
             "committed_s": progress.committed_s,
             "marked_s": progress.marked_s,
             "regions": progress.regions,
-            "carried": {name: why.value for name, why in progress.carried.items()},
+            "skipped": {name: why.value for name, why in progress.skipped.items()},
             "reason": progress.reason,
             "attempts": dict(progress.attempts),
         }

@@ -1,8 +1,9 @@
 """What a transactional producer costs its process: made for each epoch, and asked for statistics.
 
 An epoch of a region has a producer of its own, whose statistics tell that its transaction is the
-one that was begun (rules 3 and 4): both are a price of every region and epoch, whatever it writes.
-What a bare client and the broker take for it, no connector can go below.
+one that was begun (`handle-from-producer` and `ids-never-reused`): both are a price of every
+region and epoch, whatever it writes. What a bare client and the broker take for it, no connector
+can go below.
 """
 
 import time

@@ -67,20 +67,20 @@ def _sample(rig: Rig) -> tuple[float, float]:
         observer.await_total(100, timeout_s=_START_S)
         killed_s = time.monotonic()
         first.program.kill()
-        newest = _newest_place(directory)
+        newest = _newest_slot(directory)
         with rig.start("pipeline", source, output, directory, arguments) as second:
             # What the first run committed may reach the reader after the kill.
             seen = observer.catch_up(timeout_s=_CATCH_UP_S)
             wait_until(
-                lambda: _newest_place(directory) > newest,
+                lambda: _newest_slot(directory) > newest,
                 program=second.program,
                 timeout_s=_START_S,
             )
-            sealed_s = time.monotonic()
+            fenced_s = time.monotonic()
             visible_s = observer.await_total(seen + 1, timeout_s=_START_S)
-    return visible_s - killed_s, sealed_s - killed_s
+    return visible_s - killed_s, fenced_s - killed_s
 
 
-def _newest_place(directory: Path) -> int:
+def _newest_slot(directory: Path) -> int:
     found = (directory / "checkpoint").glob("chk-*/_metadata")
     return max((int(path.parent.name.removeprefix("chk-")) for path in found), default=-1)

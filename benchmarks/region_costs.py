@@ -44,7 +44,7 @@ def measure(rig: Rig, *, engine: str, repeat: int, per_s: float, seconds: float)
             unit="x",
             goal="<= 1.3",
             most=1.3,
-            note=f"{pace}, {kept_up:.2f} of it kept up with at least; driver, JVM and workers; "
+            note=f"{pace}, at least {kept_up:.2f} of it processed; driver, JVM and workers; "
             f"the broker's own {broker:.2f} x at most",
         ),
         Figure(what="  cores in use, 1 region", runs=[s.cores for s in one], unit="cores"),
@@ -59,7 +59,7 @@ def measure(rig: Rig, *, engine: str, repeat: int, per_s: float, seconds: float)
         ),
         Figure(what="  cores in use, 1 loop by hand", runs=one_by_hand, unit="cores"),
         Figure(
-            what="  from the last acknowledgement to the record, and from the commit to the mark",
+            what="  from the last acknowledgement to the record, and from the commit to the marker",
             runs=[sample.bookkeeping_ms for sample in many],
             unit="ms per region",
             goal="<= 5",

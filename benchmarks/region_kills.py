@@ -240,8 +240,8 @@ def _figures(run: _Run, bed: Bed, where: str) -> list[Figure]:
     faults = sum(seen.faults(run.sent[number]) for number, seen in run.seen.items())
     lost = region_lives.lost_epochs(run.lines, run.deaths, run.events)
     epochs = sum(one.count for one in lost)
-    lives = region_lives.extra_lives(run.lines, run.deaths)
-    unasked = region_lives.unasked_ends(run.events, run.deaths) if lives else []
+    attempts = region_lives.extra_lives(run.lines, run.deaths)
+    unasked = region_lives.unasked_ends(run.events, run.deaths) if attempts else []
     return [
         Figure(
             what=f"{where}: records lost, doubled or misplaced",
@@ -253,12 +253,12 @@ def _figures(run: _Run, bed: Bed, where: str) -> list[Figure]:
             f"{bed.engine} regions",
         ),
         Figure(
-            what=f"{where}: epochs that the others lost, or lives",
-            runs=[float(epochs + lives)],
+            what=f"{where}: epochs or attempts that other regions lost",
+            runs=[float(epochs + attempts)],
             unit="epochs",
             goal="0",
             most=0,
-            note=f"carried or given up {epochs}; lives that nobody had ended {lives}",
+            note=f"skipped or aborted {epochs}; attempts that ended by themselves {attempts}",
             details=[*map(str, lost), *unasked],
         ),
         *_rates(run, where),
@@ -279,12 +279,12 @@ def _rates(run: _Run, where: str) -> list[Figure]:
         shares.append(found / _EVERY_S / (usual / calm_s))
     return [
         Figure(
-            what=f"{where}: the others' rate after a kill, over their rate before the first",
+            what=f"{where}: rate of the other regions after a kill, over their rate before",
             runs=[statistics.mean(shares)],
             unit="x",
             goal=">= 0.9",
             least=0.9,
-            note=f"by a reader, in the {_EVERY_S:g} s behind each; the worst {min(shares):.2f}",
+            note=f"by a reader, in the {_EVERY_S:g} s after each; the worst {min(shares):.2f}",
         )
     ]
 

@@ -31,10 +31,10 @@ class RegionLines:
         if progress.state is not State.MARKED:
             return
         self._last_id = progress.checkpoint_id
-        completed = [name for name in progress.attempts if name not in progress.carried]
+        completed = [name for name in progress.attempts if name not in progress.skipped]
         self._write(
             f"checkpoint={progress.checkpoint_id} completed={_listed(completed)} "
-            f"carried={_listed(list(progress.carried))} records={progress.records} "
+            f"skipped={_listed(list(progress.skipped))} records={progress.records} "
             f"seconds={progress.marked_s or 0.0:.3f}"
         )
 

@@ -21,7 +21,7 @@ Line = Mapping[str, Any]
 job, as `benchmarks.regional_pipeline.EventFile` does."""
 
 _RESTARTED = re.compile(
-    r"region restarted: region=(?P<region>\S+) generation=\d+ why=(?P<why>.*)", re.DOTALL
+    r"region restarted: region=(?P<region>\S+) attempt_id=\d+ why=(?P<why>.*)", re.DOTALL
 )
 _MISSING = re.compile(r"\b(?:failed|missing)=(?P<names>[^\s\]]+)")
 _LONGEST_WHY = 240
@@ -69,9 +69,9 @@ def lost_epochs(
         while pending and pending[0].at_s <= line["at_s"]:
             away.add(pending.pop(0).region)
         if line["state"] == "decided":
-            carried = set(line["carried"])
-            lost += (_carried(name, line, ends) for name in sorted(carried - away))
-            away &= carried | {death.region for death in deaths if _is_later(death, line)}
+            skipped = set(line["skipped"])
+            lost += (_carried(name, line, ends) for name in sorted(skipped - away))
+            away &= skipped | {death.region for death in deaths if _is_later(death, line)}
         elif line["state"] == "aborted" and line["regions"]:
             lost.append(_aborted(line, away))
     return lost
@@ -84,7 +84,7 @@ def _carried(name: str, line: Line, ends: Sequence[_End]) -> LostEpochs:
         default=None,
     )
     said = "it began no new life" if near is None else f"its life ended by {near.why}"
-    why = f"{name} was carried ({line['carried'][name]}): {said}"
+    why = f"{name} was carried ({line['skipped'][name]}): {said}"
     return LostEpochs(checkpoint=line["checkpoint"], count=1, why=why)
 
 
@@ -128,7 +128,7 @@ def back_after_s(lines: Sequence[Line], death: Death) -> float | None:
         if line["state"] != "marked" or line["marked_s"] is None:
             continue
         is_behind = line["at_s"] - line["marked_s"] > death.at_s
-        if is_behind and death.region in line["attempts"] and death.region not in line["carried"]:
+        if is_behind and death.region in line["attempts"] and death.region not in line["skipped"]:
             return float(line["at_s"] - death.at_s)
     return None
 
@@ -145,7 +145,7 @@ def extra_lives(lines: Sequence[Line], deaths: Sequence[Death]) -> int:
     for line in lines:
         newest |= line["attempts"]
     dead = {name: sum(death.region == name for death in deaths) for name in newest}
-    return sum(max(0, lives - 1 - dead[name]) for name, lives in newest.items())
+    return sum(max(0, attempts - 1 - dead[name]) for name, attempts in newest.items())
 
 
 def unasked_ends(events: Sequence[Line], deaths: Sequence[Death]) -> list[str]:

@@ -26,7 +26,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     JobPlan,
     RegionPlan,
 )
-from sluice.runtime.coordinator.shell.io_executor import Hands, RemoteStep
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.model.model import (
     BatchKey,
@@ -102,18 +102,18 @@ class _Job:
     def commit(self, files: int) -> None:
         """Epochs of a thousand files each, in a hundred directories."""
         run = self._start()
-        hands = self._hands(run)
+        io_executor = self._io_executor(run)
         for number in range(files // _AN_EPOCH):
-            self._epoch(run, hands, number)
+            self._epoch(run, io_executor, number)
         run.sink.close()
 
     def restart_s(self) -> float:
         """Seconds from the first look at the records to the end of the first sweep."""
         started_s = time.monotonic()
         run = self._start()
-        uid, generation = run.found.record.job_uid, run.found.generation
+        uid, attempt_id = run.found.record.job_uid, run.found.attempt_id
         run.sink.sweep(
-            SweepView(job_uid=uid, generations={"main": generation}, protected=(), orphans=()),
+            SweepView(job_uid=uid, attempt_ids={"main": attempt_id}, protected=(), orphans=()),
             timeout_s=_START_S,
         )
         elapsed_s = time.monotonic() - started_s
@@ -138,16 +138,16 @@ class _Job:
         found = drive(sequence.run(timeout_s=_START_S, restore_from=None))
         return _Run(found=found, session=session, sink=sink, store=store)
 
-    def _hands(self, run: _Run) -> Hands:
+    def _io_executor(self, run: _Run) -> IoExecutor:
         identity = RunIdentity(
             plan=_PLAN,
             job_uid=run.found.record.job_uid,
             session=run.session,
-            generation=run.found.generation,
+            attempt_id=run.found.attempt_id,
             run_attempt=run.found.run_attempt,
             restored_from=None,
         )
-        return Hands(
+        return IoExecutor(
             store=run.store,
             sinks={_SINK: run.sink},
             sources={},
@@ -157,19 +157,19 @@ class _Job:
             wall_ms=_wall_ms,
         )
 
-    def _epoch(self, run: _Run, hands: Hands, number: int) -> None:
-        batch = BatchKey(region="main", generation=run.found.generation, batch_id=number)
+    def _epoch(self, run: _Run, io_executor: IoExecutor, number: int) -> None:
+        batch = BatchKey(region="main", attempt_id=run.found.attempt_id, batch_id=number)
         entry = self._staged(run, batch)
-        checkpoint_id = run.found.generation + 1 + number
+        checkpoint_id = run.found.attempt_id + 1 + number
         region = RegionRecord(
             region="main",
-            generation=batch.generation,
+            attempt_id=batch.attempt_id,
             batch_id=number,
             splits=(),
             committables=(entry,),
         )
         for step in _steps(checkpoint_id, region):
-            event = drive(hands.perform(step))
+            event = drive(io_executor.perform(step))
             if isinstance(event, CommitReported):
                 outcomes = {report.outcome for report in event.reports}
                 assert outcomes == {CommitOutcome.COMMITTED}, event.reports
@@ -201,7 +201,7 @@ def _steps(checkpoint_id: int, region: RegionRecord) -> Iterator[RemoteStep]:
         checkpoint_id=checkpoint_id,
         kind=CheckpointKind.CHECKPOINT,
         verdict=Verdict.DECIDED,
-        asked_by="interval",
+        requested_by="interval",
         reason="",
         regions=(region,),
     )

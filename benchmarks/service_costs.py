@@ -16,7 +16,7 @@ _WARM, _MESSAGES = 300, 3_000
 _TIMEOUT_S = 30.0
 _KEY = "key"
 # About as long as what a task tells of its transaction.
-_PAYLOAD = {"region": "main", "generation": 1, "batch_id": 17, "resource": "x" * 80}
+_PAYLOAD = {"region": "main", "attempt_id": 1, "batch_id": 17, "resource": "x" * 80}
 
 
 class _Answering:

@@ -84,7 +84,7 @@ def _figures(
             unit="records",
             goal="0",
             most=0,
-            note=f"of {sent:,}; lives of the region lost: {region_lives.extra_lives(lines, ())}",
+            note=f"of {sent:,}; attempts of the region lost: {region_lives.extra_lives(lines, ())}",
         ),
         Figure(
             what="  lateness of the epoch beyond the task's own time, the largest",

@@ -3,7 +3,8 @@
 A run is one process without Spark that reads and writes in transactions. In each turn every value
 of a setting, and the default beside it, is measured once, every second turn backwards. Each run is
 written as a line of JSON before the next one begins, and is not repeated when the command is given
-again: delete the file to begin anew. `report --write` puts the tables into `docs/tuning.md`.
+again: delete the file to measure again. `report --write` puts the tables into
+`docs/research/tuning.md`.
 """
 
 import argparse

@@ -23,7 +23,7 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
 from sluice.connectors.kafka.source.reader import range_reader as reader
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
-from sluice.connectors.kafka.source.reader.streaming_reader import KafkaFollowingReader
+from sluice.connectors.kafka.source.reader.streaming_reader import KafkaStreamingReader
 from sluice.runtime.contracts import (
     CommitOutcome,
     RegisteredAttempt,
@@ -98,7 +98,7 @@ class _Task:
         scope = TaskScope(
             job_uid=self._job_uid,
             operator_id="sink",
-            batch=BatchKey(region="r", generation=0, batch_id=number),
+            batch=BatchKey(region="r", attempt_id=0, batch_id=number),
             checkpoint_id=number,
             committed_through=number - 1,
             committed_batch=number - 2,
@@ -180,7 +180,7 @@ def _paced(args: argparse.Namespace) -> dict[str, float]:
     records = 0
     began_s = time.monotonic()
     counted: tuple[int, float] | None = None
-    with contextlib.closing(KafkaFollowingReader(reader=task.reader).follow(splits, None)) as at:
+    with contextlib.closing(KafkaStreamingReader(reader=task.reader).follow(splits, None)) as at:
         number, writer = 1, task.writer(1)
         due_s = began_s + args.interval
         while (now_s := time.monotonic()) < began_s + args.seconds:
@@ -194,9 +194,9 @@ def _paced(args: argparse.Namespace) -> dict[str, float]:
                 due_s = max(due_s + args.interval, now_s)
                 writer.end_epoch([], checkpoint_id=number)
                 number += 1
-                following = task.writer(number)
+                streaming = task.writer(number)
                 task.commit(writer.pre_commit())
-                writer = following
+                writer = streaming
         entries = writer.pre_commit()
         task.commit(entries)
     assert counted is not None

@@ -22,7 +22,7 @@ from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.client.client_tuning import HotPath
 from sluice.connectors.kafka.client.confluent import Consumer, Message, Producer, TopicPartition
 from sluice.connectors.kafka.sink.producers.producer_pool import process_pools
-from sluice.runtime.contracts import CommitOutcome, Follower, RegisteredAttempt, TaskScope
+from sluice.runtime.contracts import CommitOutcome, RecordStream, RegisteredAttempt, TaskScope
 from sluice.runtime.model.model import BatchKey, SplitRange
 
 _EPOCH_RECORDS = 250_000
@@ -123,7 +123,7 @@ def copy_in_epochs(
     follower = None
     if follows:
         starts = [_split(source, partition, 0, 0) for partition in ends]
-        follower = made.following_reader().follow(
+        follower = made.streaming_reader().follow(
             starts, {s.key: ends[s.partition] for s in starts}
         )
 
@@ -169,7 +169,7 @@ def _scope(job_uid: str, number: int) -> TaskScope:
     return TaskScope(
         job_uid=job_uid,
         operator_id="sink",
-        batch=BatchKey(region="r", generation=0, batch_id=number),
+        batch=BatchKey(region="r", attempt_id=0, batch_id=number),
         checkpoint_id=number,
         committed_through=number - 1,
     )
@@ -186,7 +186,7 @@ def _split(topic: str, partition: int, start: int, end: int) -> SplitRange:
     )
 
 
-def _followed(follower: Follower, records: int, end: int) -> Iterator[pa.RecordBatch]:
+def _followed(follower: RecordStream, records: int, end: int) -> Iterator[pa.RecordBatch]:
     """At least so many, unless the sum of the positions reaches the end before."""
     while records > 0 and sum(follower.positions().values()) < end:
         batch = follower.poll()

@@ -24,7 +24,7 @@ __all__ = [
     "PoisonRecordsError",
     "RegionGivenUpError",
     "RegionUnansweredError",
-    "RegionsParkedError",
+    "RegionsSuspendedError",
     "RestartCommandedError",
     "SourceChangedError",
     "StorageError",
@@ -162,7 +162,7 @@ class RegionGivenUpError(StreamError):
     number of failures and the last cause are in ``where``."""
 
 
-class RegionsParkedError(StreamError):
+class RegionsSuspendedError(StreamError):
     """A bounded job ended without its suspended regions; the regions, their causes, and the offsets
     from which nothing was written are in ``where``."""
 

@@ -51,7 +51,7 @@ def record(checkpoint_id: int = 1, **changes: Any) -> CheckpointRecord:
         run_attempt=1,
         regions=(
             RegionRecord(
-                region="r0", generation=0, batch_id=checkpoint_id, committables=(committable(),)
+                region="r0", attempt_id=0, batch_id=checkpoint_id, committables=(committable(),)
             ),
         ),
     )
@@ -104,7 +104,7 @@ def full_record() -> CheckpointRecord:
         leader_session_id="1f0c9c1e-9d5e-4a3d-8f2a-6f5f0a7d1a11",
         run_attempt=3,
         restored_from=40,
-        asked_by="user",
+        requested_by="user",
         reason="before the upgrade",
         created_at_ms=1_700_000_002_000,
         sluice_version="0.1.0",
@@ -127,7 +127,7 @@ def full_record() -> CheckpointRecord:
         regions=(
             RegionRecord(
                 region="r0",
-                generation=5,
+                attempt_id=5,
                 status=RegionStatus.COMPLETED,
                 query_id="0d3b9c1e-9d5e-4a3d-8f2a-6f5f0a7d1a22",
                 batch_id=41,
@@ -140,7 +140,7 @@ def full_record() -> CheckpointRecord:
                 operator_states=(count,),
             ),
             RegionRecord(
-                region="r1", generation=4, status=RegionStatus.CARRIED, carried_from=41, batch_id=7
+                region="r1", attempt_id=4, status=RegionStatus.SKIPPED, snapshot_id=41, batch_id=7
             ),
         ),
         assignment=Assignment(
@@ -209,9 +209,9 @@ _states = st.builds(
 _regions = st.builds(
     RegionRecord,
     region=_text,
-    generation=_long,
+    attempt_id=_long,
     status=st.sampled_from(RegionStatus),
-    carried_from=_maybe,
+    snapshot_id=_maybe,
     query_id=_text,
     batch_id=_maybe,
     splits=st.lists(_splits(), max_size=3).map(tuple),
@@ -257,7 +257,7 @@ records = st.builds(
     leader_session_id=_text,
     run_attempt=_long,
     restored_from=_maybe,
-    asked_by=_text,
+    requested_by=_text,
     reason=_text,
     created_at_ms=_long,
     sluice_version=_text,

@@ -21,7 +21,7 @@ def rows_of(batch: pa.RecordBatch) -> list[tuple[int, int]]:
 
 
 class LogFollower:
-    """A `Follower` over logs whose record at an offset is its offset; ten records a poll.
+    """A `RecordStream` over logs whose record at an offset is its offset; ten records a poll.
 
     Attributes:
         logs: end of each partition's log; a test raises them.
@@ -51,11 +51,11 @@ class LogFollower:
         return None
 
     def positions(self) -> Mapping[SplitKey, int]:
-        """See `Follower.positions`."""
+        """See `RecordStream.positions`."""
         return dict(self._at)
 
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
-        """See `Follower.records_read`."""
+        """See `RecordStream.records_read`."""
         return {
             key: self.read.get(key[2], RecordsRead(at, None))
             for key, at in self._at.items()
@@ -63,12 +63,12 @@ class LogFollower:
         }
 
     def restart_at(self, splits: Sequence[SplitRange]) -> None:
-        """See `Follower.restart_at`."""
+        """See `RecordStream.restart_at`."""
         self._at = {split.key: split.start_offset for split in splits}
         self._began = dict(self._at)
 
     def close(self) -> None:
-        """See `Follower.close`."""
+        """See `RecordStream.close`."""
         self.is_closed = True
 
 
@@ -109,7 +109,7 @@ class RecordingWriter:
             raise self.failure
         self.events.append("pre-commit")
         batch = self.scope.batch
-        return [committable(f"{batch.region}.{batch.generation}.{batch.batch_id}")]
+        return [committable(f"{batch.region}.{batch.attempt_id}.{batch.batch_id}")]
 
     def commit(self, *, timeout_s: float) -> bool:
         """See `ContinuousWriter.commit`."""

@@ -79,7 +79,7 @@ class Job:
         coordinator: BarrierCoordinator,
         name: str = "main",
         *,
-        generation: int | None = None,
+        attempt_id: int | None = None,
         before_ack: Callable[[Barrier], None] = lambda _: None,
     ) -> RegionThread:
         """A region's query, running."""
@@ -89,7 +89,7 @@ class Job:
             coordinator,
             self.broker,
             region=name,
-            generation=started.generation if generation is None else generation,
+            attempt_id=started.attempt_id if attempt_id is None else attempt_id,
             before_ack=before_ack,
         ).start()
 

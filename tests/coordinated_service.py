@@ -19,7 +19,7 @@ from tests.fakes import FakeBroker, FakeSink, FakeSource
 
 __all__ = ["BATCH", "broker", "client", "coordinator", "service", "source", "started_service"]
 
-BATCH = BatchKey(region="main", generation=0, batch_id=1)
+BATCH = BatchKey(region="main", attempt_id=0, batch_id=1)
 """The first batch of the job's one region."""
 
 

@@ -11,24 +11,24 @@ from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Acknowledged,
     Action,
-    AskCut,
     BarrierPolled,
     Commit,
     CommitReported,
     CoreEvent,
+    FetchBarrierOffsets,
     GiveBarrier,
     MarkCommitted,
     Marked,
     OrphansSwept,
     Publish,
     Published,
-    RegionCut,
+    RegionBarrierOffsets,
     RegionRestarted,
-    RestartAsked,
-    StopAsked,
+    RestartRequested,
+    StopRequested,
     SweepOrphans,
     Tick,
-    TriggerAsked,
+    TriggerRequested,
 )
 from sluice.runtime.coordinator.policy.assignment import assignment_of
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
@@ -95,7 +95,7 @@ class CoreDriver:
         *,
         regions: Sequence[RegionPlan] = (RegionPlan(name="main", source_ids=("source",)),),
         partitions: int = 1,
-        generation: int = 0,
+        attempt_id: int = 0,
     ) -> None:
         self.clock = ManualClock()
         self._began_s = self.clock()
@@ -108,7 +108,7 @@ class CoreDriver:
         records = {
             plan.name: RegionRecord(
                 region=plan.name,
-                generation=0,
+                attempt_id=0,
                 splits=tuple(
                     split(number, 0, 0, source_id=source_id)
                     for source_id in plan.source_ids[:1]
@@ -122,7 +122,7 @@ class CoreDriver:
             regions,
             records,
             assignment=assignment_of(records.values()),
-            generation=generation,
+            attempt_id=attempt_id,
             last_decided=0,
             draw=lambda: self.drawn,
         )
@@ -184,18 +184,18 @@ class CoreDriver:
         end: int = 0,
         *,
         region: str = "main",
-        generation: int = 0,
+        attempt_id: int = 0,
         finished: bool = False,
     ) -> Barrier | None:
         """The region polls; its source has records up to ``end`` in each partition."""
-        for action in self.tell(BarrierPolled(region=region, generation=generation)):
+        for action in self.tell(BarrierPolled(region=region, attempt_id=attempt_id)):
             if isinstance(action, GiveBarrier):
                 return action.barrier
-            if isinstance(action, AskCut):
-                cut = RegionCut(
+            if isinstance(action, FetchBarrierOffsets):
+                cut = RegionBarrierOffsets(
                     checkpoint_id=action.checkpoint_id,
                     region=region,
-                    generation=generation,
+                    attempt_id=attempt_id,
                     splits=tuple(
                         replace(s, start_offset=s.end_offset, end_offset=max(end, s.end_offset))
                         for s in action.positions
@@ -211,22 +211,22 @@ class CoreDriver:
         barrier: Barrier | None = None,
         *,
         region: str = "main",
-        generation: int = 0,
+        attempt_id: int = 0,
         again_in_s: float | None = None,
         state_is_due: bool = False,
         keeps: bool = False,
     ) -> BatchKey:
         """The region acknowledges its next batch; a sink may keep a state, and ask for another, as
         may Spark's."""
-        number = self._batch_ids.get((region, generation), 0) + 1
-        batch = BatchKey(region=region, generation=generation, batch_id=number)
+        number = self._batch_ids.get((region, attempt_id), 0) + 1
+        batch = BatchKey(region=region, attempt_id=attempt_id, batch_id=number)
         ack = replace(self.acknowledgement(batch, barrier), again_in_s=again_in_s)
         ack = replace(ack, state_is_due=state_is_due)
         if keeps:
             kept = (committable("kept"),)
             ack = replace(ack, region=replace(ack.region, operator_states=kept))
         self.tell(Acknowledged(ack=ack))
-        self._batch_ids[region, generation] = number
+        self._batch_ids[region, attempt_id] = number
         return batch
 
     def acknowledgement(self, batch: BatchKey, barrier: Barrier | None = None) -> Acknowledgement:
@@ -236,10 +236,10 @@ class CoreDriver:
             checkpoint_id=None if barrier is None else barrier.checkpoint_id,
             region=RegionRecord(
                 region=batch.region,
-                generation=batch.generation,
+                attempt_id=batch.attempt_id,
                 batch_id=batch.batch_id,
                 splits=() if barrier is None else barrier.splits,
-                committables=(committable(f"{batch.region}.{batch.generation}.{batch.batch_id}"),),
+                committables=(committable(f"{batch.region}.{batch.attempt_id}.{batch.batch_id}"),),
             ),
         )
 
@@ -257,30 +257,30 @@ class CoreDriver:
         return self.ack(self.poll(end))
 
     def restart(self, region: str = "main") -> int:
-        """A region comes back; its new generation."""
-        self.tell(RestartAsked(region=region))
-        return self.seen(RegionRestarted)[-1].generation
+        """A region comes back; its new attempt."""
+        self.tell(RestartRequested(region=region))
+        return self.seen(RegionRestarted)[-1].attempt_id
 
     def stop(self) -> None:
         """Somebody stops the job."""
-        self.tell(StopAsked())
+        self.tell(StopRequested())
 
-    def trigger(self, kind: CheckpointKind, asked_by: str) -> None:
+    def trigger(self, kind: CheckpointKind, requested_by: str) -> None:
         """Somebody asks for a checkpoint."""
-        self.tell(TriggerAsked(kind=kind, asked_by=asked_by))
+        self.tell(TriggerRequested(kind=kind, requested_by=requested_by))
 
-    def tell_poll(self, generation: int = 0) -> list[Action]:
+    def tell_poll(self, attempt_id: int = 0) -> list[Action]:
         """The answer to a poll, without a cut."""
-        return self.tell(BarrierPolled(region="main", generation=generation))
+        return self.tell(BarrierPolled(region="main", attempt_id=attempt_id))
 
-    def asked_cut(self, generation: int = 0) -> AskCut:
+    def asked_cut(self, attempt_id: int = 0) -> FetchBarrierOffsets:
         """What a poll asks the region to cut."""
-        return next(a for a in self.tell_poll(generation) if isinstance(a, AskCut))
+        return next(a for a in self.tell_poll(attempt_id) if isinstance(a, FetchBarrierOffsets))
 
-    def asked_cut_of(self, region: str, generation: int) -> AskCut:
+    def asked_cut_of(self, region: str, attempt_id: int) -> FetchBarrierOffsets:
         """What a poll asks another region to cut."""
-        told = self.tell(BarrierPolled(region=region, generation=generation))
-        return next(a for a in told if isinstance(a, AskCut))
+        told = self.tell(BarrierPolled(region=region, attempt_id=attempt_id))
+        return next(a for a in told if isinstance(a, FetchBarrierOffsets))
 
     # --- what happened --------------------------------------------------------------------------
 

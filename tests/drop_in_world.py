@@ -167,7 +167,7 @@ class World(QueryProcess):
 
     def write(self, run: QueryRun, batch_id: int) -> Transaction:
         """A task's transaction with one record, pre-committed."""
-        batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
+        batch = BatchKey(region=REGION, attempt_id=run.attempt_id, batch_id=batch_id)
         transaction = self.broker.init(transactional_id(run.job_uid, batch, f"task-{batch_id}"))
         with CoordinatorClient(run.address) as client:
             client.register(attempt_of(transaction, batch, operator_id=run.operator_id))
@@ -188,7 +188,7 @@ class World(QueryProcess):
 
     def is_decided(self, run: QueryRun, batch_id: int) -> bool:
         """What the run's coordinator says."""
-        batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
+        batch = BatchKey(region=REGION, attempt_id=run.attempt_id, batch_id=batch_id)
         with CoordinatorClient(run.address) as client:
             return client.is_decided(batch)
 

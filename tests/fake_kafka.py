@@ -106,7 +106,7 @@ class FakeBroker:
 
     def initialise(self, transactional_id: str, *, timeout_s: float = 60.0) -> TransactionIdentity:
         """`init_transactions`: the request, and once more behind the abort of what was open under
-        the id, whoever made it (rule 4)."""
+        the id, whoever made it (`ids-never-reused`)."""
         known = self.ids.get(transactional_id)
         if known is not None and known.state is _S.ONGOING and not known.wedged:
             with contextlib.suppress(Fenced):
@@ -336,7 +336,7 @@ class FakeWire:
         faults: taken one by one by the EndTxn requests to come.
         unreachable: nothing answers.
         absent: brokers, by name, that ListTransactions cannot ask; their ids are ``absent_ids``.
-        end_version: forces a version, as a client would that does not know rule 2.
+        end_version: forces a version, as a client would that does not know rule `endtxn-version`.
     """
 
     broker: FakeBroker

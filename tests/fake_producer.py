@@ -2,7 +2,8 @@
 
 It follows the real ones where the sink depends on it: reports of delivery come from `poll` and
 `flush`, for errors alone; `init_transactions` raises the epoch and aborts what is open under the
-id; statistics come from `poll`; a refused record does not stop `flush` from returning 0 (rule 1).
+id; statistics come from `poll`; a refused record does not stop `flush` from returning 0
+(`pre-commit-confirmed`).
 """
 
 import json

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from sluice.runtime.checkpoint import retention
 from sluice.runtime.checkpoint.acceptance import claim_of
-from sluice.runtime.checkpoint.retention import PlaceFacts, facts_of
+from sluice.runtime.checkpoint.retention import SlotFacts, facts_of
 from sluice.runtime.contracts import AcceptedWork, PublishOutcome, UnsettledWork
 from sluice.runtime.errors import StorageError
-from sluice.runtime.model.model import SEAL, CheckpointRecord, StateEntry, Verdict
+from sluice.runtime.model.model import FENCING, CheckpointRecord, StateEntry, Verdict
 
 __all__ = ["FakeStore"]
 
@@ -40,17 +40,19 @@ class FakeStore:
         """See `MetadataStore.places`."""
         return sorted(self.records)
 
-    def known_seals(self) -> Mapping[int, int | None]:
-        """See `MetadataStore.known_seals`."""
-        seals = (record for record in self.records.values() if record.asked_by == SEAL)
-        return {record.checkpoint_id: record.restored_from for record in seals}
+    def known_fencing_records(self) -> Mapping[int, int | None]:
+        """See `MetadataStore.known_fencing_records`."""
+        fencing_records = (
+            record for record in self.records.values() if record.requested_by == FENCING
+        )
+        return {record.checkpoint_id: record.restored_from for record in fencing_records}
 
     def is_empty(self, directory: str) -> bool:
         """See `MetadataStore.is_empty`."""
         return directory in self.empty
 
-    def remember_seals(self) -> None:
-        """See `MetadataStore.remember_seals`."""
+    def remember_fencing_records(self) -> None:
+        """See `MetadataStore.remember_fencing_records`."""
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
         """See `MetadataStore.read`."""
@@ -131,7 +133,7 @@ class FakeStore:
     def make_durable(self, checkpoint_id: int) -> None:
         """See `MetadataStore.make_durable`."""
 
-    def facts(self) -> list[PlaceFacts]:
+    def facts(self) -> list[SlotFacts]:
         """For retention, and for tests."""
         return [
             facts_of(

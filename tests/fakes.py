@@ -98,7 +98,8 @@ class FakeBroker:
     aborts_of_committed: int = 0
 
     def init(self, transactional_id: str) -> Transaction:
-        """`init_transactions`: aborts what the id had open, fences what it had ready (rule 4)."""
+        """`init_transactions`: aborts what the id had open, fences what it had ready
+        (`ids-never-reused`)."""
         old = self.latest.get(transactional_id)
         if old is not None and old.state in (TransactionState.ONGOING, TransactionState.READY):
             old.state = TransactionState.ABORTED
@@ -117,7 +118,8 @@ class FakeBroker:
         self.logs.setdefault(partition, []).append((value, transaction))
 
     def end(self, identity: tuple[str, int, int], *, commit: bool) -> CommitOutcome:
-        """EndTxn with a stored handle, after a look at what became of it (rule 5)."""
+        """EndTxn with a stored handle, after a look at what became of it
+        (`outcome-from-broker`)."""
         found = self.transactions.get(identity)
         if found is None or self.latest[found.transactional_id] is not found:
             return CommitOutcome.UNKNOWN  # a later one of the id hides what became of it
@@ -146,7 +148,7 @@ class FakeBroker:
 
 def transactional_id(job_uid: str, batch: BatchKey, owner: str) -> str:
     """As the real sink names them."""
-    return f"fake/{job_uid}/{batch.region}.{batch.generation}/{owner}"
+    return f"fake/{job_uid}/{batch.region}.{batch.attempt_id}/{owner}"
 
 
 def entry_of(transaction: Transaction, *, operator_id: str = "sink") -> StateEntry:
@@ -247,17 +249,17 @@ class FakeSink:
         self.broker.owners["fake"] = owner
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
-        """By the rules of the real one (rule 4)."""
+        """By the rules of the real one (`ids-never-reused`)."""
         self.calls.append("sweep")
         protected = {_identity(entry.payload)[0] for entry in view.protected}
         declared = {_identity(attempt.resource) for attempt in view.orphans}
         swept = 0
         for transaction in self.broker.ongoing():
             _, job_uid, region, _ = transaction.transactional_id.split("/")
-            name, _, generation = region.rpartition(".")
+            name, _, attempt_id = region.rpartition(".")
             if job_uid != view.job_uid or transaction.transactional_id in protected:
                 continue
-            is_old = view.is_left_behind(name, int(generation))
+            is_old = view.is_left_behind(name, int(attempt_id))
             if is_old or transaction.identity in declared:
                 transaction.state = TransactionState.ABORTED
                 swept += 1

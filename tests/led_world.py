@@ -19,8 +19,8 @@ from sluice.connectors.kafka.source.reader import range_reader as reader_module
 from sluice.connectors.kafka.source.reader.consumers import ConsumerPool, PooledConsumer
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
 from sluice.connectors.kafka.source.reader.streaming_reader import (
-    KafkaFollower,
-    KafkaFollowingReader,
+    KafkaRecordStream,
+    KafkaStreamingReader,
 )
 from sluice.connectors.kafka.source.splits import key_of
 from sluice.runtime.continuous.checkpoint_client import EndedEpoch
@@ -120,7 +120,7 @@ class LedWorld:
         self._topic_of: dict[int, str] = {}
         self._made = itertools.count(1)
         self.told = _Told()
-        self._follower: KafkaFollower | None = None
+        self._follower: KafkaRecordStream | None = None
         self._written: dict[int, _Writer] = {}  # by batch
         self.cluster = FakeSourceCluster()
         self.make_topic(self.random.randint(1, 2))
@@ -310,13 +310,13 @@ class LedWorld:
         self.end_life()
         splits = [split.at_end() for split in self.decided.values()]
         ends = self.bench.enumerator.fixed_ends()
-        self._follower = KafkaFollowingReader(reader=self.reader).follow(splits, ends)
-        self._courier = _Courier()
+        self._follower = KafkaStreamingReader(reader=self.reader).follow(splits, ends)
+        self._checkpoint_client = _Courier()
         self._loop = TaskLoop(
             "main",
             1,
             follower=self._follower,
-            courier=self._courier,  # type: ignore[arg-type]  # what the loop uses of it
+            checkpoint_client=self._checkpoint_client,  # type: ignore[arg-type]  # what the loop uses of it
             open_writers=self._open_writers,
             functions=FunctionRun,
             begins_after=0,
@@ -336,19 +336,19 @@ class LedWorld:
 
     def end_an_epoch(self) -> None:
         """A cut, the barrier, and the decision; or the life's end."""
-        self._courier.barrier = Barrier(
-            checkpoint_id=1, region="main", generation=1, splits=self.cut()
+        self._checkpoint_client.barrier = Barrier(
+            checkpoint_id=1, region="main", attempt_id=1, splits=self.cut()
         )
         for _ in range(_STEPS):
             if self.may_change and self.random.random() < 0.3:
                 self.change()
             self.step()
-            if self._courier.ended:
+            if self._checkpoint_client.ended:
                 break
-        if not self._courier.ended or (self.may_change and self.random.random() < 0.1):
+        if not self._checkpoint_client.ended or (self.may_change and self.random.random() < 0.1):
             raise UnreachableError("the epoch is not decided", {}, "It is read again.")
-        (ended,) = self._courier.ended
-        self._courier.ended.clear()
+        (ended,) = self._checkpoint_client.ended
+        self._checkpoint_client.ended.clear()
         result = ended.pre_commit()
         self.decide(result.ranges, self._written[result.batch.batch_id].records)
 

@@ -33,9 +33,9 @@ class Rewriter:
     def repair(self, checkpoint_id: int, lost: object, **limits: object) -> dict[bytes, StateEntry]:
         """See `sluice.runtime.coordinator.committing.repairs.Repairer`."""
         self.calls += 1
-        generation = limits["generation"]
-        assert isinstance(generation, int)
-        entry = self.job.pre_commit(f"again-{self.calls}", generation=generation)
+        attempt_id = limits["attempt_id"]
+        assert isinstance(attempt_id, int)
+        entry = self.job.pre_commit(f"again-{self.calls}", attempt_id=attempt_id)
         return {e.payload: entry for e in lost.committables}  # type: ignore[attr-defined]
 
     def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:

@@ -23,10 +23,10 @@ from sluice.connectors.hdfs.writing.frame_writer import (
 )
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.contracts import (
+    CommitListener,
     CommitOutcome,
     Frame,
     PublishOutcome,
-    RegionFollower,
     RegionProgress,
     RegisteredAttempt,
     SinkContext,
@@ -95,7 +95,7 @@ class MarkingSink:
         target, opened = f"{self.parent}/orders", self.opened
         self.marks = PartitionMarks(self.commit, target=target, open_file_system=opened)
         self.coordinator = FileSinkCoordinator(target, opened, marks=self.marks)
-        self.seal(CONTEXT.leader_session_id)
+        self.fencing_record(CONTEXT.leader_session_id)
         self.coordinator.claim(self.context, timeout_s=1.0)
         self.inner = FileFrameWriter(target=target, saver=_Saver(), open_file_system=opened)
         self.writer = self.marks.writer(self.inner)
@@ -105,7 +105,7 @@ class MarkingSink:
         """Of this sink."""
         return replace(CONTEXT, checkpoint_uri=f"{self.parent}/checkpoint")
 
-    def seal(self, session: str) -> None:
+    def fencing_record(self, session: str) -> None:
         """A start does, before it claims anything."""
         store = CheckpointStore(self.opened(self.context.checkpoint_uri))
         sealed = record(len(store.places()), leader_session_id=session)
@@ -117,7 +117,7 @@ class MarkingSink:
         scope = TaskScope(
             job_uid="job",
             operator_id="op",
-            batch=BatchKey(region="main", generation=0, batch_id=self.checkpoint_id),
+            batch=BatchKey(region="main", attempt_id=0, batch_id=self.checkpoint_id),
             checkpoint_id=self.checkpoint_id,
             committed_through=self.checkpoint_id - 1,
             operator_states=self.states,
@@ -135,7 +135,7 @@ class MarkingSink:
     def tell(self, watermark_ms: int | None = None) -> None:
         """How far the region is."""
         committer = self.coordinator.committer
-        assert isinstance(committer, RegionFollower)
+        assert isinstance(committer, CommitListener)
         progress = RegionProgress(
             region="main",
             status=RegionStatus.COMPLETED,

@@ -8,11 +8,11 @@ from sluice.runtime.contracts import SinkContext, SinkCoordinator
 from sluice.runtime.errors import FencedError, UnreachableError
 from sluice.runtime.ownership.lease_record import (
     RENEWAL_INTERVAL_S,
+    Lease,
+    LeaseRecord,
     OwnedName,
-    OwnerClaim,
-    OwnerRecord,
 )
-from sluice.runtime.ownership.lease_watch import OwnerWatch
+from sluice.runtime.ownership.lease_watch import LeaseWatch
 from tests.virtual_threads import Process, Timeline
 
 __all__ = ["Call", "Freeze", "Look", "Run", "RunPlan", "World"]
@@ -92,11 +92,11 @@ class Look:
 class _Records:
     """The record, and each that was written: (seconds, session)."""
 
-    record: OwnerRecord | None = None
+    record: LeaseRecord | None = None
     written: list[tuple[float, str | None]] = field(default_factory=list)
 
 
-def _holder(record: OwnerRecord | None) -> str | None:
+def _holder(record: LeaseRecord | None) -> str | None:
     return None if record is None or record.is_ended else record.session
 
 
@@ -108,9 +108,9 @@ class _Store:
         self._run = run
         self._calls = 0
 
-    def read(self) -> OwnerRecord | None:
-        """See `OwnerStore.read`."""
-        found = list[OwnerRecord | None]()
+    def read(self) -> LeaseRecord | None:
+        """See `LeaseStore.read`."""
+        found = list[LeaseRecord | None]()
         times = self._ask(lambda: found.append(self._world.records.record))
         session = _holder(found[0])
         self._run.looks.append(
@@ -118,12 +118,12 @@ class _Store:
         )
         return found[0]
 
-    def write(self, record: OwnerRecord) -> None:
-        """See `OwnerStore.write`."""
+    def write(self, record: LeaseRecord) -> None:
+        """See `LeaseStore.write`."""
         self._ask(lambda: self._world.put(record))
 
     def close(self) -> None:
-        """See `OwnerStore.close`."""
+        """See `LeaseStore.close`."""
 
     def _ask(self, act: Callable[[], None]) -> tuple[float, float, float]:
         plan, timeline, process = self._run.plan, self._world.timeline, self._run.process
@@ -148,7 +148,7 @@ class _Store:
 class _Sink:
     """As both sinks renew."""
 
-    claim: OwnerClaim | None = None
+    claim: Lease | None = None
     is_renewing = False
 
     def renew(self) -> None:
@@ -193,7 +193,7 @@ class Run:
         self._world.timeline.wait(self.plan.begins_s)
         self._world.begun.append(self)
         sink = _Sink()
-        watch = OwnerWatch(
+        watch = LeaseWatch(
             cast(Mapping[str, SinkCoordinator], {"sink": sink}),
             interval_s=RENEWAL_INTERVAL_S,
             age_clock=self.process.age,
@@ -223,16 +223,16 @@ class Run:
         if self.ended_s is None:
             self._end("killed")
 
-    def _claim(self) -> OwnerClaim:
+    def _claim(self) -> Lease:
         context = SinkContext(
             job_uid="u1",
             job_name="job",
             operator_id="op",
             checkpoint_uri=self.plan.uri,
             leader_session_id=self.session,
-            generation=self._world.begun.index(self),
+            attempt_id=self._world.begun.index(self),
         )
-        return OwnerClaim(
+        return Lease(
             _Store(self._world, self),
             context,
             _OWNED,
@@ -241,7 +241,7 @@ class Run:
             slept=self.process.slept,
         )
 
-    def _go_on(self, watch: OwnerWatch) -> None:
+    def _go_on(self, watch: LeaseWatch) -> None:
         now = self._world.timeline
         try:
             self.process.sleep(_TICK_S)
@@ -252,7 +252,7 @@ class Run:
             while self.plan.ends_s is None or self.plan.is_killed or now.now_s < self.plan.ends_s:
                 watch.require()
                 if self._is_sealed():
-                    self._end("sealed")
+                    self._end("fenced")
                     return
                 self.decided_s.append(now.now_s)
                 self.process.sleep(_STEP_S)
@@ -302,10 +302,10 @@ class World:
                     self._at(run.plan.ends_s, run.kill)
             self.timeline.run()
 
-    def put(self, record: OwnerRecord | None) -> None:
+    def put(self, record: LeaseRecord | None) -> None:
         """Replace it, through the codec."""
         self.records.written.append((self.timeline.now_s, _holder(record)))
-        self.records.record = None if record is None else OwnerRecord.decode(record.encode())
+        self.records.record = None if record is None else LeaseRecord.decode(record.encode())
 
     def _freeze(self, run: Run, freeze: Freeze) -> None:
         self._at(freeze.at_s, lambda: run.process.freeze(freeze.for_s, is_asleep=freeze.is_asleep))

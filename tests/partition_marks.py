@@ -139,14 +139,14 @@ class MarkedSink:
         )
         self._staged[region] = (encode_state(state, operator_id="op"),)
 
-    def decide(self, *, carried: Collection[str] = ()) -> None:
+    def decide(self, *, skipped: Collection[str] = ()) -> None:
         """A checkpoint: what is staged is in the records, and published."""
-        for region in set(self._staged) - set(carried):
+        for region in set(self._staged) - set(skipped):
             self.records[region] = self._staged.pop(region)
         self.checkpoint_id = next(self._ids)
-        self.carried = carried
+        self.skipped = skipped
 
-    carried: Collection[str] = ()
+    skipped: Collection[str] = ()
     without_splits: Collection[str] = ()
 
     def tell(self) -> None:
@@ -161,8 +161,8 @@ class MarkedSink:
             [
                 RegionProgress(
                     region=region,
-                    status=RegionStatus.CARRIED
-                    if region in self.carried
+                    status=RegionStatus.SKIPPED
+                    if region in self.skipped
                     else RegionStatus.COMPLETED,
                     has_splits=region not in self.without_splits,
                     least_watermark_ms=self.watermarks.get(region),

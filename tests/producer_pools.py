@@ -23,13 +23,13 @@ def scope(
     checkpoint_id: int = 1,
     committed_through: int = 0,
     task: str = "0.0",
-    generation: int = 0,
+    attempt_id: int = 0,
 ) -> TaskScope:
     """A task's, of one sink in one region."""
     return TaskScope(
         job_uid="j",
         operator_id="o",
-        batch=BatchKey(region="r", generation=generation, batch_id=batch_id),
+        batch=BatchKey(region="r", attempt_id=attempt_id, batch_id=batch_id),
         checkpoint_id=checkpoint_id,
         committed_through=committed_through,
         task=task,

@@ -24,9 +24,19 @@ class RandomMoves:
         """See `sluice.runtime.coordinator.policy.balance.Balancer`."""
         if self._random.random() < 0.5 or not offered:
             return Choice()
-        giver, taker = self._random.sample(sorted(offered), 2) if len(offered) > 1 else ("", "")
-        keys = sorted(offered[giver].records) if giver else []
+        source_region, target_region = (
+            self._random.sample(sorted(offered), 2) if len(offered) > 1 else ("", "")
+        )
+        keys = sorted(offered[source_region].records) if source_region else []
         if not keys:
             return Choice()
         self.moves += 1
-        return Choice(moves=(Move(split=self._random.choice(keys), giver=giver, taker=taker),))
+        return Choice(
+            moves=(
+                Move(
+                    split=self._random.choice(keys),
+                    source_region=source_region,
+                    target_region=target_region,
+                ),
+            )
+        )

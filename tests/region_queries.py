@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from sluice.runtime.contracts import RegionHandle, RegionLife, RegionRegistration
+from sluice.runtime.contracts import RegionAttempt, RegionHandle, RegionRegistration
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import StorageUnreachableError
 from sluice.runtime.model.model import Barrier
@@ -16,7 +16,7 @@ __all__ = ["ThreadQuery", "ThreadRegions"]
 
 
 class ThreadQuery:
-    """A `sluice.runtime.service.hosted_region.RunningLife` around a region's thread.
+    """A `sluice.runtime.service.hosted_region.RunningAttempt` around a region's thread.
 
     Attributes:
         may_stop: `stop` waits for it, as Spark's does for a callback that goes on.
@@ -59,7 +59,7 @@ class ThreadRegions:
 
     Attributes:
         queries: by region, all lives in order.
-        generations: of these lives.
+        attempt_ids: of these lives.
         before_ack: what a region's lives do with each barrier; may raise or wait.
         error: raised once by the next life that is to begin.
     """
@@ -68,7 +68,7 @@ class ThreadRegions:
         self._coordinator = coordinator
         self._broker = broker
         self.queries: dict[str, list[ThreadQuery]] = {}
-        self.generations: dict[str, list[int]] = {}
+        self.attempt_ids: dict[str, list[int]] = {}
         self.before_ack: dict[str, Callable[[Barrier], None]] = {}
         self.error: Exception | None = None
 
@@ -76,20 +76,20 @@ class ThreadRegions:
         """Of one region; it has run nothing yet."""
         return HostedRegion(region, self._begin)
 
-    def _begin(self, life: RegionLife) -> ThreadQuery:
+    def _begin(self, attempt: RegionAttempt) -> ThreadQuery:
         if self.error is not None:
             error, self.error = self.error, None
             raise error
-        name = life.region
+        name = attempt.region
         thread = RegionThread(
             self._coordinator,
             self._broker,
             region=name,
-            generation=life.generation,
+            attempt_id=attempt.attempt_id,
             before_ack=lambda barrier: self.before_ack.get(name, _nothing)(barrier),
         ).start()
         self.queries.setdefault(name, []).append(ThreadQuery(thread))
-        self.generations.setdefault(name, []).append(life.generation)
+        self.attempt_ids.setdefault(name, []).append(attempt.attempt_id)
         return self.queries[name][-1]
 
 

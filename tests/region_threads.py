@@ -34,14 +34,14 @@ class RegionThread:
         broker: FakeBroker,
         *,
         region: str = "main",
-        generation: int = 0,
+        attempt_id: int = 0,
         first_batch_id: int = 1,
         before_ack: Callable[[Barrier], None] = lambda _: None,
     ) -> None:
         self._coordinator = coordinator
         self._broker = broker
         self._region = region
-        self._generation = generation
+        self._attempt_id = attempt_id
         self._batch_ids = itertools.count(first_batch_id)
         self._before_ack = before_ack
         self._stopping = threading.Event()
@@ -65,7 +65,7 @@ class RegionThread:
         """What it says of itself."""
         return RegionRegistration(
             region=self._region,
-            generation=self._generation,
+            attempt_id=self._attempt_id,
             acknowledged=self._acknowledged,
             open=self._open,
         )
@@ -87,18 +87,18 @@ class RegionThread:
         try:
             while not self._stopping.is_set():
                 barrier = self._coordinator.poll_barrier(
-                    self._region, self._generation, wait_s=_POLL_S
+                    self._region, self._attempt_id, wait_s=_POLL_S
                 )
                 if barrier is not None:
                     self._batch(barrier)
         except StreamError as err:
             self.error = err
-            self._coordinator.fail(self._region, self._generation, err)
+            self._coordinator.fail(self._region, self._attempt_id, err)
 
     def _batch(self, barrier: Barrier) -> None:
         self.barriers.append(barrier)
         batch = BatchKey(
-            region=self._region, generation=self._generation, batch_id=next(self._batch_ids)
+            region=self._region, attempt_id=self._attempt_id, batch_id=next(self._batch_ids)
         )
         committables = []
         if any(not split.is_empty for split in barrier.splits):
@@ -120,7 +120,7 @@ class RegionThread:
                 checkpoint_id=barrier.checkpoint_id,
                 region=RegionRecord(
                     region=self._region,
-                    generation=self._generation,
+                    attempt_id=self._attempt_id,
                     batch_id=batch.batch_id,
                     splits=barrier.splits,
                     committables=tuple(committables),

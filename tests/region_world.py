@@ -34,7 +34,7 @@ from sluice.runtime.model.model import (
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.spark.microbatch.event_times import EventTimes
 from sluice.runtime.spark.microbatch.region_query import RegionQuery, RegionSpec
-from sluice.runtime.spark.tasks.file_pass_through import Passing
+from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough
 from sluice.runtime.spark.tasks.region_tasks import RegionTasks
 from sluice.runtime.spark.tasks.task_result import TaskResult
 from tests.fake_file_system import Disk, FakeFileSystem
@@ -216,7 +216,7 @@ class Decisions:
     def register_region(self, registration: RegionRegistration) -> None:
         self.registered.append(registration)
 
-    def fail(self, region: str, generation: int, error: BaseException) -> None:
+    def fail(self, region: str, attempt_id: int, error: BaseException) -> None:
         self.told.append(("failed", error))
 
 
@@ -239,10 +239,10 @@ def written(operator_id: str, count: int) -> StateEntry:
     )
 
 
-def barrier(checkpoint_id: int = 7, *, generation: int = 3) -> Barrier:
+def barrier(checkpoint_id: int = 7, *, attempt_id: int = 3) -> Barrier:
     """Two records of the input."""
     return Barrier(
-        checkpoint_id=checkpoint_id, region="main", generation=generation, splits=(split(3, 5),)
+        checkpoint_id=checkpoint_id, region="main", attempt_id=attempt_id, splits=(split(3, 5),)
     )
 
 
@@ -269,9 +269,9 @@ class RegionWorld:
         self.coordinator = Decisions()
         self.frame = Frame()
         tasks = RegionTasks(
-            address=ADDRESS, job_uid="j", region="main", generation=3, factories=factories or {}
+            address=ADDRESS, job_uid="j", region="main", attempt_id=3, factories=factories or {}
         )
-        passing = Passing(columns=None, answers=cast(Any, Answers(list(answers))))
+        pass_through = FilePassThrough(columns=None, answers=cast(Any, Answers(list(answers))))
         spec = RegionSpec(
             tasks=tasks,
             location=LOCATION,
@@ -281,7 +281,7 @@ class RegionWorld:
             output_mode=mode,
             repeats_result=repeats_result,
             files={} if files is None else {"files": cast(FrameWriter, files)},
-            passing=None if files is None else passing,
+            pass_through=None if files is None else pass_through,
             operator_states=restored,
             functions=functions,
             event_times=event_times,

@@ -9,7 +9,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     JobPlan,
     RegionPlan,
 )
-from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from tests.fakes import FakeSource, ManualClock
 
 __all__ = ["hands_of"]
@@ -21,11 +21,11 @@ def hands_of(
     plan: JobPlan | None = None,
     job_uid: str = "uid",
     session: str = "session",
-    generation: int = 0,
+    attempt_id: int = 0,
     **parts: Any,
-) -> Hands:
-    """Of a run of one region; ``parts`` are what `Hands` is given besides."""
-    return Hands(
+) -> IoExecutor:
+    """Of a run of one region; ``parts`` are what `IoExecutor` is given besides."""
+    return IoExecutor(
         **{
             "store": store,
             "sinks": {},
@@ -34,7 +34,7 @@ def hands_of(
                 plan=plan or JobPlan(name="job", regions=(RegionPlan(name="main"),)),
                 job_uid=job_uid,
                 session=session,
-                generation=generation,
+                attempt_id=attempt_id,
                 run_attempt=1,
                 restored_from=None,
             ),

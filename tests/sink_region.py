@@ -50,7 +50,7 @@ class Region:
 
     factory: KafkaWriterFactory
     job_uid: str = field(default_factory=lambda: str(uuid.uuid4()))
-    generation: int = 0
+    attempt_id: int = 0
     batch_id: int = 0
     attempts: list[RegisteredAttempt] = field(default_factory=list)
     source_ranges: tuple[SplitRange, ...] = ()
@@ -63,7 +63,7 @@ class Region:
         scope = TaskScope(
             job_uid=self.job_uid,
             operator_id="sink",
-            batch=BatchKey(region="r", generation=self.generation, batch_id=self.batch_id),
+            batch=BatchKey(region="r", attempt_id=self.attempt_id, batch_id=self.batch_id),
             checkpoint_id=self.batch_id + 1,
             committed_through=self.batch_id,
             task=task,

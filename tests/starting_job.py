@@ -12,7 +12,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     JobPlan,
     RegionPlan,
 )
-from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.shell.serial_calls import SerialSink
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.model.model import (
@@ -75,7 +75,7 @@ def record(
         regions=(
             RegionRecord(
                 region="main",
-                generation=0,
+                attempt_id=0,
                 batch_id=checkpoint_id or None,
                 splits=(split(0, max(0, checkpoint_id - 1) * 10, checkpoint_id * 10),),
                 committables=entries,
@@ -107,13 +107,13 @@ class Job:
         self.require_restorable: Callable[[CheckpointRecord], None] = lambda _: None
         self.points: list[str] = []
 
-    def pre_commit(self, name: str, *, generation: int = 0) -> StateEntry:
+    def pre_commit(self, name: str, *, attempt_id: int = 0) -> StateEntry:
         """An open transaction of the old run."""
-        return entry_of(self.open(name, generation=generation))
+        return entry_of(self.open(name, attempt_id=attempt_id))
 
-    def open(self, name: str, *, generation: int = 0) -> Transaction:
+    def open(self, name: str, *, attempt_id: int = 0) -> Transaction:
         """A transaction with a record."""
-        batch = BatchKey(region="main", generation=generation, batch_id=1)
+        batch = BatchKey(region="main", attempt_id=attempt_id, batch_id=1)
         transaction = self.broker.init(transactional_id(JOB_UID, batch, name))
         self.broker.append(transaction, 0, name)
         return transaction
@@ -142,9 +142,9 @@ class Job:
             told=told,
         )
 
-    def hands(self, *, session: str, generation: int, plan: JobPlan = PLAN) -> Hands:
-        """The remote steps of a run whose own first record is at ``generation``."""
-        return Hands(
+    def io_executor(self, *, session: str, attempt_id: int, plan: JobPlan = PLAN) -> IoExecutor:
+        """The remote steps of a run whose own first record is at ``attempt_id``."""
+        return IoExecutor(
             store=self.store,
             sinks={"sink": SerialSink(self.sink)},
             sources={},
@@ -152,7 +152,7 @@ class Job:
                 plan=plan,
                 job_uid=JOB_UID,
                 session=session,
-                generation=generation,
+                attempt_id=attempt_id,
                 run_attempt=1,
                 restored_from=0,
             ),

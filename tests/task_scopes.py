@@ -8,7 +8,7 @@ __all__ = ["SCOPE"]
 SCOPE = TaskScope(
     job_uid="j",
     operator_id="sink",
-    batch=BatchKey(region="r", generation=0, batch_id=0),
+    batch=BatchKey(region="r", attempt_id=0, batch_id=0),
     checkpoint_id=1,
     committed_through=0,
 )

@@ -9,42 +9,42 @@ from tests.threaded_tasks import Life, PlayedLink
 if TYPE_CHECKING:
     from tests.threaded_runs import Run
 
-__all__ = ["Link", "RunningLife"]
+__all__ = ["Link", "RunningAttempt"]
 
 _CANCELLED_S = 60.0
 
 
-class RunningLife:
-    """Implements `RunningLife`, as `ContinuousLife`."""
+class RunningAttempt:
+    """Implements `RunningAttempt`, as `ContinuousAttempt`."""
 
-    def __init__(self, run: "Run", life: Life) -> None:
+    def __init__(self, run: "Run", attempt: Life) -> None:
         self._run = run
-        self._life = life
+        self._attempt = attempt
 
     @property
     def is_active(self) -> bool:
         """Whether it still runs, as far as its driver knows."""
-        return not self._life.is_told
+        return not self._attempt.is_told
 
     def registration(self) -> RegionRegistration:
         """See `RegionHandle.register`."""
-        return self._life.book.registration()
+        return self._attempt.book.registration()
 
     def prepare_stop(self) -> None:
         """Its task is told."""
-        self._life.book.stop()
+        self._attempt.book.stop()
 
     def stop(self) -> None:
         """Wait for its task's end, or have it cancelled."""
-        life, switched = self._life, self._run.switched
-        life.book.stop()
-        is_over = switched.block(lambda: life.has_ended, 10.0, at="its good end")
-        if is_over or life.worker.is_killed:
+        attempt, switched = self._attempt, self._run.switched
+        attempt.book.stop()
+        is_over = switched.block(lambda: attempt.has_ended, 10.0, at="its good end")
+        if is_over or attempt.worker.is_killed:
             return
         how = self._run.faults.choose(4)
         if how < 2:
-            life.worker.is_killed = True  # cancelled
-        elif how == 2 and not switched.block(lambda: life.has_ended, _CANCELLED_S, at="its end"):
+            attempt.worker.is_killed = True  # cancelled
+        elif how == 2 and not switched.block(lambda: attempt.has_ended, _CANCELLED_S, at="its end"):
             raise WaitedTooLongError("a region's task did not end", {}, "")
         # Else Spark has lost its executor, which lives.
 
@@ -53,7 +53,7 @@ class RunningLife:
 
     def failure(self) -> BaseException | None:
         """Why it ended."""
-        return self._life.error
+        return self._attempt.error
 
 
 class Link(PlayedLink):
@@ -76,5 +76,5 @@ class Link(PlayedLink):
         leader, started = self._run.world.directory.leader, self._run.started
         if leader is None or started is None or not self._run.world.leader_is_seen:
             return
-        if leader.generation is not None and leader.generation > started.generation:
+        if leader.attempt_id is not None and leader.attempt_id > started.attempt_id:
             raise FencedError("another coordinator leads the job now", {}, "")

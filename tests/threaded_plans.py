@@ -67,7 +67,7 @@ class Plan:
         sinks: how many.
         moves: splits go from region to region.
         rescales: each run has other regions.
-        parks: a region that fails often stands still until somebody asks for it.
+        suspends: a region that fails often stands still until somebody asks for it.
         counts: functions count their records, and say so in each decision; then no split moves.
         leader_is_seen: tasks can read who leads.
         ending: what becomes of the last driver.
@@ -81,7 +81,7 @@ class Plan:
     sinks: int = 1
     moves: bool = False
     rescales: bool = False
-    parks: bool = False
+    suspends: bool = False
     counts: bool = False
     leader_is_seen: bool = True
     ending: str = "good"
@@ -102,7 +102,7 @@ class _World:
             sinks=plan.sinks,
             moves=plan.moves,
             rescales=plan.rescales,
-            parks=plan.parks,
+            suspends=plan.suspends,
             counts=plan.counts,
         )
         self.runs.leader_is_seen = plan.leader_is_seen
@@ -151,7 +151,7 @@ class _World:
                 runs.logs[partition] += random.randrange(8)
             if self.plan.events and not random.randrange(2):
                 self._happens(random.choice(self.plan.events))
-            if not any(map(_lives, runs.runs)) and not random.randrange(6):
+            if not any(map(_attempts, runs.runs)) and not random.randrange(6):
                 runs.begin()
 
     def _happens(self, event: str) -> None:
@@ -198,17 +198,17 @@ class _World:
             self._stop(thread, [0.05, 0.3, 1.0, 2.2, 5.0, 12.0])
 
     def _happens_to_task(self, event: str, run: Run) -> None:
-        if not run.lives:
+        if not run.attempts:
             return
-        life = run.lives[self.random.choice(list(run.lives))]
+        attempt = run.attempts[self.random.choice(list(run.attempts))]
         if event == "fail":
-            life.fails = True
+            attempt.fails = True
         elif event == "freeze":
-            life.worker.stopped_until_s = inf
+            attempt.worker.stopped_until_s = inf
         elif event == "kill":
-            life.worker.is_killed = True
+            attempt.worker.is_killed = True
         elif event == "stop worker":
-            life.worker.stopped_until_s = self._soon([0.5, 1.0, 2.5, 8.0, 15.0, 40.0])
+            attempt.worker.stopped_until_s = self._soon([0.5, 1.0, 2.5, 8.0, 15.0, 40.0])
 
     def _happens_to_driver(self, event: str, run: Run) -> None:
         if event == "cut off":
@@ -225,8 +225,8 @@ class _World:
             run.driver.is_killed = True
         elif event == "kill job":  # of a local session: with all its workers
             run.driver.is_killed = True
-            for life in run.lives.values():
-                life.worker.is_killed = True
+            for attempt in run.attempts.values():
+                attempt.worker.is_killed = True
         elif event == "stop job":
             run.is_stopping = True
 
@@ -288,8 +288,8 @@ class _World:
             if self.runs.runs[-1].is_over and self.later_runs < _LATER_RUNS:
                 self.later_runs += 1
                 self.runs.begin()
-            elif self.plan.parks and self.runs.runs[-1].listens:
-                self.runs.runs[-1].unpark()
+            elif self.plan.suspends and self.runs.runs[-1].listens:
+                self.runs.runs[-1].resume()
             self.runs.switched.sleep(1.0)
 
     def _elders_end(self) -> None:
@@ -310,7 +310,7 @@ class _World:
         """Threads of runs that have a successor, or of their tasks alone."""
         newest = self._newest()
         elders = [run for run in self.runs.runs if run is not newest]
-        theirs = {life.worker for run in elders for life in run.lives.values()}
+        theirs = {attempt.worker for run in elders for attempt in run.attempts.values()}
         if not tasks:
             theirs |= {run.driver for run in elders}
         return [
@@ -324,7 +324,7 @@ class _World:
 
     def _newest(self) -> Run:
         started = [run for run in self.runs.runs if run.started is not None]
-        return max(started, key=lambda run: run.started.generation if run.started else -1)
+        return max(started, key=lambda run: run.started.attempt_id if run.started else -1)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -357,7 +357,7 @@ class _World:
         return [t for t in self.runs.tasks if t.process.stopped_until_s < inf]
 
 
-def _lives(run: Run) -> bool:
+def _attempts(run: Run) -> bool:
     return not run.is_over and run.driver.stopped_until_s < inf
 
 

@@ -15,8 +15,8 @@ from sluice.runtime.checkpoint.retention import indispensable
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.errors import StorageError, UnreachableError
 from sluice.runtime.functions.record_counts import COUNTS_KIND, decode_totals
-from sluice.runtime.model.model import SEAL, CheckpointRecord, Verdict
-from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.model.model import FENCING, CheckpointRecord, Verdict
+from sluice.runtime.ownership.lease_record import LeaseRecord
 from tests.fake_kafka import FakeBroker, FakeWire, Fault
 from tests.fake_store import FakeStore
 from tests.switched_threads import Switched
@@ -62,7 +62,7 @@ class Directory(FakeStore):
         outcome = super().publish(record, timeout_s=timeout_s)
         if is_new and is_last:
             # A start that was overtaken seals once more.
-            is_good = record.asked_by in (SEAL, "start") or (
+            is_good = record.requested_by in (FENCING, "start") or (
                 self.records[ids[-1]].leader_session_id == record.leader_session_id
             )
             self.require(is_good, f"a run decides behind another one's seal: {record}")
@@ -76,7 +76,7 @@ class Directory(FakeStore):
             self.decided |= named
             self._require_counts(record)
             self.head = record
-        elif record.asked_by == SEAL and record.restored_from is not None:
+        elif record.requested_by == FENCING and record.restored_from is not None:
             self._go_on_from(self.records[record.restored_from])
 
     def _require_counts(self, record: CheckpointRecord) -> None:
@@ -220,31 +220,31 @@ class ReachedWire:
 
 
 class ReachedOwner:
-    """An `OwnerStore`: all sinks of the job have one name.
+    """An `LeaseStore`: all sinks of the job have one name.
 
     Args:
         records: the record, by the name.
     """
 
-    def __init__(self, reach: Reach, records: dict[str, OwnerRecord | None]) -> None:
+    def __init__(self, reach: Reach, records: dict[str, LeaseRecord | None]) -> None:
         self._reach = reach
         self._records = records
 
-    def read(self) -> OwnerRecord | None:
-        """See `OwnerStore.read`."""
+    def read(self) -> LeaseRecord | None:
+        """See `LeaseStore.read`."""
         self._ask("read owner")
         found = self._records.get("")
         self._reach.switched.point("behind read owner")
         return found
 
-    def write(self, record: OwnerRecord) -> None:
-        """See `OwnerStore.write`."""
+    def write(self, record: LeaseRecord) -> None:
+        """See `LeaseStore.write`."""
         self._ask("write owner")
-        self._records[""] = OwnerRecord.decode(record.encode())
+        self._records[""] = LeaseRecord.decode(record.encode())
         self._reach.switched.point("behind write owner")
 
     def close(self) -> None:
-        """See `OwnerStore.close`."""
+        """See `LeaseStore.close`."""
 
     def _ask(self, what: str) -> None:
         self._reach.switched.point(what)

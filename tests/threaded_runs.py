@@ -22,14 +22,14 @@ from sluice.connectors.kafka.sink.handles import TransactionalId
 from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
 from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait
 from sluice.runtime.checkpoint.leader_record import Leader
-from sluice.runtime.continuous.barrier_service import ContinuousDesk
+from sluice.runtime.continuous.barrier_service import BarrierService
 from sluice.runtime.continuous.continuous_sink import ContinuousSink
 from sluice.runtime.continuous.coordinator_timeout import LostTimeout
 from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
 from sluice.runtime.contracts import (
     MetadataStore,
+    RegionAttempt,
     RegionHandle,
-    RegionLife,
     RegisteredAttempt,
     SinkCoordinator,
     SplitEnumerator,
@@ -46,14 +46,14 @@ from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model.model import OperatorNode
-from sluice.runtime.ownership.lease_record import OwnerClaim, OwnerRecord
+from sluice.runtime.ownership.lease_record import Lease, LeaseRecord
 from sluice.runtime.service.hosted_region import HostedRegion
-from sluice.runtime.spark.run.attempt_supervisor import RegionLives
+from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from tests.fake_kafka import FakeBroker, Written
 from tests.fakes import FakeSource
 from tests.random_moves import RandomMoves
 from tests.switched_threads import Process, Switched, Thread
-from tests.threaded_lives import Link, RunningLife
+from tests.threaded_lives import Link, RunningAttempt
 from tests.threaded_remotes import Directory, ReachedOwner, ReachedStore, ReachedWire
 from tests.threaded_tasks import (
     OTHER,
@@ -102,7 +102,7 @@ class Runs:
 
     Attributes:
         runs: all that were begun, in their order.
-        newest: generation of the newest run whose start has ended well.
+        newest: attempt of the newest run whose start has ended well.
         leader_is_seen: whether tasks can read who leads.
     """
 
@@ -115,18 +115,18 @@ class Runs:
         sinks: int,
         moves: bool,
         rescales: bool,
-        parks: bool,
+        suspends: bool,
         counts: bool,
     ) -> None:
         self.random = random
         self.switched = Switched(random.randrange)
         self.faults = faults
         self.sinks = ("sink", "other")[:sinks]
-        self.moves, self.rescales, self.parks, self.counts = moves, rescales, parks, counts
+        self.moves, self.rescales, self.suspends, self.counts = moves, rescales, suspends, counts
         self.leader_is_seen = True
         self.broker = FakeBroker(level=level, on_end=self._ended)
         self.directory = Directory(require=self.switched.require, counts=counts)
-        self.owners: dict[str, OwnerRecord | None] = {}
+        self.owners: dict[str, LeaseRecord | None] = {}
         self.logs = dict.fromkeys(range(_PARTITIONS), 0)
         self.people = Process("world")
         self.runs: list[Run] = []
@@ -138,8 +138,8 @@ class Runs:
         waiting = partial(ProducerWait, clock=self.switched.clock, sleep=self.switched.sleep)
         patches = {
             "sluice.connectors.kafka.sink.writer.kafka_writer.ProducerWait": waiting,
-            "sluice.connectors.kafka.sink.committer.kafka_sink_coordinator.OwnerClaim": partial(
-                OwnerClaim, slept=lambda: 0.0
+            "sluice.connectors.kafka.sink.committer.kafka_sink_coordinator.Lease": partial(
+                Lease, slept=lambda: 0.0
             ),
             "sluice.runtime.coordinator.shell.coordinator.random": SimpleNamespace(
                 random=random.random
@@ -194,7 +194,7 @@ class Runs:
         name = TransactionalId.parse(written.identity.transactional_id)
         assert name is not None
         is_marked = written.state is TransactionState.COMPLETE_COMMIT  # whenever that comes
-        is_in_time = is_marked or name.generation >= self.newest
+        is_in_time = is_marked or name.attempt_id >= self.newest
         self.switched.require(is_in_time, f"committed behind a recovery: {written}")
 
     def require_order(self) -> None:
@@ -253,8 +253,8 @@ class Run:
         self.listens = False
         self.error: StreamError | None = None
         self.job_uid = ""
-        self.lives: dict[str, Life] = {}
-        self._desk: ContinuousDesk | None = None
+        self.attempts: dict[str, Life] = {}
+        self._barrier_service: BarrierService | None = None
         self._coordinator: BarrierCoordinator | None = None
         self._store = ReachedStore(self, world.directory)
         self._names = ("main", "side")
@@ -296,8 +296,8 @@ class Run:
             started = coordinator.start(START_S, restore_from=self.restore_from)
             self.started, self.started_s = started, self.switched.now_s
             self.job_uid = started.job_uid
-            self.world.newest = max(self.world.newest, started.generation)
-            self._desk = ContinuousDesk(coordinator, commits)
+            self.world.newest = max(self.world.newest, started.attempt_id)
+            self._barrier_service = BarrierService(coordinator, commits)
             self._serve(coordinator, started)
         finally:
             self.listens = False
@@ -309,28 +309,30 @@ class Run:
             Leader(
                 leader_session_id=started.session,
                 address=self.driver.name,
-                generation=started.generation,
+                attempt_id=started.attempt_id,
             )
         )
         handles: Mapping[str, RegionHandle] = {
             name: HostedRegion(name, self._begin_life) for name in self._names
         }
-        lives = RegionLives(coordinator, handles, outage_limit_s=900.0, clock=self.switched.clock)
+        attempts = RegionAttempts(
+            coordinator, handles, outage_limit_s=900.0, clock=self.switched.clock
+        )
         try:
             for name in self._names:
-                life = RegionLife(
-                    generation=started.generation,
+                attempt = RegionAttempt(
+                    attempt_id=started.attempt_id,
                     restored=started.regions[name],
                     after=started.restored_from or 0,
                 )
-                lives.begin(life)
+                attempts.begin(attempt)
             while not self.is_stopping and not coordinator.wait(0.1):
-                lives.watch()
+                attempts.watch()
         finally:
-            lives.stop()
+            attempts.stop()
 
-    def unpark(self) -> None:
-        """A person has its parked regions begin again, if there are any."""
+    def resume(self) -> None:
+        """A person has its suspended regions begin again, if there are any."""
 
         def commands() -> None:
             with suppress(StreamError):
@@ -338,16 +340,16 @@ class Run:
 
         self.switched.spawn(commands, process=self.driver, name="service")
 
-    def _begin_life(self, life: RegionLife) -> "RunningLife":
-        before = self.lives.get(life.region)
+    def _begin_life(self, attempt: RegionAttempt) -> "RunningAttempt":
+        before = self.attempts.get(attempt.region)
         is_left = before is not None and before.has_ended and not before.worker.is_killed
         if before is not None and is_left and self.faults.choose(2):
             worker = before.worker
         else:
             worker = Worker(f"worker-{next(self.world.workers)}")
-        begun = Life(self, life.restored, life.generation, worker)
-        self.lives[life.region] = begun
-        return RunningLife(self, begun)
+        begun = Life(self, attempt.restored, attempt.attempt_id, worker)
+        self.attempts[attempt.region] = begun
+        return RunningAttempt(self, begun)
 
     # --- what it is made of -----------------------------------------------------------------------
 
@@ -377,9 +379,11 @@ class Run:
         return CheckpointSettings(
             interval_s=0.2,
             timeout_s=SILENCE_S,
-            tolerable_failures=1 if self.world.parks else 10**6,
-            on_region_failure=OnRegionFailure.PARK if self.world.parks else OnRegionFailure.FAIL,
-            handler=RegionalCheckpointHandler(region_timeout_s=6.0, max_carried_in_a_row=3),
+            tolerable_failures=1 if self.world.suspends else 10**6,
+            on_region_failure=OnRegionFailure.SUSPEND
+            if self.world.suspends
+            else OnRegionFailure.FAIL,
+            handler=RegionalCheckpointHandler(region_timeout_s=6.0, max_skipped_in_a_row=3),
             balancer=RandomMoves(self.world.random) if self.world.moves else None,
             discovery_interval_s=2.0,
             sweep_interval_s=5.0,
@@ -393,7 +397,7 @@ class Run:
             transaction_timeout_s=None,
             topics=("out",),
             connect=cast(Any, lambda _: ReachedWire(self, self.broker)),
-            open_owner_store=cast(Any, lambda *_, timeout_s: ReachedOwner(self, self.world.owners)),
+            open_lease_store=cast(Any, lambda *_, timeout_s: ReachedOwner(self, self.world.owners)),
             clock=clock,
             sleep=sleep,
         )
@@ -404,10 +408,10 @@ class Run:
     # --- as its tasks see it ----------------------------------------------------------------------
 
     @property
-    def desk(self) -> ContinuousDesk:
-        """See `World.desk`."""
-        assert self._desk is not None
-        return self._desk
+    def barrier_service(self) -> BarrierService:
+        """See `World.barrier_service`."""
+        assert self._barrier_service is not None
+        return self._barrier_service
 
     @property
     def coordinator(self) -> BarrierCoordinator:

@@ -18,9 +18,9 @@ from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool, ProducerPools
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
-from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
-from sluice.runtime.continuous.checkpoint_client import Courier
-from sluice.runtime.continuous.heartbeat import TaskPulse
+from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient
+from sluice.runtime.continuous.heartbeat import TaskHeartbeat
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.continuous.task_registry import TaskRegistry
@@ -91,7 +91,7 @@ class World(Protocol):
     job_uid: str
 
     @property
-    def desk(self) -> ContinuousDesk:
+    def barrier_service(self) -> BarrierService:
         """Of the driver."""
         ...
 
@@ -305,20 +305,20 @@ class PlayedLink:
     def next_barrier(
         self,
         region: str,
-        generation: int,
+        attempt_id: int,
         *,
         wait_s: float,
         has_read: bool,
         committed: Sequence[CommittedEpoch] = (),
     ) -> NextBarrier:
         return self._asked(
-            lambda: self._world.desk.next_barrier(
-                region, generation, wait_s=wait_s, has_read=has_read, committed=committed
+            lambda: self._world.barrier_service.next_barrier(
+                region, attempt_id, wait_s=wait_s, has_read=has_read, committed=committed
             )
         )
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
-        self._asked(lambda: self._world.desk.acknowledge(result))
+        self._asked(lambda: self._world.barrier_service.acknowledge(result))
 
     def register(self, attempt: RegisteredAttempt) -> float:
         return self._asked(lambda: self._world.register(attempt))
@@ -373,30 +373,30 @@ class Worker(Process):
 class Life:
     """A life of a region: its task in a worker, and who waits for it in the driver."""
 
-    def __init__(self, world: World, record: RegionRecord, generation: int, worker: Worker) -> None:
-        self.region, self.generation, self.worker = record.region, generation, worker
+    def __init__(self, world: World, record: RegionRecord, attempt_id: int, worker: Worker) -> None:
+        self.region, self.attempt_id, self.worker = record.region, attempt_id, worker
         self.world = world
         self.begins_after = world.last_committed
         self.error: BaseException | None = None
         self.has_ended = False
         self.is_told = False
         self.fails = False
-        self.courier: Courier | None = None
+        self.checkpoint_client: CheckpointClient | None = None
         policy = Skip() if world.counts else None
         self.functions = (
             ChainedFunction(name="f", operator_id="f", function=self._function, policy=policy),
         )
-        self.book = EpochBook(
+        self.book = AttemptLog(
             region=record.region,
-            generation=generation,
+            attempt_id=attempt_id,
             functions=self.functions,
             operator_states=record.operator_states,
-            pulse=TaskPulse(world.switched.clock),
+            pulse=TaskHeartbeat(world.switched.clock),
         )
         self.book._lock = cast(Any, world.lock())  # noqa: SLF001 - its default is a real one
         self.splits = [s.at_end() for s in record.splits]
-        world.desk.open(self.book)
-        world.switched.spawn(self._task, process=worker, name=f"{self.region}.{generation}")
+        world.barrier_service.open(self.book)
+        world.switched.spawn(self._task, process=worker, name=f"{self.region}.{attempt_id}")
         world.switched.spawn(self._watch, process=world.driver, name=f"watch {self.region}")
 
     def _task(self) -> None:
@@ -407,7 +407,7 @@ class Life:
         self.has_ended = True
 
     def _watch(self) -> None:
-        """As `sluice.runtime.spark.tasks.continuous_attempt.ContinuousLife`."""
+        """As `sluice.runtime.spark.tasks.continuous_attempt.ContinuousAttempt`."""
         switched, pulse = self.world.switched, self.book.pulse
         begun_s = switched.now_s
         while not switched.block(lambda: self.has_ended or self.worker.is_killed, 1.0, at="a task"):
@@ -424,21 +424,21 @@ class Life:
     def _loop(self) -> TaskLoop:
         world = self.world
         link = world.link()
-        self.courier = Courier(
+        self.checkpoint_client = CheckpointClient(
             link,
             self.region,
-            self.generation,
+            self.attempt_id,
             lost_timeout_s=LOST_S,
             clock=world.switched.clock,
         )
         registry = TaskRegistry(
-            link, self.courier, lost_timeout_s=LOST_S, clock=world.switched.clock
+            link, self.checkpoint_client, lost_timeout_s=LOST_S, clock=world.switched.clock
         )
         return TaskLoop(
             self.region,
-            self.generation,
+            self.attempt_id,
             follower=_Follower(self.splits, world.logs),
-            courier=self.courier,
+            checkpoint_client=self.checkpoint_client,
             open_writers=partial(self._open, registry),
             functions=lambda: FunctionRun(self.functions),
             begins_after=self.begins_after,

@@ -59,7 +59,7 @@ class Attempt(Protocol):
 
     @property
     def identity(self) -> TransactionIdentity:
-        """From the producer itself (rule 3)."""
+        """From the producer itself (`handle-from-producer`)."""
         ...
 
     def produce(self, records: int) -> None:
@@ -82,7 +82,7 @@ class Harness(Protocol):
         """Requests to the broker."""
         ...
 
-    def name(self, *, region: str = "main", generation: int = 1, slot: int = 0) -> str:
+    def name(self, *, region: str = "main", attempt_id: int = 1, slot: int = 0) -> str:
         """A transactional id of this harness's prefix, with a new owner."""
         ...
 
@@ -176,13 +176,13 @@ def ended_natively(
     return ours
 
 
-def _name(prefix: str, region: str, generation: int, slot: int) -> str:
+def _name(prefix: str, region: str, attempt_id: int, slot: int) -> str:
     return str(
         TransactionalId(
             prefix=prefix,
             job_uid=JOB_UID,
             region=region,
-            generation=generation,
+            attempt_id=attempt_id,
             owner=unique("owner"),
             slot=slot,
         )
@@ -215,9 +215,9 @@ class FakeHarness:
         self.wire = FakeWire(self.broker)
         self.prefix = unique("prefix")
 
-    def name(self, *, region: str = "main", generation: int = 1, slot: int = 0) -> str:
+    def name(self, *, region: str = "main", attempt_id: int = 1, slot: int = 0) -> str:
         """See `Harness.name`."""
-        return _name(self.prefix, region, generation, slot)
+        return _name(self.prefix, region, attempt_id, slot)
 
     def open(self, transactional_id: str | None = None, *, timeout_s: float = 600.0) -> FakeAttempt:
         """See `Harness.open`."""
@@ -356,9 +356,9 @@ class RealHarness:
         """Where attempts write."""
         return self._topic
 
-    def name(self, *, region: str = "main", generation: int = 1, slot: int = 0) -> str:
+    def name(self, *, region: str = "main", attempt_id: int = 1, slot: int = 0) -> str:
         """See `Harness.name`."""
-        return _name(self.prefix, region, generation, slot)
+        return _name(self.prefix, region, attempt_id, slot)
 
     def open(self, transactional_id: str | None = None, *, timeout_s: float = 600.0) -> RealAttempt:
         """See `Harness.open`. The producer lives as long as the harness, like a zombie would."""

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tests.waiting import join
 
-__all__ = ["Turns"]
+__all__ = ["CallQueue"]
 
 _BOUND_S = 600.0
 
 
-class Turns:
+class CallQueue:
     """Runs actors step by step. An actor calls `wait` before each step that others may precede.
 
     Args:

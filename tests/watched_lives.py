@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.runtime.contracts import RegionLife
+from sluice.runtime.contracts import RegionAttempt
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.model import Barrier
-from sluice.runtime.spark.run.attempt_supervisor import RegionLives
+from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from tests.coordinated_job import QUICK, Job
 from tests.fakes import ManualClock
 from tests.region_queries import ThreadRegions
@@ -30,7 +30,7 @@ class Watched:
         self.job = job
         self.coordinator: BarrierCoordinator
         self.regions: ThreadRegions
-        self.lives: RegionLives
+        self.attempts: RegionAttempts
         self.hold = threading.Event()
         self.clock = ManualClock()
 
@@ -39,7 +39,7 @@ class Watched:
         self.job.regions = names
         self.coordinator, started = self.job.started(settings)
         self.regions = ThreadRegions(self.coordinator, self.job.broker)
-        self.lives = RegionLives(
+        self.attempts = RegionAttempts(
             self.coordinator,
             {name: self.regions.handle(name) for name in names},
             outage_limit_s=20.0,
@@ -51,9 +51,9 @@ class Watched:
     def run(self) -> None:
         """Begin the first lives."""
         for name in self.names:
-            self.lives.begin(
-                RegionLife(
-                    generation=self._started.generation,
+            self.attempts.begin(
+                RegionAttempt(
+                    attempt_id=self._started.attempt_id,
                     restored=self._started.regions[name],
                     after=0,
                 )
@@ -81,7 +81,7 @@ class Watched:
 
     def lives_of(self, name: str) -> int:
         """Lives so far, behind one more look at all."""
-        self.lives.watch()
+        self.attempts.watch()
         return len(self.regions.queries[name])
 
     def stop(self) -> None:
@@ -90,7 +90,7 @@ class Watched:
         for queries in self.regions.queries.values():
             for query in queries:
                 query.may_stop.set()
-        self.lives.stop()
+        self.attempts.stop()
 
 
 @pytest.fixture

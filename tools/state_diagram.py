@@ -1,4 +1,4 @@
-"""Writes ``docs/checkpoint-states.md`` from the table of states: ``python -m`` this module."""
+"""Writes the page on the states of a checkpoint from their table: ``python -m`` this module."""
 
 import sys
 
@@ -7,19 +7,19 @@ from sluice.runtime.coordinator.core.checkpoint_states import TRANSITIONS, State
 __all__ = ["page"]
 
 _MEANING = {
-    State.ARMED: "due, but no region has had anything to cut; nothing is published while it idles",
-    State.ALIGNING: "barriers are out, acknowledgements are awaited until the timeout",
-    State.PRE_COMMITTED: "all regions acknowledged or are carried; waits for the place before it",
+    State.ARMED: "due, but no region has records to read yet; nothing is published meanwhile",
+    State.ALIGNING: "barriers are out; the coordinator waits for acknowledgements or the timeout",
+    State.PRE_COMMITTED: "every region acknowledged or is skipped; waits for the slot before it",
     State.DECIDING: "the record may be durable or not: neither abort nor commit",
-    State.DECIDED: "the record is durable: everything in it is committed, however often it takes",
-    State.REPAIRING: "a decided transaction was aborted by the broker and is written again",
-    State.COMMITTED: "every committable is committed; the mark is not durable yet",
+    State.DECIDED: "the record is durable: the coordinator commits everything in it",
+    State.REPAIRING: "a broker aborted a decided transaction; its records are written again",
+    State.COMMITTED: "every committable is committed; the completion marker is not durable yet",
     State.MARKED: "committed on record: callbacks return, transactional ids may be used again",
-    State.WITHDRAWING: "grew old while deciding, and the record may be durable all the same: an "
-    "ABORTED record is tried in its place, and whichever lands first stands",
+    State.WITHDRAWING: "too old while deciding, and its record may be durable: the coordinator "
+    "tries an ABORTED record in the same slot, and the first record that lands stands",
     State.ABORTING: "given up; the ABORTED record is not durable yet, so nothing is aborted yet",
-    State.ABORTED: "the ABORTED record holds its place; its transactions may be aborted",
-    State.FENCED: "another coordinator holds its place: this one changes nothing more",
+    State.ABORTED: "the ABORTED record holds the slot; the transactions may be aborted",
+    State.FENCED: "another coordinator holds the slot: this one changes nothing more",
 }
 
 
@@ -28,8 +28,9 @@ def page() -> str:
     rows = "\n".join(f"| {state.value} | {_MEANING[state]} |" for state in State)
     return f"""# States of a checkpoint
 
-Made from the table in `runtime/coordinator/core/checkpoint_states.py` by
-`python -m tools.state_diagram > docs/checkpoint-states.md`; do not edit.
+Generated from the table in `sluice/runtime/coordinator/core/checkpoint_states.py`; do not edit. Run
+`python -m tools.state_diagram > docs/internals/checkpoint-states.md`.
+[Life of a checkpoint](life-of-a-checkpoint.md) shows the steps that lead through these states.
 
 ```mermaid
 {mermaid()}
@@ -39,7 +40,7 @@ Made from the table in `runtime/coordinator/core/checkpoint_states.py` by
 |---|---|
 {rows}
 
-{len(TRANSITIONS)} transitions are legal; every other event is refused and changes nothing.
+{len(TRANSITIONS)} transitions are legal. The core refuses every other event and changes nothing.
 """
 
 

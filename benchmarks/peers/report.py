@@ -15,7 +15,7 @@ from benchmarks.peers.chart import draw
 from benchmarks.peers.command import RESULTS
 from benchmarks.peers.results import Result, read_results
 from benchmarks.peers.summary import rows_by_setting
-from benchmarks.peers.tables import main_setting, markdown, overview, slowest_pace
+from benchmarks.peers.tables import main_setting, markdown, slowest_pace
 from benchmarks.scaling import RESULTS as SCALING
 from benchmarks.scaling import read_lines
 from benchmarks.scaling_tables import tables as scaling_tables
@@ -25,7 +25,8 @@ from benchmarks.tuning_tables import tables as tuning_tables
 __all__ = ["main", "with_section"]
 
 _ROOT = Path(__file__).resolve().parents[2]
-_CHART = Path("docs") / "peers.svg"
+_PAGES = _ROOT / "docs" / "research"
+_CHART = _PAGES / "peers.svg"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     races = [result for result in results if result.setting.kind == "throughput"]
     if args.write and any(result.setting.is_quick for result in results):
         sys.exit("quick runs are not for the documentation")
-    page = (_ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+    page = (_PAGES / "benchmarks.md").read_text("utf-8")
     _, former, _ = _around(page, "goals")
     goals_table = goals.table(goals.judged(results, figures), former=former)
     text = markdown(results) if results else ""
@@ -48,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         args.chart.write_text(_chart(results), "utf-8")
     if args.write:
         _write_peers(results, text, has_race=bool(races))
-        _put(_ROOT / "docs" / "benchmarks.md", goals_table, "goals")
+        _put(_PAGES / "benchmarks.md", goals_table, "goals")
         if lines:
-            _put(_ROOT / "docs" / "benchmarks.md", scaling_tables(lines), "scaling")
+            _put(_PAGES / "benchmarks.md", scaling_tables(lines), "scaling")
         if settings:
-            _put(_ROOT / "docs" / "tuning.md", tuning_tables(settings), "tuning")
+            _put(_PAGES / "tuning.md", tuning_tables(settings), "tuning")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scaling", type=Path, default=SCALING, help="JSON lines of `scaling`")
     parser.add_argument("--tuning", type=Path, default=TUNING, help="JSON lines of `tuning`")
     parser.add_argument(
-        "--write", action="store_true", help="into README.md and docs; not of quick runs"
+        "--write", action="store_true", help="into docs/research; not of quick runs"
     )
     parser.add_argument("--chart", type=Path, help="an SVG file for the chart alone")
     return parser
@@ -93,11 +94,9 @@ def _write_peers(results: Sequence[Result], text: str, *, has_race: bool) -> Non
         return
     chart = ""
     if has_race:
-        (_ROOT / _CHART).write_text(_chart(results), "utf-8")
+        _CHART.write_text(_chart(results), "utf-8")
         chart = f"![records a second]({_CHART.name})\n\n"
-        parts = (f"![records a second]({_CHART})", overview(results), goals.missed(results))
-        _put(_ROOT / "README.md", "\n\n".join(filter(None, parts)))
-    _put(_ROOT / "docs" / "benchmarks.md", f"{chart}{text}")
+    _put(_PAGES / "benchmarks.md", f"{chart}{text}")
 
 
 def _put(path: Path, section: str, name: str = "peers") -> None:

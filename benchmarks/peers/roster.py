@@ -235,13 +235,13 @@ CONTENDERS: Sequence[Contender] = (
     ),
     Contender(
         name="by-hand",
-        label="confluent-kafka by hand, tuned, 2 processes",
+        label="confluent-kafka loop, tuned, 2 processes",
         command=_by_hand("--processes", "2"),
         is_here=True,
     ),
     Contender(
         name="by-hand-1",
-        label="confluent-kafka by hand, tuned, 1 process",
+        label="confluent-kafka loop, tuned, 1 process",
         command=_by_hand("--processes", "1"),
         is_here=True,
     ),
@@ -252,7 +252,7 @@ CONTENDERS: Sequence[Contender] = (
     ),
     Contender(
         name="by-hand-untuned",
-        label="confluent-kafka by hand, untuned, 2 processes",
+        label="confluent-kafka loop, untuned, 2 processes",
         command=_by_hand("--processes", "2", "--fetch-backoff-ms", "1000"),
         is_here=True,
     ),

@@ -21,13 +21,12 @@ __all__ = [
     "main_setting",
     "markdown",
     "measured_on",
-    "overview",
     "shown_ratio",
     "slowest_pace",
 ]
 
 MEASURE = "flink-sql"
-"""The contender that the others' figures are set against."""
+"""The contender that all figures are compared with."""
 
 _WEAK = "-weak"
 _QUIET_LOAD = 1.0
@@ -45,17 +44,6 @@ def markdown(results: Sequence[Result]) -> str:
     if guarantees:
         parts.append("\n".join(guarantees))
     return "\n\n".join(parts) + "\n"
-
-
-def overview(results: Sequence[Result]) -> str:
-    """One table of the largest race of 100-byte records and of latency at a steady pace."""
-    settings = rows_by_setting(results)
-    setting, pace = main_setting(settings), slowest_pace(settings)
-    waits = {row.contender: row for row in (settings[pace] if pace else ()) if row.runs}
-    lines = [measured_on(results), ""]
-    lines += _overview(setting, settings[setting], pace, waits)
-    lines += _short_epochs(settings, pace)
-    return "\n".join(lines)
 
 
 def main_setting(settings: Mapping[Setting, Sequence[Row]]) -> Setting:
@@ -113,56 +101,7 @@ def _place(setting: Setting) -> tuple[float, ...]:
     return kinds.index(setting.kind), interval_s, setting.value_bytes, setting.records
 
 
-# --- one table ------------------------------------------------------------------------------------
-
-
-def _overview(
-    setting: Setting, rows: Sequence[Row], pace: Setting | None, waits: Mapping[str, Row]
-) -> Iterator[str]:
-    yield _race_title(setting)
-    if pace is not None:
-        yield f"Latency at {pace.records:,} records/s, by a `read_committed` reader."
-    yield ""
-    yield (
-        "| | guarantee | records/s, whole run | second half | over Flink SQL, whole and second half"
-        " | CPU-s per million records, over Flink SQL's | peak memory | latency p50 / p99 / max, s "
-        "| turns | a `read_committed` reader finds |"
-    )
-    yield "| --- " * 10 + "|"
-    measure = _measure(rows)
-    for row in sorted(rows, key=_by_rate):
-        if not row.runs:
-            yield _absent(row, columns=10)
-            continue
-        wait = waits.get(row.contender)
-        yield _line(
-            row,
-            _rates(row),
-            [
-                _over(row, measure),
-                _cpu(row, measure, setting),
-                f"{row.spread('peak_bytes').median / _MIB:,.0f} MiB",
-                "not measured" if wait is None else _waits(wait),
-                str(len(row.runs)),
-                row.checked() + _also_failed(row),
-            ],
-        )
-    yield from _missing(rows)
-
-
-def _short_epochs(settings: Mapping[Setting, Sequence[Row]], pace: Setting | None) -> Iterator[str]:
-    """Latency with the shortest interval, in a sentence: who is fast then."""
-    paced = [setting for setting in settings if setting.kind == "latency" and setting != pace]
-    if not paced:
-        return
-    setting = min(paced, key=lambda setting: setting.interval_s)
-    rows = sorted((row for row in settings[setting] if row.runs), key=_by_latency)
-    yield ""
-    yield (
-        f"Latency with commits every {setting.interval_s:g} s, p50 / p99 / max: "
-        + "; ".join(f"{_name(row)} {_waits(row)} s" for row in rows)
-        + "."
-    )
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def _throughput(setting: Setting, rows: Sequence[Row]) -> Iterator[str]:
@@ -295,17 +234,8 @@ def _over(row: Row, measure: Row | None) -> str:
     return f"{whole:.2f} x, {half:.2f} x"
 
 
-def _cpu(row: Row, measure: Row | None, setting: Setting) -> str:
-    text = _shown(row.spread("cpu_s", lambda s: s / setting.records * 1e6), ".1f")
-    return text if measure is None else f"{text}, {ratio(row, measure, 'cpu_s').of_medians:.2f} x"
-
-
 def _rates(row: Row) -> list[str]:
     return [_shown(row.spread(one), ",.0f") for one in ("rate", "second_half_rate")]
-
-
-def _waits(row: Row) -> str:
-    return " / ".join(f"{row.spread(one).median:.3f}" for one in ("p50_s", "p99_s", "max_s"))
 
 
 def _line(row: Row, first: Sequence[str], rest: Sequence[str]) -> str:

@@ -18,17 +18,17 @@ from tests.waiting import PATIENCE_S
 
 def line(state: str, at_s: float, **changes: object) -> Mapping[str, Any]:
     """A change of a checkpoint whose barrier was half a second before."""
-    lives = {"a": 1, "b": 1}
-    named = changes.get("carried", ())
+    attempts = {"a": 1, "b": 1}
+    named = changes.get("skipped", ())
     assert isinstance(named, list | tuple)
-    changes["carried"] = dict.fromkeys(named, "error")
-    given = {"state": state, "at_s": at_s, "checkpoint": 7, "regions": 2, "attempts": lives}
+    changes["skipped"] = dict.fromkeys(named, "error")
+    given = {"state": state, "at_s": at_s, "checkpoint": 7, "regions": 2, "attempts": attempts}
     return {**given, "decided_s": 0.5, "marked_s": 0.5, "reason": "", **changes}
 
 
 def death(region: str, at_s: float) -> Death:
     return Death(
-        region=region, moment=PRE_COMMITTED, generation=1, at_s=at_s, lived_s=0.1, ranges=()
+        region=region, moment=PRE_COMMITTED, attempt_id=1, at_s=at_s, lived_s=0.1, ranges=()
     )
 
 
@@ -38,17 +38,17 @@ def lost(lines: Sequence[Mapping[str, Any]], deaths: Sequence[Death]) -> int:
 
 def restarted(region: str, at_s: float, why: str) -> Mapping[str, Any]:
     """A warning as `sluice.runtime.spark.run.attempt_supervisor` writes it."""
-    said = f"region restarted: region={region} generation=3 why={why}"
+    said = f"region restarted: region={region} attempt_id=3 why={why}"
     return {"at_s": at_s, "message": said}
 
 
 def test_a_region_that_died_may_be_away_until_it_is_back_and_the_others_may_not() -> None:
     lines = [
         line("decided", 1.0),
-        line("decided", 2.0, carried=["a"]),
-        line("decided", 3.0, carried=["a", "b"]),
+        line("decided", 2.0, skipped=["a"]),
+        line("decided", 3.0, skipped=["a", "b"]),
         line("decided", 4.0),
-        line("decided", 5.0, carried=["a"]),
+        line("decided", 5.0, skipped=["a"]),
         line("aborted", 6.0, regions=0),
         line("aborted", 7.0, regions=2),
     ]
@@ -62,7 +62,7 @@ def test_a_region_that_died_may_be_away_until_it_is_back_and_the_others_may_not(
 def test_a_region_is_back_with_a_checkpoint_that_began_behind_its_death() -> None:
     lines = [
         line("marked", 2.0),
-        line("marked", 3.0, carried=["a"]),
+        line("marked", 3.0, skipped=["a"]),
         line("decided", 4.0),
         line("marked", 4.5),
     ]
@@ -76,7 +76,7 @@ def test_an_epoch_that_another_region_lost_is_told_with_its_cause() -> None:
     not killed."""
     why = "the checkpoint failed [checkpoint_id=9 failed=a,b error=boom]. All read again."
     lines = [
-        line("decided", 2.0, carried=["b"]),
+        line("decided", 2.0, skipped=["b"]),
         line("aborted", 4.0, checkpoint=9, regions=2, reason=why),
     ]
     events = [
@@ -84,8 +84,8 @@ def test_an_epoch_that_another_region_lost_is_told_with_its_cause() -> None:
         restarted("b", 2.5, "\nPython worker exited\n\tat org.apache"),
         {"at_s": 2.0, "message": "region's host does not answer"},
     ]
-    carried, given_up = region_lives.lost_epochs(lines, [death("a", 3.5)], events)
-    assert str(carried) == (
+    skipped, given_up = region_lives.lost_epochs(lines, [death("a", 3.5)], events)
+    assert str(skipped) == (
         "checkpoint 7: 1 lost: b was carried (error): its life ended by Python worker exited"
     )
     assert (given_up.checkpoint, given_up.count) == (9, 2)
@@ -137,7 +137,7 @@ doom = Doom(Path(sys.argv[1]))
 assert doom.take("b") is None
 moment = doom.take("a")
 assert moment is not None and doom.take("a") is None
-doom.die(Death(region="a", moment=moment, generation=1, at_s=1.0, lived_s=0.5, ranges=[(0, 1, 2)]))
+doom.die(Death(region="a", moment=moment, attempt_id=1, at_s=1.0, lived_s=0.5, ranges=[(0, 1, 2)]))
 """
 
 
@@ -185,12 +185,12 @@ def test_the_process_of_a_continuous_region_is_killed_from_outside_and_no_other(
         assert doom.strike("a")
         assert task.wait(PATIENCE_S) == -signal.SIGKILL
     (noted,) = doom.deaths()
-    assert (noted.region, noted.moment, noted.generation) == ("a", ANY_TIME, 4)
+    assert (noted.region, noted.moment, noted.attempt_id) == ("a", ANY_TIME, 4)
     assert noted.lived_s > 0
     assert not doom.strike("a"), "it is gone"
-    life = tmp_path / "life-a"
-    told = life.read_text("utf-8").replace(str(task.pid), str(os.getpid()))
-    life.write_text(told, "utf-8")
+    attempt = tmp_path / "life-a"
+    told = attempt.read_text("utf-8").replace(str(task.pid), str(os.getpid()))
+    attempt.write_text(told, "utf-8")
     assert not doom.strike("a"), "this process has that number, and began at another time"
 
 

@@ -15,7 +15,7 @@ def _progress(checkpoint_id: int, state: State, **more: Any) -> Progress:
     return Progress(
         checkpoint_id=checkpoint_id,
         kind=CheckpointKind.CHECKPOINT,
-        asked_by="interval",
+        requested_by="interval",
         state=state,
         **more,
     )
@@ -33,14 +33,14 @@ def test_a_line_for_each_checkpoint_and_the_attempts_at_any_end() -> None:
                 7,
                 State.MARKED,
                 attempts=once,
-                carried={"b": FailureReason.ERROR},
+                skipped={"b": FailureReason.ERROR},
                 records=5,
                 marked_s=0.25,
             )
         )
         lines.on_progress(_progress(8, State.ALIGNING, attempts={"a": 1, "b": 2}))
     assert out.getvalue().splitlines() == [
-        "checkpoint=7 completed=a carried=b records=5 seconds=0.250",
+        "checkpoint=7 completed=a skipped=b records=5 seconds=0.250",
         "region=a attempts=1",
         "region=b attempts=2",
         "last_checkpoint=7",
@@ -58,14 +58,14 @@ def test_a_run_without_a_checkpoint_says_so() -> None:
 def test_a_core_tells_what_the_lines_are_made_of() -> None:
     """With each change of a checkpoint: of a region that has failed once."""
     out, driver = io.StringIO(), CoreDriver(FAST, regions=TWO)
-    driver.tell(RegionFailed(region="side", generation=0, error=RuntimeError("a task failed")))
+    driver.tell(RegionFailed(region="side", attempt_id=0, error=RuntimeError("a task failed")))
     again = driver.restart("side")
     driver.tick(1.0)
     driver.ack(driver.poll(3))
-    driver.ack(driver.poll(3, region="side", generation=again), region="side", generation=again)
+    driver.ack(driver.poll(3, region="side", attempt_id=again), region="side", attempt_id=again)
     with RegionLines(out) as lines:
         for report in driver.seen(Report):
             lines.on_progress(report.progress)
     checkpoint, *ends = out.getvalue().splitlines()
-    assert checkpoint.startswith("checkpoint=2 completed=main,side carried=- records=6 ")
+    assert checkpoint.startswith("checkpoint=2 completed=main,side skipped=- records=6 ")
     assert ends == ["region=main attempts=1", "region=side attempts=2", "last_checkpoint=2"]

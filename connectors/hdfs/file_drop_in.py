@@ -196,7 +196,7 @@ class FileWriter:
             self._writer.abandon()
 
     def _begun(self, schema: pa.Schema) -> TaskWriter:
-        """Registered before its first row, so that the sweep knows it (rule 4)."""
+        """Registered before its first row, so that the sweep knows it (`ids-never-reused`)."""
         self._files.require(self._root)
         self._registry.register(
             RegisteredAttempt(

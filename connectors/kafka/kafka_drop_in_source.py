@@ -199,12 +199,13 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._begin()
 
     def initialOffset(self) -> dict[str, Any]:
-        """The starting position as numbers; asked for twice by Spark, resolved once (rule 15)."""
+        """The starting position as numbers; asked for twice by Spark, resolved once
+        (`start-offsets-once`)."""
         if self._initial is None:
             barrier = Barrier(
                 checkpoint_id=0,
                 region=_REGION,
-                generation=0,
+                attempt_id=0,
                 splits=self._enumerator.resolve_start(timeout_s=_START_TIMEOUT_S),
             )
             # The run tells the position that this process resolved from one found in the log.
@@ -223,7 +224,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Cut at once; ``start`` itself when there is nothing new, and Spark runs no batch.
 
         The first answer is the initial offset, so that batch 0 is empty and the log keeps the
-        resolved numbers before the first record is read (rule 15).
+        resolved numbers before the first record is read (`start-offsets-once`).
         """
         once = isinstance(limit, ReadAllAvailable)
         if not once and not self._initial_given and start.get("run") == self._run:
@@ -246,7 +247,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._publish(positions)
             return start
         barrier = Barrier(
-            checkpoint_id=int(start["checkpoint"]) + 1, region=_REGION, generation=0, splits=cut
+            checkpoint_id=int(start["checkpoint"]) + 1, region=_REGION, attempt_id=0, splits=cut
         )
         return offsets.encode(barrier)
 
@@ -259,7 +260,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return positions
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Tasks of a batch, from ``end`` alone: a replay's ``start`` may differ (rules 9, 15).
+        """Tasks of a batch, from ``end`` alone: a replay's ``start`` may differ
+        (`restore-by-attempt`, `start-offsets-once`).
 
         Equal offsets are a batch in which this source has nothing: its range was read before.
         """

@@ -27,15 +27,15 @@ from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
-from sluice.connectors.kafka.source.reader.streaming_reader import KafkaFollowingReader
+from sluice.connectors.kafka.source.reader.streaming_reader import KafkaStreamingReader
 from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.connectors.kafka.source.subscription import Subscription
 from sluice.runtime.contracts import (
-    FollowingReader,
     Sink,
     SourceFunction,
     SplitEnumerator,
     SplitReader,
+    StreamingReader,
 )
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.model.arguments import check_kinds, ordered_texts, require_function
@@ -295,9 +295,9 @@ class KafkaSource:
         }
         return next((name for name, value in bounds.items() if value is not None), None)
 
-    def following_reader(self) -> FollowingReader:
+    def streaming_reader(self) -> StreamingReader:
         """See `sluice.runtime.contracts.ContinuousSource`."""
-        return KafkaFollowingReader(reader=self._split_reader())
+        return KafkaStreamingReader(reader=self._split_reader())
 
     def rereads(self, sink: Sink) -> str | None:
         """See `sluice.runtime.contracts.RereadingSource`."""

@@ -163,7 +163,7 @@ class _Comparison:
             self._pair_equal(want, have, number)
         else:
             deeper = [
-                self._deal_again(files, "fingerprints", number, depth) for files in (want, have)
+                self._assign_again(files, "fingerprints", number, depth) for files in (want, have)
             ]
             for part in range(_FAN_OUT):
                 self._pair_contents(deeper[0], deeper[1], part, depth + 1)
@@ -215,11 +215,11 @@ class _Comparison:
             lost.delete(number)
             unexpected.delete(number)
             return
-        deeper = [self._deal_again(files, "names", number, depth) for files in (lost, unexpected)]
+        deeper = [self._assign_again(files, "names", number, depth) for files in (lost, unexpected)]
         for part in range(_FAN_OUT):
             self._pair_names(deeper[0], deeper[1], part, depth + 1)
 
-    def _deal_again(self, files: RowFiles, key: str, number: int, depth: int) -> RowFiles:
+    def _assign_again(self, files: RowFiles, key: str, number: int, depth: int) -> RowFiles:
         deeper = RowFiles(files.directory, f"{files.name}-{number}", ROW)
         for rows in files.pieces(number, max(self._rows // 4, 1)):
             columns = columns_of(rows)

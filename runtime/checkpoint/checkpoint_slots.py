@@ -1,4 +1,4 @@
-"""Which places of a checkpoint directory hold nothing but the seal of a run, on record: ``_seals``.
+"""Which slots hold only the fencing record of a run, on record in ``_seals``.
 
 Seals are kept for ever (ADR 0004), one of each run, so a directory may hold very many; the list
 spares each start to read them all again. It is no more than that: what it does not name is looked
@@ -15,22 +15,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sluice.runtime.checkpoint.retention import PlaceFacts, facts_of
+from sluice.runtime.checkpoint.retention import SlotFacts, facts_of
 from sluice.runtime.errors import DamagedCheckpointError, StreamError, UnsupportedFormatError
 from sluice.runtime.model.json_text import parsed_json
-from sluice.runtime.model.model import SEAL, CheckpointKind, CheckpointRecord, Verdict
+from sluice.runtime.model.model import FENCING, CheckpointKind, CheckpointRecord, Verdict
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["METADATA", "SEALS_FILE", "KnownPlaces", "SealList", "place_name"]
+__all__ = ["FENCING_FILE", "METADATA", "FencingList", "KnownSlots", "slot_name"]
 
 log = logging.getLogger(__name__)
 
-SEALS_FILE = "_seals"
+FENCING_FILE = "_fencing_records"
 _VERSION = 1
 _WORTH_WRITING = 16  # so many seals more: a start reads no more than these, and few starts write
 
 
-class SealList:
+class FencingList:
     """Part of a `CheckpointStore`; the caller serialises the calls.
 
     Args:
@@ -41,17 +41,17 @@ class SealList:
     def __init__(self, fs: FileSystem, *, read: Callable[[int], CheckpointRecord | None]) -> None:
         self._fs = fs
         self._read = read
-        self._known: dict[int, PlaceFacts] | None = None
+        self._known: dict[int, SlotFacts] | None = None
         self._written = 0  # how many are in the file; fewer than none: it has to be written
         self._job_uid = ""
 
-    def known(self) -> Mapping[int, PlaceFacts]:
+    def known(self) -> Mapping[int, SlotFacts]:
         """Those that the list names, and those that were read since. Raises as reading does."""
         return self._loaded()
 
     def note(self, record: CheckpointRecord) -> None:
         """A record was read, or published: if it is a seal, it is one for ever."""
-        if _is_mere_seal(record):
+        if _is_fencing_record(record):
             self._job_uid = record.job_uid
             self._loaded().setdefault(record.checkpoint_id, facts_of(record))
         else:
@@ -68,51 +68,51 @@ class SealList:
         known = self._loaded()
         if len(known) >= self._written + _WORTH_WRITING:
             try:
-                self._fs.replace(SEALS_FILE, _encoded(known, job_uid=self._job_uid))
+                self._fs.replace(FENCING_FILE, _encoded(known, job_uid=self._job_uid))
                 self._written = len(known)
             except StreamError as err:
                 log.debug("the seals are not on record: uri=%s error=%s", self._fs.uri, err)
 
-    def _loaded(self) -> dict[int, PlaceFacts]:
+    def _loaded(self) -> dict[int, SlotFacts]:
         if self._known is None:
-            data = self._fs.read(SEALS_FILE)
+            data = self._fs.read(FENCING_FILE)
             self._known = {}  # while one of them is read, and where there is no list
             if data is not None:
                 self._known = self._believed(data)
         return self._known
 
-    def _believed(self, data: bytes) -> dict[int, PlaceFacts]:
+    def _believed(self, data: bytes) -> dict[int, SlotFacts]:
         """Those of a file, unless the newest one is none of theirs."""
         try:
-            job_uid, seals = _decoded(data)
-            newest = self._read(max(seals))
+            job_uid, fencing_records = _decoded(data)
+            newest = self._read(max(fencing_records))
         except (ValueError, LookupError, TypeError, DamagedCheckpointError, UnsupportedFormatError):
             return self._disbelieved()  # whoever needs a damaged record meets it again
         except BaseException:
             self._known = None  # not answered: asked again
             raise
-        if newest is None or not _is_mere_seal(newest) or newest.job_uid != job_uid:
+        if newest is None or not _is_fencing_record(newest) or newest.job_uid != job_uid:
             return self._disbelieved()
-        self._job_uid, self._written = job_uid, len(seals)
-        return seals
+        self._job_uid, self._written = job_uid, len(fencing_records)
+        return fencing_records
 
-    def _disbelieved(self) -> dict[int, PlaceFacts]:
+    def _disbelieved(self) -> dict[int, SlotFacts]:
         log.warning("the list of seals is made anew: uri=%s", self._fs.uri)
         self._written = -_WORTH_WRITING
         return {}
 
 
-def _is_mere_seal(record: CheckpointRecord) -> bool:
+def _is_fencing_record(record: CheckpointRecord) -> bool:
     return (
-        record.asked_by == SEAL
+        record.requested_by == FENCING
         and record.verdict is Verdict.ABORTED
         and record.kind is CheckpointKind.CHECKPOINT
         and not record.regions
     )
 
 
-def _encoded(seals: Mapping[int, PlaceFacts], *, job_uid: str) -> bytes:
-    found = [[each, seals[each].restored_from] for each in sorted(seals)]
+def _encoded(fencing_records: Mapping[int, SlotFacts], *, job_uid: str) -> bytes:
+    found = [[each, fencing_records[each].restored_from] for each in sorted(fencing_records)]
     content = {
         "format_version": _VERSION,
         "job_uid": job_uid,
@@ -122,40 +122,40 @@ def _encoded(seals: Mapping[int, PlaceFacts], *, job_uid: str) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-def _decoded(data: bytes) -> tuple[str, dict[int, PlaceFacts]]:
+def _decoded(data: bytes) -> tuple[str, dict[int, SlotFacts]]:
     """Whose they are, and their facts; ValueError, LookupError or TypeError: it is no such file."""
     found: Any = parsed_json(data)
     if found["format_version"] != _VERSION or found["sha256"] != _digest(found["seals"]):
         raise ValueError("not a list of seals")
-    seals = {
-        int(each): PlaceFacts(
+    fencing_records = {
+        int(each): SlotFacts(
             checkpoint_id=int(each),
             verdict=Verdict.ABORTED,
             kind=CheckpointKind.CHECKPOINT,
             names=frozenset(),
             has_committables=False,
             restored_from=restored_from,
-            is_seal=True,
+            is_fencing_record=True,
         )
         for each, restored_from in found["seals"]
     }
-    return str(found["job_uid"]), seals
+    return str(found["job_uid"]), fencing_records
 
 
-def _digest(seals: object) -> str:
-    return hashlib.sha256(json.dumps(seals, separators=(",", ":")).encode()).hexdigest()
+def _digest(fencing_records: object) -> str:
+    return hashlib.sha256(json.dumps(fencing_records, separators=(",", ":")).encode()).hexdigest()
 
 
 METADATA = "_metadata"
 _PLACE = re.compile(r"chk-\d{12,}")
 
 
-def place_name(checkpoint_id: int) -> str:
+def slot_name(checkpoint_id: int) -> str:
     """Name of a checkpoint's directory; names sort as numbers do."""
     return f"chk-{checkpoint_id:012d}"
 
 
-class KnownPlaces:
+class KnownSlots:
     """Part of a `CheckpointStore`; the caller serialises the calls.
 
     Records never change, so what was read of a place is kept, as a few small facts.
@@ -171,15 +171,15 @@ class KnownPlaces:
         self,
         fs: FileSystem,
         *,
-        seals: SealList,
+        fencing_records: FencingList,
         read: Callable[[int], CheckpointRecord | None],
         has_mark: Callable[[int, str], bool],
     ) -> None:
         self._fs = fs
-        self._seals = seals
+        self._fencing_records = fencing_records
         self._read = read
         self._has_mark = has_mark
-        self._facts: dict[int, PlaceFacts] = {}
+        self._facts: dict[int, SlotFacts] = {}
 
     def listed(self) -> list[int]:
         """Ids of all directories named like a place, ascending."""
@@ -187,10 +187,12 @@ class KnownPlaces:
 
     def ids(self) -> list[int]:
         """See `CheckpointStore.places`."""
-        seals = self._seals.known()
+        fencing_records = self._fencing_records.known()
         listed = self.listed()
         while True:
-            asked = {each for each in listed if each not in self._facts and each not in seals}
+            asked = {
+                each for each in listed if each not in self._facts and each not in fencing_records
+            }
             found = {each for each in asked if self._has_mark(each, METADATA)}
             present = [each for each in listed if each not in asked or each in found]
             if not asked:
@@ -199,7 +201,7 @@ class KnownPlaces:
             if max(listed, default=-1) <= highest:
                 return present
 
-    def facts(self, *, committed: str, superseded: str) -> list[PlaceFacts]:
+    def facts(self, *, committed: str, superseded: str) -> list[SlotFacts]:
         """What retention knows of every place that can be read, ascending.
 
         Args:
@@ -207,21 +209,21 @@ class KnownPlaces:
         """
         present = self.ids()
         found = {each: self._facts_at(each, committed, superseded) for each in present}
-        seals = self._seals.known()
+        fencing_records = self._fencing_records.known()
         known = {each: facts for each, facts in found.items() if facts is not None}
-        self._facts = {each: facts for each, facts in known.items() if each not in seals}
+        self._facts = {each: facts for each, facts in known.items() if each not in fencing_records}
         return list(known.values())
 
     def forget(self, checkpoint_id: int) -> None:
         """A mark of this place changes."""
         self._facts.pop(checkpoint_id, None)
 
-    def _facts_at(self, checkpoint_id: int, committed: str, superseded: str) -> PlaceFacts | None:
+    def _facts_at(self, checkpoint_id: int, committed: str, superseded: str) -> SlotFacts | None:
         """Only what may have changed is looked up: a seal is never asked about twice.
 
         Whoever supersedes runs before the first decision of a session, or is this store.
         """
-        known = self._seals.known().get(checkpoint_id) or self._facts.get(checkpoint_id)
+        known = self._fencing_records.known().get(checkpoint_id) or self._facts.get(checkpoint_id)
         if known is None:
             try:
                 record = self._read(checkpoint_id)

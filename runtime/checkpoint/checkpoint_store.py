@@ -28,7 +28,7 @@ from sluice.runtime.checkpoint.acceptance import (
     encode_accepted,
     encode_unsettled,
 )
-from sluice.runtime.checkpoint.checkpoint_slots import METADATA, KnownPlaces, SealList, place_name
+from sluice.runtime.checkpoint.checkpoint_slots import METADATA, FencingList, KnownSlots, slot_name
 from sluice.runtime.checkpoint.format.metadata import (
     Repair,
     decode,
@@ -37,7 +37,7 @@ from sluice.runtime.checkpoint.format.metadata import (
     encode_repair,
 )
 from sluice.runtime.checkpoint.leftover_files import Leftovers
-from sluice.runtime.checkpoint.retention import PlaceFacts, indispensable, retirable
+from sluice.runtime.checkpoint.retention import SlotFacts, indispensable, retirable
 from sluice.runtime.checkpoint.slot_publishing import Placing, session_text
 from sluice.runtime.contracts import AcceptedWork, Clock, PublishOutcome, UnsettledWork
 from sluice.runtime.errors import (
@@ -119,10 +119,10 @@ class CheckpointStore:
         self._clock = clock
         self._pause = pause
         self._job_uid: str | None = None
-        self._seals = SealList(fs, read=self.read)
-        self._places = KnownPlaces(
+        self._fencing_records = FencingList(fs, read=self.read)
+        self._places = KnownSlots(
             fs,
-            seals=self._seals,
+            fencing_records=self._fencing_records,
             read=self.read,
             has_mark=lambda place, name: fs.exists(_path(place, name)),
         )
@@ -141,17 +141,17 @@ class CheckpointStore:
         """
         return self._places.ids()
 
-    def known_seals(self) -> Mapping[int, int | None]:
-        """See `MetadataStore.known_seals`."""
-        return {each: facts.restored_from for each, facts in self._seals.known().items()}
+    def known_fencing_records(self) -> Mapping[int, int | None]:
+        """See `MetadataStore.known_fencing_records`."""
+        return {each: facts.restored_from for each, facts in self._fencing_records.known().items()}
 
     def is_empty(self, directory: str) -> bool:
         """See `MetadataStore.is_empty`."""
         return not self.fs.entries(directory)
 
-    def remember_seals(self) -> None:
-        """See `MetadataStore.remember_seals`."""
-        self._seals.save()
+    def remember_fencing_records(self) -> None:
+        """See `MetadataStore.remember_fencing_records`."""
+        self._fencing_records.save()
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
         """The record at a place, None when the place is empty.
@@ -163,7 +163,7 @@ class CheckpointStore:
         path = _path(checkpoint_id, METADATA)
         data = self.fs.read(path)
         if data is None:
-            self._seals.contradict(checkpoint_id)
+            self._fencing_records.contradict(checkpoint_id)
             return None
         return self._decoded(checkpoint_id, data)
 
@@ -196,7 +196,7 @@ class CheckpointStore:
 
     def repairs(self, checkpoint_id: int) -> list[Repair]:
         """Repairs of a place, in order of their numbers."""
-        names = (entry.name for entry in self.fs.entries(place_name(checkpoint_id)))
+        names = (entry.name for entry in self.fs.entries(slot_name(checkpoint_id)))
         numbers = sorted(int(match[1]) for name in names if (match := _REPAIR.fullmatch(name)))
         found = []
         for number in numbers:
@@ -209,7 +209,7 @@ class CheckpointStore:
         return found
 
     def effective_committables(self, record: CheckpointRecord) -> tuple[StateEntry, ...]:
-        """The record's committables with every repair applied, in order (protocol rule 11)."""
+        """The record's committables with every repair applied, in order (`two-phase-repair`)."""
         standing = list(record.committables)
         if not standing:
             return ()
@@ -220,18 +220,19 @@ class CheckpointStore:
 
     def make_durable(self, checkpoint_id: int) -> None:
         """See `MetadataStore.make_durable`."""
-        for entry in self.fs.entries(place_name(checkpoint_id)):
+        for entry in self.fs.entries(slot_name(checkpoint_id)):
             if entry.name == METADATA or _REPAIR.fullmatch(entry.name):
                 self.fs.make_durable(_path(checkpoint_id, entry.name))
 
-    def facts(self) -> list[PlaceFacts]:
+    def facts(self) -> list[SlotFacts]:
         """What retention knows of every place that can be read, ascending."""
         return self._places.facts(committed=_COMMITTED, superseded=_SUPERSEDED)
 
     # --- deciding -------------------------------------------------------------------------------
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
-        """Put a record in its place: whole, synced, never replacing another (rules 6 and 7).
+        """Put a record in its place: whole, synced, never replacing another (`fence-first` and
+        `publish-whole`).
 
         Repeated with the same record it gives the same answer. TAKEN means that another record
         stands there for ever; `read` tells whose. A caller that gives up after UNKNOWN publishes
@@ -257,7 +258,7 @@ class CheckpointStore:
         if outcome is PublishOutcome.OURS and not self._has_published:
             self._has_published = True
             self._uncleaned_session = record.leader_session_id
-            self._seals.note(record)
+            self._fencing_records.note(record)
         if outcome is PublishOutcome.TAKEN:
             self.read(record.checkpoint_id)  # what stands there must at least be whole
         return outcome
@@ -270,7 +271,8 @@ class CheckpointStore:
         session: str,
         timeout_s: float = 30.0,
     ) -> PublishOutcome:
-        """The next ``_repair-k``: lost committable's payload -> its replacement (rule 11).
+        """The next ``_repair-k``: lost committable's payload -> its replacement
+        (`two-phase-repair`).
 
         TAKEN: a repair of one of these committables stands already, by whomever; follow it. Or the
         decision is gone: it was retired, so somebody has committed what it named. It is looked for
@@ -317,7 +319,8 @@ class CheckpointStore:
         return outcome
 
     def mark_committed(self, checkpoint_id: int) -> None:
-        """Durable ``_committed``; idempotent. On return, used ids may be used again (rule 5)."""
+        """Durable ``_committed``; idempotent. On return, used ids may be used again
+        (`outcome-from-broker`)."""
         failpoint("before-committed-mark")
         self._mark(checkpoint_id, _COMMITTED, {})
         failpoint("after-committed-mark")
@@ -348,7 +351,7 @@ class CheckpointStore:
 
     def _claim(self, checkpoint_id: int, works: Collection[AcceptedWork]) -> None:
         """Nobody writes again what is accepted as lost: a repair that replaces it by itself stands
-        in the way of any other, and whoever is second finds the first (rule 11)."""
+        in the way of any other, and whoever is second finds the first (`two-phase-repair`)."""
         where, record = self._where(checkpoint_id), self.read(checkpoint_id)
         standing = () if record is None else self.effective_committables(record)
         repairs = [dict(repair.replaced) for repair in self.repairs(checkpoint_id)]
@@ -366,7 +369,8 @@ class CheckpointStore:
         return retirable(self.facts(), retain=retain)
 
     def retire(self, checkpoint_ids: Collection[int]) -> None:
-        """Delete retired places; refuses an unfinished decision and every seal (rule 29).
+        """Delete retired places; refuses an unfinished decision and every seal
+        (`retire-after-commit`).
 
         A store that has published also cleans up behind crashed sessions: at the first call what
         lies in the places, now and then what lies beside them.
@@ -385,7 +389,7 @@ class CheckpointStore:
                 "Unfinished decisions, seals and the last record stay; retire the others.",
             )
         for checkpoint_id in sorted(wanted):
-            self.fs.delete(place_name(checkpoint_id))
+            self.fs.delete(slot_name(checkpoint_id))
             log.debug("checkpoint retired: checkpoint_id=%d", checkpoint_id)
 
     def _clean_once(self) -> None:
@@ -406,10 +410,10 @@ class CheckpointStore:
             if not places or checkpoint_id > places[-1]:
                 break
             if checkpoint_id not in places:  # made by a writer that found its place retired
-                self.fs.delete(place_name(checkpoint_id))
+                self.fs.delete(slot_name(checkpoint_id))
                 cleaned += 1
                 continue
-            for entry in self.fs.entries(place_name(checkpoint_id)):
+            for entry in self.fs.entries(slot_name(checkpoint_id)):
                 match = _TEMPORARY.fullmatch(entry.name)
                 if match and match[1] != session_text(session):
                     self.fs.delete(_path(checkpoint_id, entry.name))
@@ -430,7 +434,7 @@ class CheckpointStore:
                 where,
                 "Directories of a checkpoint must not be copied or renamed; restore from another.",
             )
-        self._seals.note(record)
+        self._fencing_records.note(record)
         return record
 
     def _record_in(self, data: bytes, where: Mapping[str, object]) -> CheckpointRecord:
@@ -458,7 +462,7 @@ class CheckpointStore:
         deadline = self._clock() + timeout_s
         path = _path(checkpoint_id, name)
         while True:
-            attempt = Placing(self.fs, place_name(checkpoint_id), name, data, session)
+            attempt = Placing(self.fs, slot_name(checkpoint_id), name, data, session)
             try:
                 outcome = attempt.run()
                 self._open_answers.discard(path)
@@ -477,7 +481,7 @@ class CheckpointStore:
                 self._pause(_PAUSE_S)
 
     def _mark(self, checkpoint_id: int, name: str, content: Mapping[str, object]) -> None:
-        path, place = _path(checkpoint_id, name), place_name(checkpoint_id)
+        path, place = _path(checkpoint_id, name), slot_name(checkpoint_id)
         there = {entry.name for entry in self.fs.entries(place)}
         if name in there:
             self.fs.make_durable(path)
@@ -488,7 +492,7 @@ class CheckpointStore:
 
 
 def _path(checkpoint_id: int, name: str) -> str:
-    return f"{place_name(checkpoint_id)}/{name}"
+    return f"{slot_name(checkpoint_id)}/{name}"
 
 
 def _mark_field(data: bytes, name: str, where: Mapping[str, object]) -> int:

@@ -1,4 +1,5 @@
-"""Who coordinates the job, as a file in the checkpoint directory. Liveness only (rule 18 f)."""
+"""Who coordinates the job, as a file in the checkpoint directory. Liveness only
+(`continuous-order` f)."""
 
 import contextlib
 import json
@@ -27,13 +28,13 @@ class Leader:
     Attributes:
         leader_session_id: of its coordinator.
         address: of its service.
-        generation: of its run, the place that it has sealed: a later run has a larger one. None:
+        attempt_id: of its run, the place that it has sealed: a later run has a larger one. None:
             the record does not say.
     """
 
     leader_session_id: str
     address: str
-    generation: int | None = None
+    attempt_id: int | None = None
 
 
 class FileLeaderStore:
@@ -58,20 +59,20 @@ class FileLeaderStore:
             FencedError: one has. This run slept behind its seal, and nobody shall be sent to it.
         """
         if self._has_later(leader) and not is_newest():
-            raise taken_over((leader.generation or 0) + 1)
+            raise taken_over((leader.attempt_id or 0) + 1)
         record = {
             "format_version": _FORMAT_VERSION,
             "leader_session_id": leader.leader_session_id,
             "address": leader.address,
-            "generation": leader.generation,
+            "attempt_id": leader.attempt_id,
         }
         self._fs.replace(LEADER_FILE, json.dumps(record).encode())
 
     def _has_later(self, leader: Leader) -> bool:
         with contextlib.suppress(UnsupportedFormatError):
             found = self.current()
-            if found is not None and found.generation is not None:
-                return leader.generation is not None and found.generation > leader.generation
+            if found is not None and found.attempt_id is not None:
+                return leader.attempt_id is not None and found.attempt_id > leader.attempt_id
         return False
 
     def current(self) -> Leader | None:
@@ -103,11 +104,11 @@ def leader_in(data: bytes | None, *, uri: str) -> Leader | None:
             "Use the Sluice that runs the job, or a later one.",
         )
     try:
-        generation = record.get("generation")
+        attempt_id = record.get("attempt_id")
         return Leader(
             leader_session_id=str(record["leader_session_id"]),
             address=str(record["address"]),
-            generation=generation if type(generation) is int else None,
+            attempt_id=attempt_id if type(attempt_id) is int else None,
         )
     except KeyError as error:
         log.warning("leader record lacks a field: uri=%s field=%s", uri, error)

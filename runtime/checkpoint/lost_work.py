@@ -80,7 +80,7 @@ def _ranges_of(region: RegionRecord) -> tuple[str, ...]:
 def lost_error(
     checkpoint_id: int, lost: Iterable[LostCommittables], reports: Iterable[CommitReport]
 ) -> TransactionLostError:
-    """The error that names the ranges (rule 11).
+    """The error that names the ranges (`two-phase-repair`).
 
     Args:
         reports: of the lost ones, and perhaps of others. Where they tell no ranges, all that the

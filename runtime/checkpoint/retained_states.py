@@ -34,9 +34,9 @@ class KeptStates:
     def read(cls, store: MetadataStore) -> Self:
         """Of every record in the checkpoint directory; nothing starts from one that is damaged."""
         found = cls()
-        seals = store.known_seals()
+        fencing_records = store.known_fencing_records()
         for checkpoint_id in store.places():
-            if checkpoint_id in seals:
+            if checkpoint_id in fencing_records:
                 continue
             try:
                 record = store.read(checkpoint_id)

@@ -3,15 +3,15 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice.runtime.model.model import SEAL, CheckpointKind, CheckpointRecord, Verdict
+from sluice.runtime.model.model import FENCING, CheckpointKind, CheckpointRecord, Verdict
 
 __all__ = [
     "EVERY_BATCH",
-    "PlaceFacts",
+    "SlotFacts",
     "facts_of",
+    "fencing_records",
     "indispensable",
     "retirable",
-    "seals",
     "spark_batches_to_retain",
     "unfinished",
 ]
@@ -21,7 +21,7 @@ EVERY_BATCH = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceFacts:
+class SlotFacts:
     """What retention knows about one place; small, so that a store may keep it in memory.
 
     Attributes:
@@ -43,39 +43,39 @@ class PlaceFacts:
     restored_from: int | None = None
     is_committed: bool = False
     is_superseded: bool = False
-    is_seal: bool = False
+    is_fencing_record: bool = False
 
 
 def facts_of(
     record: CheckpointRecord, *, is_committed: bool = False, is_superseded: bool = False
-) -> PlaceFacts:
+) -> SlotFacts:
     """The facts of a record and its marks."""
-    return PlaceFacts(
+    return SlotFacts(
         checkpoint_id=record.checkpoint_id,
         verdict=record.verdict,
         kind=record.kind,
-        names=frozenset(r.carried_from for r in record.regions if r.carried_from is not None),
+        names=frozenset(r.snapshot_id for r in record.regions if r.snapshot_id is not None),
         has_committables=bool(record.committables),
         restored_from=record.restored_from,
         is_committed=is_committed,
         is_superseded=is_superseded,
-        is_seal=record.asked_by == SEAL or record.checkpoint_id == 0,
+        is_fencing_record=record.requested_by == FENCING or record.checkpoint_id == 0,
     )
 
 
-def seals(places: Iterable[PlaceFacts]) -> frozenset[int]:
+def fencing_records(places: Iterable[SlotFacts]) -> frozenset[int]:
     """Checkpoint 0 and the seals.
 
     They are never deleted. A paused older coordinator's next place is always such a record
-    (protocol rule 6); an empty place there would let it decide, or begin the job a second time.
+    (`fence-first`); an empty place there would let it decide, or begin the job a second time.
     A session may have several: a start that lost the race after its checkpoint 0 or its seal
     seals once more, higher up, and it is that one which stops whoever was faster.
     """
-    return frozenset(place.checkpoint_id for place in places if place.is_seal)
+    return frozenset(place.checkpoint_id for place in places if place.is_fencing_record)
 
 
-def unfinished(places: Sequence[PlaceFacts]) -> frozenset[int]:
-    """Decisions that recovery may still have to commit (protocol rule 29)."""
+def unfinished(places: Sequence[SlotFacts]) -> frozenset[int]:
+    """Decisions that recovery may still have to commit (`retire-after-commit`)."""
     decided = [place for place in places if place.verdict is Verdict.DECIDED]
     newest = max((place.checkpoint_id for place in decided), default=-1)
     return frozenset(
@@ -85,12 +85,12 @@ def unfinished(places: Sequence[PlaceFacts]) -> frozenset[int]:
     )
 
 
-def indispensable(places: Iterable[PlaceFacts]) -> frozenset[int]:
+def indispensable(places: Iterable[SlotFacts]) -> frozenset[int]:
     """What nobody may delete: seals, unfinished decisions, the last record of all (ids are never
     used twice), and what its run started from as long as that has decided nothing: an older run
     that still retires knows nothing of a start from an older checkpoint."""
     ordered = sorted(places, key=lambda place: place.checkpoint_id)
-    needed = set(seals(ordered) | unfinished(ordered))
+    needed = set(fencing_records(ordered) | unfinished(ordered))
     for last in ordered[-1:]:
         needed.add(last.checkpoint_id)
         if last.verdict is Verdict.ABORTED and last.restored_from is not None:
@@ -98,7 +98,7 @@ def indispensable(places: Iterable[PlaceFacts]) -> frozenset[int]:
     return frozenset(needed)
 
 
-def retirable(places: Collection[PlaceFacts], *, retain: int = 3) -> list[int]:
+def retirable(places: Collection[SlotFacts], *, retain: int = 3) -> list[int]:
     """Ids that nothing needs any more, ascending.
 
     Kept are the newest ``retain`` finished decisions that were not left behind, as many aborted
@@ -113,11 +113,11 @@ def retirable(places: Collection[PlaceFacts], *, retain: int = 3) -> list[int]:
     return [place.checkpoint_id for place in ordered if place.checkpoint_id not in keep]
 
 
-def _newest(ordered: Sequence[PlaceFacts], verdict: Verdict, count: int) -> set[int]:
+def _newest(ordered: Sequence[SlotFacts], verdict: Verdict, count: int) -> set[int]:
     """The newest ``count`` of a verdict; what is kept anyway as unfinished or a seal counts not."""
     apart = unfinished(ordered)
     if verdict is Verdict.ABORTED:
-        apart |= seals(ordered)
+        apart |= fencing_records(ordered)
     candidates = [
         place.checkpoint_id
         for place in ordered
@@ -126,7 +126,7 @@ def _newest(ordered: Sequence[PlaceFacts], verdict: Verdict, count: int) -> set[
     return set(candidates[-count:]) if count > 0 else set()
 
 
-def _with_named(ordered: Sequence[PlaceFacts], keep: set[int]) -> set[int]:
+def _with_named(ordered: Sequence[SlotFacts], keep: set[int]) -> set[int]:
     """``keep`` and everything its records name, and what those name."""
     by_id = {place.checkpoint_id: place for place in ordered}
     found: set[int] = set()
@@ -152,11 +152,11 @@ def spark_batches_to_retain(
     Spark deletes offset log entries and state versions that lie this many batches back. While
     the job runs, the newest ``retain`` decisions reach ``retain`` batches back (a region runs at
     most one batch per checkpoint), undecided ones ``max_concurrent`` more, and a repair
-    recomputes from the state version before (protocol rule 11): one more.
+    recomputes from the state version before (`two-phase-repair`): one more.
 
     Args:
         retained: the records that retention keeps now.
-        current_batches: the next Spark batch id by (region, generation), for living queries.
+        current_batches: the next Spark batch id by (region, attempt), for living queries.
         retain, max_concurrent: the job's settings.
     Returns:
         >= 1. `EVERY_BATCH` while a savepoint's state lies only in Spark's own directory: no
@@ -169,7 +169,7 @@ def spark_batches_to_retain(
                 continue
             if record.kind is CheckpointKind.SAVEPOINT and not region.state.files:
                 return EVERY_BATCH
-            current = current_batches.get((region.region, region.generation))
+            current = current_batches.get((region.region, region.attempt_id))
             if current is not None:
                 # The record may stay one of the newest for as many checkpoints more.
                 needed = max(needed, current - region.batch_id + retain + max_concurrent + 1)

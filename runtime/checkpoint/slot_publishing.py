@@ -1,4 +1,4 @@
-"""One try to give a file its name: whole, synced, never replacing another (rule 7)."""
+"""One try to give a file its name: whole, synced, never replacing another (`publish-whole`)."""
 
 import logging
 import re

@@ -17,9 +17,10 @@ def is_settled(store: MetadataStore, checkpoint_id: int) -> bool:
     """Whether a decision is committed on record, by whichever run: then nothing of it is lost.
 
     Asked behind a sink's answer, not before it. Once it is marked its ids may be used again, and
-    what the sink says is about something else (rule 5): at transaction.version 0 even an aborted
-    transaction of the same identity, begun by a late AddPartitions. A place without the decision
-    was retired, which only a committed one is: it is empty, or a start that slept has sealed it.
+    what the sink says is about something else (`outcome-from-broker`): at transaction.version 0
+    even an aborted transaction of the same identity, begun by a late AddPartitions. A place
+    without the decision was retired, which only a committed one is: it is empty, or a start that
+    slept has sealed it.
     """
     if store.is_committed(checkpoint_id):
         return True
@@ -30,8 +31,8 @@ def is_settled(store: MetadataStore, checkpoint_id: int) -> bool:
 def is_taken_over(store: MetadataStore, *, session: str, last: int) -> bool:
     """Whether another run has sealed behind the last record that this session knows as its own.
 
-    That seal lies in the next place, and is never deleted (rule 6). One record is read, as a rule
-    one that is not there.
+    That seal lies in the next place, and is never deleted (`fence-first`). One record is read, as
+    a rule one that is not there.
     """
     record = store.read(last + 1)
     while record is not None and record.leader_session_id == session:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sluice.runtime.continuous.heartbeat import TaskPulse
+from sluice.runtime.continuous.heartbeat import TaskHeartbeat
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import Coordinator, OpenWork, RegionRegistration
@@ -26,18 +26,18 @@ from sluice.runtime.model.model import (
     StateEntry,
 )
 
-__all__ = ["ContinuousDesk", "EpochBook"]
+__all__ = ["AttemptLog", "BarrierService"]
 
 _LOOK_S = 0.25
 _KEPT = 2
 
 
 @dataclass(slots=True)
-class EpochBook:
+class AttemptLog:
     """The epochs of one life of a region. Driver, the service's threads.
 
     Args:
-        region, generation: whose.
+        region, attempt_id: whose.
         functions: of the region.
         operator_states: in the record that this life begins with.
 
@@ -48,11 +48,11 @@ class EpochBook:
     """
 
     region: str
-    generation: int
+    attempt_id: int
     functions: Sequence[ChainedFunction] = ()
     operator_states: tuple[StateEntry, ...] = ()
     is_stopping: bool = False
-    pulse: TaskPulse = field(default_factory=TaskPulse)
+    pulse: TaskHeartbeat = field(default_factory=TaskHeartbeat)
     commits: NativeCommits = field(init=False, default_factory=NativeCommits)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _told: Acknowledgement | None = None
@@ -64,7 +64,7 @@ class EpochBook:
     def stop(self) -> None:
         """Tell the task to end when it asks; nothing more is expected of it."""
         self.is_stopping = True
-        self.commits.end(self.region, self.generation)
+        self.commits.end(self.region, self.attempt_id)
 
     def next_barrier(
         self,
@@ -81,7 +81,7 @@ class EpochBook:
             committed: what the task says of what it was to commit before.
         """
         with self.pulse.question():
-            self.commits.answered(self.region, self.generation, committed)
+            self.commits.answered(self.region, self.attempt_id, committed)
             answer = self._next(coordinator, wait_s=wait_s, has_read=has_read)
             if answer.barrier is not None:
                 self._note(given=answer.barrier.checkpoint_id)
@@ -100,12 +100,12 @@ class EpochBook:
         while not self.is_stopping:
             barrier = coordinator.poll_barrier(
                 self.region,
-                self.generation,
+                self.attempt_id,
                 wait_s=max(0.0, min(until_s - time.monotonic(), _LOOK_S)),
                 has_read=has_read,
                 until=self._has_commits,
             )
-            to_commit = self.commits.wanted(self.region, self.generation)
+            to_commit = self.commits.wanted(self.region, self.attempt_id)
             if to_commit and barrier is None:  # at once: which ids are free matters at a barrier
                 return NextBarrier(
                     barrier=None, committed_batch=self._committed_batch, to_commit=to_commit
@@ -119,7 +119,7 @@ class EpochBook:
         return NextBarrier(barrier=None, is_over=True)
 
     def _has_commits(self) -> bool:
-        return bool(self.commits.wanted(self.region, self.generation))
+        return bool(self.commits.wanted(self.region, self.attempt_id))
 
     def _look(self, coordinator: Coordinator) -> int:
         """Which of the epochs are committed on record: their transactional ids are free again."""
@@ -130,7 +130,7 @@ class EpochBook:
             self._open = tuple(
                 work for work in self._open if work.batch.batch_id > self._committed_batch
             )
-            self.commits.settled(self.region, self.generation, through=self._committed_batch)
+            self.commits.settled(self.region, self.attempt_id, through=self._committed_batch)
             return self._committed_batch
 
     def acknowledge(self, coordinator: Coordinator, result: EpochResult) -> None:
@@ -163,7 +163,7 @@ class EpochBook:
         counts = self._counted(result)
         region = RegionRecord(
             region=self.region,
-            generation=self.generation,
+            attempt_id=self.attempt_id,
             batch_id=result.batch.batch_id,
             splits=result.ranges,
             committables=result.committables,
@@ -202,13 +202,13 @@ class EpochBook:
         with self._lock:
             return RegionRegistration(
                 region=self.region,
-                generation=self.generation,
+                attempt_id=self.attempt_id,
                 acknowledged=None if self._told is None else self._told.checkpoint_id,
                 open=self._open,
             )
 
 
-class ContinuousDesk:
+class BarrierService:
     """All continuous regions of a job. Driver; any thread.
 
     Args:
@@ -221,32 +221,32 @@ class ContinuousDesk:
         self.commits = commits or NativeCommits()
         self.commits.wakes(coordinator.look_again)
         self._lock = threading.Lock()
-        self._books: dict[str, EpochBook] = {}
+        self._books: dict[str, AttemptLog] = {}
 
-    def open(self, book: EpochBook) -> None:
+    def open(self, book: AttemptLog) -> None:
         """Serve a new life of a region; what an older one asks or says is refused from now on."""
         with self._lock:
             book.commits = self.commits
             self._books[book.region] = book
-            self.commits.begin(book.region, book.generation)
+            self.commits.begin(book.region, book.attempt_id)
 
     def next_barrier(
         self,
         region: str,
-        generation: int,
+        attempt_id: int,
         *,
         wait_s: float,
         has_read: bool,
         committed: Iterable[CommittedEpoch] = (),
     ) -> NextBarrier:
-        """See `EpochBook.next_barrier`; FencedError for a life that is over."""
-        book = self._book(region, generation)
+        """See `AttemptLog.next_barrier`; FencedError for a life that is over."""
+        book = self._book(region, attempt_id)
         try:
             return book.next_barrier(
                 self._coordinator, wait_s=wait_s, has_read=has_read, committed=committed
             )
         except FencedError:
-            self.commits.end(region, generation)  # its task ends when it hears this
+            self.commits.end(region, attempt_id)  # its task ends when it hears this
             raise
 
     def heard(self, batch: BatchKey) -> None:
@@ -256,7 +256,7 @@ class ContinuousDesk:
         """
         with self._lock:
             book = self._books.get(batch.region)
-        if book is not None and book.generation == batch.generation:
+        if book is not None and book.attempt_id == batch.attempt_id:
             with book.pulse.question():
                 pass
 
@@ -264,23 +264,23 @@ class ContinuousDesk:
         """Whether the task of that life of a region, if it is a continuous one, is told to end."""
         with self._lock:
             book = self._books.get(batch.region)
-        return book is not None and (book.generation != batch.generation or book.is_stopping)
+        return book is not None and (book.attempt_id != batch.attempt_id or book.is_stopping)
 
     def acknowledge(self, result: EpochResult) -> None:
-        """See `EpochBook.acknowledge`."""
-        book = self._book(result.batch.region, result.batch.generation)
+        """See `AttemptLog.acknowledge`."""
+        book = self._book(result.batch.region, result.batch.attempt_id)
         book.acknowledge(self._coordinator, result)
 
-    def _book(self, region: str, generation: int) -> EpochBook:
+    def _book(self, region: str, attempt_id: int) -> AttemptLog:
         with self._lock:
             book = self._books.get(region)
-        if book is None or book.generation != generation:
+        if book is None or book.attempt_id != attempt_id:
             raise FencedError(
                 "this is not the newest life of the region",
                 {
                     "region": region,
-                    "generation": generation,
-                    "newest": None if book is None else book.generation,
+                    "attempt_id": attempt_id,
+                    "newest": None if book is None else book.attempt_id,
                 },
                 "What it left open is swept, and its range is read again.",
             )

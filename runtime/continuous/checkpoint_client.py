@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sluice.runtime.continuous.service_calls import ask_patiently
+from sluice.runtime.continuous.service_calls import call_with_retries
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import FencedError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.model import Barrier
 
-__all__ = ["CoordinatorLink", "Courier", "EndedEpoch"]
+__all__ = ["CheckpointClient", "CoordinatorLink", "EndedEpoch"]
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class CoordinatorLink(Protocol):
     def next_barrier(
         self,
         region: str,
-        generation: int,
+        attempt_id: int,
         *,
         wait_s: float,
         has_read: bool,
@@ -74,13 +74,13 @@ class CoordinatorLink(Protocol):
         ...
 
 
-class Courier:
+class CheckpointClient:
     """One epoch on its way at a time, in a thread of its own, while the task goes on. Executor.
 
     It asks for a barrier, hands it to the task, waits for the epoch that the task ends with it,
     pre-commits that and acknowledges it; only then it asks for the next one. So acknowledgements
-    keep their order (rule 18), and the task never waits for an answer. Between barriers it commits
-    what is decided, and tells what was acknowledged with its next question.
+    keep their order (`continuous-order`), and the task never waits for an answer. Between barriers
+    it commits what is decided, and tells what was acknowledged with its next question.
 
     A coordinator that is silent is asked again and again, and what was not acknowledged yet stays
     as it is; after ``lost_timeout_s`` the task ends. One that has been superseded, or a newer life
@@ -101,7 +101,7 @@ class Courier:
 
     Args:
         link: to the coordinator; used by this thread alone.
-        region, generation: whose barriers.
+        region, attempt_id: whose barriers.
         lost_timeout_s: how long nobody may answer who is asked.
         clock: monotonic seconds.
 
@@ -113,14 +113,14 @@ class Courier:
         self,
         link: CoordinatorLink,
         region: str,
-        generation: int,
+        attempt_id: int,
         *,
         lost_timeout_s: float,
         clock: Clock = time.monotonic,
     ) -> None:
         self._link = link
         self._region = region
-        self._generation = generation
+        self._attempt_id = attempt_id
         self._lost_timeout_s = lost_timeout_s
         self._clock = clock
         self.has_read = False
@@ -165,7 +165,7 @@ class Courier:
             if self._is_over:
                 raise FencedError(
                     "this life of the region is being stopped",
-                    {"region": self._region, "generation": self._generation},
+                    {"region": self._region, "attempt_id": self._attempt_id},
                     "The task ends; what is not decided is read again if it is wanted.",
                 )
 
@@ -243,7 +243,7 @@ class Courier:
         answer = self._patiently(
             lambda: self._link.next_barrier(
                 self._region,
-                self._generation,
+                self._attempt_id,
                 wait_s=wait_s,
                 has_read=self.has_read,
                 committed=self._committed,
@@ -253,7 +253,8 @@ class Courier:
         return answer
 
     def _commit(self, batch_id: int) -> None:
-        """Natively; whatever came of it, this producer is not used again (rule 5)."""
+        """Natively; whatever came of it, this producer is not used again
+        (`outcome-from-broker`)."""
         held = self._held.pop(batch_id, None)
         failpoint("before-native-commit")
         operators = () if held is None else held.commit(timeout_s=_COMMIT_S)
@@ -263,7 +264,8 @@ class Courier:
     def _forget(self, committed_batch: int) -> None:
         for batch_id in [each for each in self._held if each <= committed_batch]:
             self._held.pop(batch_id).release()  # it was finished by hand
-        self._committed_batch = committed_batch  # behind that: its ids may be used again (rule 4)
+        # behind that: its ids may be used again (`ids-never-reused`)
+        self._committed_batch = committed_batch
 
     def _end_epoch(self) -> bool:
         """Wait for the epoch that the barrier ends, and acknowledge it."""
@@ -284,10 +286,10 @@ class Courier:
             return ended
 
     def _patiently(self, ask: Callable[[], "NextBarrier | None"]) -> "NextBarrier | None":
-        return ask_patiently(
+        return call_with_retries(
             ask,
             region=self._region,
-            generation=self._generation,
+            attempt_id=self._attempt_id,
             lost_timeout_s=self._lost_timeout_s,
             goes_on=lambda: not self._is_closed,
             clock=self._clock,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from sluice.runtime.continuous.coordinator_timeout import LostTimeout
 from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
 from sluice.runtime.contracts import (
-    INTERVALS_OF_A_LIFE,
+    INTERVALS_OF_AN_ATTEMPT,
     Committer,
     SinkContext,
     SinkCoordinator,
@@ -32,12 +32,12 @@ def require_short_epochs(
     """
     if "transaction_timeout_s" not in facts:
         return
-    lives_s = float(facts["transaction_timeout_s"])
-    lost_timeout.allow(lives_s)
-    if between_barriers_s > lives_s / INTERVALS_OF_A_LIFE:
+    attempts_s = float(facts["transaction_timeout_s"])
+    lost_timeout.allow(attempts_s)
+    if between_barriers_s > attempts_s / INTERVALS_OF_AN_ATTEMPT:
         raise ConfigError(
             "a continuous task's transaction would be too old at its barrier",
-            {"between_barriers_s": between_barriers_s, "transaction_timeout_s": lives_s},
+            {"between_barriers_s": between_barriers_s, "transaction_timeout_s": attempts_s},
             "Keep interval_s and min_pause_s below a third of the transaction timeout "
             "(transactionTimeout, or the broker's maximum), or use engine='micro-batch'.",
         )

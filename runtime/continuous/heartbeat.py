@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sluice.runtime.contracts import Clock
-from sluice.runtime.process.boot_clock import AttendedClock
+from sluice.runtime.process.boot_clock import PauseTolerantClock
 
-__all__ = ["LONGEST_STEP_S", "TaskPulse"]
+__all__ = ["LONGEST_STEP_S", "TaskHeartbeat"]
 
 LONGEST_STEP_S = 15.0
 """Far more than lies between two looks at a life while its driver runs: one at each second, about,
 and one at each question. A driver that was paused has listened for no longer than that."""
 
 
-class TaskPulse:
+class TaskHeartbeat:
     """A task asks for its barriers without a pause; one that hangs does not. Driver, any thread.
 
     Its silence counts only while the driver listens (`boot_clock`): behind a pause of the
@@ -32,7 +32,7 @@ class TaskPulse:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.has_asked = False
         self.owes = False
-        self._clock = AttendedClock(clock, longest_step_s=LONGEST_STEP_S)
+        self._clock = PauseTolerantClock(clock, longest_step_s=LONGEST_STEP_S)
         self._lock = threading.Lock()
         self._questions = 0
         self._heard_s = self._clock()

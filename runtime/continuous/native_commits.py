@@ -10,10 +10,10 @@ from itertools import chain
 from sluice.runtime.continuous.task_messages import CommittedEpoch
 from sluice.runtime.contracts import (
     Clock,
+    CommitListener,
     CommitOutcome,
     CommitReport,
     Committer,
-    RegionFollower,
     RegionProgress,
 )
 from sluice.runtime.failpoints import failpoint
@@ -30,18 +30,18 @@ _BY_TASK = CommitReport(outcome=CommitOutcome.COMMITTED, detail="the task's comm
 
 
 @dataclass(slots=True)
-class _Life:
+class _Attempt:
     """One life of a region.
 
     Attributes:
-        generation: its own.
+        attempt_id: its own.
         told: committables of its acknowledged epochs that are not committed on record, by batch id.
         asked: batch ids that it shall commit, and has not answered.
         committed: of what it told, what it says was acknowledged.
         is_silent: it was asked, and has not asked anything since.
     """
 
-    generation: int
+    attempt_id: int
     told: dict[int, tuple[StateEntry, ...]] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
     committed: set[StateEntry] = field(default_factory=set)
@@ -64,12 +64,12 @@ class NativeCommits:
 
     The thread for remote steps asks, the service's threads tell and answer. An answer is heard as
     long as it is waited for, and counts only for what it says was acknowledged: all else is settled
-    by the verdict (rule 5), whatever the task may still do.
+    by the verdict (`outcome-from-broker`), whatever the task may still do.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._lives: dict[str, _Life] = {}
+        self._attempts: dict[str, _Attempt] = {}
         self._tried: dict[str, frozenset[StateEntry]] = {}  # by region; also of lives that are over
         self._wake: Callable[[], None] = lambda: None
 
@@ -79,95 +79,98 @@ class NativeCommits:
 
     # --- of a life --------------------------------------------------------------------------------
 
-    def begin(self, region: str, generation: int) -> None:
+    def begin(self, region: str, attempt_id: int) -> None:
         """A new life of a region; nothing is expected of an older one any more."""
         with self._changed:
-            self._lives[region] = _Life(generation)
+            self._attempts[region] = _Attempt(attempt_id)
             self._changed.notify_all()
 
-    def end(self, region: str, generation: int) -> None:
+    def end(self, region: str, attempt_id: int) -> None:
         """This life answers nothing any more: it is over, or it is being stopped."""
         with self._changed:
-            if self._of(region, generation) is not None:
-                del self._lives[region]
+            if self._of(region, attempt_id) is not None:
+                del self._attempts[region]
                 self._changed.notify_all()
 
     def told(self, batch: BatchKey, committables: tuple[StateEntry, ...]) -> None:
         """A life acknowledges an epoch, and keeps what can commit it."""
         with self._changed:
-            life = self._of(batch.region, batch.generation)
-            if life is not None and committables:
-                life.told[batch.batch_id] = committables
+            attempt = self._of(batch.region, batch.attempt_id)
+            if attempt is not None and committables:
+                attempt.told[batch.batch_id] = committables
 
-    def settled(self, region: str, generation: int, *, through: int) -> None:
+    def settled(self, region: str, attempt_id: int, *, through: int) -> None:
         """Epochs up to this batch id are committed on record."""
         with self._changed:
-            life = self._of(region, generation)
-            if life is not None:
-                for batch_id in [each for each in life.told if each <= through]:
-                    life.committed.difference_update(life.told.pop(batch_id))
+            attempt = self._of(region, attempt_id)
+            if attempt is not None:
+                for batch_id in [each for each in attempt.told if each <= through]:
+                    attempt.committed.difference_update(attempt.told.pop(batch_id))
 
-    def wanted(self, region: str, generation: int) -> tuple[int, ...]:
+    def wanted(self, region: str, attempt_id: int) -> tuple[int, ...]:
         """Batch ids that the life shall commit, in order."""
         with self._changed:
-            life = self._of(region, generation)
-            return () if life is None else tuple(sorted(life.asked))
+            attempt = self._of(region, attempt_id)
+            return () if attempt is None else tuple(sorted(attempt.asked))
 
-    def answered(self, region: str, generation: int, epochs: Iterable[CommittedEpoch]) -> None:
-        """What a life says of epochs that it was asked for; nothing else is heard (rule 12)."""
+    def answered(self, region: str, attempt_id: int, epochs: Iterable[CommittedEpoch]) -> None:
+        """What a life says of epochs that it was asked for; nothing else is heard
+        (`callback-after-commit`)."""
         with self._changed:
-            life = self._of(region, generation)
-            if life is None:
+            attempt = self._of(region, attempt_id)
+            if attempt is None:
                 return
-            life.is_silent = False
+            attempt.is_silent = False
             for epoch in epochs:
-                if epoch.batch_id in life.asked:
-                    life.asked.discard(epoch.batch_id)
-                    told = life.told.get(epoch.batch_id, ())
-                    life.committed |= {e for e in told if e.operator_id in epoch.operators}
+                if epoch.batch_id in attempt.asked:
+                    attempt.asked.discard(epoch.batch_id)
+                    told = attempt.told.get(epoch.batch_id, ())
+                    attempt.committed |= {e for e in told if e.operator_id in epoch.operators}
             self._changed.notify_all()
 
     # --- of a decision ----------------------------------------------------------------------------
 
     def ask(self, entries: Collection[StateEntry]) -> "AskedCommits":
         """Have living tasks commit what they told of these, which a decision names."""
-        lives: dict[str, int] = {}
+        attempts: dict[str, int] = {}
         decided, mine = frozenset(entries), set[StateEntry]()
         with self._changed:
-            for region, life in self._lives.items():
-                named = life.ask(decided)
+            for region, attempt in self._attempts.items():
+                named = attempt.ask(decided)
                 if named:
-                    lives[region] = life.generation
+                    attempts[region] = attempt.attempt_id
                     mine |= named
-                if life.asked:
-                    told = (life.told.get(batch_id, ()) for batch_id in life.asked)
+                if attempt.asked:
+                    told = (attempt.told.get(batch_id, ()) for batch_id in attempt.asked)
                     self._tried[region] = frozenset(chain.from_iterable(told))
             tried = decided.intersection(chain.from_iterable(self._tried.values()))
-        if lives:
+        if attempts:
             self._wake()
-        return AskedCommits(self, lives, frozenset(mine), tried)
+        return AskedCommits(self, attempts, frozenset(mine), tried)
 
-    def await_answers(self, lives: Mapping[str, int], *, timeout_s: float) -> frozenset[StateEntry]:
+    def await_answers(
+        self, attempts: Mapping[str, int], *, timeout_s: float
+    ) -> frozenset[StateEntry]:
         """What these lives say was acknowledged, once all have answered or are over, or time is up;
         then nothing is asked of them any more."""
         with self._changed:
             self._changed.wait_for(
-                lambda: not any(life.asked for life in self._living(lives)), timeout_s
+                lambda: not any(attempt.asked for attempt in self._living(attempts)), timeout_s
             )
             committed: set[StateEntry] = set()
-            for life in self._living(lives):
-                life.is_silent |= bool(life.asked)
-                life.asked.clear()
-                committed |= life.committed
+            for attempt in self._living(attempts):
+                attempt.is_silent |= bool(attempt.asked)
+                attempt.asked.clear()
+                committed |= attempt.committed
             return frozenset(committed)
 
-    def _living(self, lives: Mapping[str, int]) -> list[_Life]:
-        found = (self._of(region, generation) for region, generation in lives.items())
-        return [life for life in found if life is not None]
+    def _living(self, attempts: Mapping[str, int]) -> list[_Attempt]:
+        found = (self._of(region, attempt_id) for region, attempt_id in attempts.items())
+        return [attempt for attempt in found if attempt is not None]
 
-    def _of(self, region: str, generation: int) -> _Life | None:
-        life = self._lives.get(region)
-        return life if life is not None and life.generation == generation else None
+    def _of(self, region: str, attempt_id: int) -> _Attempt | None:
+        attempt = self._attempts.get(region)
+        return attempt if attempt is not None and attempt.attempt_id == attempt_id else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,20 +178,20 @@ class AskedCommits:
     """What tasks were asked to commit.
 
     Attributes:
-        lives: generation by region.
+        lives: attempt by region.
         entries: of the decision; none: no task that lives has written any of it.
         tried: of the decision, what a task was asked for, now or along with another sink's before:
             it may have committed that, whether it lives or not.
     """
 
     _commits: NativeCommits
-    lives: Mapping[str, int]
+    attempts: Mapping[str, int]
     entries: frozenset[StateEntry]
     tried: frozenset[StateEntry]
 
     def acknowledged(self, *, timeout_s: float) -> frozenset[StateEntry]:
         """Those of the entries whose commit was; see `NativeCommits.await_answers`."""
-        return self.entries & self._commits.await_answers(self.lives, timeout_s=timeout_s)
+        return self.entries & self._commits.await_answers(self.attempts, timeout_s=timeout_s)
 
 
 class TasksFirst:
@@ -261,8 +264,8 @@ class TasksFirst:
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        """See `RegionFollower`; of one that is none nothing is left to do."""
+        """See `CommitListener`; of one that is none nothing is left to do."""
         committer = self._by_hand()
-        if not isinstance(committer, RegionFollower):
+        if not isinstance(committer, CommitListener):
             return CommitReport(outcome=CommitOutcome.COMMITTED)
         return committer.regions_published(checkpoint_id, regions, timeout_s=timeout_s)

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import CoordinatorLostError, UnreachableError
-from sluice.runtime.process.boot_clock import AttendedClock
+from sluice.runtime.process.boot_clock import PauseTolerantClock
 
-__all__ = ["ask_patiently"]
+__all__ = ["call_with_retries"]
 
 log = logging.getLogger(__name__)
 
@@ -18,11 +18,11 @@ _LONGEST_TRY_S = 30.0
 T = TypeVar("T")
 
 
-def ask_patiently(
+def call_with_retries(
     ask: Callable[[], T],
     *,
     region: str,
-    generation: int,
+    attempt_id: int,
     lost_timeout_s: float,
     goes_on: Callable[[], bool],
     clock: Clock,
@@ -30,11 +30,11 @@ def ask_patiently(
     """Ask until there is an answer, as long as a task may live without a coordinator. Executor.
 
     A try counts no more than the longest one takes: beyond that this process stood still, and it
-    asks once more before it gives the coordinator up (`Courier`).
+    asks once more before it gives the coordinator up (`CheckpointClient`).
 
     Args:
         ask: one try.
-        region, generation: who asks.
+        region, attempt_id: who asks.
         lost_timeout_s: how long nobody may answer.
         goes_on: whether an answer is still wanted; asked behind each try without one, may raise.
         clock: monotonic seconds.
@@ -43,7 +43,7 @@ def ask_patiently(
     Raises:
         CoordinatorLostError: nobody has answered for so long.
     """
-    asking = AttendedClock(clock, longest_step_s=_LONGEST_TRY_S)
+    asking = PauseTolerantClock(clock, longest_step_s=_LONGEST_TRY_S)
     since_s, stood_still = asking(), False
     while True:
         began_s = clock()
@@ -60,7 +60,7 @@ def ask_patiently(
                     "the coordinator has been silent for too long",
                     {
                         "region": region,
-                        "generation": generation,
+                        "attempt_id": attempt_id,
                         "silent_s": round(silent_s, 1),
                     },
                     "This task stops; what it has not acknowledged is aborted by the next "

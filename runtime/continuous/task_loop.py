@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient
 from sluice.runtime.continuous.task_messages import EpochResult
-from sluice.runtime.contracts import Clock, ContinuousWriter, Follower, RecordsRead
+from sluice.runtime.contracts import Clock, ContinuousWriter, RecordsRead, RecordStream
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.model import Barrier, BatchKey, SplitKey, SplitRange
-from sluice.runtime.process.boot_clock import AttendedClock
+from sluice.runtime.process.boot_clock import PauseTolerantClock
 
 __all__ = ["EpochScope", "OpenWriters", "TaskLoop"]
 
@@ -107,16 +107,16 @@ class TaskLoop:
     """One life of a region, in one task. Executor, the task's thread.
 
     The next epoch begins, with a producer of its own, as soon as the sinks have taken the last one;
-    that is confirmed and acknowledged meanwhile (`Courier`). What is written before its
+    that is confirmed and acknowledged meanwhile (`CheckpointClient`). What is written before its
     predecessor is decided can only become visible behind it: the coordinator decides in order, and
-    an abort ends the life, with all that is open in it (rule 18).
+    an abort ends the life, with all that is open in it (`continuous-order`).
 
     Where an epoch begins, the barrier says: a split that the life has been given begins there, and
     where the coordinator has another mind of what was read, or has given a split away, the epoch is
     thrown away and read again from there.
 
     Args:
-        region, generation: whose life it is.
+        region, attempt_id: whose life it is.
         follower: of the region's splits, at their first position; the caller closes it.
         courier: to the coordinator, not started yet.
         open_writers: for a new epoch.
@@ -131,10 +131,10 @@ class TaskLoop:
     def __init__(
         self,
         region: str,
-        generation: int,
+        attempt_id: int,
         *,
-        follower: Follower,
-        courier: Courier,
+        follower: RecordStream,
+        checkpoint_client: CheckpointClient,
         open_writers: OpenWriters,
         functions: Callable[[], FunctionRun],
         begins_after: int,
@@ -144,12 +144,12 @@ class TaskLoop:
     ) -> None:
         self._no_progress_timeout_s = no_progress_timeout_s
         self._clock = clock
-        self._looks = AttendedClock(clock, longest_step_s=_LONGEST_LOOK_S)
+        self._looks = PauseTolerantClock(clock, longest_step_s=_LONGEST_LOOK_S)
         self._behind: dict[SplitKey, tuple[int, float]] = {}
         self._region = region
-        self._generation = generation
+        self._attempt_id = attempt_id
         self._follower = follower
-        self._courier = courier
+        self._checkpoint_client = checkpoint_client
         self._open_writers = open_writers
         self._functions = functions
         self._last_checkpoint_id = begins_after
@@ -166,16 +166,16 @@ class TaskLoop:
         Raises:
             StreamError: it cannot go on; nothing that was not acknowledged becomes visible.
         """
-        self._courier.start()
+        self._checkpoint_client.start()
         try:
-            while not self._courier.is_over:
+            while not self._checkpoint_client.is_over:
                 if not self.step():  # a batch of few records costs what one of many does
-                    self._courier.wait(self._pause_s)
+                    self._checkpoint_client.wait(self._pause_s)
         finally:
             try:
                 self._epoch.writers.abort()
             finally:
-                self._courier.close()
+                self._checkpoint_client.close()
 
     def step(self) -> bool:
         """Look for a barrier, read and write what has come, and end the epoch if it is asked for.
@@ -186,12 +186,12 @@ class TaskLoop:
         Returns whether so much has come that there may be more at once.
         """
         self._looks()  # also where no barrier asks what has come of it
-        barrier = self._courier.take()
+        barrier = self._checkpoint_client.take()
         if barrier is not None:
             self._barrier = self._adopt(barrier)
         batch = self._follower.poll()
         if batch is not None:
-            self._courier.has_read = True
+            self._checkpoint_client.has_read = True
             self._write(batch)
         if self._barrier is not None:
             self._require_progress(self._barrier)
@@ -202,7 +202,7 @@ class TaskLoop:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         epoch = self._epoch
-        for made in epoch.functions.applied(iter((batch,)), epoch.writers.bury):
+        for made in epoch.functions.applied(iter((batch,)), epoch.writers.write_dead_letter):
             epoch.writers.write(made)
 
     # --- barriers -----------------------------------------------------------------------------
@@ -306,22 +306,24 @@ class TaskLoop:
         for writer in epoch.writers.writers.values():
             writer.end_epoch(read, checkpoint_id=barrier.checkpoint_id)
         self._last_checkpoint_id = barrier.checkpoint_id
-        following = self._begin({split.key: split.end_offset for split in ranges})
+        streaming = self._begin({split.key: split.end_offset for split in ranges})
         # From here on the old epoch may be acknowledged, and nobody here may abort it.
-        self._epoch = following
-        self._courier.hand_over(_EndedEpoch(epoch, barrier.checkpoint_id, ranges, self._clock))
+        self._epoch = streaming
+        self._checkpoint_client.hand_over(
+            _EndedEpoch(epoch, barrier.checkpoint_id, ranges, self._clock)
+        )
         failpoint("after-epoch-begun")
 
     def _begin(self, starts: Mapping[SplitKey, int]) -> _Epoch:
         batch = BatchKey(
-            region=self._region, generation=self._generation, batch_id=self._next_batch_id
+            region=self._region, attempt_id=self._attempt_id, batch_id=self._next_batch_id
         )
         self._next_batch_id += 1
-        self._courier.has_read = False
+        self._checkpoint_client.has_read = False
         scope = EpochScope(
             batch=batch,
             checkpoint_id=self._last_checkpoint_id + 1,
-            committed_batch=self._courier.committed_batch,
+            committed_batch=self._checkpoint_client.committed_batch,
         )
         return _Epoch(
             batch=batch,

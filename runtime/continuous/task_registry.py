@@ -2,8 +2,8 @@
 
 import time
 
-from sluice.runtime.continuous.checkpoint_client import Courier
-from sluice.runtime.continuous.service_calls import ask_patiently
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient
+from sluice.runtime.continuous.service_calls import call_with_retries
 from sluice.runtime.contracts import Clock, RegisteredAttempt, WaitRegistry
 from sluice.runtime.model.model import BatchKey
 
@@ -26,13 +26,13 @@ class TaskRegistry:
     def __init__(
         self,
         client: WaitRegistry,
-        courier: Courier,
+        checkpoint_client: CheckpointClient,
         *,
         lost_timeout_s: float,
         clock: Clock = time.monotonic,
     ) -> None:
         self._client = client
-        self._courier = courier
+        self._checkpoint_client = checkpoint_client
         self._lost_timeout_s = lost_timeout_s
         self._clock = clock
 
@@ -43,10 +43,10 @@ class TaskRegistry:
             CoordinatorLostError: nobody has answered for too long, here or where the courier asked.
             FencedError: the life is over.
         """
-        at_s = ask_patiently(
+        at_s = call_with_retries(
             lambda: self._client.register(attempt),
             region=attempt.batch.region,
-            generation=attempt.batch.generation,
+            attempt_id=attempt.batch.attempt_id,
             lost_timeout_s=self._lost_timeout_s,
             goes_on=self._is_wanted,
             clock=self._clock,
@@ -56,7 +56,7 @@ class TaskRegistry:
 
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
         """See `sluice.runtime.contracts.WaitRegistry.waits`."""
-        self._courier.require_wanted()
+        self._checkpoint_client.require_wanted()
         self._client.waits(batch, what, why=why)
 
     def waited(self, batch: BatchKey, what: str) -> None:
@@ -64,5 +64,5 @@ class TaskRegistry:
         self._client.waited(batch, what)
 
     def _is_wanted(self) -> bool:
-        self._courier.require_wanted()
+        self._checkpoint_client.require_wanted()
         return True

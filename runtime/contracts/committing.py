@@ -58,8 +58,8 @@ class Committer(Protocol):
     ) -> list[CommitReport]:
         """Commit each; report i belongs to committable i.
 
-        ``after_crash``: ask for the verdict first (rule 5); otherwise the writers are known to be
-        alive and the first try may go straight to the commit request.
+        ``after_crash``: ask for the verdict first (`outcome-from-broker`); otherwise the writers
+        are known to be alive and the first try may go straight to the commit request.
         """
         ...
 
@@ -68,14 +68,15 @@ class Committer(Protocol):
         ...
 
     def await_visible(self, *, timeout_s: float) -> bool:
-        """Wait until readers can see all that was ever committed (rule 24), also by earlier runs;
-        False when time ran out, or when it cannot be told."""
+        """Wait until readers can see all that was ever committed (`commit-acknowledged`), also by
+        earlier runs; False when time ran out, or when it cannot be told."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredAttempt:
-    """Work that a task opened, told to the coordinator before its first record (rule 4).
+    """Work that a task opened, told to the coordinator before its first record
+    (`ids-never-reused`).
 
     Attributes:
         batch: the batch it belongs to.
@@ -96,17 +97,17 @@ class SweepView:
 
     Attributes:
         job_uid: of this job.
-        generations: current generation by region; an attempt of an older one is an orphan.
+        attempt_ids: current attempt by region; an attempt of an older one is an orphan.
         protected: committables of decided checkpoints without a committed mark: never touched.
-        orphans: attempts of the current generation whose batch was decided without naming them,
+        orphans: attempts of the current attempt whose batch was decided without naming them,
             or aborted. Attempts of undecided batches are in neither and are left alone.
         kept: operator states of every record that can be started from: what they name is needed.
-        settled: by region the last batch of its current generation that is committed on record;
+        settled: by region the last batch of its current attempt that is committed on record;
             what it and those before it wrote, and nobody names, is an orphan.
     """
 
     job_uid: str
-    generations: Mapping[str, int]
+    attempt_ids: Mapping[str, int]
     protected: tuple[StateEntry, ...]
     orphans: tuple[RegisteredAttempt, ...]
     kept: tuple[StateEntry, ...] = ()
@@ -114,20 +115,20 @@ class SweepView:
 
     def is_settled(self, batch: BatchKey) -> bool:
         """Whether a batch is of the present life of its region, and committed on record."""
-        is_present = self.generations.get(batch.region) == batch.generation
+        is_present = self.attempt_ids.get(batch.region) == batch.attempt_id
         return is_present and batch.batch_id <= self.settled.get(batch.region, -1)
 
-    def is_left_behind(self, region: str, generation: int) -> bool:
+    def is_left_behind(self, region: str, attempt_id: int) -> bool:
         """Whether this life of a region is over, so that all it opened and nobody protects goes.
 
-        A generation that the view does not know yet is not: the view is then older than what was
+        An attempt that the view does not know yet is not: the view is then older than what was
         listed. A region of an earlier run that this run does not have is, below all present
-        generations: they only grow, so it is not one that is just being made.
+        attempt_ids: they only grow, so it is not one that is just being made.
         """
-        current = self.generations.get(region)
+        current = self.attempt_ids.get(region)
         if current is None:
-            return bool(self.generations) and generation < min(self.generations.values())
-        return generation < current
+            return bool(self.attempt_ids) and attempt_id < min(self.attempt_ids.values())
+        return attempt_id < current
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +150,7 @@ class SinkContext:
     """What a sink's coordinator side learns once, before anything remote is touched.
 
     Attributes:
-        generation: of this run; it has sealed all that are lower in its checkpoint directory.
+        attempt_id: of this run; it has sealed all that are lower in its checkpoint directory.
     """
 
     job_uid: str
@@ -157,7 +158,7 @@ class SinkContext:
     operator_id: str
     checkpoint_uri: str
     leader_session_id: str
-    generation: int = 0
+    attempt_id: int = 0
 
 
 class SinkCoordinator(Protocol):
@@ -181,7 +182,8 @@ class SinkCoordinator(Protocol):
         ...
 
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
-        """Take ownership of the sink's name space (rule 22); FencedError when another job lives."""
+        """Take ownership of the sink's name space (`lease-guards-outputs`); FencedError when
+        another job lives."""
         ...
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:

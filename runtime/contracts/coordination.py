@@ -16,7 +16,7 @@ class Coordinator(AttemptRegistry, Protocol):
     def poll_barrier(
         self,
         region: str,
-        generation: int,
+        attempt_id: int,
         *,
         wait_s: float,
         has_read: bool = False,
@@ -45,7 +45,7 @@ class Coordinator(AttemptRegistry, Protocol):
         ...
 
     def acknowledge(self, ack: Acknowledgement) -> None:
-        """Step 3. FencedError for an older generation."""
+        """Step 3. FencedError for an older attempt."""
         ...
 
     def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:
@@ -63,11 +63,11 @@ class Coordinator(AttemptRegistry, Protocol):
         """
         ...
 
-    def fail(self, region: str, generation: int, error: BaseException) -> None:
+    def fail(self, region: str, attempt_id: int, error: BaseException) -> None:
         """A region's batch failed: its open epoch is aborted."""
         ...
 
-    def trigger(self, kind: CheckpointKind, *, asked_by: str) -> int:
+    def trigger(self, kind: CheckpointKind, *, requested_by: str) -> int:
         """Ask for a checkpoint now; returns its id."""
         ...
 

@@ -259,11 +259,13 @@ class Sink(Protocol):
         ...
 
     def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
-        """(topic, partition, start, end) whose records a committable holds, if known (rule 11)."""
+        """(topic, partition, start, end) whose records a committable holds, if known
+        (`two-phase-repair`)."""
         ...
 
     def record_counts(self, committable: StateEntry) -> Mapping[str, int]:
-        """How many records it holds for each topic; empty if it does not say (rule 11)."""
+        """How many records it holds for each topic; empty if it does not say
+        (`two-phase-repair`)."""
         ...
 
     def settings(self) -> Mapping[str, str]:

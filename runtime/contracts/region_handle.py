@@ -8,35 +8,35 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.model import BatchKey, RegionRecord, StateEntry
 
 __all__ = [
-    "LifeState",
-    "LifeStatus",
+    "AttemptState",
+    "AttemptStatus",
     "OpenWork",
+    "RegionAttempt",
     "RegionHandle",
-    "RegionLife",
     "RegionRegistration",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionLife:
+class RegionAttempt:
     """One life of a region, as its coordinator wants it begun.
 
     Attributes:
-        generation: of this life; larger than every earlier one of the region, in any run.
+        attempt_id: of this life; larger than every earlier one of the region, in any run.
         restored: it goes on at the ends of its splits.
         after: newest committed checkpoint; >= 0.
     """
 
-    generation: int
+    attempt_id: int
     restored: RegionRecord
     after: int
 
     def __post_init__(self) -> None:
-        if self.generation < 0 or self.after < 0:
+        if self.attempt_id < 0 or self.after < 0:
             raise ConfigError(
                 "a life of a region is out of range",
-                {"region": self.region, "generation": self.generation, "after": self.after},
-                "Generation and checkpoint id are 0 or more.",
+                {"region": self.region, "attempt_id": self.attempt_id, "after": self.after},
+                "Attempt and checkpoint id are 0 or more.",
             )
 
     @property
@@ -45,7 +45,7 @@ class RegionLife:
         return self.restored.region
 
 
-class LifeState(enum.Enum):
+class AttemptState(enum.Enum):
     """What a region's newest life does."""
 
     NONE = "none"  # there was none here, or whoever ran it has forgotten it
@@ -57,20 +57,20 @@ class LifeState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LifeStatus:
+class AttemptStatus:
     """A region's newest life, at the moment of the answer.
 
     Attributes:
         region: name of the region.
-        generation: of the life; None when there is none.
-        state: see `LifeState`.
+        attempt_id: of the life; None when there is none.
+        state: see `AttemptState`.
         error: why it ended, if it failed.
         hindrance: why a next life could not write now; only where that was looked for.
     """
 
     region: str
-    generation: int | None
-    state: LifeState
+    attempt_id: int | None
+    state: AttemptState
     error: BaseException | None = None
     hindrance: BaseException | None = None
 
@@ -89,7 +89,7 @@ class RegionRegistration:
 
     Attributes:
         region: name of the region.
-        generation: which attempt it is.
+        attempt_id: which attempt it is.
         acknowledged: checkpoint id of the barrier that it acknowledged last; None: no barrier yet.
         open: its transactions and staged files, by batch, oldest first.
         address: of the coordinator, as its source runner knows it; empty: it has none.
@@ -98,7 +98,7 @@ class RegionRegistration:
     """
 
     region: str
-    generation: int
+    attempt_id: int
     acknowledged: int | None = None
     open: tuple[OpenWork, ...] = ()
     address: str = ""
@@ -118,30 +118,31 @@ class RegionHandle(Protocol):
         """Name of the region."""
         ...
 
-    def start(self, life: RegionLife, *, timeout_s: float) -> None:
+    def start(self, attempt: RegionAttempt, *, timeout_s: float) -> None:
         """Begin a life; nothing, if this very life was begun already. When it raises anything else
         than `RegionUnansweredError`, nothing runs.
 
         Raises:
             FencedError: a newer life was begun, or this one was stopped before it began.
-            IllegalTransitionError: an older life is not stopped (rule 12).
+            IllegalTransitionError: an older life is not stopped (`callback-after-commit`).
             StorageUnreachableError: it could not write its logs now.
             StreamError: it cannot begin.
         """
         ...
 
-    def stop(self, generation: int, *, timeout_s: float) -> bool:
+    def stop(self, attempt_id: int, *, timeout_s: float) -> bool:
         """End this life and every older one; whether nothing of them runs any more.
 
         The stop goes on when time runs out; ``timeout_s=0`` begins it. A life that was not begun
-        yet never will be. The caller wakes the life's callback, or a stop may take long (rule 12).
+        yet never will be. The caller wakes the life's callback, or a stop may take long
+        (`callback-after-commit`).
 
         Raises:
             StreamError: what the stop itself raised; it is over all the same.
         """
         ...
 
-    def register(self, generation: int, *, timeout_s: float) -> RegionRegistration:
+    def register(self, attempt_id: int, *, timeout_s: float) -> RegionRegistration:
         """What this life, running or over, has acknowledged and left open.
 
         Raises:
@@ -149,6 +150,6 @@ class RegionHandle(Protocol):
         """
         ...
 
-    def status(self, *, looks: bool = False, timeout_s: float) -> LifeStatus:
+    def status(self, *, looks: bool = False, timeout_s: float) -> AttemptStatus:
         """The newest life; ``looks``: if it is stopped, try whether a next one could write now."""
         ...

@@ -15,11 +15,11 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.model import RegionStatus, StateEntry
 
 __all__ = [
+    "CommitListener",
     "FailedScope",
     "FailedTask",
     "FailureReason",
     "RegionCheckpointFailedDetail",
-    "RegionFollower",
     "RegionProgress",
     "RegionWork",
     "SharedCommitter",
@@ -34,7 +34,7 @@ class FailureReason(enum.Enum):
 
     ERROR = "error"  # it failed: what it pre-committed is aborted, its range is read again
     EXPIRED = "expired"  # it was late: it lives, and its batch may join the next checkpoint
-    PARKED = "parked"  # it failed for good, and is carried until somebody restarts it
+    SUSPENDED = "suspended"  # it failed for good, and is carried until somebody restarts it
 
 
 class FailedScope(enum.Enum):
@@ -132,7 +132,7 @@ class RegionProgress:
 
 
 @runtime_checkable
-class RegionFollower(Protocol):
+class CommitListener(Protocol):
     """What a sink's `Committer` may implement besides: it learns how far the regions are.
 
     A partition, for one, is marked only when every region that writes to it has passed it.
@@ -158,8 +158,9 @@ class SharedCommitter(Protocol):
     It is told what each region pre-committed, then of each decision, oldest first:
 
     - of *completed* regions everything pre-committed for this checkpoint and older ones is
-      published, oldest first and each region in its order (rule 18): while anything older of a
-      region is not certainly published, nothing newer of it is. Other regions do not wait for it;
+      published, oldest first and each region in its order (`continuous-order`): while anything
+      older of a region is not certainly published, nothing newer of it is. Other regions do not
+      wait for it;
     - of *failed* regions everything that no earlier decision published is **held**: neither
       published nor aborted, until the region's next completed checkpoint publishes it, or `abort`
       ends it. The scope makes no difference. A failed region without work holds nothing back.
@@ -220,7 +221,7 @@ class SharedCommitter(Protocol):
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        """See `RegionFollower.regions_published`; COMMITTED at once where the sink has none.
+        """See `CommitListener.regions_published`; COMMITTED at once where the sink has none.
 
         With that the checkpoint is finished, and what is published of it may be forgotten.
         """

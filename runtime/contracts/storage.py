@@ -61,7 +61,8 @@ class AcceptedWork:
 class MetadataStore(Protocol):
     """The checkpoint directory. Driver or command line; calls are serialised by the caller.
 
-    A place holds one record for ever: DECIDED or ABORTED, whole (rules 6, 7, 29).
+    A place holds one record for ever: DECIDED or ABORTED, whole (`fence-first`, `publish-whole`,
+    `retire-after-commit`).
     """
 
     uri: str
@@ -70,7 +71,7 @@ class MetadataStore(Protocol):
         """Ids of all places that hold a record, ascending."""
         ...
 
-    def known_seals(self) -> Mapping[int, int | None]:
+    def known_fencing_records(self) -> Mapping[int, int | None]:
         """Places of which it is known without a look that they hold a seal, and what each run
         started from. A seal names and keeps nothing, and stays for ever."""
         ...
@@ -86,7 +87,7 @@ class MetadataStore(Protocol):
         """Whether nothing lies below a directory that a record names, or it is not there."""
         ...
 
-    def remember_seals(self) -> None:
+    def remember_fencing_records(self) -> None:
         """Those that were read are known from now on, also to other processes. Best effort."""
         ...
 
@@ -124,7 +125,8 @@ class MetadataStore(Protocol):
     def publish_repair(
         self, checkpoint_id: int, replaced: Mapping[bytes, StateEntry], *, session: str
     ) -> PublishOutcome:
-        """The next ``_repair-k``: lost committable's payload -> its replacement (rule 11)."""
+        """The next ``_repair-k``: lost committable's payload -> its replacement
+        (`two-phase-repair`)."""
         ...
 
     def effective_committables(self, record: CheckpointRecord) -> tuple[StateEntry, ...]:
@@ -133,7 +135,7 @@ class MetadataStore(Protocol):
 
     def make_durable(self, checkpoint_id: int) -> None:
         """What stands at a place, its repairs too, lasts from here on: whoever put it there may
-        have died before it did (rule 7).
+        have died before it did (`publish-whole`).
 
         Raises: StorageError.
         """
@@ -144,5 +146,6 @@ class MetadataStore(Protocol):
         ...
 
     def retire(self, checkpoint_ids: Collection[int]) -> None:
-        """Delete retired places; refuses an unfinished decision and every seal (rule 29)."""
+        """Delete retired places; refuses an unfinished decision and every seal
+        (`retire-after-commit`)."""
         ...

@@ -10,16 +10,16 @@ from sluice.runtime.contracts.writing import AttemptRegistry, SinkWriter, TaskSc
 from sluice.runtime.model.model import SplitKey, SplitRange
 
 __all__ = [
-    "INTERVALS_OF_A_LIFE",
+    "INTERVALS_OF_AN_ATTEMPT",
     "ContinuousSource",
     "ContinuousWriter",
     "ContinuousWriterFactory",
-    "Follower",
-    "FollowingReader",
+    "RecordStream",
     "RecordsRead",
+    "StreamingReader",
 ]
 
-INTERVALS_OF_A_LIFE = 3
+INTERVALS_OF_AN_ATTEMPT = 3
 """What a remote gives up by itself must live for so many intervals at least: it is open from one
 barrier to the next, and until its decision."""
 
@@ -39,7 +39,7 @@ class RecordsRead(NamedTuple):
     first_epoch: int | None = None
 
 
-class Follower(Protocol):
+class RecordStream(Protocol):
     """Reads splits on and on, ahead of whoever asks. Executor, one thread."""
 
     def poll(self) -> pa.RecordBatch | None:
@@ -68,7 +68,7 @@ class Follower(Protocol):
         ...
 
 
-class FollowingReader(Protocol):
+class StreamingReader(Protocol):
     """Picklable."""
 
     @property
@@ -76,7 +76,9 @@ class FollowingReader(Protocol):
         """A split that has records, and of which none comes for so long, is out of reach."""
         ...
 
-    def follow(self, splits: Sequence[SplitRange], ends: Mapping[SplitKey, int] | None) -> Follower:
+    def follow(
+        self, splits: Sequence[SplitRange], ends: Mapping[SplitKey, int] | None
+    ) -> RecordStream:
         """Read on from each split's ``start_offset``.
 
         Args:
@@ -95,7 +97,7 @@ class ContinuousSource(Source, Protocol):
         none."""
         ...
 
-    def following_reader(self) -> FollowingReader:
+    def streaming_reader(self) -> StreamingReader:
         """Executor side."""
         ...
 

@@ -106,7 +106,8 @@ class SinkWriter(Protocol):
         ...
 
     def pre_commit(self) -> list[StateEntry]:
-        """Flush and check (rule 1). Empty when nothing was produced. Never commits."""
+        """Flush and check (`pre-commit-confirmed`). Empty when nothing was produced. Never
+        commits."""
         ...
 
     def abort(self) -> None:

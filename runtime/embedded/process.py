@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from sluice.runtime.embedded.start_timeout import LONGEST_S, SILENCE_S, StartPatience
+from sluice.runtime.embedded.start_timeout import LONGEST_S, SILENCE_S, StartTimeout
 from sluice.runtime.errors import MissingRequirementError
 
 __all__ = [
@@ -175,7 +175,7 @@ class ServerProcess:
 
     def _await_ready(self, seen: int) -> None:
         spec = self._spec
-        patience = StartPatience(
+        patience = StartTimeout(
             [spec.log_path], silence_s=spec.silence_s, longest_s=spec.longest_start_s
         )
         while not _contains(spec.log_path, spec.ready_text, after=seen):

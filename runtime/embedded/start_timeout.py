@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["FORMAT_TIMEOUT_S", "LONGEST_S", "SILENCE_S", "StartPatience"]
+__all__ = ["FORMAT_TIMEOUT_S", "LONGEST_S", "SILENCE_S", "StartTimeout"]
 
 SILENCE_S = 120.0
 """A log without a new line for so long belongs to a server that is stuck."""
@@ -20,7 +20,7 @@ FORMAT_TIMEOUT_S = 600.0
 """Bound of the short program that formats a data directory; it says nothing before its end."""
 
 
-class StartPatience:
+class StartTimeout:
     """Watches the logs of one start; used by one thread, asked at each look.
 
     Args:

@@ -17,14 +17,14 @@ class RegionAttempt:
     """A life of a region that has ended.
 
     Attributes:
-        generation: of that life.
+        attempt_id: of that life.
         ended_s: clock at its end.
         why: the error that ended it, its first line.
         committed_after_s: from its end until a later life was in a checkpoint that is committed on
             record; None: not yet.
     """
 
-    generation: int
+    attempt_id: int
     ended_s: float
     why: str
     committed_after_s: float | None = None
@@ -41,16 +41,16 @@ class AttemptHistory:
     count: int = 0
     _kept: deque[RegionAttempt] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
-    def ended(self, generation: int, error: BaseException, now_s: float) -> None:
+    def ended(self, attempt_id: int, error: BaseException, now_s: float) -> None:
         """A life is over."""
         self.count += 1
-        attempt = RegionAttempt(generation=generation, ended_s=now_s, why=first_line(error))
+        attempt = RegionAttempt(attempt_id=attempt_id, ended_s=now_s, why=first_line(error))
         self._kept.append(attempt)
 
-    def committed(self, generation: int, now_s: float) -> None:
-        """The life of this generation has committed on record; those before it waited for that."""
+    def committed(self, attempt_id: int, now_s: float) -> None:
+        """The life of this attempt has committed on record; those before it waited for that."""
         for position, attempt in enumerate(self._kept):
-            if attempt.committed_after_s is None and attempt.generation < generation:
+            if attempt.committed_after_s is None and attempt.attempt_id < attempt_id:
                 after_s = now_s - attempt.ended_s
                 self._kept[position] = replace(attempt, committed_after_s=after_s)
 

@@ -23,16 +23,16 @@ from sluice.runtime.model.on_error import ALWAYS_LET_THROUGH, DeadLetters, Polic
 
 __all__ = [
     "ArrowFunction",
-    "Bury",
     "ChainedFunction",
     "FunctionRun",
+    "WriteDeadLetter",
     "dead_letter_topics",
     "require_other_topics",
     "require_within_limits",
 ]
 
 ArrowFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
-Bury = Callable[[str, pa.RecordBatch], None]
+WriteDeadLetter = Callable[[str, pa.RecordBatch], None]
 """Writes dead letters to a topic; see `sluice.runtime.contracts.DeadLetterWriter`."""
 
 _MOST_EXAMPLE_CHARACTERS = 300
@@ -83,9 +83,11 @@ class FunctionRun:
         self.examples: dict[str, str] = {}
         self.failed_rows: dict[str, int] = {}
 
-    def applied(self, batches: Iterator[pa.RecordBatch], bury: Bury) -> Iterator[pa.RecordBatch]:
+    def applied(
+        self, batches: Iterator[pa.RecordBatch], write_dead_letter: WriteDeadLetter
+    ) -> Iterator[pa.RecordBatch]:
         """What the functions make of the source's batches, in order; failed records leave by
-        ``bury``, also in order, each batch's behind the rows that it gave.
+        ``write_dead_letter``, also in order, each batch's behind the rows that it gave.
 
         Raises:
             Exception: of a function without a policy.
@@ -95,13 +97,15 @@ class FunctionRun:
         """
         for batch in batches:
             if self.counts:
-                yield from self._tolerated(batch, bury)
+                yield from self._tolerated(batch, write_dead_letter)
             else:
                 for function in self._functions:
                     batch = _require_batch(function.function(batch), function)
                 yield batch
 
-    def _tolerated(self, batch: pa.RecordBatch, bury: Bury) -> Iterator[pa.RecordBatch]:
+    def _tolerated(
+        self, batch: pa.RecordBatch, write_dead_letter: WriteDeadLetter
+    ) -> Iterator[pa.RecordBatch]:
         topics = dead_letter_topics(self._functions)
         if topics:
             _require_source_columns(batch)
@@ -109,7 +113,7 @@ class FunctionRun:
         yield from self._parts(batch, 0, batch.num_rows, letters)
         for topic, failures in letters.items():
             if failures:
-                bury(topic, dead_letter_rows(batch, failures, job_name=self._job_name))
+                write_dead_letter(topic, dead_letter_rows(batch, failures, job_name=self._job_name))
 
     def _parts(
         self, batch: pa.RecordBatch, start: int, rows: int, letters: Mapping[str, list[Failure]]

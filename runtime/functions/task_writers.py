@@ -37,7 +37,7 @@ class TaskWriters(Generic[W]):
                 writer.write(batch)
             self.records_out += batch.num_rows
 
-    def bury(self, topic: str, letters: pa.RecordBatch) -> None:
+    def write_dead_letter(self, topic: str, letters: pa.RecordBatch) -> None:
         """Write dead letters, in the transaction of the sink that takes them."""
         writer = self.writers.get(self._dead_letter_sink or "")
         assert isinstance(writer, DeadLetterWriter)  # or the start was refused

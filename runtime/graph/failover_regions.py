@@ -14,7 +14,7 @@ from sluice.runtime.graph.graph_model import Edge, JobGraph, Subtask, Vertex
 __all__ = ["FailoverRegion", "failover_regions", "region_name"]
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
-_LONGEST_NAME = 200  # a directory's may have 255 characters; numbers and generations come behind it
+_LONGEST_NAME = 200  # a directory's may have 255 characters; numbers and attempts come behind it
 _DIGEST = 16
 
 

@@ -102,8 +102,8 @@ def view_of_record(record: CheckpointRecord) -> GraphView:
     """What the run was that wrote this record, and how its regions stand in it."""
     found = view_of_operators(_with_parts(record))
     standings = {
-        region.region: f"carried from {region.carried_from}"
-        if region.status is RegionStatus.CARRIED
+        region.region: f"carried from {region.snapshot_id}"
+        if region.status is RegionStatus.SKIPPED
         else region.status.value
         for region in record.regions
     }

@@ -60,7 +60,7 @@ def require_dead_letters_possible(pipeline: Pipeline) -> None:
     if not topics:
         return
     where = {"source": pipeline.source.name, "topics": ",".join(topics)}
-    if _taker(pipeline.sinks) is None:
+    if _target_region(pipeline.sinks) is None:
         raise ConfigError(
             "dead letters are asked for in a pipeline without a Kafka sink",
             where | {"sinks": ",".join(sink.name for sink in pipeline.sinks)},
@@ -83,16 +83,16 @@ def dead_letter_sink(pipeline: Pipeline, sinks: Mapping[str, Sink]) -> str | Non
     Args:
         sinks: of the pipeline, in its order, by operator id.
     """
-    taker = _taker(list(sinks.values())) if _topics(pipeline) else None
-    return None if taker is None else list(sinks)[taker[0]]
+    target_region = _target_region(list(sinks.values())) if _topics(pipeline) else None
+    return None if target_region is None else list(sinks)[target_region[0]]
 
 
 def taking_dead_letters(pipeline: Pipeline) -> list[Sink]:
     """The pipeline's sinks, of which one takes its dead letters, if there may be any."""
     topics, sinks = _topics(pipeline), list(pipeline.sinks)
-    taker = _taker(sinks) if topics else None
-    if taker is not None:
-        at, sink = taker
+    target_region = _target_region(sinks) if topics else None
+    if target_region is not None:
+        at, sink = target_region
         for other in sinks:
             if isinstance(other, DeadLetterSink):
                 other.with_dead_letters(topics)  # refused where one of them is its own
@@ -100,7 +100,7 @@ def taking_dead_letters(pipeline: Pipeline) -> list[Sink]:
     return sinks
 
 
-def _taker(sinks: Sequence[Sink]) -> tuple[int, DeadLetterSink] | None:
+def _target_region(sinks: Sequence[Sink]) -> tuple[int, DeadLetterSink] | None:
     """The first that can, of those that promise most."""
     able = [(at, sink) for at, sink in enumerate(sinks) if isinstance(sink, DeadLetterSink)]
     return min(able, key=lambda found: not found[1].is_exactly_once, default=None)

@@ -29,7 +29,8 @@ class Step:
         name, uid: of the operator.
         function: Arrow function or frame function, by ``kind``.
         output_mode: of a transform, Spark's output mode, in lower case; None: it does not say.
-        deterministic: the user's word that a replay gives the same rows (rules 11 and 21).
+        deterministic: the user's word that a replay gives the same rows (`two-phase-repair` and
+            `stateful-replay`).
         force_rescale: of a transform, the user's word that it may be run in parts.
         policy: of ``map_batches``, for records that it raises for; None: the task fails.
     """

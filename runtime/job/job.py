@@ -203,7 +203,7 @@ class Job:
         restart_strategy: decides for each region by itself whether and when it restarts: a
             `FixedDelayRestart`, `ExponentialDelayRestart` or `FailureRateRestart`. None:
             ``tolerable_failures`` decides.
-        on_region_failure: when a region fails for good, ``fail`` ends the job. ``park`` suspends
+        on_region_failure: when a region fails for good, ``fail`` ends the job. ``suspend`` suspends
             the region and continues with the other regions; ``sluice job restart`` or a new start
             of the job restarts it. The last remaining region ends the job.
         pressure_alarm_s: a region under high pressure for this long is logged once, and once when

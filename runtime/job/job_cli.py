@@ -164,15 +164,15 @@ def _line_of(region: Mapping[str, Any]) -> str:
 
 
 def _state_of(region: Mapping[str, Any]) -> str:
-    if region["parked"] is not None:
-        return "parked"
+    if region["suspended"] is not None:
+        return "suspended"
     return "running" if region["is_open"] else "restarting"
 
 
 def _reasons_of(region: Mapping[str, Any]) -> Iterator[str]:
-    if region["parked"] is not None:
-        yield f"parked: {region['parked']['why']}"
+    if region["suspended"] is not None:
+        yield f"suspended: {region['suspended']['why']}"
     if region["lost_records"]:
         yield f"deleted by retention, unread: {region['lost_records']:,} records"
-    if region["attempts"] and region["parked"] is None:
+    if region["attempts"] and region["suspended"] is None:
         yield f"last ended: {region['attempts'][-1]['why']}"

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from sluice.runtime.errors import ConfigError
 
 __all__ = [
-    "SEAL",
+    "FENCING",
     "Acknowledgement",
     "Assignment",
     "Barrier",
@@ -151,16 +151,16 @@ def busy_by_source(ranges: Iterable[SplitRange]) -> dict[str, list[SplitRange]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class BatchKey:
-    """The identity of a batch: never its offsets, never its checkpoint id (protocol rule 8).
+    """The identity of a batch: never its offsets, never its checkpoint id (`batch-identity`).
 
     Attributes:
         region: name of the region.
-        generation: one life of the region between restarts; >= 0, never used twice.
+        attempt_id: one life of the region between restarts; >= 0, never used twice.
         batch_id: Spark's batch id inside the region's checkpoint location; >= 0.
     """
 
     region: str
-    generation: int
+    attempt_id: int
     batch_id: int
 
 
@@ -169,14 +169,14 @@ class Barrier:
     """A cut for one region: the ranges of the epoch that checkpoint ``checkpoint_id`` ends.
 
     Attributes:
-        checkpoint_id, region, generation: whose epoch it is.
+        checkpoint_id, region, attempt_id: whose epoch it is.
         splits: the ranges; all empty where a sink asked for a batch without records.
         is_last: the region's bounded sources end with it.
     """
 
     checkpoint_id: int
     region: str
-    generation: int
+    attempt_id: int
     splits: tuple[SplitRange, ...]
     is_last: bool = False
 
@@ -201,7 +201,7 @@ class RegionStatus(enum.Enum):
     """How a region takes part in a checkpoint."""
 
     COMPLETED = "completed"
-    CARRIED = "carried"  # failed or expired: represented by its last good snapshot
+    SKIPPED = "skipped"  # failed or expired: represented by its last good snapshot
 
 
 def _require_relative(path: str, *, what: str) -> None:
@@ -277,7 +277,7 @@ class RegionRecord:
 
     Attributes:
         region: name of the region.
-        generation: in which ``batch_id`` was run.
+        attempt_id: in which ``batch_id`` was run.
         status: completed in this checkpoint, or carried from an older one.
         carried_from: checkpoint id of the snapshot when carried, else None.
         query_id: Spark's query id (UUID text), "" before the first batch.
@@ -294,9 +294,9 @@ class RegionRecord:
     """
 
     region: str
-    generation: int
+    attempt_id: int
     status: RegionStatus = RegionStatus.COMPLETED
-    carried_from: int | None = None
+    snapshot_id: int | None = None
     query_id: str = ""
     batch_id: int | None = None
     splits: tuple[SplitRange, ...] = ()
@@ -312,7 +312,7 @@ class RegionRecord:
         """Identity of the last batch contained, if any."""
         if self.batch_id is None:
             return None
-        return BatchKey(region=self.region, generation=self.generation, batch_id=self.batch_id)
+        return BatchKey(region=self.region, attempt_id=self.attempt_id, batch_id=self.batch_id)
 
 
 def committables_of(regions: Iterable[RegionRecord]) -> tuple[StateEntry, ...]:
@@ -371,8 +371,8 @@ class OperatorNode:
     max_parallelism: int = 32_768
 
 
-SEAL = "seal"
-"""``CheckpointRecord.asked_by`` of a seal: the first record of a run that is not the first."""
+FENCING = "seal"
+"""``CheckpointRecord.requested_by`` of a seal: the first record of a run that is not the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,7 +389,7 @@ class CheckpointRecord:
         run_attempt: how often the job has been started, from 1.
         restored_from: checkpoint id that this run started from, None for a new job.
         asked_by: who triggered it: ``interval``, ``spark``, ``user``, ``end``; of a run's own first
-            record ``start`` (checkpoint 0) or `SEAL`.
+            record ``start`` (checkpoint 0) or `FENCING`.
         reason: why it was aborted, "" when decided.
         created_at_ms: wall clock of the driver; for people, never compared by the protocol.
         sluice_version, spark_version: of the writer.
@@ -411,7 +411,7 @@ class CheckpointRecord:
     leader_session_id: str
     run_attempt: int
     restored_from: int | None = None
-    asked_by: str = "interval"
+    requested_by: str = "interval"
     reason: str = ""
     created_at_ms: int = 0
     sluice_version: str = ""
@@ -468,8 +468,9 @@ class Acknowledgement:
     """A region's answer to a barrier: its batch is pre-committed (step 3 of the protocol).
 
     Attributes:
-        batch: identity; an older generation is refused.
-        checkpoint_id: the barrier's id, a hint (rule 8); None for a batch no barrier asked for.
+        batch: identity; an older attempt is refused.
+        checkpoint_id: the barrier's id, a hint (`batch-identity`); None for a batch no barrier
+            asked for.
         region: the region as it shall stand in the record: splits, committables, state.
         again_in_s: a sink wants a batch again after so long, also if there are no records then.
         state_is_due: what it keeps has more to give in a batch behind this one, also if there are

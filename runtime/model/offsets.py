@@ -1,11 +1,11 @@
 """Spark's offset as Sluice writes it: self-contained, so that a replay needs nothing else.
 
-``{"format": 1, "checkpoint": c, "generation": g, "region": r, "source": operator id,
+``{"format": 1, "checkpoint": c, "attempt": g, "region": r, "source": operator id,
 "splits": {"orders-0": [from, to]}, "topics": {"orders": topic id}, "details": {...}}``
 
-``checkpoint`` is a hint: a batch is known by (region, generation, Spark batch id), protocol rule 8.
-An offset with ``"initial": true`` cuts nothing: it holds a starting position as resolved numbers.
-One with ``"last": true`` is the end of what a bounded run reads.
+``checkpoint`` is a hint: a batch is known by (region, attempt, Spark batch id), rule
+`batch-identity`. An offset with ``"initial": true`` cuts nothing: it holds a starting position as
+resolved numbers. One with ``"last": true`` is the end of what a bounded run reads.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def encode(barrier: Barrier, *, initial: bool = False) -> dict[str, Any]:
     offset: dict[str, Any] = {
         "format": FORMAT,
         "checkpoint": barrier.checkpoint_id,
-        "generation": barrier.generation,
+        "attempt_id": barrier.attempt_id,
         "region": barrier.region,
         "source": barrier.splits[0].source_id if barrier.splits else "",
         "splits": {s.name: [s.start_offset, s.end_offset] for s in barrier.splits},
@@ -90,7 +90,7 @@ def _barrier(offset: Mapping[str, Any]) -> Barrier:
     return Barrier(
         checkpoint_id=number(offset["checkpoint"]),
         region=text(offset["region"]),
-        generation=number(offset["generation"]),
+        attempt_id=number(offset["attempt_id"]),
         splits=tuple(_split(offset, name, *bounds) for name, bounds in splits.items()),
         is_last=offset.get("last", False),
     )

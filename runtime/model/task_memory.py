@@ -10,7 +10,7 @@ DEFAULT_MIB = 256
 _LEAST_MIB = 64
 _MIB = 2**20
 # What clients and allocators keep once large records have gone through, however small the queues
-# are: measured, docs/tuning.md.
+# are: measured, docs/research/tuning.md.
 _KEPT_BYTES = 48 * _MIB
 
 # Sixteenths of the rest. A batch is in memory several times at once: as Python objects of the

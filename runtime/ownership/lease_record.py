@@ -1,4 +1,5 @@
-"""The record that lets one job at a time have a name that it shares with others: protocol rule 22.
+"""The record that lets one job at a time have a name that it shares with others: rule
+`lease-guards-outputs`.
 
 It lies where what it guards is, in Kafka or beside staged files, because two jobs with one name
 have two checkpoint directories, and so does a job that was started from a copy of its own.
@@ -16,16 +17,16 @@ from typing import Any, Protocol
 from sluice.runtime.contracts import Clock, SinkContext
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.json_text import parsed_json
-from sluice.runtime.process.boot_clock import AttendedClock
+from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.process.host_clock import slept_s, wall_ms
 
 __all__ = [
     "RENEWAL_INTERVAL_S",
     "WATCHED_INTERVALS",
+    "Lease",
+    "LeaseRecord",
+    "LeaseStore",
     "OwnedName",
-    "OwnerClaim",
-    "OwnerRecord",
-    "OwnerStore",
     "is_of_another_directory",
 ]
 
@@ -65,7 +66,7 @@ class OwnedName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerRecord:
+class LeaseRecord:
     """Who has a name.
 
     Attributes:
@@ -75,7 +76,7 @@ class OwnerRecord:
         host: where it runs; for people.
         renewed_at_ms: that host's wall clock; for people, never compared.
         renewals: raised each time; a record that changes is alive.
-        generation: of that run in its checkpoint directory; a higher one has sealed it.
+        attempt_id: of that run in its checkpoint directory; a higher one has sealed it.
         overtaken: sessions that this one took over from, the last one first, and those that they
             did: their last writes may be on their way.
         is_ended: that run has given the name back. Nobody has it, and the record tells whose
@@ -88,7 +89,7 @@ class OwnerRecord:
     host: str
     renewed_at_ms: int
     renewals: int
-    generation: int = 0
+    attempt_id: int = 0
     overtaken: tuple[str, ...] = ()
     is_ended: bool = False
 
@@ -102,14 +103,14 @@ class OwnerRecord:
             "host": self.host,
             "time": self.renewed_at_ms,
             "n": self.renewals,
-            "gen": self.generation,
+            "gen": self.attempt_id,
             "after": ",".join(self.overtaken),
             "ended": self.is_ended,
         }
         return json.dumps(content, separators=(",", ":"))
 
     @classmethod
-    def decode(cls, text: str) -> "OwnerRecord | None":
+    def decode(cls, text: str) -> "LeaseRecord | None":
         """The record, or None for an empty or foreign text."""
         try:
             content: Any = parsed_json(text)
@@ -122,7 +123,7 @@ class OwnerRecord:
                 host=str(content["host"]),
                 renewed_at_ms=int(content["time"]),
                 renewals=int(content["n"]),
-                generation=int(content.get("gen", 0)),
+                attempt_id=int(content.get("gen", 0)),
                 overtaken=tuple(filter(None, str(content.get("after", "")).split(","))),
                 is_ended=bool(content.get("ended")),
             )
@@ -130,7 +131,7 @@ class OwnerRecord:
             return None
 
 
-def is_of_another_directory(owner: OwnerRecord, *, session: str, checkpoint_uri: str) -> bool:
+def is_of_another_directory(owner: LeaseRecord, *, session: str, checkpoint_uri: str) -> bool:
     """Whether a name is held, or was held last, by a run of another checkpoint directory than this
     one. Of a directory that was copied, each of the two knows nothing of what the other one's runs
     have done since.
@@ -145,15 +146,15 @@ def is_of_another_directory(owner: OwnerRecord, *, session: str, checkpoint_uri:
     return owner.session != session and not checkpoint_uri.endswith(owner.checkpoint_uri)
 
 
-class OwnerStore(Protocol):
+class LeaseStore(Protocol):
     """Where the record lies. Last writer wins; readers look again after writing."""
 
-    def read(self) -> OwnerRecord | None:
+    def read(self) -> LeaseRecord | None:
         """The record there is now, of a run that has ended, too; UnreachableError,
         AuthenticationError."""
         ...
 
-    def write(self, record: OwnerRecord) -> None:
+    def write(self, record: LeaseRecord) -> None:
         """Replace it; ``renewals`` are higher with each record that one store is given."""
         ...
 
@@ -162,7 +163,7 @@ class OwnerStore(Protocol):
         ...
 
 
-class OwnerClaim:
+class Lease:
     """A job's hold on a name. Driver, called by one thread at a time.
 
     Args:
@@ -172,7 +173,7 @@ class OwnerClaim:
 
     def __init__(
         self,
-        store: OwnerStore,
+        store: LeaseStore,
         context: SinkContext,
         owned: OwnedName,
         *,
@@ -186,14 +187,14 @@ class OwnerClaim:
         self._sleep = sleep
         self._slept = slept
         self._looked_s = self._written_s = self._age_s()
-        self._record = OwnerRecord(
+        self._record = LeaseRecord(
             job_uid=context.job_uid,
             checkpoint_uri=context.checkpoint_uri[-_LONGEST_URI:],
             session=context.leader_session_id or uuid.uuid4().hex,
             host=socket.gethostname(),
             renewed_at_ms=0,
             renewals=0,
-            generation=context.generation,
+            attempt_id=context.attempt_id,
         )
         self._late_writes = _LATE_WRITES  # of those that are over, and no sign of their lives
 
@@ -213,7 +214,7 @@ class OwnerClaim:
         if found is not None:
             # Ours: another sink of this job has the name, too, and was here a moment ago.
             is_ours = found.session == self._record.session
-            if not self._is_same_job(found) or found.generation > self._record.generation:
+            if not self._is_same_job(found) or found.attempt_id > self._record.attempt_id:
                 self._watch(found)  # that one has sealed us, or the directory is an older copy
             elif not is_ours:  # a run that ended gave it back; this one was killed, or lives
                 self._warn_of(found)
@@ -283,16 +284,16 @@ class OwnerClaim:
         log.info("the run before had a renewal on its way: name=%s", self._owned.name)
         return True
 
-    def _is_same_job(self, found: OwnerRecord) -> bool:
+    def _is_same_job(self, found: LeaseRecord) -> bool:
         ours = self._record
         return (found.job_uid, found.checkpoint_uri) == (ours.job_uid, ours.checkpoint_uri)
 
-    def _is_over(self, found: OwnerRecord) -> bool:
+    def _is_over(self, found: LeaseRecord) -> bool:
         """A start that was paused in its claim is sealed, and nobody has overtaken it."""
-        is_sealed = self._is_same_job(found) and found.generation < self._record.generation
-        return is_sealed or found.session in self._record.overtaken
+        is_fenced = self._is_same_job(found) and found.attempt_id < self._record.attempt_id
+        return is_fenced or found.session in self._record.overtaken
 
-    def _warn_of(self, found: OwnerRecord) -> None:
+    def _warn_of(self, found: LeaseRecord) -> None:
         """No clocks are compared: when it was last heard of is for people."""
         log.warning(
             "took over from a run that may still live: "
@@ -304,7 +305,7 @@ class OwnerClaim:
             found.renewed_at_ms,
         )
 
-    def _watch(self, found: OwnerRecord) -> None:
+    def _watch(self, found: LeaseRecord) -> None:
         log.warning(
             "%s record holds the name, watching it: name=%s host=%s wait_s=%.0f",
             "a later run's" if self._is_same_job(found) else "another job's",
@@ -313,7 +314,7 @@ class OwnerClaim:
             _WATCH_S,
         )
         # A store that stands still for a while holds up renewals as long as these looks.
-        watching = AttendedClock(self._clock, longest_step_s=2 * _POLL_S)
+        watching = PauseTolerantClock(self._clock, longest_step_s=2 * _POLL_S)
         until_s = watching() + _WATCH_S
         while watching() < until_s:
             self._sleep(_POLL_S)
@@ -323,7 +324,7 @@ class OwnerClaim:
             if now != found:
                 raise self._refusal(now)
 
-    def _look(self) -> OwnerRecord | None:
+    def _look(self) -> LeaseRecord | None:
         """The record of who has the name."""
         self._looked_s = self._age_s()
         found = self._store.read()
@@ -362,7 +363,7 @@ class OwnerClaim:
             "from a copy of its checkpoint directory: then from that.",
         )
 
-    def _refusal(self, found: OwnerRecord) -> FencedError:
+    def _refusal(self, found: LeaseRecord) -> FencedError:
         where = {
             self._owned.kind.replace(" ", "_"): self._owned.name,
             "job_uid": found.job_uid,

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from sluice.runtime.contracts import Clock, SinkCoordinator
 from sluice.runtime.errors import FencedError, StreamError
 
-__all__ = ["OwnerWatch"]
+__all__ = ["LeaseWatch"]
 
 log = logging.getLogger(__name__)
 
 _FRESH_INTERVALS = 2
 """A look is good for so long: who wants the name watches for three."""
-_PATIENCE_S = 15.0
+_RETRY_FOR_S = 15.0
 """So long a decision waits for looks, at all records. Behind a pause a renewal may be under way
 that looks once more, 6 s later, and so does the one behind it."""
 _STEP_S = 1.0
@@ -25,8 +25,9 @@ _MOST_PAUSES = 4
 """Of a host that stalls all the time no look is to be had."""
 
 
-class OwnerWatch:
-    """Renews the owner records, and knows whether they are still ours (rule 22). Thread-safe.
+class LeaseWatch:
+    """Renews the owner records, and knows whether they are still ours (`lease-guards-outputs`).
+    Thread-safe.
 
     In a thread for each: a start that repairs, a sweep that waits for a broker, a commit that is
     not answered and another sink's cluster must not let another job take this one for dead.
@@ -128,9 +129,9 @@ class OwnerWatch:
         """Whether there are such; False: for so long there were none.
 
         Behind a pause of this process it waits from the beginning: the looks were paused, too."""
-        step_s = min(_STEP_S, _PATIENCE_S)
+        step_s = min(_STEP_S, _RETRY_FOR_S)
         waited_s, pauses = 0.0, 0
-        while waited_s < _PATIENCE_S:
+        while waited_s < _RETRY_FOR_S:
             began_s = self._age_clock()
             if self._changed.wait_for(self._is_told, step_s):
                 return True
@@ -175,7 +176,7 @@ class _Record:
         self._good_from_s = -math.inf  # one that began before is not enough
         self.waiting = 0  # decisions and sweeps, for a look
         self._is_over = False
-        self._thread = threading.Thread(target=self._run, name=f"sluice-owner-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"sluice-lease-{name}", daemon=True)
 
     def start(self) -> None:
         """Begin to renew."""
@@ -193,7 +194,7 @@ class _Record:
             self._thread.join(timeout_s)
 
     def look_next(self) -> None:
-        """See `OwnerWatch.look_next`. The lock is held."""
+        """See `LeaseWatch.look_next`. The lock is held."""
         self._good_from_s = self._age_clock()
 
     def is_told(self) -> bool:

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["AttendedClock", "AttendedTime"]
+__all__ = ["PauseTolerantClock", "PauseTolerantTime"]
 
 
 @dataclass(slots=True, kw_only=True)
-class AttendedTime:
+class PauseTolerantTime:
     """Pure; whoever looks says what time it is.
 
     Attributes:
@@ -36,19 +36,19 @@ class AttendedTime:
         return self.passed_s
 
 
-class AttendedClock:
+class PauseTolerantClock:
     """A clock; each question is a look. Thread-safe.
 
     Args:
         clock: monotonic seconds.
-        longest_step_s: see `AttendedTime`.
+        longest_step_s: see `PauseTolerantTime`.
     """
 
     def __init__(self, clock: Callable[[], float], *, longest_step_s: float) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._began_s = clock()
-        self._time = AttendedTime(longest_step_s=longest_step_s)
+        self._time = PauseTolerantTime(longest_step_s=longest_step_s)
         self._time.look(self._began_s)
 
     def __call__(self) -> float:

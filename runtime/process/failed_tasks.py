@@ -15,13 +15,13 @@ _MOST_OF_TRACE = 2_000
 _MOST_OF_ERROR = 500
 
 
-def task_failed(what: str, error: Exception, *, region: str, generation: int) -> StreamError:
+def task_failed(what: str, error: Exception, *, region: str, attempt_id: int) -> StreamError:
     """A region's work ended by this error, which is its cause where both are in one process.
 
     Args:
         what: failed.
         error: what was caught.
-        region, generation: whose work it was.
+        region, attempt_id: whose work it was.
     """
     said = "".join(traceback.format_exception(error))
     python = said.partition(_JAVA_FRAME)[0]  # behind it comes Java's own stack
@@ -30,7 +30,7 @@ def task_failed(what: str, error: Exception, *, region: str, generation: int) ->
         what,
         {
             "region": region,
-            "generation": generation,
+            "attempt_id": attempt_id,
             "error": raised_in(python),
             _TRACE: python[-_MOST_OF_TRACE:],
         },

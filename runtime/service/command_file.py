@@ -1,7 +1,7 @@
 """How people reach a running job: its service's address, and a token for commands, in a file of the
 checkpoint directory that nobody but its owner can read.
 
-Each run has one of its own, named by its generation, and people ask the newest. One for all would
+Each run has one of its own, named by its attempt, and people ask the newest. One for all would
 be that of whoever writes it last, and a start may sleep right before.
 """
 
@@ -32,29 +32,29 @@ _NAMES = re.compile(rf"{_NAME}\d+")
 _FORMAT_VERSION = 1
 
 
-def command_file(generation: int) -> str:
+def command_file(attempt_id: int) -> str:
     """Name of a run's file in the checkpoint directory.
 
     Args:
-        generation: of the run, the place that it has sealed.
+        attempt_id: of the run, the place that it has sealed.
     """
-    return f"{_NAME}{generation}"
+    return f"{_NAME}{attempt_id}"
 
 
 @contextlib.contextmanager
 def announced(
-    fs: FileSystem, address: CoordinatorAddress, generation: int, *, is_newest: Callable[[], bool]
+    fs: FileSystem, address: CoordinatorAddress, attempt_id: int, *, is_newest: Callable[[], bool]
 ) -> Iterator[None]:
     """Let people command the job while the block runs.
 
     A job runs without it, too: where the file cannot be written, that is told in the log.
 
     Args:
-        generation: of the run.
+        attempt_id: of the run.
         is_newest: whether no later run has sealed. The newest run deletes what others have left: it
             looks for them first, so that none of a later run is among them.
     """
-    name = command_file(generation)
+    name = command_file(attempt_id)
     try:
         fs.replace(name, _encoded(address), is_private=True)
         others = [each for each in fs.names("", _NAMES) if each != name]
@@ -78,7 +78,7 @@ def command_address(fs: FileSystem) -> CoordinatorAddress:
         AuthenticationError: the file is somebody else's.
         UnsupportedFormatError: a later Sluice runs the job.
     """
-    name = max(fs.names("", _NAMES), key=_generation_of, default=None)
+    name = max(fs.names("", _NAMES), key=_attempt_id_of, default=None)
     try:
         data = None if name is None else fs.read(name)
     except AuthenticationError as err:
@@ -97,7 +97,7 @@ def command_address(fs: FileSystem) -> CoordinatorAddress:
     return _decoded(data, {"uri": fs.uri, "path": name})
 
 
-def _generation_of(name: str) -> int:
+def _attempt_id_of(name: str) -> int:
     return int(name.removeprefix(_NAME))
 
 

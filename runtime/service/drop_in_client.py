@@ -29,7 +29,7 @@ class QueryRun:
 
     Attributes:
         run_id: Spark's.
-        job_uid, generation, operator_id: see `sluice.runtime.contracts.TaskScope`.
+        job_uid, attempt_id, operator_id: see `sluice.runtime.contracts.TaskScope`.
         committed_through: every checkpoint up to this one is settled.
         address: of the run's coordinator.
         writer_factory: a pickled `WriterFactory`, made in the user's process.
@@ -37,7 +37,7 @@ class QueryRun:
 
     run_id: str
     job_uid: str
-    generation: int
+    attempt_id: int
     operator_id: str
     committed_through: int
     address: CoordinatorAddress

@@ -8,7 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Protocol
 
-from sluice.runtime.contracts import LifeState, LifeStatus, RegionLife, RegionRegistration
+from sluice.runtime.contracts import AttemptState, AttemptStatus, RegionAttempt, RegionRegistration
 from sluice.runtime.errors import (
     FencedError,
     IllegalTransitionError,
@@ -17,10 +17,10 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.process.closing import close_logged
 
-__all__ = ["HostedRegion", "RunningLife"]
+__all__ = ["HostedRegion", "RunningAttempt"]
 
 
-class RunningLife(Protocol):
+class RunningAttempt(Protocol):
     """What runs one life of a region: `RegionQuery`, for one."""
 
     @property
@@ -50,9 +50,9 @@ class RunningLife(Protocol):
 
 
 @dataclass(slots=True)
-class _Life:
-    generation: int
-    running: RunningLife
+class _Attempt:
+    attempt_id: int
+    running: RunningAttempt
     stopping: Future[None] | None = None
 
     def stop_soon(self, region: str) -> Future[None]:
@@ -74,77 +74,77 @@ class HostedRegion:
         begin: makes and starts what runs a life; when it raises, nothing runs.
     """
 
-    def __init__(self, region: str, begin: Callable[[RegionLife], RunningLife]) -> None:
+    def __init__(self, region: str, begin: Callable[[RegionAttempt], RunningAttempt]) -> None:
         self._region = region
         self._begin = begin
         self._changed = threading.Condition()
-        self._life: _Life | None = None
+        self._attempt: _Attempt | None = None
         self._starting: int | None = None
-        self._over_through = -1  # generations up to this one shall not run
+        self._over_through = -1  # attempts up to this one shall not run
 
     @property
     def region(self) -> str:
         """See `RegionHandle.region`."""
         return self._region
 
-    def start(self, life: RegionLife, *, timeout_s: float) -> None:
+    def start(self, attempt: RegionAttempt, *, timeout_s: float) -> None:
         """See `RegionHandle.start`. A life that begins is not interrupted when time runs out."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._starting is None, timeout_s):
                 raise RegionUnansweredError(
                     "a life of the region is being begun, which takes long",
-                    {"region": self._region, "generation": self._starting},
+                    {"region": self._region, "attempt_id": self._starting},
                     "Ask for its status.",
                 )
-            if self._life is not None and self._life.generation == life.generation:
+            if self._attempt is not None and self._attempt.attempt_id == attempt.attempt_id:
                 return
-            self._require_next(life)
-            self._starting = life.generation
-        running: RunningLife | None = None
+            self._require_next(attempt)
+            self._starting = attempt.attempt_id
+        running: RunningAttempt | None = None
         try:
-            running = self._begin(life)
+            running = self._begin(attempt)
         finally:
             with self._changed:
                 self._starting = None
                 if running is not None:
-                    self._enter(_Life(life.generation, running))
+                    self._enter(_Attempt(attempt.attempt_id, running))
                 self._changed.notify_all()
 
-    def _enter(self, life: _Life) -> None:
-        self._life = life
-        if life.generation <= self._over_through:
-            life.stop_soon(self._region)
+    def _enter(self, attempt: _Attempt) -> None:
+        self._attempt = attempt
+        if attempt.attempt_id <= self._over_through:
+            attempt.stop_soon(self._region)
 
-    def _require_next(self, life: RegionLife) -> None:
-        newest = -1 if self._life is None else self._life.generation
-        where = {"region": self._region, "generation": life.generation, "newest": newest}
-        if life.generation < newest or life.generation <= self._over_through:
+    def _require_next(self, attempt: RegionAttempt) -> None:
+        newest = -1 if self._attempt is None else self._attempt.attempt_id
+        where = {"region": self._region, "attempt_id": attempt.attempt_id, "newest": newest}
+        if attempt.attempt_id < newest or attempt.attempt_id <= self._over_through:
             raise FencedError(
                 "this life of the region is over before it began",
                 where,
                 "A newer one was begun, or this one was stopped; nothing runs.",
             )
-        if self._life is not None and _state_of(self._life) is not LifeState.STOPPED:
+        if self._attempt is not None and _state_of(self._attempt) is not AttemptState.STOPPED:
             raise IllegalTransitionError(
                 "a life of the region begins before the old one is stopped",
                 where,
                 "Stop it first, until that is answered with true: its callback may still write.",
             )
 
-    def stop(self, generation: int, *, timeout_s: float) -> bool:
+    def stop(self, attempt_id: int, *, timeout_s: float) -> bool:
         """See `RegionHandle.stop`."""
         until_s = time.monotonic() + timeout_s
         with self._changed:
-            self._over_through = max(self._over_through, generation)
+            self._over_through = max(self._over_through, attempt_id)
 
             def is_begun() -> bool:
-                return self._starting is None or self._starting > generation
+                return self._starting is None or self._starting > attempt_id
 
             if not self._changed.wait_for(is_begun, timeout_s):
                 return False  # it is stopped as soon as it has begun
-            if self._life is None or self._life.generation > generation:
+            if self._attempt is None or self._attempt.attempt_id > attempt_id:
                 return True
-            stopping = self._life.stop_soon(self._region)
+            stopping = self._attempt.stop_soon(self._region)
         try:
             stopping.result(max(0.0, until_s - time.monotonic()))
         except FutureTimeoutError:
@@ -153,60 +153,60 @@ class HostedRegion:
             stopping.result()  # it ended just now; or ran into a time limit of its own
         return True
 
-    def register(self, generation: int, *, timeout_s: float) -> RegionRegistration:
+    def register(self, attempt_id: int, *, timeout_s: float) -> RegionRegistration:
         """See `RegionHandle.register`."""
         del timeout_s
         with self._changed:
-            life = self._life
-        if life is None or life.generation != generation:
+            attempt = self._attempt
+        if attempt is None or attempt.attempt_id != attempt_id:
             raise FencedError(
                 "this is not the newest life of the region",
                 {
                     "region": self._region,
-                    "generation": generation,
-                    "newest": None if life is None else life.generation,
+                    "attempt_id": attempt_id,
+                    "newest": None if attempt is None else attempt.attempt_id,
                 },
-                "What it left open belongs to an older generation, and is swept.",
+                "What it left open belongs to an older attempt, and is swept.",
             )
-        return life.running.registration()
+        return attempt.running.registration()
 
-    def status(self, *, looks: bool = False, timeout_s: float) -> LifeStatus:
+    def status(self, *, looks: bool = False, timeout_s: float) -> AttemptStatus:
         """See `RegionHandle.status`."""
         del timeout_s  # a file system's client bounds each of its own calls
         with self._changed:
-            life, starting = self._life, self._starting
+            attempt, starting = self._attempt, self._starting
         if starting is not None:
-            return self._status(starting, LifeState.STARTING)
-        if life is None:
-            return self._status(None, LifeState.NONE)
-        state = _state_of(life)
-        error = None if state is LifeState.RUNNING else life.running.failure()
-        hindrance = _hindrance(life.running) if looks and state is LifeState.STOPPED else None
-        return self._status(life.generation, state, error, hindrance)
+            return self._status(starting, AttemptState.STARTING)
+        if attempt is None:
+            return self._status(None, AttemptState.NONE)
+        state = _state_of(attempt)
+        error = None if state is AttemptState.RUNNING else attempt.running.failure()
+        hindrance = _hindrance(attempt.running) if looks and state is AttemptState.STOPPED else None
+        return self._status(attempt.attempt_id, state, error, hindrance)
 
     def _status(
         self,
-        generation: int | None,
-        state: LifeState,
+        attempt_id: int | None,
+        state: AttemptState,
         error: BaseException | None = None,
         hindrance: BaseException | None = None,
-    ) -> LifeStatus:
-        return LifeStatus(
+    ) -> AttemptStatus:
+        return AttemptStatus(
             region=self._region,
-            generation=generation,
+            attempt_id=attempt_id,
             state=state,
             error=error,
             hindrance=hindrance,
         )
 
 
-def _state_of(life: _Life) -> LifeState:
-    if life.stopping is not None:
-        return LifeState.STOPPED if life.stopping.done() else LifeState.STOPPING
-    return LifeState.RUNNING if life.running.is_active else LifeState.ENDED
+def _state_of(attempt: _Attempt) -> AttemptState:
+    if attempt.stopping is not None:
+        return AttemptState.STOPPED if attempt.stopping.done() else AttemptState.STOPPING
+    return AttemptState.RUNNING if attempt.running.is_active else AttemptState.ENDED
 
 
-def _hindrance(running: RunningLife) -> BaseException | None:
+def _hindrance(running: RunningAttempt) -> BaseException | None:
     try:
         running.require_writable()
     except StorageUnreachableError as err:

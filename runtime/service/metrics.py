@@ -118,25 +118,27 @@ class RegionMetrics(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """One value for each region, or split."""
-        parked, age, alarm, lag, lost, pending = _families()
+        suspended, age, alarm, lag, lost, pending = _families()
         status = self._coordinator.status() if self._coordinator.started else None
         ages_s = [each.age_s or 0.0 for each in status.pending] if status else []
         pending.add_metric([], max(ages_s, default=0.0))
         for region in status.regions if status else ():
-            parked.add_metric([region.region], float(region.parked is not None))
+            suspended.add_metric([region.region], float(region.suspended is not None))
             alarm.add_metric([region.region], float(region.has_alarm))
             lost.add_metric([region.region], region.lost_records)
             if region.snapshot_age_s is not None:
                 age.add_metric([region.region], region.snapshot_age_s)
             for split, records in region.lags.items():
                 lag.add_metric([region.region, split], records)
-        yield from (parked, age, alarm, lag, lost, pending)
+        yield from (suspended, age, alarm, lag, lost, pending)
 
 
 def _families() -> tuple[GaugeMetricFamily, ...]:
     by_region = ["region"]
     return (
-        GaugeMetricFamily("sluice_region_parked", "1: the region is suspended", labels=by_region),
+        GaugeMetricFamily(
+            "sluice_region_suspended", "1: the region is suspended", labels=by_region
+        ),
         GaugeMetricFamily(
             "sluice_region_snapshot_age_seconds",
             "Seconds since the decision of the last checkpoint that the region completed",

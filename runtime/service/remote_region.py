@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sluice.runtime.contracts import (
-    LifeState,
-    LifeStatus,
+    AttemptState,
+    AttemptStatus,
+    RegionAttempt,
     RegionHandle,
-    RegionLife,
     RegionRegistration,
 )
 from sluice.runtime.errors import ConfigError, RegionUnansweredError, StreamError, UnreachableError
@@ -45,13 +45,13 @@ class RegionDoor:
         timeout_s = float(payload["timeout_s"])
         match call:
             case "start":
-                life = from_json(RegionLife, payload["life"])
-                self._handle.start(life, timeout_s=timeout_s)
+                attempt = from_json(RegionAttempt, payload["attempt"])
+                self._handle.start(attempt, timeout_s=timeout_s)
                 return None
             case "stop":
-                return self._handle.stop(payload["generation"], timeout_s=timeout_s)
+                return self._handle.stop(payload["attempt_id"], timeout_s=timeout_s)
             case "register":
-                told = self._handle.register(payload["generation"], timeout_s=timeout_s)
+                told = self._handle.register(payload["attempt_id"], timeout_s=timeout_s)
                 return to_json(told)
             case "status":
                 return _plain(self._handle.status(looks=payload["looks"], timeout_s=timeout_s))
@@ -83,26 +83,26 @@ class RemoteRegion:
         """See `RegionHandle.region`."""
         return self._region
 
-    def start(self, life: RegionLife, *, timeout_s: float) -> None:
+    def start(self, attempt: RegionAttempt, *, timeout_s: float) -> None:
         """See `RegionHandle.start`."""
         with self._understood("start"):
-            self._ask("start", {"life": to_json(life)}, timeout_s)
+            self._ask("start", {"attempt": to_json(attempt)}, timeout_s)
 
-    def stop(self, generation: int, *, timeout_s: float) -> bool:
+    def stop(self, attempt_id: int, *, timeout_s: float) -> bool:
         """See `RegionHandle.stop`."""
         with self._understood("stop"):
-            found = self._ask("stop", {"generation": generation}, timeout_s)
+            found = self._ask("stop", {"attempt_id": attempt_id}, timeout_s)
             if not isinstance(found, bool):
                 raise TypeError("neither true nor false")
             return found
 
-    def register(self, generation: int, *, timeout_s: float) -> RegionRegistration:
+    def register(self, attempt_id: int, *, timeout_s: float) -> RegionRegistration:
         """See `RegionHandle.register`."""
         with self._understood("register"):
-            found = self._ask("register", {"generation": generation}, timeout_s)
+            found = self._ask("register", {"attempt_id": attempt_id}, timeout_s)
             return from_json(RegionRegistration, found)
 
-    def status(self, *, looks: bool = False, timeout_s: float) -> LifeStatus:
+    def status(self, *, looks: bool = False, timeout_s: float) -> AttemptStatus:
         """See `RegionHandle.status`; errors that are none of ours come as text."""
         with self._understood("status"):
             return _status(self._ask("status", {"looks": looks}, timeout_s))
@@ -141,10 +141,10 @@ class RemoteRegion:
         return answer["result"]
 
 
-def _plain(status: LifeStatus) -> dict[str, Any]:
+def _plain(status: AttemptStatus) -> dict[str, Any]:
     return {
         "region": status.region,
-        "generation": status.generation,
+        "attempt_id": status.attempt_id,
         "state": status.state.value,
         "error": _error(status.error),
         "hindrance": _error(status.hindrance),
@@ -161,14 +161,14 @@ def _error(error: BaseException | None) -> dict[str, Any] | None:
     return wire.error_to_json(error)
 
 
-def _status(found: Mapping[str, Any]) -> LifeStatus:
+def _status(found: Mapping[str, Any]) -> AttemptStatus:
     def error(name: str) -> StreamError | None:
         return None if found[name] is None else wire.error_from_json(found[name])
 
-    return LifeStatus(
+    return AttemptStatus(
         region=found["region"],
-        generation=found["generation"],
-        state=LifeState(found["state"]),
+        attempt_id=found["attempt_id"],
+        state=AttemptState(found["state"]),
         error=error("error"),
         hindrance=error("hindrance"),
     )

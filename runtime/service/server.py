@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sluice.runtime.continuous.barrier_service import ContinuousDesk
+from sluice.runtime.continuous.barrier_service import BarrierService
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
@@ -102,10 +102,10 @@ class CoordinatorService:
         checkpoint_uri: str = "",
         checkpoint_web: WebHdfsAddress | None = None,
         commands: JobCommands | None = None,
-        desk: ContinuousDesk | None = None,
+        barrier_service: BarrierService | None = None,
     ) -> None:
         self._coordinator = coordinator
-        self._desk = desk
+        self._barrier_service = barrier_service
         self._commands = commands
         self._task_waits = TaskWaits()
         self._command_token = secrets.token_urlsafe(32)
@@ -136,7 +136,7 @@ class CoordinatorService:
             token=self._token,
             leader_session_id=self._session,
             job_uid="" if started is None else started.job_uid,
-            generation=None if started is None else started.generation,
+            attempt_id=None if started is None else started.attempt_id,
             checkpoint_uri=self._checkpoint_uri,
             checkpoint_web=self._checkpoint_web,
         )
@@ -222,14 +222,14 @@ class CoordinatorService:
 
     def _barrier(self, body: BarrierBody) -> dict[str, Any]:
         barrier = self._of(body.leader_session_id, body.job_uid).poll_barrier(
-            body.region, body.generation, wait_s=min(body.wait_s, _LONGEST_POLL_S)
+            body.region, body.attempt_id, wait_s=min(body.wait_s, _LONGEST_POLL_S)
         )
         return {"barrier": None if barrier is None else wire.barrier_to_json(barrier)}
 
     def _next_barrier(self, body: NextBarrierBody) -> dict[str, Any]:
-        found = self._desk_for(body.leader_session_id, body.job_uid).next_barrier(
+        found = self._barrier_service_for(body.leader_session_id, body.job_uid).next_barrier(
             body.region,
-            body.generation,
+            body.attempt_id,
             wait_s=min(body.wait_s, _LONGEST_POLL_S),
             has_read=body.has_read,
             committed=[_parsed(CommittedEpoch, each) for each in body.committed],
@@ -237,15 +237,15 @@ class CoordinatorService:
         return {"next": values.to_json(found)}
 
     def _epochs(self, body: EpochBody) -> dict[str, Any]:
-        desk = self._desk_for(body.leader_session_id, body.job_uid)
-        desk.acknowledge(_parsed(EpochResult, body.epoch))
+        barrier_service = self._barrier_service_for(body.leader_session_id, body.job_uid)
+        barrier_service.acknowledge(_parsed(EpochResult, body.epoch))
         return {}
 
-    def _desk_for(self, session: str, job_uid: str) -> ContinuousDesk:
+    def _barrier_service_for(self, session: str, job_uid: str) -> BarrierService:
         self._of(session, job_uid)
-        if self._desk is None:
+        if self._barrier_service is None:
             raise ConfigError("no region of this job is continuous", {}, "Restart the sender.")
-        return self._desk
+        return self._barrier_service
 
     def _attempts(self, body: AttemptBody) -> dict[str, Any]:
         registered_s = self._of(body.leader_session_id, body.job_uid).register(
@@ -261,14 +261,14 @@ class CoordinatorService:
     def _waiting(self, body: WaitBody) -> dict[str, Any]:
         coordinator, batch = self._of(body.leader_session_id, body.job_uid), _batch(body)
         is_stopping = False
-        if self._desk is not None:
-            self._desk.heard(batch)
-            is_stopping = self._desk.is_stopping(batch)
+        if self._barrier_service is not None:
+            self._barrier_service.heard(batch)
+            is_stopping = self._barrier_service.is_stopping(batch)
         self._task_waits.told(batch, body.what, body.why)
-        if is_stopping or not coordinator.is_live(batch.region, batch.generation):
+        if is_stopping or not coordinator.is_live(batch.region, batch.attempt_id):
             raise FencedError(
                 "this life of the region is over",
-                {"region": batch.region, "generation": batch.generation, "waits_for": body.what},
+                {"region": batch.region, "attempt_id": batch.attempt_id, "waits_for": body.what},
                 "The task ends; what it has open is aborted, and read again if it is wanted.",
             )
         return {}
@@ -355,7 +355,7 @@ def _parsed(kind: type[_Told], found: Mapping[str, Any]) -> _Told:
 
 
 def _batch(body: AttemptBody | BatchQuery | WaitBody) -> BatchKey:
-    return BatchKey(region=body.region, generation=body.generation, batch_id=body.batch_id)
+    return BatchKey(region=body.region, attempt_id=body.attempt_id, batch_id=body.batch_id)
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from sluice.runtime.errors import FencedError, StreamError, UnreachableError, Un
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.model import Barrier, BatchKey
 from sluice.runtime.model.payloads import seconds
-from sluice.runtime.process.boot_clock import AttendedClock
+from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.service import json_values as values
 from sluice.runtime.service import pickled_wire as wire
 from sluice.runtime.service.leadership import known_leader
@@ -53,7 +53,7 @@ class CoordinatorAddress:
         token: bearer token; never logged, never in ``repr``.
         leader_session_id: of the coordinator; another one refuses our messages.
         job_uid: of the job.
-        generation: of its run, the place that it has sealed; None: not known.
+        attempt_id: of its run, the place that it has sealed; None: not known.
         checkpoint_uri: directory with the record of who leads; empty: there is none.
         checkpoint_web: where WebHDFS answers for that directory; None: nowhere, or it is local.
     """
@@ -62,7 +62,7 @@ class CoordinatorAddress:
     token: str
     leader_session_id: str
     job_uid: str
-    generation: int | None = None
+    attempt_id: int | None = None
     checkpoint_uri: str = ""
     checkpoint_web: WebHdfsAddress | None = None
 
@@ -107,9 +107,9 @@ class CoordinatorClient:
             },
         )
 
-    def poll_barrier(self, region: str, generation: int, *, wait_s: float) -> Barrier | None:
+    def poll_barrier(self, region: str, attempt_id: int, *, wait_s: float) -> Barrier | None:
         """See `sluice.runtime.contracts.Coordinator.poll_barrier`."""
-        body = self._envelope(region, generation) | {"wait_s": wait_s}
+        body = self._envelope(region, attempt_id) | {"wait_s": wait_s}
         answer = self._post("/v1/barrier", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
         with _understood("/v1/barrier"):
             barrier = answer["barrier"]
@@ -118,14 +118,14 @@ class CoordinatorClient:
     def next_barrier(
         self,
         region: str,
-        generation: int,
+        attempt_id: int,
         *,
         wait_s: float,
         has_read: bool,
         committed: Sequence[CommittedEpoch] = (),
     ) -> NextBarrier:
         """See `sluice.runtime.continuous.checkpoint_client.CoordinatorLink`."""
-        body = self._envelope(region, generation) | {
+        body = self._envelope(region, attempt_id) | {
             "wait_s": wait_s,
             "has_read": has_read,
             "committed": [values.to_json(epoch) for epoch in committed],
@@ -149,7 +149,7 @@ class CoordinatorClient:
         path = "/v1/attempts"
         answer = self._post(
             path,
-            self._envelope(batch.region, batch.generation)
+            self._envelope(batch.region, batch.attempt_id)
             | {
                 "checkpoint_id": attempt.checkpoint_id,
                 "batch_id": batch.batch_id,
@@ -199,7 +199,7 @@ class CoordinatorClient:
     def restart(
         self, regions: Sequence[str], *, exclude_hosts: Sequence[str] = (), timeout_s: float
     ) -> Mapping[str, Any]:
-        """Let regions begin new lives, off these hosts; none named: all that are parked.
+        """Let regions begin new lives, off these hosts; none named: all that are suspended.
 
         Returns the names under ``regions``, and the number under ``executors_ended``. Asked once:
         to repeat it would restart what has just begun.
@@ -243,17 +243,17 @@ class CoordinatorClient:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _envelope(self, region: str, generation: int) -> dict[str, Any]:
+    def _envelope(self, region: str, attempt_id: int) -> dict[str, Any]:
         return {
             "job_uid": self._address.job_uid,
             "leader_session_id": self._address.leader_session_id,
             "region": region,
-            "generation": generation,
+            "attempt_id": attempt_id,
             "checkpoint_id": None,
         }
 
     def _batch_envelope(self, batch: BatchKey) -> dict[str, Any]:
-        return self._envelope(batch.region, batch.generation) | {"batch_id": batch.batch_id}
+        return self._envelope(batch.region, batch.attempt_id) | {"batch_id": batch.batch_id}
 
     def _post(
         self, path: str, body: Mapping[str, Any], *, timeout_s: float = _CALL_TIMEOUT_S
@@ -275,7 +275,7 @@ class CoordinatorClient:
         # In ASCII: text that has no UTF-8 arrives, too. urllib3's own way with JSON would raise.
         content = None if body is None else json.dumps(body, separators=(",", ":"))
         longest_try_s = CONNECT_TIMEOUT_S + timeout_s + _LEADER_S + _LONGEST_PAUSE_S
-        asking = AttendedClock(self._clock, longest_step_s=longest_try_s)
+        asking = PauseTolerantClock(self._clock, longest_step_s=longest_try_s)
         deadline = asking() + (self._deadline_s if deadline_s is None else deadline_s)
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -372,7 +372,7 @@ class CoordinatorClient:
 
     def _is_later(self, leader: Leader) -> bool:
         """An earlier one may announce itself late: it slept behind its seal. Places only grow."""
-        ours, found = self._address.generation, leader.generation
+        ours, found = self._address.attempt_id, leader.attempt_id
         return ours is not None and found is not None and found > ours
 
 

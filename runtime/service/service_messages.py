@@ -29,7 +29,7 @@ class _RegionEnvelope(_Envelope):
     """A message of one life of one region; the checkpoint id is a hint."""
 
     region: str
-    generation: int
+    attempt_id: int
     checkpoint_id: int | None = None
 
 
@@ -81,7 +81,7 @@ class QueryBody(_Envelope):
 
 
 class RestartBody(_Envelope):
-    """``POST /v1/regions/restart``; without regions: all that are parked."""
+    """``POST /v1/regions/restart``; without regions: all that are suspended."""
 
     regions: list[str] = []
     exclude_hosts: list[str] = []

@@ -29,7 +29,7 @@ class TaskWaits:
 
         The batch is named, for a task that died while it waited does not say that this is over.
         """
-        name = f"{what} (region {batch.region}.{batch.generation}, batch {batch.batch_id})"
+        name = f"{what} (region {batch.region}.{batch.attempt_id}, batch {batch.batch_id})"
         with self._lock:
             if why is None:
                 self._waits.is_over(name)

@@ -24,7 +24,7 @@ class Entry:
 
 
 class FileSystem(Protocol):
-    """A directory tree on a store that offers one atomic no-replace step (protocol rule 7).
+    """A directory tree on a store that offers one atomic no-replace step (`publish-whole`).
 
     Driver or command line; any thread, also several at once. Each call raises `AuthenticationError`
     when permission is missing, `ConfigError` when the store cannot give the promise at all,
@@ -96,7 +96,7 @@ class FileSystem(Protocol):
     def move(self, source: str, path: str) -> bool:
         """Give a whole file its final name in a directory that is there, if nothing has the name.
 
-        A name has one content for ever (protocol rule 20), so two callers do no harm. True:
+        A name has one content for ever (`rename-settled`), so two callers do no harm. True:
         moved, durable after `sync_directory`. False: the name is taken. After any error it is
         unknown whether it happened.
         """

@@ -1,7 +1,8 @@
 """Files behind Hadoop's `FileSystem`, in a JVM that somebody else owns; rename publishes.
 
 HDFS takes the rename of a synced file to an absent name as one atomic step and answers false for
-a taken one. An answer of false, or none, is settled by looking (protocol rules 7 and 20).
+a taken one. An answer of false, or none, is settled by looking (`publish-whole` and
+`rename-settled`).
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Files on a local (or mounted) file system, by Python: `os.link` is the no-replace step.
 
 Hadoop's own local file system is not used: there ``create(overwrite=false)`` let two callers
-succeed in 96 of 300 races, and rename in 28 of 300 (protocol rule 7).
+succeed in 96 of 300 races, and rename in 28 of 300 (`publish-whole`).
 """
 
 import contextlib

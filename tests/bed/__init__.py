@@ -1,5 +1,5 @@
 """The chaos bed: brokers, HDFS, a Spark cluster and a job in containers, broken again and again.
 
-``python -m tests.bed chaos`` and ``python -m tests.bed soak``; ``docs/reliability.md`` says what is
-run and what came of it.
+``python -m tests.bed chaos`` and ``python -m tests.bed soak``. ``docs/research/reliability.md`` has
+the results.
 """

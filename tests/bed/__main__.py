@@ -24,10 +24,10 @@ from tests.bed.soak import Sampler, growth, read_samples
 _ROOT = Path(__file__).parents[2]
 _BUILD = _ROOT / "build" / "chaos"
 _JOURNAL = Path(__file__).with_name("faults.jsonl")  # kept: what took hours is not run again
-_PAGE = _ROOT / "docs" / "reliability.md"
+_PAGE = _ROOT / "docs" / "research" / "reliability.md"
 _PLOT = _BUILD / "soak.svg"
 _ROUND_FAULTS = 25
-_WRITTEN = ["tests/bed/faults.jsonl", "docs/reliability.md"]  # by the bed, from round to round
+_WRITTEN = ["tests/bed/faults.jsonl", "docs/research/reliability.md"]  # by each round
 
 app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -129,7 +129,7 @@ def show_plan(seed: int, faults: int = _ROUND_FAULTS, pipeline: str = "copy") ->
 def report(
     journals: Annotated[list[Path] | None, typer.Argument()] = None, *, write: bool = False
 ) -> None:
-    """The tables, from journals; with --write into docs/reliability.md."""
+    """The tables, from journals; with --write into docs/research/reliability.md."""
     entries = read_journal(journals or [_JOURNAL])
     text = f"{summary(entries)}\n\n{table(entries)}"
     typer.echo(text)

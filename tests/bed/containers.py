@@ -66,7 +66,7 @@ class Container:
     @property
     def runs(self) -> bool:
         """Whether its first process lives; a paused one does."""
-        return bool(self.pid) and _lives(self.pid)
+        return bool(self.pid) and _attempts(self.pid)
 
     @property
     def exit_code(self) -> int:
@@ -136,7 +136,7 @@ class Engine:
         self._hosts: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        owner = f"{_OWNER}={_life(os.getpid())}"
+        owner = f"{_OWNER}={_attempt(os.getpid())}"
         subnet = f"{self._subnet}.0/24"
         try:
             self._remove_left()
@@ -158,7 +158,7 @@ class Engine:
             "network", "ls", "--filter", f"label={_OWNER}", "--format", form
         ).splitlines():
             network, pid, started = line.split()
-            if f"{pid} {started}" != _life(int(pid)):
+            if f"{pid} {started}" != _attempt(int(pid)):
                 self._remove(network)
 
     def _remove(self, network: str) -> None:
@@ -222,13 +222,13 @@ class Engine:
         return (done.stdout + done.stderr if both else done.stdout).strip()
 
 
-def _lives(pid: int) -> bool:
+def _attempts(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return _stat(pid)[0] not in "ZX"
     return False
 
 
-def _life(pid: int) -> str:
+def _attempt(pid: int) -> str:
     """The process, told from a later one of the same number; "" when there is none."""
     with contextlib.suppress(OSError):
         return f"{pid} {_stat(pid)[19]}"

@@ -1,4 +1,4 @@
-"""The tables of ``docs/reliability.md``, from journals. Pure but for reading and writing files."""
+"""The tables of ``docs/research/reliability.md``, from journals. Pure except for file access."""
 
 import statistics
 from collections import defaultdict
@@ -50,7 +50,7 @@ def summary(entries: Iterable[Entry]) -> str:
     checked = sum(entry.records * entry.outputs for entry in good)
     hours = sum(entry.elapsed_s for entry in good) / 3600
     lines = [
-        f"- rounds: {len(rounds)}, of which {len(good)} came to their end with a clean verdict "
+        f"- rounds: {len(rounds)}, of which {len(good)} ended with a clean verdict "
         f"({', '.join(_pipelines(good)) or 'none'})",
         f"- faults survived: {faults}, in {hours:.1f} hours; {_when(good)}",
         f"- records sent: {sent}; records checked in topics and files: {checked}",
@@ -60,11 +60,11 @@ def summary(entries: Iterable[Entry]) -> str:
     if taken:
         lines.append(
             f"- taken from the input by unclean elections: {taken} records; {read} of them had "
-            "been read, and are in each output once"
+            "been read and are in each output once"
         )
     if repairs := sum(entry.repairs for entry in good):
         lines.append(
-            "- decisions whose transactions the brokers had aborted by time-out, written again: "
+            "- decisions whose transactions the brokers had aborted by timeout, repaired: "
             f"{repairs}"
         )
     lines += [

@@ -88,10 +88,10 @@ def growth(samples: Sequence[Sample]) -> Sequence[str]:
     takes its heap. Medians of the first and of the last third of the rest are compared, so that a
     fault at the wrong moment does not count.
     """
-    lives = Counter(sample.driver for sample in samples)
-    if not lives:
+    attempts = Counter(sample.driver for sample in samples)
+    if not attempts:
         return ["there is no sample"]
-    ((longest, _),) = lives.most_common(1)
+    ((longest, _),) = attempts.most_common(1)
     mine = [sample for sample in samples if sample.driver == longest]
     mine = mine[len(mine) // 5 :]
     if len(mine) < _LEAST_SAMPLES:
@@ -175,7 +175,7 @@ class _Processes:
 
 
 def _ids_per_process(connection: KafkaConnection, prefix: str) -> int:
-    """Ids are ``{prefix}/{job uid}/{region}.{generation}/{owner}/{slot}``."""
+    """Ids are ``{prefix}/{job uid}/{region}.{attempt_id}/{owner}/{slot}``."""
     wire = TransactionWire(connection)
     try:
         listing = wire.list_transactions(prefix, timeout_s=_ANSWER_S)

@@ -62,7 +62,7 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     ),
     "return": ("before-return", "after-return", "before-group-offsets", "after-group-offsets"),
 }
-"""Failpoints by the step of the protocol they stand around (docs/protocol.md)."""
+"""Failpoints by the step of the protocol they stand around (docs/internals/protocol.md)."""
 
 DAILY = frozenset(
     {

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.runtime.checkpoint.checkpoint_slots import place_name
+from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from tests.chaos.scenario import Scenario
 
@@ -30,7 +30,7 @@ def _blocked_place(scenario: Scenario) -> Iterator[None]:
     """A file stands where the directory of the next record would: nothing can be put into it, and
     nobody can say that something is in it already."""
     newest = max(open_store(str(scenario.checkpoint)).places())
-    blocked = scenario.checkpoint / place_name(newest + 1)
+    blocked = scenario.checkpoint / slot_name(newest + 1)
     blocked.touch()
     try:
         yield

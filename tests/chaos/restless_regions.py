@@ -32,10 +32,18 @@ class Restless:
     def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
         """See `sluice.runtime.coordinator.policy.balance.Balancer.choose`."""
         by_size = sorted(offered, key=lambda name: (len(offered[name].records), name))
-        giver, taker = by_size[-1], by_size[0]
-        if len(offered[giver].records) < 2:
+        source_region, target_region = by_size[-1], by_size[0]
+        if len(offered[source_region].records) < 2:
             return Choice()
-        return Choice(moves=(Move(split=min(offered[giver].records), giver=giver, taker=taker),))
+        return Choice(
+            moves=(
+                Move(
+                    split=min(offered[source_region].records),
+                    source_region=source_region,
+                    target_region=target_region,
+                ),
+            )
+        )
 
 
 def main() -> None:

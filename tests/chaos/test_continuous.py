@@ -32,7 +32,7 @@ _CONTINUOUS = {"ENGINE": "continuous"}
     ],
     ids=["begun, decided", "not committed", "flushed, told, committed"],
 )
-def test_rule_18_kills_around_the_end_of_an_epoch(
+def test_continuous_order_kills_around_the_end_of_an_epoch(
     kafka: EmbeddedKafka, tmp_path: Path, failpoints: tuple[str, ...]
 ) -> None:
     """The next epoch is being written already when this one is flushed, told, decided, committed
@@ -45,7 +45,9 @@ def test_rule_18_kills_around_the_end_of_an_epoch(
 
 
 @pytest.mark.extended
-def test_rule_5_kills_around_a_native_commit(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_outcome_from_broker_kills_around_a_native_commit(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
     """The tasks have been asked, have heard it, have committed, have said so: what was decided is
     finished by the next start, once, whoever had begun."""
     names = ("after-tasks-asked", "before-native-commit", "after-native-commit")
@@ -58,7 +60,7 @@ def test_rule_5_kills_around_a_native_commit(kafka: EmbeddedKafka, tmp_path: Pat
 
 @pytest.mark.extended
 @pytest.mark.parametrize("failpoint", ["before-native-commit", "after-native-commit"])
-def test_rule_5_a_task_that_dies_in_its_commit_is_finished_by_the_driver(
+def test_outcome_from_broker_a_task_that_dies_in_its_commit_is_finished_by_the_driver(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
     """Alone, in every life: the job lives on, and what was decided is visible once."""
@@ -92,7 +94,7 @@ def _survive_a_pause(kafka: EmbeddedKafka, directory: Path, failpoint: str) -> N
 
 
 @pytest.mark.extended
-def test_rule_5_a_task_that_is_paused_before_its_commit_is_not_waited_for(
+def test_outcome_from_broker_a_task_that_is_paused_before_its_commit_is_not_waited_for(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """The driver finishes its epoch; the next one expires with the task, and its region goes on."""
@@ -117,7 +119,7 @@ def test_a_job_is_moved_between_the_engines_at_a_checkpoint(
 
 
 @pytest.mark.extended
-def test_rule_18_tasks_that_die_alone_come_back_and_the_others_go_on(
+def test_continuous_order_tasks_that_die_alone_come_back_and_the_others_go_on(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """Each of two tasks dies at its third epoch, in every life: the job lives on, and the other
@@ -147,7 +149,7 @@ def checkpoints_on(hdfs: EmbeddedHdfs) -> tuple[tuple[str, ...], dict[str, str]]
 
 @pytest.mark.extended
 @pytest.mark.parametrize("place", ["local", pytest.param("hdfs", marks=pytest.mark.long)])
-def test_rule_18_a_task_whose_driver_is_frozen_and_was_superseded_ends(
+def test_continuous_order_a_task_whose_driver_is_frozen_and_was_superseded_ends(
     kafka: EmbeddedKafka, request: pytest.FixtureRequest, tmp_path: Path, place: str
 ) -> None:
     """Long before it would for the silence: the checkpoint directory says who leads. There is
@@ -182,7 +184,7 @@ def test_rule_18_a_task_whose_driver_is_frozen_and_was_superseded_ends(
 
 
 @pytest.mark.extended
-def test_rule_4_a_paused_task_is_replaced(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_ids_never_reused_a_paused_task_is_replaced(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """In the middle of an open transaction: the next life has ids of its own, and readers do not
     wait for the old one."""
     _survive_a_pause(kafka, tmp_path, "before-epoch-end")

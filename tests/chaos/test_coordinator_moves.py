@@ -61,7 +61,7 @@ def bed(cluster: ProxiedKafka) -> Iterator[LateBed]:
         pytest.param("native", False, id="natively, before it arrives", marks=pytest.mark.long),
     ],
 )
-def test_rule_5_a_coordinator_that_moves_during_endtxn(
+def test_outcome_from_broker_a_coordinator_that_moves_during_endtxn(
     cluster: ProxiedKafka, bed: LateBed, who: str, arrives: bool
 ) -> None:
     """Whoever asked goes on asking at the new coordinator, and the records are visible once. When
@@ -106,7 +106,7 @@ def _commit(bed: LateBed, who: str, writer: RealAttempt) -> CommitOutcome:
     return report.outcome
 
 
-def test_rule_28_a_broker_that_was_away_is_asked_again_when_it_is_back(
+def test_wait_for_all_brokers_a_broker_that_was_away_is_asked_again_when_it_is_back(
     cluster: ProxiedKafka, bed: LateBed
 ) -> None:
     """Not minutes later, when the client next looks for brokers by itself: a sweep would be

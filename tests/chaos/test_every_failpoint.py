@@ -37,22 +37,22 @@ _TWICE = [
     test_files.test_both_survive_two_kills_in_a_row,
     test_files.test_held_files_survive_two_kills_in_a_row,
     test_files.test_marks_survive_two_kills_in_a_row,
-    test_lost_transactions.test_rule_11_two_kills_in_a_row_in_a_repair,
-    test_regional.test_rules_9_and_17_two_kills_in_a_row_at_every_regional_step,
+    test_lost_transactions.test_two_phase_repair_two_kills_in_a_row_in_a_repair,
+    test_regional.test_restore_by_attempt_and_abort_before_skip_two_kills_in_a_row_at_every_regional_step,
 ]
 _STALE = [
-    test_fencing.test_rule_6_a_stale_coordinator_wakes_behind_a_kill_at_every_failpoint,
-    test_fencing.test_rules_6_and_19_a_stale_coordinator_wakes_behind_a_kill_at_every_step_of_files,
-    test_fencing.test_rules_6_and_17_a_stale_coordinator_wakes_behind_a_kill_at_every_regional_step,
-    test_fencing.test_rules_6_and_11_a_stale_coordinator_wakes_behind_a_kill_in_a_repair,
-    test_fencing.test_rule_6_a_stale_coordinator_wakes_behind_a_kill_in_a_start_without_an_answer,
+    test_fencing.test_fence_first_a_stale_coordinator_wakes_behind_a_kill_at_every_failpoint,
+    test_fencing.test_fence_first_and_files_with_decision_a_stale_coordinator_wakes_behind_a_kill_at_every_step_of_files,
+    test_fencing.test_fence_first_and_abort_before_skip_a_stale_coordinator_wakes_behind_a_kill_at_every_regional_step,
+    test_fencing.test_fence_first_and_two_phase_repair_a_stale_coordinator_wakes_behind_a_kill_in_a_repair,
+    test_fencing.test_fence_first_a_stale_coordinator_wakes_behind_a_kill_in_a_start_without_an_answer,
 ]
 _AWAY = [
-    test_timeouts.test_rule_11_killed_and_away_beyond_the_transaction_timeout,
-    test_timeouts.test_rule_11_what_was_written_again_is_lost_again,
-    test_timeouts.test_rule_11_away_beyond_the_timeout_at_every_regional_step,
+    test_timeouts.test_two_phase_repair_killed_and_away_beyond_the_transaction_timeout,
+    test_timeouts.test_two_phase_repair_what_was_written_again_is_lost_again,
+    test_timeouts.test_two_phase_repair_away_beyond_the_timeout_at_every_regional_step,
 ]
-_PAUSED = [test_timeouts.test_rule_11_paused_beyond_the_transaction_timeout]
+_PAUSED = [test_timeouts.test_two_phase_repair_paused_beyond_the_transaction_timeout]
 
 _FIRST_RECORD = {"before-first", "after-first"}  # a stale coordinator has written it before
 _NO_ANSWER = {"publish-retry", "settle-retry"}  # a start that asks again has opened nothing yet

@@ -5,7 +5,9 @@ It is killed once behind each thing that outlives it (`DAILY`), from the decisio
 test-more` and before it on demand; and on demand twice in a row at every place that a copy in
 micro-batches has. What other jobs have is killed in the modules beside this one
 (`tests.chaos.test_every_failpoint`), and between any two steps the simulation crashes every time.
-Proves design steps 1 to 8 (protocol rules 1, 3, 4, 5, 6, 7, 8, 11 and 12).
+Proves design steps 1 to 8 (`pre-commit-confirmed`, `handle-from-producer`, `ids-never-reused`,
+`outcome-from-broker`, `fence-first`, `publish-whole`, `batch-identity`, `two-phase-repair` and
+`callback-after-commit`).
 """
 
 from collections.abc import Iterable

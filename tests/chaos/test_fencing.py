@@ -100,7 +100,7 @@ def test_one_decision_when_a_paused_coordinator_goes_on(
     kafka: EmbeddedKafka, tmp_path: Path, place: str
 ) -> None:
     """SIGSTOP before the decision, a second coordinator starts, the first goes on: its place is
-    taken by the seal, it stops with FencedError and nothing is lost or doubled (rule 6)."""
+    taken by the seal, it stops with FencedError and nothing is lost or doubled (`fence-first`)."""
     with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
         first = scenario.start(failpoints=f"{place}=pause@3")
         wait_for(first.is_driver_paused, what="the first coordinator paused")
@@ -119,7 +119,7 @@ def test_one_decision_when_a_paused_query_goes_on(kafka: EmbeddedKafka, tmp_path
 
 @pytest.mark.long
 @pytest.mark.parametrize(("engine", "failpoint"), _CELLS)
-def test_rule_6_a_stale_coordinator_wakes_behind_a_kill_at_every_failpoint(
+def test_fence_first_a_stale_coordinator_wakes_behind_a_kill_at_every_failpoint(
     kafka: EmbeddedKafka, tmp_path: Path, engine: str, failpoint: str
 ) -> None:
     """The first stands still before its decision, the second takes over and dies at the failpoint,
@@ -140,7 +140,7 @@ def test_rule_6_a_stale_coordinator_wakes_behind_a_kill_at_every_failpoint(
     ("subject", "failpoint"),
     [pytest.param(*cell, id=cell[1], marks=_marks(cell[1])) for cell in OF_FILES],
 )
-def test_rules_6_and_19_a_stale_coordinator_wakes_behind_a_kill_at_every_step_of_files(
+def test_fence_first_and_files_with_decision_a_stale_coordinator_wakes_behind_a_kill_at_every_step_of_files(
     kafka: EmbeddedKafka, tmp_path: Path, subject: Subject, failpoint: str
 ) -> None:
     """What the first has staged is in nobody's decision, and what the second has staged, held or
@@ -156,7 +156,7 @@ def test_rules_6_and_19_a_stale_coordinator_wakes_behind_a_kill_at_every_step_of
     ("engine", "failpoint"),
     [pytest.param(*cell, id="-".join(cell), marks=_marks(cell[1], cell[0])) for cell in OF_REGIONS],
 )
-def test_rules_6_and_17_a_stale_coordinator_wakes_behind_a_kill_at_every_regional_step(
+def test_fence_first_and_abort_before_skip_a_stale_coordinator_wakes_behind_a_kill_at_every_regional_step(
     kafka: EmbeddedKafka, tmp_path: Path, engine: str, failpoint: str
 ) -> None:
     """Its regions are others by then: one has failed, one is late, and splits have moved."""
@@ -170,7 +170,7 @@ def test_rules_6_and_17_a_stale_coordinator_wakes_behind_a_kill_at_every_regiona
 
 
 @pytest.mark.parametrize("failpoint", [pytest.param(name, marks=_marks(name)) for name in REPAIR])
-def test_rules_6_and_11_a_stale_coordinator_wakes_behind_a_kill_in_a_repair(
+def test_fence_first_and_two_phase_repair_a_stale_coordinator_wakes_behind_a_kill_in_a_repair(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
     """Brokers have aborted what it had open, and what was decided in its place; that is being
@@ -185,7 +185,7 @@ def test_rules_6_and_11_a_stale_coordinator_wakes_behind_a_kill_in_a_repair(
 
 @pytest.mark.long
 @pytest.mark.parametrize("failpoint", RETRIES)
-def test_rule_6_a_stale_coordinator_wakes_behind_a_kill_in_a_start_without_an_answer(
+def test_fence_first_a_stale_coordinator_wakes_behind_a_kill_in_a_start_without_an_answer(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
     """Two others were killed, the one at work and the one that could not finish it."""
@@ -200,7 +200,7 @@ def test_rule_6_a_stale_coordinator_wakes_behind_a_kill_in_a_start_without_an_an
 
 @pytest.mark.long
 @pytest.mark.parametrize("failpoint", REPAIR)
-def test_rules_6_and_11_a_coordinator_that_stands_still_in_its_repair_doubles_nothing(
+def test_fence_first_and_two_phase_repair_a_coordinator_that_stands_still_in_its_repair_doubles_nothing(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
     """It has written again what was lost, and wakes up to put that on record when the next one has

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
     [("mid-rename",), pytest.param(("after-stage", "mid-commit"), marks=pytest.mark.extended)],
     ids=", ".join,
 )
-def test_rules_19_and_20_a_topic_and_files_show_an_epoch_both_or_neither(
+def test_files_with_decision_and_rename_settled_a_topic_and_files_show_an_epoch_both_or_neither(
     kafka: EmbeddedKafka, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     """Killed where files are staged and published, and where the truth changes hands; a reader
@@ -39,12 +39,12 @@ def test_rules_19_and_20_a_topic_and_files_show_an_epoch_both_or_neither(
 
 
 @pytest.mark.long
-def test_rule_20_files_on_hdfs_survive_a_kill_and_every_outage(
+def test_rename_settled_files_on_hdfs_survive_a_kill_and_every_outage(
     kafka: EmbeddedKafka, tmp_path: Path, hdfs: EmbeddedHdfs, hadoop_client: Any
 ) -> None:
-    """Rule 20: killed between renames; then, in one run that never ends, safe mode, a lost DataNode
-    and a stopped NameNode. The job says that it waits, and goes on by itself, exactly. Ctrl-C ends
-    one that waits."""
+    """Rule `rename-settled`: killed between renames; then, in one run that never ends, safe mode,
+    a lost DataNode and a stopped NameNode. The job says that it waits, and goes on by itself,
+    exactly. Ctrl-C ends one that waits."""
     root = f"{hdfs.uri}/{uuid.uuid4().hex}"
     files = PublishedFiles(fs=open_file_system(root, hadoop_client), name="files")
     with Scenario(BOTH, kafka.bootstrap, tmp_path, files=files) as scenario:
@@ -77,7 +77,7 @@ def test_files_of_a_drop_in_survive_a_kill_where_the_truth_changes_hands(
 
 
 @pytest.mark.extended
-def test_rule_19_held_files_survive_a_kill_in_a_merge_and_where_they_are_published(
+def test_files_with_decision_held_files_survive_a_kill_in_a_merge_and_where_they_are_published(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """What a killed epoch merged was named by no record; what is held has stayed where it was."""

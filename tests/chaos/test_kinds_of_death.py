@@ -61,10 +61,10 @@ def test_workers_that_die_again_and_again_lose_nothing(
     """Every worker dies at its second flush: the region begins a new life, and the run goes on."""
     with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
         program = scenario.start(failpoints="before-flush=kill@2")
-        for lives in (1, 2, 3):
+        for attempts in (1, 2, 3):
             wait_for(
-                lambda lives=lives: program.log().count("region restarted") >= lives,
-                what=f"life {lives + 1}",
+                lambda attempts=attempts: program.log().count("region restarted") >= attempts,
+                what=f"life {attempts + 1}",
             )
         assert program.exit_code is None, program.log_tail()
         program.kill()
@@ -84,9 +84,9 @@ def test_tasks_that_die_at_once_are_one_failure(kafka: EmbeddedKafka, tmp_path: 
             for worker in program.workers():
                 worker.kill()
 
-            def have_begun_again(lives: int = 5 * times) -> bool:
+            def have_begun_again(attempts: int = 5 * times) -> bool:
                 assert program.exit_code is None, program.log_tail()
-                return program.log().count("region restarted") >= lives
+                return program.log().count("region restarted") >= attempts
 
             wait_for(have_begun_again, what="new lives")
             wait_for(lambda: is_progressing(scenario), what="progress")
@@ -126,10 +126,12 @@ def test_a_new_run_may_start_before_the_old_one_is_gone(
 
 
 @pytest.mark.extended
-def test_rule_4_readers_are_unblocked_by_the_restart(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_ids_never_reused_readers_are_unblocked_by_the_restart(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
     """A transaction that a killed run left open holds readers back until the start's own sweep,
     and not until the next one or its time-out: killed behind the sweep, nobody else can free
-    them (rule 4)."""
+    them (`ids-never-reused`)."""
     with Scenario(COPY, kafka.bootstrap, tmp_path, Setting(preload=2_000)) as scenario:
         scenario.kill_at(Kill(failpoint="before-decision", hit=2))
         connection, output = scenario.topics.connection, scenario.topics.output

@@ -1,4 +1,5 @@
-"""Recovery at every feature level of the cluster: EndTxn is another request at each (rule 2)."""
+"""Recovery at every feature level of the cluster: EndTxn is another request at each
+(`endtxn-version`)."""
 
 from pathlib import Path
 

@@ -45,8 +45,9 @@ _FAIL = {"ON_LOST": "fail", "TRANSACTION_TIMEOUT_S": str(_TIMEOUT_S)}
 def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """Rules 5 and 11: ``fail`` names the ranges and changes nothing; ``repair`` writes exactly the
-    lost slices again, and is killed before and behind what puts that on record."""
+    """Rules `outcome-from-broker` and `two-phase-repair`: ``fail`` names the ranges and changes
+    nothing; ``repair`` writes exactly the lost slices again, and is killed before and behind what
+    puts that on record."""
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, Setting(environment=_FAIL)) as scenario:
         for kill in kills(("after-decision",)):
             scenario.kill_at(kill)
@@ -68,7 +69,7 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
         scenario.finish()
 
 
-def test_rule_11_nothing_is_written_again_from_a_topic_that_was_made_again(
+def test_two_phase_repair_nothing_is_written_again_from_a_topic_that_was_made_again(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """While the job was away; it holds as many records at the same offsets, and they are others."""
@@ -98,7 +99,7 @@ def test_rule_11_nothing_is_written_again_from_a_topic_that_was_made_again(
         assert read(kafka.bootstrap, output) == seen
 
 
-def test_rule_11_a_job_goes_on_behind_a_loss_that_somebody_accepted(
+def test_two_phase_repair_a_job_goes_on_behind_a_loss_that_somebody_accepted(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """What the error named is missing, and nothing else: the rest is there once and in order. The
@@ -139,7 +140,7 @@ def test_rule_11_a_job_goes_on_behind_a_loss_that_somebody_accepted(
 
 @pytest.mark.long
 @pytest.mark.parametrize("failpoint", REPAIR)
-def test_rule_11_two_kills_in_a_row_in_a_repair(
+def test_two_phase_repair_two_kills_in_a_row_in_a_repair(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
     """The repair is begun again, and a third time; one that is on record is not, until its own
@@ -157,7 +158,9 @@ def test_rule_11_two_kills_in_a_row_in_a_repair(
 
 
 @pytest.mark.long
-def test_rule_5_a_job_goes_on_by_a_person_s_word_once_its_ids_have_expired(tmp_path: Path) -> None:
+def test_outcome_from_broker_a_job_goes_on_by_a_person_s_word_once_its_ids_have_expired(
+    tmp_path: Path,
+) -> None:
     """Killed between the commits and their mark, and away until the broker does not know the ids
     any more: a start names the ranges and changes nothing; told that they are committed, the next
     one goes on, and everything is there once and in order."""
@@ -198,9 +201,10 @@ def test_rule_5_a_job_goes_on_by_a_person_s_word_once_its_ids_have_expired(tmp_p
 def test_of_several_regions_exactly_the_lost_slices_are_written_again(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """Rule 11: killed between the commits of one decision, and away until the brokers have aborted
-    the rest. With a function declared non-deterministic the start names the lost ranges, and no
-    others; with a deterministic one it writes these again, and what was visible stays as it was."""
+    """Rule `two-phase-repair`: killed between the commits of one decision, and away until the
+    brokers have aborted the rest. With a function declared non-deterministic the start names the
+    lost ranges, and no others; with a deterministic one it writes these again, and what was
+    visible stays as it was."""
     repair = {**_FAIL, "ON_LOST": "repair", "REGIONS": str(_REGIONS)}
     setting = Setting(partitions=_REGIONS, environment=repair)
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:

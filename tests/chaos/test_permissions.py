@@ -66,7 +66,7 @@ def of_a_sink(topic: str, prefix: str) -> list[Permission]:
         (TRANSACTIONS, f"{prefix}/", True, WRITE),
         (TRANSACTIONS, f"{prefix}/", True, DESCRIBE),
         (TOPIC, "__transaction_state", False, DESCRIBE),
-        (GROUP, f"sluice-owner.{prefix}", False, READ),
+        (GROUP, f"sluice-lease.{prefix}", False, READ),
         (TOPIC, "__consumer_offsets", False, READ),
     ]
 

@@ -54,7 +54,8 @@ def test_others_survive_a_kill_where_the_truth_changes_hands(
 def test_windows_survive_kills_around_the_decision(
     kafka: EmbeddedKafka, tmp_path: Path, subject: Subject, failpoints: tuple[str, ...]
 ) -> None:
-    """Batches without records close windows: they must not be taken for a replay (rule 8)."""
+    """Batches without records close windows: they must not be taken for a replay
+    (`batch-identity`)."""
     survive(subject, kafka, tmp_path, kills(failpoints, hit=3))
 
 

@@ -2,7 +2,8 @@
 
 A region dies by ``kill -9`` of a Python worker at work in its epoch: with nothing written, written,
 or all of it flushed and nobody told (`benchmarks.mortal_sink`). Now and then the whole program is
-killed beside it. Rules 4, 9, 12 and 17.
+killed beside it. Rules `ids-never-reused`, `restore-by-attempt`, `callback-after-commit` and
+`abort-before-skip`.
 """
 
 import random
@@ -27,7 +28,7 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 
-_CARRIED = re.compile(r"^checkpoint=\d+ completed=\S+ carried=[^-\s]", re.MULTILINE)
+_CARRIED = re.compile(r"^checkpoint=\d+ completed=\S+ skipped=[^-\s]", re.MULTILINE)
 _MOST_RECORDS = 400  # two seconds of the feeder's
 _MOST_MORE = 8  # none of fourteen kills outlives a barrier: that is no chance any more
 
@@ -78,10 +79,10 @@ def survive(plan: Plan, kafka: EmbeddedKafka, directory: Path, files: PublishedF
             more += 1
         scenario.finish_running(program)
         logs.append(program.log())
-    carried = _carried(logs)
-    print(f"seed={plan.seed} kills={len(doom.deaths())} carried checkpoints={carried}")  # noqa: T201
+    skipped = _carried(logs)
+    print(f"seed={plan.seed} kills={len(doom.deaths())} carried checkpoints={skipped}")  # noqa: T201
     assert len(doom.deaths()) == sum(rounds) + more
-    assert carried > 0, "no checkpoint went on without a region that was killed"
+    assert skipped > 0, "no checkpoint went on without a region that was killed"
 
 
 def _carried(logs: Sequence[str]) -> int:
@@ -98,12 +99,12 @@ def _await_records(scenario: Scenario, program: Program, count: int) -> None:
     """A random count of them is a random moment."""
     goal = scenario.observer.total + count
     wait_for(
-        lambda: _lives(program) and scenario.observer.total >= goal,
+        lambda: _attempts(program) and scenario.observer.total >= goal,
         what="more records to be seen",
     )
 
 
-def _lives(program: Program) -> bool:
+def _attempts(program: Program) -> bool:
     assert program.exit_code is None, program.log_tail()
     return True
 
@@ -116,12 +117,12 @@ def _kill_regions(
     for number in dice.sample(range(regions), size):
         doom.ask(f"in-{number}", dice.choice(MOMENTS))
     wait_for(
-        lambda: _lives(program) and len(doom.deaths()) >= dead,
+        lambda: _attempts(program) and len(doom.deaths()) >= dead,
         what=f"{size} regions to die",
     )
 
 
-def test_rule_17_regions_are_killed_and_topic_and_files_hold_every_record_once(
+def test_abort_before_skip_regions_are_killed_and_topic_and_files_hold_every_record_once(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """Four regions, one or two at once, and the program itself."""
@@ -133,7 +134,7 @@ def test_rule_17_regions_are_killed_and_topic_and_files_hold_every_record_once(
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_rule_17_two_hundred_kills_of_regions_on_hdfs(
+def test_abort_before_skip_two_hundred_kills_of_regions_on_hdfs(
     kafka: EmbeddedKafka, tmp_path: Path, hdfs: EmbeddedHdfs, hadoop_client: Any
 ) -> None:
     """1, 4 or 8 of 16 regions at once, 200 in all, and five times the whole program."""

@@ -14,7 +14,7 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
-_CARRIED = re.compile(r"^checkpoint=\d+ completed=\S+ carried=[^-\s]", re.MULTILINE)
+_CARRIED = re.compile(r"^checkpoint=\d+ completed=\S+ skipped=[^-\s]", re.MULTILINE)
 
 
 def survive(
@@ -31,7 +31,7 @@ def survive(
 
 
 @pytest.mark.long
-def test_rule_9_a_kill_between_a_move_and_its_mark_leaves_each_split_with_one_region(
+def test_restore_by_attempt_a_kill_between_a_move_and_its_mark_leaves_each_split_with_one_region(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """The giver's part is committed, and not on record: the next run goes on with the taker."""
@@ -49,14 +49,14 @@ def test_rule_9_a_kill_between_a_move_and_its_mark_leaves_each_split_with_one_re
         for cell in beds.OF_REGIONS
     ],
 )
-def test_rules_9_and_17_two_kills_in_a_row_at_every_regional_step(
+def test_restore_by_attempt_and_abort_before_skip_two_kills_in_a_row_at_every_regional_step(
     kafka: EmbeddedKafka, tmp_path: Path, engine: str, failpoint: str
 ) -> None:
     survive(kafka, tmp_path, beds.kills((failpoint,), hit=1) * 2, engine=engine)
 
 
 @pytest.mark.long
-def test_rule_17_workers_that_die_again_and_again_are_carried(
+def test_abort_before_skip_workers_that_die_again_and_again_are_carried(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """Every worker dies at its second flush: its region comes back, checkpoints go on without it,
@@ -64,11 +64,11 @@ def test_rule_17_workers_that_die_again_and_again_are_carried(
     with Scenario(REGIONAL, kafka.bootstrap, tmp_path, Setting(partitions=4)) as scenario:
         program = scenario.start(failpoints="before-flush=kill@2", arguments=["--regions", "2"])
 
-        def carried() -> bool:
+        def skipped() -> bool:
             assert program.exit_code is None, program.log_tail()
             return len(_CARRIED.findall(program.log())) >= 2
 
-        wait_for(carried, what="checkpoints that carry a region")
+        wait_for(skipped, what="checkpoints that carry a region")
         program.interrupt()
         program.await_exit(timeout_s=START_S)
         assert re.search(r"^region=\S+-0 attempts=\d+$", program.log(), re.MULTILINE)
@@ -86,7 +86,7 @@ def _survive(kafka: EmbeddedKafka, directory: Path, kills: list[tuple[int, Kill]
 
 
 @pytest.mark.long
-def test_rule_9_killed_with_two_regions_then_with_three_it_goes_on_with_one(
+def test_restore_by_attempt_killed_with_two_regions_then_with_three_it_goes_on_with_one(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """The first leaves open transactions of regions that the second has not, the second is killed
@@ -100,7 +100,7 @@ def test_rule_9_killed_with_two_regions_then_with_three_it_goes_on_with_one(
     "failpoint",
     ["after-seal", "before-sweep", "after-sweep", "before-decision", "mid-commit", "before-mark"],
 )
-def test_rule_9_another_number_of_regions_survives_two_kills_at_every_step(
+def test_restore_by_attempt_another_number_of_regions_survives_two_kills_at_every_step(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
     """The same step twice, with other numbers of regions each time."""

@@ -24,7 +24,7 @@ _LONG = [
 
 
 @pytest.mark.parametrize(("engine", "level", "late_s"), [("continuous", 2, 2.0), *_LONG])
-def test_rule_5_a_job_whose_every_transaction_request_comes_twice(
+def test_outcome_from_broker_a_job_whose_every_transaction_request_comes_twice(
     tmp_path: Path, engine: str, level: int, late_s: float
 ) -> None:
     """Ids go on all the time, so the repeated ones meet later transactions: none is changed."""

@@ -94,7 +94,7 @@ def sees_more(scenario: Scenario) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("scenario", [_HASTY], indirect=True, ids=["hasty"])
-def test_rule_4_a_host_that_hangs_and_goes_on_adds_nothing(
+def test_ids_never_reused_a_host_that_hangs_and_goes_on_adds_nothing(
     scenario: Scenario, cluster: SparkCluster
 ) -> None:
     """Beyond every time-out: its tasks run elsewhere, and it wakes up in the middle of its own."""
@@ -110,7 +110,7 @@ def test_rule_4_a_host_that_hangs_and_goes_on_adds_nothing(
 
 
 @pytest.mark.long
-def test_rule_4_a_continuous_task_that_hangs_and_goes_on_adds_nothing(
+def test_ids_never_reused_a_continuous_task_that_hangs_and_goes_on_adds_nothing(
     kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
 ) -> None:
     """Beyond every time-out: its region begins a new life on the other host, and the old task wakes
@@ -129,7 +129,7 @@ def test_rule_4_a_continuous_task_that_hangs_and_goes_on_adds_nothing(
 
 
 @pytest.mark.long  # a busy machine may not see every partition move in the seconds before the end
-def test_rule_18_tasks_of_a_frozen_driver_go_on_and_then_end_by_themselves(
+def test_continuous_order_tasks_of_a_frozen_driver_go_on_and_then_end_by_themselves(
     kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
 ) -> None:
     """Stopped beyond the time that its tasks live without it, and beyond their transactions'.
@@ -197,7 +197,7 @@ def test_a_region_comes_back_off_a_host_by_command(
     scenario.finish_running(program)
 
 
-def test_rule_4_a_task_that_dies_behind_a_shuffle_is_tried_again_alone(
+def test_ids_never_reused_a_task_that_dies_behind_a_shuffle_is_tried_again_alone(
     kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
 ) -> None:
     """With some of its records on their way, and with all of them flushed and nobody told. The
@@ -254,7 +254,7 @@ def status_of(scenario: Scenario) -> dict[str, Any]:
     return found
 
 
-def test_rule_4_a_host_that_dies_costs_its_tasks_alone(
+def test_ids_never_reused_a_host_that_dies_costs_its_tasks_alone(
     scenario: Scenario, cluster: SparkCluster
 ) -> None:
     """Spark runs them again on the other one, and the region does not notice."""

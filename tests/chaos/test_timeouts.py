@@ -2,7 +2,8 @@
 
 The brokers have aborted then what was open. The next start writes again what was decided and lost,
 or stops and names it; what was not decided it reads again. A run that ends well, and whose output
-is not exact, fails here. Proves protocol rules 5, 11 and 23.
+is not exact, fails here. Proves rules `outcome-from-broker`, `two-phase-repair` and
+`transaction-timeout`.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -151,7 +152,7 @@ def _cells(daily: Collection[tuple[str, str]] = ()) -> list:
 
 
 @pytest.mark.parametrize(("engine", "subject", "failpoint"), _cells())
-def test_rule_11_killed_and_away_beyond_the_transaction_timeout(
+def test_two_phase_repair_killed_and_away_beyond_the_transaction_timeout(
     kafka: EmbeddedKafka,
     tmp_path: Path,
     opened: list[_Absence],
@@ -169,7 +170,7 @@ def test_rule_11_killed_and_away_beyond_the_transaction_timeout(
 
 
 @pytest.mark.parametrize(("engine", "subject", "failpoint"), _cells(_DAILY_PAUSED))
-def test_rule_11_paused_beyond_the_transaction_timeout(
+def test_two_phase_repair_paused_beyond_the_transaction_timeout(
     kafka: EmbeddedKafka,
     tmp_path: Path,
     opened: list[_Absence],
@@ -209,7 +210,7 @@ def test_rule_11_paused_beyond_the_transaction_timeout(
 
 @pytest.mark.long
 @pytest.mark.parametrize("failpoint", beds.REPAIR)
-def test_rule_11_what_was_written_again_is_lost_again(
+def test_two_phase_repair_what_was_written_again_is_lost_again(
     kafka: EmbeddedKafka, tmp_path: Path, opened: list[_Absence], failpoint: str
 ) -> None:
     """Killed in the repair, and away beyond the timeout of the repair's own transactions."""
@@ -227,7 +228,7 @@ def test_rule_11_what_was_written_again_is_lost_again(
 
 @pytest.mark.long
 @pytest.mark.parametrize("failpoint", beds.REGIONAL)
-def test_rule_11_away_beyond_the_timeout_at_every_regional_step(
+def test_two_phase_repair_away_beyond_the_timeout_at_every_regional_step(
     kafka: EmbeddedKafka, tmp_path: Path, opened: list[_Absence], failpoint: str
 ) -> None:
     """While a region fails, one is late, and splits move.

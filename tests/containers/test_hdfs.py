@@ -101,7 +101,7 @@ def test_kafka_and_hdfs_live_in_one_network(
 @pytest.mark.timeout(2400)
 @pytest.mark.long
 @pytest.mark.parametrize("away_s", [30, 120])
-def test_rule_19_a_topic_and_files_outlive_a_stopped_name_node(
+def test_files_with_decision_a_topic_and_files_outlive_a_stopped_name_node(
     cluster: KafkaCluster,
     hdfs_cluster: HdfsCluster,
     client: Any,
@@ -109,8 +109,9 @@ def test_rule_19_a_topic_and_files_outlive_a_stopped_name_node(
     tmp_path: Path,
     away_s: int,
 ) -> None:
-    """Rule 19: one run, never ended and never touched, goes on when the NameNode is back; each
-    record is once in the topic and once in the files, and a reader of both never saw other."""
+    """Rule `files-with-decision`: one run, never ended and never touched, goes on when the
+    NameNode is back; each record is once in the topic and once in the files, and a reader of both
+    never saw other."""
     files = PublishedFiles(fs=open_file_system(_root(hdfs_cluster), client), name="files")
     setting = Setting(environment={"HADOOP_CONF_DIR": str(configuration)})
     with Scenario(BOTH, cluster.bootstrap, tmp_path, setting, files=files) as scenario:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from sluice.runtime.contracts import RegionHandle, RegionLife
+from sluice.runtime.contracts import RegionAttempt, RegionHandle
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.model import Barrier
 from sluice.runtime.service.remote_region import RegionDoor, RemoteRegion, region_key
@@ -19,12 +19,12 @@ class Bed(Protocol):
 
     handle: RegionHandle
 
-    def life(self, generation: int | None = None) -> RegionLife:
+    def attempt(self, attempt_id: int | None = None) -> RegionAttempt:
         """The run's first life, or another one at the same place."""
         ...
 
     def begun(self) -> list[int]:
-        """Generations of the lives that really began."""
+        """Attempts of the lives that really began."""
         ...
 
     def fail(self) -> None:
@@ -49,13 +49,13 @@ class ThreadBed:
         self.regions = ThreadRegions(self.coordinator, job.broker)
         self.handle: RegionHandle = self.regions.handle("main")
 
-    def life(self, generation: int | None = None) -> RegionLife:
+    def attempt(self, attempt_id: int | None = None) -> RegionAttempt:
         started = self._started
-        first = started.generation if generation is None else generation
-        return RegionLife(generation=first, restored=started.regions["main"], after=0)
+        first = started.attempt_id if attempt_id is None else attempt_id
+        return RegionAttempt(attempt_id=first, restored=started.regions["main"], after=0)
 
     def begun(self) -> list[int]:
-        return self.regions.generations.get("main", [])
+        return self.regions.attempt_ids.get("main", [])
 
     def fail(self) -> None:
         def fail(barrier: Barrier) -> None:

@@ -4,7 +4,7 @@ import json
 import sys
 import threading
 
-from sluice.runtime.contracts import RegionLife, RegionRegistration
+from sluice.runtime.contracts import RegionAttempt, RegionRegistration
 from sluice.runtime.service.hosted_region import HostedRegion
 from sluice.runtime.service.remote_region import RegionDoor, region_key
 from sluice.runtime.service.server import CoordinatorService
@@ -13,8 +13,8 @@ from sluice.runtime.service.server import CoordinatorService
 class IdleLife:
     """Runs until it is stopped."""
 
-    def __init__(self, life: RegionLife) -> None:
-        self._life = life
+    def __init__(self, attempt: RegionAttempt) -> None:
+        self._attempt = attempt
         self._stopped = threading.Event()
 
     @property
@@ -22,7 +22,7 @@ class IdleLife:
         return not self._stopped.is_set()
 
     def registration(self) -> RegionRegistration:
-        return RegionRegistration(region=self._life.region, generation=self._life.generation)
+        return RegionRegistration(region=self._attempt.region, attempt_id=self._attempt.attempt_id)
 
     def prepare_stop(self) -> None:
         pass

@@ -8,13 +8,13 @@ from pyspark.sql import SparkSession
 
 from sluice import KafkaSink, KafkaSource
 from sluice.runtime.checkpoint.checkpoint_store import open_store
-from sluice.runtime.continuous.barrier_service import ContinuousDesk
-from sluice.runtime.contracts import RegionHandle, RegionLife
+from sluice.runtime.continuous.barrier_service import BarrierService
+from sluice.runtime.contracts import RegionAttempt, RegionHandle
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.graph.job_graph import job_plan, regions_of
 from sluice.runtime.job.job import Job
 from sluice.runtime.service.server import CoordinatorService
-from sluice.runtime.spark.frames.plan_analysis import FrameLook
+from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
 from sluice.runtime.spark.microbatch.region_query import RegionQuery
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.session.spark_session import prepare
@@ -33,9 +33,9 @@ def _refuse_bad(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class _CountingLauncher(RegionLauncher):
-    def launch(self, life: RegionLife) -> RegionQuery:
-        query = super().launch(life)
-        _BEGUN.append(life.generation)
+    def launch(self, attempt: RegionAttempt) -> RegionQuery:
+        query = super().launch(attempt)
+        _BEGUN.append(attempt.attempt_id)
         return query
 
 
@@ -94,20 +94,20 @@ class SparkBed:
             address=self._service.coordinator_address,
             batches_to_retain=100,
             replayable=self._coordinator.replayable,
-            looks={region.name: FrameLook(keeps_state=False)},
+            looks={region.name: PlanAnalysis(keeps_state=False)},
             continuous=ContinuousRegions(
                 names=(),
-                desk=ContinuousDesk(self._coordinator),
+                barrier_service=BarrierService(self._coordinator),
                 ends=lambda _: None,
                 lost_timeout_s=60.0,
             ),
         )
         self.handle: RegionHandle = launcher.handles()[region.name]
 
-    def life(self, generation: int | None = None) -> RegionLife:
+    def attempt(self, attempt_id: int | None = None) -> RegionAttempt:
         (restored,) = self._started.regions.values()
-        first = self._started.generation if generation is None else generation
-        return RegionLife(generation=first, restored=restored, after=0)
+        first = self._started.attempt_id if attempt_id is None else attempt_id
+        return RegionAttempt(attempt_id=first, restored=restored, after=0)
 
     def begun(self) -> list[int]:
         return list(_BEGUN)

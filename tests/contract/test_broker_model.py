@@ -1,8 +1,8 @@
 """The model broker of the tests, held against real ones of every feature level.
 
-What it promises here, the simulated worlds of `tests/simulation` build on: the table of rule 5 for
-EndTxn that comes once, twice or too late, AddPartitionsToTxn and InitProducerId that do, who is
-shut out by what, and what holds readers back.
+What it promises here, the simulated worlds of `tests/simulation` build on: the table of rule
+`outcome-from-broker` for EndTxn that comes once, twice or too late, AddPartitionsToTxn and
+InitProducerId that do, who is shut out by what, and what holds readers back.
 """
 
 import contextlib
@@ -44,10 +44,11 @@ def _state(harness: Harness, transaction: TransactionIdentity) -> tuple[Transact
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_rule_5_an_equal_request_that_comes_again_changes_nothing(
+def test_outcome_from_broker_an_equal_request_that_comes_again_changes_nothing(
     harness: Harness, commit: bool
 ) -> None:
-    """Rule 5: the repetition is answered as the first one was; the opposite is refused."""
+    """Rule `outcome-from-broker`: the repetition is answered as the first one was; the opposite is
+    refused."""
     ours = ended_by_hand(harness, commit=commit)
 
     assert end_by_hand(harness, ours, commit=commit) == _DONE
@@ -59,8 +60,11 @@ def test_rule_5_an_equal_request_that_comes_again_changes_nothing(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_rule_5_a_raw_commit_behind_a_native_end(harness: Harness, commit: bool) -> None:
-    """Rule 5: version 5 refuses alike behind a native commit and a native abort, 4 tells."""
+def test_outcome_from_broker_a_raw_commit_behind_a_native_end(
+    harness: Harness, commit: bool
+) -> None:
+    """Rule `outcome-from-broker`: version 5 refuses alike behind a native commit and a native
+    abort, 4 tells."""
     ours = ended_natively(harness, commit=commit)
 
     tells = commit and harness.level == 0
@@ -70,9 +74,12 @@ def test_rule_5_a_raw_commit_behind_a_native_end(harness: Harness, commit: bool)
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_rule_5_a_raw_abort_behind_a_native_end(harness: Harness, commit: bool) -> None:
-    """Rule 5: version 5 begins an abort of nothing, and Describe tells of it as of an abort of what
-    was committed; why an abort, too, is asked for only where something is open."""
+def test_outcome_from_broker_a_raw_abort_behind_a_native_end(
+    harness: Harness, commit: bool
+) -> None:
+    """Rule `outcome-from-broker`: version 5 begins an abort of nothing, and Describe tells of it
+    as of an abort of what was committed; why an abort, too, is asked for only where something is
+    open."""
     ours = ended_natively(harness, commit=commit)
 
     answer = end_by_hand(harness, ours, commit=False)
@@ -87,8 +94,8 @@ def test_rule_5_a_raw_abort_behind_a_native_end(harness: Harness, commit: bool) 
     assert harness.visible() == (2 if commit else 0)
 
 
-def test_rule_5_a_raw_abort_of_a_transaction_without_records(harness: Harness) -> None:
-    """Rule 5: version 5 begins an abort of nothing here, too."""
+def test_outcome_from_broker_a_raw_abort_of_a_transaction_without_records(harness: Harness) -> None:
+    """Rule `outcome-from-broker`: version 5 begins an abort of nothing here, too."""
     ours = harness.open().identity
 
     answer = end_by_hand(harness, ours, commit=False)
@@ -102,8 +109,9 @@ def test_rule_5_a_raw_abort_of_a_transaction_without_records(harness: Harness) -
         assert _state(harness, ours) == (_S.EMPTY, 0)
 
 
-def test_rule_5_a_commit_behind_the_brokers_own_timeout(harness: Harness) -> None:
-    """Rule 5: the timeout raises the epoch, and the two versions refuse in different words."""
+def test_outcome_from_broker_a_commit_behind_the_brokers_own_timeout(harness: Harness) -> None:
+    """Rule `outcome-from-broker`: the timeout raises the epoch, and the two versions refuse in
+    different words."""
     ours = begun(harness, timeout_s=1.0).identity
     harness.await_state(ours, _S.COMPLETE_ABORT)
 
@@ -113,8 +121,10 @@ def test_rule_5_a_commit_behind_the_brokers_own_timeout(harness: Harness) -> Non
     assert harness.visible() == 0
 
 
-def test_rule_5_a_transaction_without_records_cannot_be_committed(harness: Harness) -> None:
-    """Rule 5: so a task that produced nothing returns no handle."""
+def test_outcome_from_broker_a_transaction_without_records_cannot_be_committed(
+    harness: Harness,
+) -> None:
+    """Rule `outcome-from-broker`: so a task that produced nothing returns no handle."""
     ours = harness.open().identity
 
     assert end_by_hand(harness, ours, commit=True) == (_REFUSED, "InvalidTxnStateError")
@@ -122,10 +132,11 @@ def test_rule_5_a_transaction_without_records_cannot_be_committed(harness: Harne
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_rule_5_a_late_request_does_not_touch_the_ids_next_transaction(
+def test_outcome_from_broker_a_late_request_does_not_touch_the_ids_next_transaction(
     harness: Harness, commit: bool
 ) -> None:
-    """Rule 5: neither its commit nor its abort, once the id was initialised again."""
+    """Rule `outcome-from-broker`: neither its commit nor its abort, once the id was initialised
+    again."""
     first = ended_by_hand(harness, commit=True)
     later = harness.open(first.transactional_id)
     later.produce(3)
@@ -138,8 +149,11 @@ def test_rule_5_a_late_request_does_not_touch_the_ids_next_transaction(
     assert harness.visible() == 5
 
 
-def test_rule_4_initialising_an_id_aborts_what_was_open_under_it(harness: Harness) -> None:
-    """Rule 4: whoever asks; two epochs on, so that the first one's handle is about nothing."""
+def test_ids_never_reused_initialising_an_id_aborts_what_was_open_under_it(
+    harness: Harness,
+) -> None:
+    """Rule `ids-never-reused`: whoever asks; two epochs on, so that the first one's handle is
+    about nothing."""
     first = begun(harness).identity
     harness.open(first.transactional_id)
 
@@ -148,10 +162,11 @@ def test_rule_4_initialising_an_id_aborts_what_was_open_under_it(harness: Harnes
     assert harness.visible() == 0
 
 
-def test_rule_13_who_was_ended_from_outside_writes_nothing_more_that_is_seen(
+def test_abort_by_endtxn_who_was_ended_from_outside_writes_nothing_more_that_is_seen(
     harness: Harness,
 ) -> None:
-    """Rule 13: to a partition that it wrote before; by its epoch, or as no transaction is open."""
+    """Rule `abort-by-endtxn`: to a partition that it wrote before; by its epoch, or as no
+    transaction is open."""
     zombie = begun(harness)
     ours = zombie.identity
     assert end_by_hand(harness, ours, commit=True) == _DONE
@@ -166,9 +181,11 @@ def test_rule_13_who_was_ended_from_outside_writes_nothing_more_that_is_seen(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_rule_5_a_late_addpartitions_behind_an_end_by_hand(harness: Harness, commit: bool) -> None:
-    """Rule 5: EndTxn version 5 has raised the epoch, 4 has not: there an empty transaction begins,
-    whose commit adds nothing to what is visible."""
+def test_outcome_from_broker_a_late_addpartitions_behind_an_end_by_hand(
+    harness: Harness, commit: bool
+) -> None:
+    """Rule `outcome-from-broker`: EndTxn version 5 has raised the epoch, 4 has not: there an empty
+    transaction begins, whose commit adds nothing to what is visible."""
     ours = ended_by_hand(harness, commit=commit)
 
     if harness.level >= 1:
@@ -183,9 +200,11 @@ def test_rule_5_a_late_addpartitions_behind_an_end_by_hand(harness: Harness, com
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_rule_5_a_late_addpartitions_behind_a_native_end(harness: Harness, commit: bool) -> None:
-    """Rule 5: nothing raises the epoch, at no level: an empty transaction of the same one begins,
-    and ends like any other, with nothing more to see."""
+def test_outcome_from_broker_a_late_addpartitions_behind_a_native_end(
+    harness: Harness, commit: bool
+) -> None:
+    """Rule `outcome-from-broker`: nothing raises the epoch, at no level: an empty transaction of
+    the same one begins, and ends like any other, with nothing more to see."""
     ours = ended_natively(harness, commit=commit)
 
     assert harness.add_partitions(ours) == ""
@@ -197,11 +216,12 @@ def test_rule_5_a_late_addpartitions_behind_a_native_end(harness: Harness, commi
 
 
 @pytest.mark.parametrize("harness", kinds(extended={0, 1}), indirect=True)
-def test_rule_5_behind_a_native_commit_a_late_addpartitions_may_look_like_an_abort(
+def test_outcome_from_broker_behind_a_native_commit_a_late_addpartitions_may_look_like_an_abort(
     harness: Harness,
 ) -> None:
-    """Rule 5: if what it opens times out, Describe tells of an abort of this very epoch, and the
-    records are there: why the committed mark must not wait for as long as a transaction lives."""
+    """Rule `outcome-from-broker`: if what it opens times out, Describe tells of an abort of this
+    very epoch, and the records are there: why the committed mark must not wait for as long as a
+    transaction lives."""
     ours = ended_natively(harness, commit=True, timeout_s=15.0)
 
     assert harness.add_partitions(ours) == ""
@@ -211,10 +231,10 @@ def test_rule_5_behind_a_native_commit_a_late_addpartitions_may_look_like_an_abo
     assert harness.visible() == 2
 
 
-def test_rule_5_an_addpartitions_that_comes_again_while_it_is_open_changes_nothing(
+def test_outcome_from_broker_an_addpartitions_that_comes_again_while_it_is_open_changes_nothing(
     harness: Harness,
 ) -> None:
-    """Rule 5: the partition is there already; its records are visible once."""
+    """Rule `outcome-from-broker`: the partition is there already; its records are visible once."""
     ours = begun(harness).identity
 
     assert harness.add_partitions(ours) == ""
@@ -225,10 +245,10 @@ def test_rule_5_an_addpartitions_that_comes_again_while_it_is_open_changes_nothi
     assert harness.visible() == 2
 
 
-def test_rule_3_a_late_addpartitions_does_not_touch_the_ids_next_transaction(
+def test_handle_from_producer_a_late_addpartitions_does_not_touch_the_ids_next_transaction(
     harness: Harness,
 ) -> None:
-    """Rule 3: neither while that is empty, nor while it is open."""
+    """Rule `handle-from-producer`: neither while that is empty, nor while it is open."""
     first = ended_by_hand(harness, commit=True)
     later = harness.open(first.transactional_id)
 
@@ -243,8 +263,10 @@ def test_rule_3_a_late_addpartitions_does_not_touch_the_ids_next_transaction(
     assert harness.visible() == 5
 
 
-def test_rule_5_a_late_addpartitions_behind_the_brokers_own_timeout(harness: Harness) -> None:
-    """Rule 5: the timeout has raised the epoch, at every level."""
+def test_outcome_from_broker_a_late_addpartitions_behind_the_brokers_own_timeout(
+    harness: Harness,
+) -> None:
+    """Rule `outcome-from-broker`: the timeout has raised the epoch, at every level."""
     ours = begun(harness, timeout_s=1.0).identity
     harness.await_state(ours, _S.COMPLETE_ABORT)
 
@@ -262,9 +284,12 @@ def _initialised_late(harness: Harness, ended: TransactionIdentity) -> int:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_rule_5_a_late_initproducerid_behind_an_end_by_hand(harness: Harness, commit: bool) -> None:
-    """Rule 5: it is answered like any other, and what was visible stays; but Describe tells no more
-    how the transaction ended: why the committed mark comes before an id is initialised again."""
+def test_outcome_from_broker_a_late_initproducerid_behind_an_end_by_hand(
+    harness: Harness, commit: bool
+) -> None:
+    """Rule `outcome-from-broker`: it is answered like any other, and what was visible stays; but
+    Describe tells no more how the transaction ended: why the committed mark comes before an id is
+    initialised again."""
     ours = begun(harness).identity
     assert end_by_hand(harness, ours, commit=commit) == _DONE
     harness.await_state(ours, _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT)
@@ -280,11 +305,11 @@ def test_rule_5_a_late_initproducerid_behind_an_end_by_hand(harness: Harness, co
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_rules_4_and_5_a_late_initproducerid_behind_a_native_end(
+def test_ids_never_reused_and_outcome_from_broker_a_late_initproducerid_behind_a_native_end(
     harness: Harness, commit: bool
 ) -> None:
-    """Rules 4 and 5: the same, one epoch on at every level; and the living producer, whose next
-    transaction would have had the old epoch, is shut out."""
+    """Rules `ids-never-reused` and `outcome-from-broker`: the same, one epoch on at every level;
+    and the living producer, whose next transaction would have had the old epoch, is shut out."""
     writer = begun(harness)
     ours = writer.identity
     writer.end_natively(commit=commit)
@@ -300,8 +325,11 @@ def test_rules_4_and_5_a_late_initproducerid_behind_a_native_end(
     assert harness.visible() == (2 if commit else 0)
 
 
-def test_rule_4_a_late_initproducerid_behind_the_brokers_own_timeout(harness: Harness) -> None:
-    """Rule 4: the timeout has raised the epoch, at every level, and it is raised once more."""
+def test_ids_never_reused_a_late_initproducerid_behind_the_brokers_own_timeout(
+    harness: Harness,
+) -> None:
+    """Rule `ids-never-reused`: the timeout has raised the epoch, at every level, and it is raised
+    once more."""
     ours = begun(harness, timeout_s=1.0).identity
     harness.await_state(ours, _S.COMPLETE_ABORT)
 
@@ -310,9 +338,11 @@ def test_rule_4_a_late_initproducerid_behind_the_brokers_own_timeout(harness: Ha
     assert harness.visible() == 0
 
 
-def test_rule_4_a_late_initproducerid_aborts_the_ids_next_transaction(harness: Harness) -> None:
-    """Rule 4: it does no more, for nobody sends it again, so that Describe tells of an abort like
-    any other: why an id whose request was not answered is never used again."""
+def test_ids_never_reused_a_late_initproducerid_aborts_the_ids_next_transaction(
+    harness: Harness,
+) -> None:
+    """Rule `ids-never-reused`: it does no more, for nobody sends it again, so that Describe tells
+    of an abort like any other: why an id whose request was not answered is never used again."""
     first = ended_by_hand(harness, commit=True)
     later = harness.open(first.transactional_id)
     later.produce(3)
@@ -326,8 +356,11 @@ def test_rule_4_a_late_initproducerid_aborts_the_ids_next_transaction(harness: H
     assert harness.visible() == 2
 
 
-def test_rule_17_what_is_open_holds_back_what_is_committed_behind_it(harness: Harness) -> None:
-    """Rule 17: readers stop at the first record whose end is not certain, by commit or abort."""
+def test_abort_before_skip_what_is_open_holds_back_what_is_committed_behind_it(
+    harness: Harness,
+) -> None:
+    """Rule `abort-before-skip`: readers stop at the first record whose end is not certain, by
+    commit or abort."""
     first, second = begun(harness), begun(harness, 3)
     third = begun(harness, 1)
     for ours in (second.identity, third.identity):

@@ -17,8 +17,8 @@ from sluice.connectors.kafka.source.reader.consumers import PooledConsumer, proc
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader, fetcher_of
 from sluice.connectors.kafka.source.reader.seek import seek_surely
 from sluice.connectors.kafka.source.reader.streaming_reader import (
-    KafkaFollower,
-    KafkaFollowingReader,
+    KafkaRecordStream,
+    KafkaStreamingReader,
 )
 from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.errors import UnreachableError
@@ -81,7 +81,7 @@ def borrowed(cluster: MockCluster, hot_path: str) -> PooledConsumer:
     )
 
 
-def followed(follower: KafkaFollower, count: int) -> list[bytes]:
+def followed(follower: KafkaRecordStream, count: int) -> list[bytes]:
     """So many values of what it gives next."""
     found: list[bytes] = []
 
@@ -120,7 +120,7 @@ def test_a_follower_whose_position_was_refused_finds_another_log(
     cluster: MockCluster, hot_path: str
 ) -> None:
     """It has grown again, beyond the position: what lies before that would never be read."""
-    follower = KafkaFollowingReader(reader=reader(cluster, hot_path)).follow([split(0)], None)
+    follower = KafkaStreamingReader(reader=reader(cluster, hot_path)).follow([split(0)], None)
     followed(follower, 10)
     made = follower._reading  # noqa: SLF001 - a log that was longer the mock cannot play
     assert made is not None
@@ -136,7 +136,7 @@ def test_a_follower_whose_position_was_refused_goes_on_in_the_same_log(
     cluster: MockCluster, hot_path: str
 ) -> None:
     """Nothing comes twice."""
-    follower = KafkaFollowingReader(reader=reader(cluster, hot_path)).follow([split(0)], None)
+    follower = KafkaStreamingReader(reader=reader(cluster, hot_path)).follow([split(0)], None)
     assert followed(follower, 10) == [b"first"] * 3 + [b"second"] * 7
     cluster.answer(_FETCH, _OUT_OF_RANGE)
     produce(cluster, b"third", 5)

@@ -8,7 +8,7 @@ from threading import Barrier
 
 import pytest
 
-from sluice.runtime.checkpoint.checkpoint_slots import place_name
+from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
 from sluice.runtime.contracts import MetadataStore, PublishOutcome
@@ -44,8 +44,8 @@ def test_published_record_is_read_back_whole(store: CheckpointStore) -> None:
     publish(store, wanted)
     assert store.read(42) == wanted
     assert CheckpointStore(store.fs).places() == [42]
-    assert not store.is_empty(place_name(42))
-    names = [entry.name for entry in store.fs.entries(place_name(42))]
+    assert not store.is_empty(slot_name(42))
+    names = [entry.name for entry in store.fs.entries(slot_name(42))]
     assert names == ["_metadata"], "no temporary file is left"
 
 
@@ -55,7 +55,8 @@ def test_publish_again_gives_the_same_answer(store: CheckpointStore) -> None:
 
 
 def test_a_place_is_never_taken_twice(store: CheckpointStore) -> None:
-    """Another session's record, or another of ours, changes nothing (rules 6 and 7)."""
+    """Another session's record, or another of ours, changes nothing (`fence-first` and
+    `publish-whole`)."""
     publish(store, record(1))
     for other in (
         record(1, leader_session_id="second"),
@@ -67,7 +68,8 @@ def test_a_place_is_never_taken_twice(store: CheckpointStore) -> None:
 
 
 def test_one_of_many_publishers_wins(store: CheckpointStore) -> None:
-    """Eight sessions race for ten places: one record each, whole, and its owner knows (rule 7)."""
+    """Eight sessions race for ten places: one record each, whole, and its owner knows
+    (`publish-whole`)."""
     sessions, places = 8, 10
     start = Barrier(sessions)
 
@@ -88,13 +90,16 @@ def test_one_of_many_publishers_wins(store: CheckpointStore) -> None:
 
 
 def test_seal_closes_the_place_to_a_paused_coordinator(store: CheckpointStore) -> None:
-    """Rule 6: the paused one wakes with every acknowledgement in hand and may not decide."""
+    """Rule `fence-first`: the paused one wakes with every acknowledgement in hand and may not
+    decide."""
     publish(store, record(0), record(1))
-    seal = record(2, verdict=Verdict.ABORTED, leader_session_id="second", asked_by="seal")
-    publish(store, seal)
+    fencing_record = record(
+        2, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"
+    )
+    publish(store, fencing_record)
     paused = store.publish(record(2), timeout_s=TIMEOUT_S)
     assert paused is PublishOutcome.TAKEN
-    assert store.read(2) == seal
+    assert store.read(2) == fencing_record
 
 
 def test_another_jobs_directory_is_refused_and_left_alone(store: CheckpointStore) -> None:
@@ -120,10 +125,10 @@ def test_a_place_without_a_record_gets_no_mark(store: CheckpointStore) -> None:
     """Of a coordinator that is late, in a directory that was emptied: the decision that another job
     takes there would count as committed, and be lost where its run dies before it is."""
     publish(store, record(0), record(1))
-    store.fs.delete(place_name(1))
+    store.fs.delete(slot_name(1))
     store.mark_committed(1)
     store.mark_superseded(1, by=2)
-    assert not store.fs.exists(place_name(1))
+    assert not store.fs.exists(slot_name(1))
     publish(store, record(1))
     assert not store.is_committed(1)
 
@@ -144,7 +149,7 @@ def test_everything_written_says_its_version(store: CheckpointStore) -> None:
     store.mark_committed(1)
     store.mark_superseded(1, by=2)
     FileLeaderStore(store.fs).announce(Leader(leader_session_id="first", address="h:1"))
-    for path in (f"{place_name(1)}/_committed", f"{place_name(1)}/_superseded", "_leader"):
+    for path in (f"{slot_name(1)}/_committed", f"{slot_name(1)}/_superseded", "_leader"):
         assert b'"format_version": 1' in (store.fs.read(path) or b"")
 
 
@@ -154,8 +159,8 @@ def test_a_mark_that_cannot_be_read_is_damage_with_its_place(
 ) -> None:
     """It says from where a job was restored: never a guess."""
     publish(store, record(0), record(1))
-    store.fs.replace(f"{place_name(1)}/_superseded", content)
-    with pytest.raises(DamagedCheckpointError, match=place_name(1)):
+    store.fs.replace(f"{slot_name(1)}/_superseded", content)
+    with pytest.raises(DamagedCheckpointError, match=slot_name(1)):
         store.superseded_by(1)
 
 
@@ -163,11 +168,11 @@ def test_a_mark_that_cannot_be_read_is_damage_with_its_place(
 def test_truncated_record_is_typed_and_never_replaced(store: CheckpointStore, keep: int) -> None:
     """A damaged record names its place; nobody decides over it."""
     publish(store, record(0))
-    path = f"{place_name(1)}/_metadata"
-    whole = store.fs.read(f"{place_name(0)}/_metadata") or b""
+    path = f"{slot_name(1)}/_metadata"
+    whole = store.fs.read(f"{slot_name(0)}/_metadata") or b""
     store.fs.replace(path, whole[:keep])
     for look in (lambda: store.read(1), lambda: store.publish(record(1), timeout_s=TIMEOUT_S)):
-        with pytest.raises(DamagedCheckpointError, match=place_name(1)):
+        with pytest.raises(DamagedCheckpointError, match=slot_name(1)):
             look()
     assert store.fs.read(path) == whole[:keep]
 
@@ -175,8 +180,6 @@ def test_truncated_record_is_typed_and_never_replaced(store: CheckpointStore, ke
 def test_record_of_another_place_is_damage(store: CheckpointStore) -> None:
     """A directory copied by hand is not a decision about the id in its name."""
     publish(store, record(0))
-    store.fs.replace(
-        f"{place_name(7)}/_metadata", store.fs.read(f"{place_name(0)}/_metadata") or b""
-    )
+    store.fs.replace(f"{slot_name(7)}/_metadata", store.fs.read(f"{slot_name(0)}/_metadata") or b"")
     with pytest.raises(DamagedCheckpointError, match="place 7 says it is of 0"):
         store.read(7)

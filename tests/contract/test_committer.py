@@ -1,6 +1,6 @@
 """The promises of the committer, on the fake broker and on real ones of every feature level.
 
-Each test names the rule of docs/protocol.md that it would catch being broken.
+Each test names the rule of docs/internals/protocol.md that it would catch being broken.
 """
 
 from collections.abc import Iterator
@@ -45,10 +45,11 @@ def _outcome(committer: KafkaCommitter, entry: StateEntry, *, after_crash: bool)
 
 
 @AFTER_CRASH
-def test_rule_2_another_process_commits_what_a_writer_left_open(
+def test_endtxn_version_another_process_commits_what_a_writer_left_open(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
-    """Rule 2: at every level the EndTxn version fits, so the records become visible."""
+    """Rule `endtxn-version`: at every level the EndTxn version fits, so the records become
+    visible."""
     _, entry = _left(harness, 3)
     reports = committer.commit([entry], timeout_s=300, after_crash=after_crash)
 
@@ -72,10 +73,11 @@ def test_commit_is_idempotent_for_every_committable(
 
 
 @AFTER_CRASH
-def test_rule_5_a_native_commit_is_not_mistaken_for_a_loss(
+def test_outcome_from_broker_a_native_commit_is_not_mistaken_for_a_loss(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
-    """Rule 5: version 5 answers INVALID_TXN_STATE after a native commit; repair would double."""
+    """Rule `outcome-from-broker`: version 5 answers INVALID_TXN_STATE after a native commit;
+    repair would double."""
     attempt, entry = _left(harness, 3)
     attempt.end_natively(commit=True)
 
@@ -84,10 +86,11 @@ def test_rule_5_a_native_commit_is_not_mistaken_for_a_loss(
 
 
 @AFTER_CRASH
-def test_rule_5_a_native_abort_is_aborted(
+def test_outcome_from_broker_a_native_abort_is_aborted(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
-    """Rule 5: the same answer as after a native commit, but this one was lost."""
+    """Rule `outcome-from-broker`: the same answer as after a native commit, but this one was
+    lost."""
     attempt, entry = _left(harness, 3)
     attempt.end_natively(commit=False)
 
@@ -96,10 +99,11 @@ def test_rule_5_a_native_abort_is_aborted(
 
 
 @AFTER_CRASH
-def test_rule_5_a_timed_out_transaction_is_aborted(
+def test_outcome_from_broker_a_timed_out_transaction_is_aborted(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
-    """Rule 5: the timeout raises the epoch; the answer is "aborted", never "unknown"."""
+    """Rule `outcome-from-broker`: the timeout raises the epoch; the answer is "aborted", never
+    "unknown"."""
     attempt, entry = _left(harness, 3, timeout_s=1.0)
     harness.await_state(attempt.identity, TransactionState.COMPLETE_ABORT)
 
@@ -108,10 +112,11 @@ def test_rule_5_a_timed_out_transaction_is_aborted(
 
 
 @AFTER_CRASH
-def test_rule_5_an_id_initialised_again_after_a_raw_commit_is_unknown_not_lost(
+def test_outcome_from_broker_an_id_initialised_again_after_a_raw_commit_is_unknown_not_lost(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
-    """Rule 5: committed or aborted cannot be told any more, so nothing may be repaired."""
+    """Rule `outcome-from-broker`: committed or aborted cannot be told any more, so nothing may be
+    repaired."""
     attempt, entry = _left(harness, 3)
     committer.commit([entry], timeout_s=300, after_crash=False)
     assert committer.await_visible(timeout_s=300)
@@ -122,10 +127,11 @@ def test_rule_5_an_id_initialised_again_after_a_raw_commit_is_unknown_not_lost(
 
 
 @AFTER_CRASH
-def test_rule_5_an_id_initialised_again_while_open_is_unknown(
+def test_outcome_from_broker_an_id_initialised_again_while_open_is_unknown(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
-    """Rule 5: the other initialisation aborted it, but the coordinator's state does not say so."""
+    """Rule `outcome-from-broker`: the other initialisation aborted it, but the coordinator's state
+    does not say so."""
     attempt, entry = _left(harness, 3)
     harness.open(attempt.identity.transactional_id)
 
@@ -134,10 +140,10 @@ def test_rule_5_an_id_initialised_again_while_open_is_unknown(
 
 
 @AFTER_CRASH
-def test_rule_5_an_id_nobody_knows_is_unknown(
+def test_outcome_from_broker_an_id_nobody_knows_is_unknown(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
-    """Rule 5: an expired id was perhaps committed long ago."""
+    """Rule `outcome-from-broker`: an expired id was perhaps committed long ago."""
     identity = begun(harness, 1).identity
     entry = committable(
         type(identity)(
@@ -151,10 +157,11 @@ def test_rule_5_an_id_nobody_knows_is_unknown(
 
 
 @AFTER_CRASH
-def test_rule_3_a_later_attempt_under_the_same_id_is_never_committed_in_place_of_ours(
+def test_handle_from_producer_a_later_attempt_under_the_same_id_is_never_committed_in_place_of_ours(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
-    """Rule 3: the later attempt is half way; neither its records nor ours become visible."""
+    """Rule `handle-from-producer`: the later attempt is half way; neither its records nor ours
+    become visible."""
     first, entry = _left(harness, 3)
     second = harness.open(first.identity.transactional_id)
     second.produce(5)
@@ -165,10 +172,11 @@ def test_rule_3_a_later_attempt_under_the_same_id_is_never_committed_in_place_of
     assert harness.visible() == 0
 
 
-def test_rule_13_abort_discards_exactly_one_transaction(
+def test_abort_by_endtxn_abort_discards_exactly_one_transaction(
     harness: Harness, committer: KafkaCommitter
 ) -> None:
-    """Rule 13: EndTxn(abort) with the transaction's own epoch; another id's stays open."""
+    """Rule `abort-by-endtxn`: EndTxn(abort) with the transaction's own epoch; another id's stays
+    open."""
     ours, other = harness.open(), harness.open()
     ours.produce(3)
     other.produce(2)
@@ -183,10 +191,11 @@ def test_rule_13_abort_discards_exactly_one_transaction(
     assert harness.visible() == 2
 
 
-def test_rule_13_abort_with_a_stale_epoch_leaves_the_live_transaction_alone(
+def test_abort_by_endtxn_abort_with_a_stale_epoch_leaves_the_live_transaction_alone(
     harness: Harness, committer: KafkaCommitter
 ) -> None:
-    """Rule 13: InitProducerId would have aborted it; EndTxn with a stale epoch is refused."""
+    """Rule `abort-by-endtxn`: InitProducerId would have aborted it; EndTxn with a stale epoch is
+    refused."""
     stale, stale_entry = _left(harness, 1)
     stale.end_natively(commit=True)
     live = harness.open(stale.identity.transactional_id)
@@ -200,7 +209,7 @@ def test_rule_13_abort_with_a_stale_epoch_leaves_the_live_transaction_alone(
     assert harness.visible() == 5
 
 
-def test_rule_13_abort_is_idempotent(harness: Harness, committer: KafkaCommitter) -> None:
+def test_abort_by_endtxn_abort_is_idempotent(harness: Harness, committer: KafkaCommitter) -> None:
     """Aborting again says aborted again."""
     _, entry = _left(harness, 3)
 
@@ -225,11 +234,11 @@ def test_abort_says_so_when_the_transaction_was_committed(
     assert harness.visible() == 3
 
 
-def test_rule_5_an_abort_does_not_hide_that_the_writer_has_committed(
+def test_outcome_from_broker_an_abort_does_not_hide_that_the_writer_has_committed(
     harness: Harness, committer: KafkaCommitter
 ) -> None:
-    """Rule 5: version 5 would accept it, and whoever asks would be told of an abort from then on;
-    what is written again because of that is there twice."""
+    """Rule `outcome-from-broker`: version 5 would accept it, and whoever asks would be told of an
+    abort from then on; what is written again because of that is there twice."""
     attempt, entry = _left(harness, 3)
     attempt.end_natively(commit=True)
     harness.await_state(attempt.identity, TransactionState.COMPLETE_COMMIT)
@@ -242,10 +251,11 @@ def test_rule_5_an_abort_does_not_hide_that_the_writer_has_committed(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_rule_13_from_version_1_ending_a_transaction_fences_its_writer(
+def test_abort_by_endtxn_from_version_1_ending_a_transaction_fences_its_writer(
     harness: Harness, committer: KafkaCommitter, commit: bool
 ) -> None:
-    """Rules 2 and 13: version 5 raises the epoch, so the old writer cannot go on."""
+    """Rules `endtxn-version` and `abort-by-endtxn`: version 5 raises the epoch, so the old writer
+    cannot go on."""
     attempt, entry = _left(harness, 1)
     if commit:
         committer.commit([entry], timeout_s=300, after_crash=True)
@@ -262,8 +272,11 @@ def test_rule_13_from_version_1_ending_a_transaction_fences_its_writer(
     assert raised == (1 if harness.level >= 1 else 0)
 
 
-def test_rule_24_visible_is_waited_for(harness: Harness, committer: KafkaCommitter) -> None:
-    """Rule 24: what is committed, that is; nobody has decided yet about what is open."""
+def test_commit_acknowledged_visible_is_waited_for(
+    harness: Harness, committer: KafkaCommitter
+) -> None:
+    """Rule `commit-acknowledged`: what is committed, that is; nobody has decided yet about what is
+    open."""
     _, entry = _left(harness, 2)
 
     assert committer.await_visible(timeout_s=300)
@@ -273,10 +286,10 @@ def test_rule_24_visible_is_waited_for(harness: Harness, committer: KafkaCommitt
     assert harness.visible() == 2
 
 
-def test_rule_24_a_transaction_whose_id_went_on_is_visible(
+def test_commit_acknowledged_a_transaction_whose_id_went_on_is_visible(
     harness: Harness, committer: KafkaCommitter
 ) -> None:
-    """Rule 24: an id is initialised again only after its markers are written."""
+    """Rule `commit-acknowledged`: an id is initialised again only after its markers are written."""
     attempt, entry = _left(harness, 2)
     committer.commit([entry], timeout_s=300, after_crash=False)
     assert committer.await_visible(timeout_s=300)

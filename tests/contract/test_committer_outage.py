@@ -107,11 +107,12 @@ def test_a_commit_cut_off_in_the_middle_is_finished_after_the_brokers_restart(
 
 
 @pytest.mark.extended
-def test_rule_28_an_orphan_is_swept_when_its_broker_is_back(
+def test_wait_for_all_brokers_an_orphan_is_swept_when_its_broker_is_back(
     broker: EmbeddedKafka, harness: RealHarness
 ) -> None:
-    """Rule 28: a sweep during the outage is no error; a renewal after it frees the readers."""
-    orphan = harness.open(harness.name(generation=1))
+    """Rule `wait-for-all-brokers`: a sweep during the outage is no error; a renewal after it frees
+    the readers."""
+    orphan = harness.open(harness.name(attempt_id=1))
     orphan.produce(1)
     identity = orphan.identity
     coordinator = KafkaSinkCoordinator(
@@ -120,7 +121,7 @@ def test_rule_28_an_orphan_is_swept_when_its_broker_is_back(
         transaction_timeout_s=None,
         topics=(),
     )
-    view = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
+    view = SweepView(job_uid=JOB_UID, attempt_ids={"main": 2}, protected=(), orphans=())
     broker.kill()
 
     assert coordinator.sweep(view, timeout_s=1).aborted == 0

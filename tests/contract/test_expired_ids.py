@@ -88,10 +88,11 @@ def _outcome(harness: Harness, transaction: TransactionIdentity) -> CommitOutcom
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_rule_5_nobody_can_tell_what_became_of_the_transaction(
+def test_outcome_from_broker_nobody_can_tell_what_became_of_the_transaction(
     harness: Harness, commit: bool
 ) -> None:
-    """Rule 5: committed or aborted, the answers are the same; what readers see stays as it was."""
+    """Rule `outcome-from-broker`: committed or aborted, the answers are the same; what readers see
+    stays as it was."""
     ours = ended_by_hand(harness, commit=commit)
     _expire(harness, ours)
 
@@ -104,8 +105,10 @@ def test_rule_5_nobody_can_tell_what_became_of_the_transaction(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_rule_5_a_native_end_is_forgotten_like_any_other(harness: Harness, commit: bool) -> None:
-    """Rule 5: whoever ended it."""
+def test_outcome_from_broker_a_native_end_is_forgotten_like_any_other(
+    harness: Harness, commit: bool
+) -> None:
+    """Rule `outcome-from-broker`: whoever ended it."""
     ours = ended_natively(harness, commit=commit)
     _expire(harness, ours)
 
@@ -113,9 +116,9 @@ def test_rule_5_a_native_end_is_forgotten_like_any_other(harness: Harness, commi
     assert harness.visible() == (2 if commit else 0)
 
 
-def test_rule_5_an_open_transaction_does_not_expire(harness: Harness) -> None:
-    """Rule 5: so what is decided and still open can be committed after any time that its own
-    timeout grants it."""
+def test_outcome_from_broker_an_open_transaction_does_not_expire(harness: Harness) -> None:
+    """Rule `outcome-from-broker`: so what is decided and still open can be committed after any
+    time that its own timeout grants it."""
     ours = begun(harness).identity
     _expire(harness, ended_by_hand(harness, commit=True))
 
@@ -123,9 +126,9 @@ def test_rule_5_an_open_transaction_does_not_expire(harness: Harness) -> None:
     assert harness.visible() == 4
 
 
-def test_rule_5_who_has_the_id_next_is_another_producer(harness: Harness) -> None:
-    """Rule 5: by its producer id nobody takes its transactions for the forgotten one, and late
-    requests of the forgotten one do not touch them."""
+def test_outcome_from_broker_who_has_the_id_next_is_another_producer(harness: Harness) -> None:
+    """Rule `outcome-from-broker`: by its producer id nobody takes its transactions for the
+    forgotten one, and late requests of the forgotten one do not touch them."""
     ours = ended_by_hand(harness, commit=True)
     _expire(harness, ours)
 

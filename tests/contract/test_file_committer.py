@@ -144,10 +144,11 @@ def test_a_commit_that_died_half_way_is_finished(place: Place) -> None:
 
 
 @pytest.mark.parametrize("after_crash", [True, False])
-def test_rule_20_what_is_not_as_recorded_stops_with_both_names(
+def test_rename_settled_what_is_not_as_recorded_stops_with_both_names(
     place: Place, *, after_crash: bool
 ) -> None:
-    """Rule 20: a missing or a changed file is never published, passed over or replaced."""
+    """Rule `rename-settled`: a missing or a changed file is never published, passed over or
+    replaced."""
     missing, taken = place.stage(0), place.stage(1)
     for name in place.staged():
         if name.startswith("0-") and name.endswith(f"/{_FINAL[0]}"):
@@ -162,10 +163,11 @@ def test_rule_20_what_is_not_as_recorded_stops_with_both_names(
 
 
 @pytest.mark.parametrize("after_crash", [True, False])
-def test_rule_20_a_staged_file_of_another_length_is_not_published(
+def test_rename_settled_a_staged_file_of_another_length_is_not_published(
     place: Place, *, after_crash: bool
 ) -> None:
-    """Rule 20: a committer whose process has not seen it looks before the first rename, too.
+    """Rule `rename-settled`: a committer whose process has not seen it looks before the first
+    rename, too.
 
     Its neighbours are decided and whole: they are published.
     """
@@ -243,10 +245,11 @@ class _Lying:
         pytest.param(None, id="false"),
     ],
 )
-def test_rule_20_a_renames_answer_is_not_believed_unless_it_is_yes(
+def test_rename_settled_a_renames_answer_is_not_believed_unless_it_is_yes(
     place: Place, answer: Exception | None, *, happens: bool
 ) -> None:
-    """Rule 20: what became of it is looked up at once; nothing is moved twice, or given up."""
+    """Rule `rename-settled`: what became of it is looked up at once; nothing is moved twice, or
+    given up."""
     entry = place.stage()
     lying = _Lying(place.open(place.parent), happens=happens, answer=answer)
     committer = FileCommitter(lambda _: cast(FileSystem, lying))

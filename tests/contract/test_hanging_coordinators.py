@@ -12,16 +12,16 @@ import pytest
 
 from sluice.connectors.kafka.client.client_options import Role
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaOwnerStore, owner_group
+from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseStore, owner_group
 from sluice.connectors.kafka.source.enumerator.group_offsets import GroupOffsets
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.ownership.lease_record import LeaseRecord
 from tests.mock_cluster import MockCluster
 from tests.waiting import join, wait_for
 
 _BROKERS = 3
 _LONG_S = 60.0
-_RECORD = OwnerRecord(
+_RECORD = LeaseRecord(
     job_uid="u", checkpoint_uri="file:/a", session="s", host="h", renewed_at_ms=1, renewals=1
 )
 
@@ -37,11 +37,13 @@ def connection(cluster: MockCluster) -> KafkaConnection:
     return KafkaConnection(bootstrap_servers=cluster.bootstrap)
 
 
-def test_rule_22_a_record_finds_the_broker_that_has_its_group_now(cluster: MockCluster) -> None:
+def test_lease_guards_outputs_a_record_finds_the_broker_that_has_its_group_now(
+    cluster: MockCluster,
+) -> None:
     """Within one call: who wants the prefix watches for three renewals, and takes it."""
     cluster.move(owner_group("orders"), 1)
     # Less than the 60 s after which a client gives up by itself.
-    store = KafkaOwnerStore(connection(cluster), "orders", timeout_s=45.0)
+    store = KafkaLeaseStore(connection(cluster), "orders", timeout_s=45.0)
     store.write(_RECORD)
     for _ in range(20):  # a new client asks once more who coordinates; later every ten minutes
         store.read()
@@ -73,7 +75,7 @@ def _threads() -> int:
 
 def _record(cluster: MockCluster) -> tuple[Callable[[], None], Callable[[], None]]:
     cluster.move(owner_group("orders"), 1)
-    store = KafkaOwnerStore(connection(cluster), "orders", timeout_s=_LONG_S)
+    store = KafkaLeaseStore(connection(cluster), "orders", timeout_s=_LONG_S)
     store.write(_RECORD)
     store._timeout_s = 0.1  # noqa: SLF001 - of each call
     return lambda: store.write(_RECORD), store.close

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
-from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaOwnerStore
+from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseStore
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.runtime.contracts import RegisteredAttempt, SinkContext, SweepView
 from sluice.runtime.errors import ConfigError, FencedError, SourceChangedError
 from sluice.runtime.model.model import BatchKey
-from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.ownership.lease_record import LeaseRecord
 from tests.kafka_fixture import BrokerByLevel
 from tests.kafka_records import unique
 from tests.transaction_harness import JOB_UID, RealHarness, committable
@@ -58,23 +58,24 @@ def _coordinator(
     )
 
 
-def test_rule_4_the_sweep_frees_readers_and_spares_decided_and_living_work(
+def test_ids_never_reused_the_sweep_frees_readers_and_spares_decided_and_living_work(
     real: RealHarness,
 ) -> None:
-    """Rule 4: old generation, declared orphan: aborted. Decided, undecided, another job: not."""
+    """Rule `ids-never-reused`: old attempt, declared orphan: aborted. Decided, undecided,
+    another job: not."""
     old, decided, declared, undecided = (
-        real.open(real.name(generation=generation)) for generation in (1, 1, 2, 2)
+        real.open(real.name(attempt_id=attempt_id)) for attempt_id in (1, 1, 2, 2)
     )
-    stranger = real.open(real.name(generation=1).replace(JOB_UID, "another-job"))
+    stranger = real.open(real.name(attempt_id=1).replace(JOB_UID, "another-job"))
     for attempt in (old, decided, declared, undecided, stranger):
         attempt.produce(1)
     view = SweepView(
         job_uid=JOB_UID,
-        generations={"main": 2},
+        attempt_ids={"main": 2},
         protected=(committable(decided.identity, records=1),),
         orphans=(
             RegisteredAttempt(
-                batch=BatchKey(region="main", generation=2, batch_id=4),
+                batch=BatchKey(region="main", attempt_id=2, batch_id=4),
                 operator_id="sink-1",
                 resource=declared.identity.resource,
             ),
@@ -93,10 +94,11 @@ def test_rule_4_the_sweep_frees_readers_and_spares_decided_and_living_work(
     assert real.visible() == 3
 
 
-def test_rule_22_the_owner_record_lies_in_kafka(modern: RealHarness) -> None:
-    """Rule 22: claimed, renewed, given back; a foreign session in it stops the holder."""
+def test_lease_guards_outputs_the_owner_record_lies_in_kafka(modern: RealHarness) -> None:
+    """Rule `lease-guards-outputs`: claimed, renewed, given back; a foreign session in it stops the
+    holder."""
     coordinator = _coordinator(modern)
-    store = KafkaOwnerStore(modern.connection, modern.prefix, timeout_s=300)
+    store = KafkaLeaseStore(modern.connection, modern.prefix, timeout_s=300)
     assert store.read() is None
 
     coordinator.claim(CONTEXT, timeout_s=300)
@@ -112,7 +114,7 @@ def test_rule_22_the_owner_record_lies_in_kafka(modern: RealHarness) -> None:
     with pytest.raises(FencedError):
         coordinator.renew()
     coordinator.close()
-    assert isinstance(store.read(), OwnerRecord)  # not ours any more, so not given back
+    assert isinstance(store.read(), LeaseRecord)  # not ours any more, so not given back
 
     successor = _coordinator(modern)
     successor.claim(dataclasses.replace(CONTEXT, leader_session_id="session-3"), timeout_s=300)
@@ -124,7 +126,8 @@ def test_rule_22_the_owner_record_lies_in_kafka(modern: RealHarness) -> None:
 
 
 def test_check_tells_facts_and_changes_nothing(real: RealHarness) -> None:
-    """The start check: cluster id, level, and rule 23's default timeout, the broker's maximum."""
+    """The start check: cluster id, level, and rule `transaction-timeout`'s default timeout, the
+    broker's maximum."""
     coordinator = _coordinator(real)
     facts = coordinator.check(timeout_s=60)
     coordinator.close()
@@ -136,10 +139,10 @@ def test_check_tells_facts_and_changes_nothing(real: RealHarness) -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [901.0, 5.0])
-def test_rule_23_a_timeout_that_cannot_protect_a_decision_is_refused(
+def test_transaction_timeout_a_timeout_that_cannot_protect_a_decision_is_refused(
     modern: RealHarness, timeout_s: float
 ) -> None:
-    """Rule 23: beyond the broker's maximum, or shorter than a restart."""
+    """Rule `transaction-timeout`: beyond the broker's maximum, or shorter than a restart."""
     coordinator = _coordinator(modern, transaction_timeout_s=timeout_s)
     with pytest.raises(ConfigError):
         coordinator.check(timeout_s=60)

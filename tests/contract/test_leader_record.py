@@ -10,12 +10,12 @@ from sluice.runtime.errors import UnsupportedFormatError
 def test_leader_record_is_replaced_whole(store: CheckpointStore) -> None:
     """The last one to announce is found, by another process too."""
     leaders = FileLeaderStore(store.fs)
-    for generation, session in enumerate(("first", "second")):
+    for attempt_id, session in enumerate(("first", "second")):
         leaders.announce(
-            Leader(leader_session_id=session, address=f"{session}:1", generation=generation)
+            Leader(leader_session_id=session, address=f"{session}:1", attempt_id=attempt_id)
         )
     found = FileLeaderStore(store.fs).current()
-    assert found == Leader(leader_session_id="second", address="second:1", generation=1)
+    assert found == Leader(leader_session_id="second", address="second:1", attempt_id=1)
     assert [entry.name for entry in store.fs.entries("")] == ["_leader"]
     assert store.places() == []
 
@@ -25,7 +25,7 @@ def test_leader_record_of_an_earlier_sluice_is_read(store: CheckpointStore) -> N
     record = b'{"format_version": 1, "leader_session_id": "first", "address": "h:1"}'
     store.fs.replace("_leader", record)
     found = FileLeaderStore(store.fs).current()
-    assert found == Leader(leader_session_id="first", address="h:1", generation=None)
+    assert found == Leader(leader_session_id="first", address="h:1", attempt_id=None)
 
 
 def test_leader_record_of_a_later_version_is_refused(store: CheckpointStore) -> None:

@@ -40,7 +40,7 @@ def _accepted(entry: StateEntry) -> AcceptedWork:
 
 
 def test_repair_replaces_a_lost_committable(store: CheckpointStore) -> None:
-    """Recovery follows the repair, also of a repair (rule 11)."""
+    """Recovery follows the repair, also of a repair (`two-phase-repair`)."""
     publish(store, record(1))
     standing = store.read(1)
     assert standing is not None
@@ -73,7 +73,9 @@ def test_what_is_unsettled_and_what_is_accepted_is_read_back(store: CheckpointSt
     assert store.effective_committables(standing) == standing.committables
 
 
-def test_rule_11_what_was_accepted_as_lost_is_not_written_again(store: CheckpointStore) -> None:
+def test_two_phase_repair_what_was_accepted_as_lost_is_not_written_again(
+    store: CheckpointStore,
+) -> None:
     """By a start that slept in its repair, say. Beside it others may be."""
     standing = _two_committables()
     publish(store, standing)
@@ -87,7 +89,9 @@ def test_rule_11_what_was_accepted_as_lost_is_not_written_again(store: Checkpoin
     assert store.effective_committables(standing) == (first, committable(b"too"))
 
 
-def test_rule_11_what_was_written_again_is_not_accepted_as_lost(store: CheckpointStore) -> None:
+def test_two_phase_repair_what_was_written_again_is_not_accepted_as_lost(
+    store: CheckpointStore,
+) -> None:
     """Between a look at what was lost and the word; nothing at all is accepted then."""
     standing = _two_committables()
     publish(store, standing)
@@ -102,7 +106,8 @@ def test_rule_11_what_was_written_again_is_not_accepted_as_lost(store: Checkpoin
 
 
 def test_a_committable_is_repaired_by_one_session(store: CheckpointStore) -> None:
-    """A paused older coordinator that repairs the same one later is told so (rules 6 and 11)."""
+    """A paused older coordinator that repairs the same one later is told so (`fence-first` and
+    `two-phase-repair`)."""
     publish(store, record(1))
     lost = committable().payload
     assert (
@@ -114,7 +119,9 @@ def test_a_committable_is_repaired_by_one_session(store: CheckpointStore) -> Non
     assert repair.leader_session_id == "new"
 
 
-def test_rule_11_a_claim_that_is_not_answered_accepts_nothing(store: CheckpointStore) -> None:
+def test_two_phase_repair_a_claim_that_is_not_answered_accepts_nothing(
+    store: CheckpointStore,
+) -> None:
     """Whether it stands in a repair's way nobody knows: the command is given again."""
     standing = _two_committables()
     publish(store, standing)
@@ -127,7 +134,7 @@ def test_rule_11_a_claim_that_is_not_answered_accepts_nothing(store: CheckpointS
     assert set(store.accepted(1)) == {word.digest}
 
 
-def test_rule_11_a_place_that_was_retired_is_not_repaired(store: CheckpointStore) -> None:
+def test_two_phase_repair_a_place_that_was_retired_is_not_repaired(store: CheckpointStore) -> None:
     """Somebody has committed what it named, or it would stand there still."""
     publish(store, record(0), record(1), record(2))
     store.mark_committed(1)
@@ -135,6 +142,8 @@ def test_rule_11_a_place_that_was_retired_is_not_repaired(store: CheckpointStore
     replaced = {committable().payload: committable(b"new")}
     assert store.publish_repair(1, replaced, session="old") is PublishOutcome.TAKEN
     assert store.read(1) is None
-    seal = record(1, verdict=Verdict.ABORTED, leader_session_id="slept", asked_by="seal")
-    publish(store, seal)
+    fencing_record = record(
+        1, verdict=Verdict.ABORTED, leader_session_id="slept", requested_by="seal"
+    )
+    publish(store, fencing_record)
     assert store.publish_repair(1, replaced, session="older") is PublishOutcome.TAKEN

@@ -298,7 +298,7 @@ def _prepared(client: NativeProducer, delivery: DeliveryLog, count: int) -> Prep
     return NativeProducing(client).prepare(rows, columns, None, delivery)
 
 
-def test_rule_1_a_full_queue_takes_a_part_and_every_report_comes_back(
+def test_pre_commit_confirmed_a_full_queue_takes_a_part_and_every_report_comes_back(
     library: NativeLibrary,
 ) -> None:
     """What is not taken is said, what is taken is reported, and nothing of either is kept."""
@@ -339,7 +339,9 @@ def test_a_record_larger_than_the_queue_is_an_error_at_once(
         sender.send(rows, RecordColumns.of(rows.schema, "t"))
 
 
-def test_rule_1_a_flush_never_ends_before_an_error_was_seen(library: NativeLibrary) -> None:
+def test_pre_commit_confirmed_a_flush_never_ends_before_an_error_was_seen(
+    library: NativeLibrary,
+) -> None:
     """librdkafka counts a refused record until its report was served, so 0 means: all judged."""
     client = NativeProducer(library, {**QUIET, "message.timeout.ms": 20, "linger.ms": 0})
     delivery = DeliveryLog(SCOPE)
@@ -356,7 +358,7 @@ def test_rule_1_a_flush_never_ends_before_an_error_was_seen(library: NativeLibra
     assert delivery.failed_records == 3
 
 
-def test_rule_1_a_report_of_rows_that_were_let_go_is_still_an_error(
+def test_pre_commit_confirmed_a_report_of_rows_that_were_let_go_is_still_an_error(
     library: NativeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a million later records an error names the ranges alone; it is never dropped."""

@@ -37,7 +37,7 @@ def _settled(harness: Harness, act: Callable[[Attempt, NativeCommits], None]) ->
     attempt = begun(harness, 3)
     entry, commits = committable(attempt.identity), NativeCommits()
     commits.begin("main", 1)
-    commits.told(BatchKey(region="main", generation=1, batch_id=0), (entry,))
+    commits.told(BatchKey(region="main", attempt_id=1, batch_id=0), (entry,))
     commits.wakes(lambda: act(attempt, commits))
     committer = TasksFirst(lambda: KafkaCommitter(harness.wire), commits, answer_s=0.2)
     (report,) = committer.commit([entry], timeout_s=300, after_crash=False)
@@ -46,14 +46,16 @@ def _settled(harness: Harness, act: Callable[[Attempt, NativeCommits], None]) ->
     return attempt
 
 
-def test_rule_5_a_native_commit_whose_answer_is_lost_is_found(harness: Harness) -> None:
+def test_outcome_from_broker_a_native_commit_whose_answer_is_lost_is_found(
+    harness: Harness,
+) -> None:
     """INVALID_TXN_STATE to a late EndTxn says nothing: the verdict tells that it is committed."""
     _settled(harness, lambda attempt, _: _commit_natively(attempt))
     assert harness.visible() == 3
 
 
 def test_a_native_commit_that_is_acknowledged_counts(harness: Harness) -> None:
-    """And is visible when that is waited for (rule 24)."""
+    """And is visible when that is waited for (`commit-acknowledged`)."""
 
     def answered(attempt: Attempt, commits: NativeCommits) -> None:
         _commit_natively(attempt)
@@ -63,7 +65,9 @@ def test_a_native_commit_that_is_acknowledged_counts(harness: Harness) -> None:
     assert harness.visible() == 3
 
 
-def test_rule_13_a_native_commit_behind_the_drivers_changes_nothing(harness: Harness) -> None:
+def test_abort_by_endtxn_a_native_commit_behind_the_drivers_changes_nothing(
+    harness: Harness,
+) -> None:
     """A task that was paused between the question and its commit; at level 0, where EndTxn does not
     fence, the broker says yes to it once more."""
     attempt = _settled(harness, lambda *_: None)

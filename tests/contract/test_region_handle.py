@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from sluice.runtime.contracts import LifeState, LifeStatus, RegionLife
+from sluice.runtime.contracts import AttemptState, AttemptStatus, RegionAttempt
 from sluice.runtime.errors import (
     FencedError,
     IllegalTransitionError,
@@ -77,16 +77,16 @@ def thread_bed(job: Job) -> Iterator[ThreadBed]:
     made.stop()
 
 
-def _status(bed: Bed) -> LifeStatus:
+def _status(bed: Bed) -> AttemptStatus:
     return bed.handle.status(timeout_s=SOON_S)
 
 
-def _ended(bed: Bed) -> LifeStatus:
+def _ended(bed: Bed) -> AttemptStatus:
     """Its status, once its life has ended by itself."""
 
-    def ended() -> LifeStatus | None:
+    def ended() -> AttemptStatus | None:
         found = _status(bed)
-        return found if found.state is LifeState.ENDED else None
+        return found if found.state is AttemptState.ENDED else None
 
     found = wait_for(ended, what="the life ends")
     assert found is not None
@@ -98,117 +98,119 @@ def _ended(bed: Bed) -> LifeStatus:
 
 def test_a_life_begins_once_and_ends_once(bed: Bed) -> None:
     """Whoever asks again changes nothing: an answer may have been lost."""
-    assert _status(bed).state is LifeState.NONE
-    life = bed.life()
-    bed.handle.start(life, timeout_s=SOON_S)
-    bed.handle.start(life, timeout_s=SOON_S)
-    assert bed.begun() == [life.generation]
+    assert _status(bed).state is AttemptState.NONE
+    attempt = bed.attempt()
+    bed.handle.start(attempt, timeout_s=SOON_S)
+    bed.handle.start(attempt, timeout_s=SOON_S)
+    assert bed.begun() == [attempt.attempt_id]
     running = _status(bed)
-    assert (running.state, running.generation) == (LifeState.RUNNING, life.generation)
+    assert (running.state, running.attempt_id) == (AttemptState.RUNNING, attempt.attempt_id)
     committed = bed.wait_for_commit()
-    told = bed.handle.register(life.generation, timeout_s=SOON_S)
-    assert (told.region, told.generation, told.acknowledged) == (
-        life.region,
-        life.generation,
+    told = bed.handle.register(attempt.attempt_id, timeout_s=SOON_S)
+    assert (told.region, told.attempt_id, told.acknowledged) == (
+        attempt.region,
+        attempt.attempt_id,
         committed,
     )
-    bed.handle.stop(life.generation, timeout_s=0.0)
+    bed.handle.stop(attempt.attempt_id, timeout_s=0.0)
     for _ in range(2):
-        assert wait_for(lambda: bed.handle.stop(life.generation, timeout_s=SOON_S))
-    assert _status(bed).state is LifeState.STOPPED
-    bed.handle.start(life, timeout_s=SOON_S)
-    assert bed.begun() == [life.generation], "a life that is over does not begin again"
+        assert wait_for(lambda: bed.handle.stop(attempt.attempt_id, timeout_s=SOON_S))
+    assert _status(bed).state is AttemptState.STOPPED
+    bed.handle.start(attempt, timeout_s=SOON_S)
+    assert bed.begun() == [attempt.attempt_id], "a life that is over does not begin again"
 
 
-def test_rule_12_a_life_that_failed_says_why_and_has_one_successor(bed: Bed) -> None:
+def test_callback_after_commit_a_life_that_failed_says_why_and_has_one_successor(bed: Bed) -> None:
     """It is known after its end, until the next one begins, which is refused before it is stopped;
-    then its own generation is refused."""
-    life = bed.life()
-    bed.handle.start(life, timeout_s=SOON_S)
+    then its own attempt is refused."""
+    attempt = bed.attempt()
+    bed.handle.start(attempt, timeout_s=SOON_S)
     bed.fail()
     ended = _ended(bed)
-    assert ended.generation == life.generation
+    assert ended.attempt_id == attempt.attempt_id
     assert ended.error is not None
-    successor = bed.life(life.generation + 100)
+    successor = bed.attempt(attempt.attempt_id + 100)
     with pytest.raises(IllegalTransitionError, match="before the old one is stopped"):
         bed.handle.start(successor, timeout_s=SOON_S)
-    assert bed.handle.stop(life.generation, timeout_s=SOON_S)
-    assert bed.handle.register(life.generation, timeout_s=SOON_S).generation == life.generation
+    assert bed.handle.stop(attempt.attempt_id, timeout_s=SOON_S)
+    assert (
+        bed.handle.register(attempt.attempt_id, timeout_s=SOON_S).attempt_id == attempt.attempt_id
+    )
     bed.handle.start(successor, timeout_s=SOON_S)
     with pytest.raises(FencedError, match="not the newest life"):
-        bed.handle.register(life.generation, timeout_s=SOON_S)
+        bed.handle.register(attempt.attempt_id, timeout_s=SOON_S)
     with pytest.raises(FencedError, match="over before it began"):
-        bed.handle.start(life, timeout_s=SOON_S)
-    assert bed.handle.stop(life.generation, timeout_s=SOON_S), "the old one, again"
-    assert _status(bed).generation == successor.generation, "its successor is left alone"
-    assert bed.begun() == [life.generation, successor.generation]
+        bed.handle.start(attempt, timeout_s=SOON_S)
+    assert bed.handle.stop(attempt.attempt_id, timeout_s=SOON_S), "the old one, again"
+    assert _status(bed).attempt_id == successor.attempt_id, "its successor is left alone"
+    assert bed.begun() == [attempt.attempt_id, successor.attempt_id]
 
 
 def test_a_stop_of_a_life_that_never_began_keeps_it_from_beginning(bed: Bed) -> None:
     """The request to begin it may still be on its way."""
-    life = bed.life()
-    assert bed.handle.stop(life.generation, timeout_s=SOON_S)
+    attempt = bed.attempt()
+    assert bed.handle.stop(attempt.attempt_id, timeout_s=SOON_S)
     with pytest.raises(FencedError, match="over before it began"):
-        bed.handle.start(life, timeout_s=SOON_S)
-    assert (_status(bed).state, bed.begun()) == (LifeState.NONE, [])
+        bed.handle.start(attempt, timeout_s=SOON_S)
+    assert (_status(bed).state, bed.begun()) == (AttemptState.NONE, [])
     with pytest.raises(FencedError):
-        bed.handle.register(life.generation, timeout_s=SOON_S)
-    bed.handle.start(bed.life(life.generation + 1), timeout_s=SOON_S)
-    assert bed.begun() == [life.generation + 1]
+        bed.handle.register(attempt.attempt_id, timeout_s=SOON_S)
+    bed.handle.start(bed.attempt(attempt.attempt_id + 1), timeout_s=SOON_S)
+    assert bed.begun() == [attempt.attempt_id + 1]
 
 
 # --- without Spark --------------------------------------------------------------------------------
 
 
-def test_rule_12_a_stop_is_bounded_and_goes_on(quick: ThreadBed) -> None:
+def test_callback_after_commit_a_stop_is_bounded_and_goes_on(quick: ThreadBed) -> None:
     """A callback cannot be interrupted: whoever asks is told that it is not over yet."""
-    life = quick.life()
-    quick.handle.start(life, timeout_s=SOON_S)
+    attempt = quick.attempt()
+    quick.handle.start(attempt, timeout_s=SOON_S)
     release = quick.slow_down()
-    assert not quick.handle.stop(life.generation, timeout_s=0.05)
-    assert _status(quick).state is LifeState.STOPPING
+    assert not quick.handle.stop(attempt.attempt_id, timeout_s=0.05)
+    assert _status(quick).state is AttemptState.STOPPING
     release()
-    assert quick.handle.stop(life.generation, timeout_s=SOON_S)
-    assert _status(quick).state is LifeState.STOPPED
+    assert quick.handle.stop(attempt.attempt_id, timeout_s=SOON_S)
+    assert _status(quick).state is AttemptState.STOPPED
 
 
 def test_a_life_that_cannot_begin_leaves_nothing_and_may_be_tried_again(quick: ThreadBed) -> None:
     """The error arrives as what it is."""
-    life = quick.life()
+    attempt = quick.attempt()
     quick.regions.error = StorageUnreachableError("away", {"uri": "hdfs://n/"}, "Start it.")
     with pytest.raises(StorageUnreachableError, match="away"):
-        quick.handle.start(life, timeout_s=SOON_S)
-    assert _status(quick).state is LifeState.NONE
-    quick.handle.start(life, timeout_s=SOON_S)
-    assert quick.begun() == [life.generation]
+        quick.handle.start(attempt, timeout_s=SOON_S)
+    assert _status(quick).state is AttemptState.NONE
+    quick.handle.start(attempt, timeout_s=SOON_S)
+    assert quick.begun() == [attempt.attempt_id]
 
 
 def test_a_life_that_is_over_says_what_keeps_the_next_from_writing(quick: ThreadBed) -> None:
     """Looked for when asked, and not before."""
-    life = quick.life()
-    quick.handle.start(life, timeout_s=SOON_S)
-    assert quick.handle.stop(life.generation, timeout_s=SOON_S)
+    attempt = quick.attempt()
+    quick.handle.start(attempt, timeout_s=SOON_S)
+    assert quick.handle.stop(attempt.attempt_id, timeout_s=SOON_S)
     quick.regions.queries["main"][0].hindrance = StorageUnreachableError("away", {}, "Wait.")
     assert _status(quick).hindrance is None
     looked = quick.handle.status(looks=True, timeout_s=SOON_S)
     assert isinstance(looked.hindrance, StorageUnreachableError)
 
 
-def test_rule_17_a_life_that_failed_behind_its_flush_says_what_it_left_open(
+def test_abort_before_skip_a_life_that_failed_behind_its_flush_says_what_it_left_open(
     quick: ThreadBed,
 ) -> None:
     """Pre-committed and never acknowledged: the coordinator is told, and aborts it."""
-    life = quick.life()
-    quick.handle.start(life, timeout_s=SOON_S)
+    attempt = quick.attempt()
+    quick.handle.start(attempt, timeout_s=SOON_S)
     quick.fail()
     _ended(quick)
-    told = quick.handle.register(life.generation, timeout_s=SOON_S)
+    told = quick.handle.register(attempt.attempt_id, timeout_s=SOON_S)
     (work,) = told.open
-    assert (work.batch.region, work.batch.generation) == ("main", life.generation)
+    assert (work.batch.region, work.batch.attempt_id) == ("main", attempt.attempt_id)
     assert len(work.committables) == 1
     quick.coordinator.register_region(told)
     with pytest.raises(FencedError):
-        quick.coordinator.register_region(replace(told, generation=life.generation - 1))
+        quick.coordinator.register_region(replace(told, attempt_id=attempt.attempt_id - 1))
 
 
 # --- answers that are lost ------------------------------------------------------------------------
@@ -216,19 +218,19 @@ def test_rule_17_a_life_that_failed_behind_its_flush_says_what_it_left_open(
 
 def test_answers_that_are_lost_are_settled_by_asking(http: HttpBed) -> None:
     """Each call was carried out, and nobody heard of it; asked again, it changes nothing."""
-    life = http.life()
+    attempt = http.attempt()
     for call in (
-        lambda: http.handle.start(life, timeout_s=SOON_S),
-        lambda: http.handle.register(life.generation, timeout_s=SOON_S),
-        lambda: http.handle.stop(life.generation, timeout_s=SOON_S),
+        lambda: http.handle.start(attempt, timeout_s=SOON_S),
+        lambda: http.handle.register(attempt.attempt_id, timeout_s=SOON_S),
+        lambda: http.handle.stop(attempt.attempt_id, timeout_s=SOON_S),
     ):
         http.door.loses = 1
         with pytest.raises(RegionUnansweredError, match="did not answer"):
             call()
-        assert _status(http).generation == life.generation
+        assert _status(http).attempt_id == attempt.attempt_id
         call()
-    assert _status(http).state is LifeState.STOPPED
-    assert http.begun() == [life.generation]
+    assert _status(http).state is AttemptState.STOPPED
+    assert http.begun() == [attempt.attempt_id]
     assert http.door.calls.count("start") == 2
 
 
@@ -236,7 +238,7 @@ def test_an_error_that_is_none_of_ours_arrives_as_text(http: HttpBed) -> None:
     """Spark's own, for example; it is no lost answer."""
     http.regions.error = ValueError("no such class")  # type: ignore[assignment]
     with pytest.raises(StreamError, match="ValueError: no such class") as raised:
-        http.handle.start(http.life(), timeout_s=SOON_S)
+        http.handle.start(http.attempt(), timeout_s=SOON_S)
     assert not isinstance(raised.value, UnreachableError)
 
 
@@ -269,13 +271,13 @@ def _hosting() -> Iterator[tuple[subprocess.Popen[str], RemoteRegion]]:
 
 def test_a_process_that_died_is_unanswered_and_its_successor_knows_of_no_life() -> None:
     """Nobody knows what became of the life until another host says that it has none; the next
-    generation begins there."""
-    first = RegionLife(
-        generation=3, restored=RegionRecord(region="main", generation=1, splits=()), after=2
+    attempt begins there."""
+    first = RegionAttempt(
+        attempt_id=3, restored=RegionRecord(region="main", attempt_id=1, splits=()), after=2
     )
     with _hosting() as (host, region):
         region.start(first, timeout_s=SOON_S)
-        assert region.status(timeout_s=SOON_S).state is LifeState.RUNNING
+        assert region.status(timeout_s=SOON_S).state is AttemptState.RUNNING
         host.kill()
         host.wait(SOON_S)
         for call in (
@@ -287,10 +289,10 @@ def test_a_process_that_died_is_unanswered_and_its_successor_knows_of_no_life() 
                 call()
     with _hosting() as (_, region):
         found = region.status(timeout_s=SOON_S)
-        assert (found.state, found.generation) == (LifeState.NONE, None)
+        assert (found.state, found.attempt_id) == (AttemptState.NONE, None)
         with pytest.raises(FencedError):
             region.register(3, timeout_s=SOON_S)
         assert region.stop(3, timeout_s=SOON_S)
-        region.start(replace(first, generation=4), timeout_s=SOON_S)
-        assert region.register(4, timeout_s=SOON_S).generation == 4
+        region.start(replace(first, attempt_id=4), timeout_s=SOON_S)
+        assert region.register(4, timeout_s=SOON_S).attempt_id == 4
         assert region.stop(4, timeout_s=SOON_S)

@@ -1,4 +1,5 @@
-"""What a client tells of requests that it has sent again by itself (rules 4 and 5).
+"""What a client tells of requests that it has sent again by itself (`ids-never-reused` and
+`outcome-from-broker`).
 
 By librdkafka's own mock cluster, which closes a connection instead of answering: what was sent on
 it would be taken by a real broker that was only slow.
@@ -49,14 +50,16 @@ def prepared(
     return producer
 
 
-def test_rule_4_a_request_that_was_lost_and_sent_again_is_told(cluster: MockCluster) -> None:
+def test_ids_never_reused_a_request_that_was_lost_and_sent_again_is_told(
+    cluster: MockCluster,
+) -> None:
     """`init_transactions` succeeds, and calls no error back."""
     cluster.answer(_INIT_PRODUCER_ID, _CONNECTION_LOST)
     with pytest.raises(UnansweredError, match="may still arrive"):
         prepared(cluster)
 
 
-def test_rule_4_a_refusal_behind_a_lost_request_does_not_end_that_one(
+def test_ids_never_reused_a_refusal_behind_a_lost_request_does_not_end_that_one(
     cluster: MockCluster,
 ) -> None:
     """What people must mend is the refusal; what becomes of the id goes by the lost request."""
@@ -83,7 +86,7 @@ def test_a_refusal_alone_leaves_nothing_behind(cluster: MockCluster) -> None:
 
 @pytest.mark.parametrize("statistics_ms", [10, 250], ids="every {} ms".format)
 @pytest.mark.parametrize("lost_at", [0, 1], ids=["first", "second"])
-def test_rule_5_a_partition_that_was_added_twice_is_told(
+def test_outcome_from_broker_a_partition_that_was_added_twice_is_told(
     cluster: MockCluster, lost_at: int, statistics_ms: int
 ) -> None:
     """The flush succeeds, and calls no error back. A client whose coordinator is back may not wait

@@ -186,7 +186,7 @@ class Counted:
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        """See `RegionFollower.regions_published`."""
+        """See `CommitListener.regions_published`."""
         if self.away:
             raise UnreachableError("it does not answer", {}, "Ask again.")
         self.progress[checkpoint_id] = regions
@@ -355,8 +355,9 @@ def test_a_late_repetition_of_a_finished_checkpoint_decides_nothing(
     assert coordinator.remote.visible() == _names("a1")
 
 
-def test_rule_18_a_regions_epochs_are_published_in_order(coordinator: Coordinator) -> None:
-    """Rule 18: what waits for an older epoch of its region is PENDING; other regions go on."""
+def test_continuous_order_a_regions_epochs_are_published_in_order(coordinator: Coordinator) -> None:
+    """Rule `continuous-order`: what waits for an older epoch of its region is PENDING; other
+    regions go on."""
     first = coordinator.write(1, "a", "b")
     coordinator.inner.unreachable = {first["a"][1]}
     assert _outcomes(coordinator.complete(1)) == {CommitOutcome.COMMITTED, CommitOutcome.PENDING}
@@ -370,7 +371,8 @@ def test_rule_18_a_regions_epochs_are_published_in_order(coordinator: Coordinato
 
 
 def test_what_was_tried_before_is_looked_at_first(coordinator: Coordinator) -> None:
-    """Rule 5: an answer may have been lost, so the second try asks for the verdict."""
+    """Rule `outcome-from-broker`: an answer may have been lost, so the second try asks for the
+    verdict."""
     coordinator.write(1, "a")
     coordinator.inner.away = True
     assert _outcomes(coordinator.complete(1)) == {CommitOutcome.PENDING}
@@ -409,7 +411,8 @@ def test_another_process_goes_on_from_what_the_records_name(coordinator: Coordin
 
 
 def test_a_repair_takes_the_place_of_what_it_replaces(coordinator: Coordinator) -> None:
-    """Rule 11: told again for its checkpoint, with other work; the lost one is not asked for."""
+    """Rule `two-phase-repair`: told again for its checkpoint, with other work; the lost one is not
+    asked for."""
     work = coordinator.write(1, "a")
     lost, kept = work["a"]
     coordinator.inner.unreachable = {lost}
@@ -432,7 +435,7 @@ def test_a_sink_learns_how_far_its_regions_are_once_all_is_published(
     coordinator.regional(1, "b")
     progress = (
         RegionProgress(region="a", status=RegionStatus.COMPLETED, least_watermark_ms=7),
-        RegionProgress(region="b", status=RegionStatus.CARRIED, least_watermark_ms=3),
+        RegionProgress(region="b", status=RegionStatus.SKIPPED, least_watermark_ms=3),
     )
 
     def follow() -> CommitOutcome:

@@ -1,4 +1,5 @@
-"""What a look at a source's topics sends (rule 28): DescribeConfigs, Metadata, ListOffsets, Fetch.
+"""What a look at a source's topics sends (`wait-for-all-brokers`): DescribeConfigs, Metadata,
+ListOffsets, Fetch.
 
 By kafka-python's undocumented classes, too; a version that answers differently fails here.
 """

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from sluice.runtime.checkpoint.checkpoint_slots import place_name
+from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
 from sluice.runtime.errors import StorageError
@@ -15,10 +15,13 @@ from tests.published_records import publish
 
 
 def test_retire_deletes_and_refuses_what_is_needed(store: CheckpointStore) -> None:
-    """Rule 29: an unfinished decision, checkpoint 0, a seal and the last record stay."""
-    seal = record(3, verdict=Verdict.ABORTED, leader_session_id="second", asked_by="seal")
+    """Rule `retire-after-commit`: an unfinished decision, checkpoint 0, a seal and the last record
+    stay."""
+    fencing_record = record(
+        3, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"
+    )
     later = [record(each, leader_session_id="second") for each in (4, 5, 6)]
-    publish(store, record(0), record(1), record(2), seal, *later)
+    publish(store, record(0), record(1), record(2), fencing_record, *later)
     for each in (1, 4, 6):
         store.mark_committed(each)
     for needed in (0, 2, 3, 5, 6):
@@ -28,7 +31,7 @@ def test_retire_deletes_and_refuses_what_is_needed(store: CheckpointStore) -> No
     store.retire([1, 4])
     store.retire([1])
     assert store.places() == [0, 2, 3, 5, 6]
-    assert not store.fs.exists(place_name(1))
+    assert not store.fs.exists(slot_name(1))
 
 
 def test_retention_keeps_the_newest_and_the_floor_stays(store: CheckpointStore) -> None:
@@ -58,7 +61,7 @@ def test_clean_leaves_what_may_still_be_published(store: CheckpointStore) -> Non
     publish(store, record(0), record(1), record(2, leader_session_id="second"))
 
     def half_made(place: int, session: str) -> str:
-        path = f"{place_name(place)}/._metadata.{session}.{uuid.uuid4().hex}.tmp"
+        path = f"{slot_name(place)}/._metadata.{session}.{uuid.uuid4().hex}.tmp"
         fs.write_temporary(path, b"half")
         return path
 
@@ -73,7 +76,7 @@ def test_a_new_session_cleans_up_behind_a_crashed_one(store: CheckpointStore) ->
     """Half-made files do not pile up over restarts; only who has published cleans."""
     fs = store.fs
     publish(store, record(0), record(1))
-    path = f"{place_name(1)}/._metadata.first.{uuid.uuid4().hex}.tmp"
+    path = f"{slot_name(1)}/._metadata.first.{uuid.uuid4().hex}.tmp"
     fs.write_temporary(path, b"half")
     CheckpointStore(fs).retire([])
     assert fs.exists(path)
@@ -91,9 +94,9 @@ def test_what_was_half_made_beside_the_places_goes_once_nobody_can_be_writing_it
     now_s = [0.0]
     store = CheckpointStore(fs, clock=lambda: now_s[0])
     publish(store, record(0))
-    store.remember_seals()
-    FileLeaderStore(fs).announce(Leader(leader_session_id="s", address="a", generation=0))
-    old, new = (f".{name}.{uuid.uuid4().hex}.tmp" for name in ("_seals", "_leader"))
+    store.remember_fencing_records()
+    FileLeaderStore(fs).announce(Leader(leader_session_id="s", address="a", attempt_id=0))
+    old, new = (f".{name}.{uuid.uuid4().hex}.tmp" for name in ("_fencing_records", "_leader"))
     fs.write_temporary(old, b"half")
     others = {entry.name for entry in fs.entries("")} - {old}
     store.retire([])
@@ -108,10 +111,10 @@ def test_what_was_half_made_beside_the_places_goes_once_nobody_can_be_writing_it
 def test_clean_removes_what_a_paused_writer_left_in_a_retired_place(store: CheckpointStore) -> None:
     """It made the directory anew to publish there, and was refused: nothing stands in it."""
     publish(store, *(record(number) for number in range(3)))
-    store.fs.delete(place_name(1))
-    store.fs.write_temporary(f"{place_name(1)}/._metadata.first.{uuid.uuid4().hex}.tmp", b"half")
+    store.fs.delete(slot_name(1))
+    store.fs.write_temporary(f"{slot_name(1)}/._metadata.first.{uuid.uuid4().hex}.tmp", b"half")
     assert store.clean(session="second") == 1
-    assert not store.fs.exists(place_name(1))
+    assert not store.fs.exists(slot_name(1))
     assert store.places() == [0, 2]
 
 
@@ -120,7 +123,7 @@ def test_a_damaged_record_is_never_retired_and_holds_up_no_other(store: Checkpoi
     for number in range(5):
         publish(store, record(number))
         store.mark_committed(number)
-    store.fs.replace(f"{place_name(2)}/_metadata", b"damaged")
+    store.fs.replace(f"{slot_name(2)}/_metadata", b"damaged")
     looking = CheckpointStore(store.fs)
     assert looking.retirable(retain=1) == [1, 3]
     looking.retire([1, 3])

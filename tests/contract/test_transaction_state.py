@@ -1,7 +1,8 @@
 """What a client says of its transaction, on a real broker, by both ways of moving records.
 
-The pre-commit rests on it (rule 3, docs/adr/0015-the-client-tells-its-state.md): a later librdkafka
-that says it in other words, or takes another producer epoch within a transaction, fails here.
+The pre-commit rests on it (`handle-from-producer`, docs/adr/0015-the-client-tells-its-state.md): a
+later librdkafka that says it in other words, or takes another producer epoch within a transaction,
+fails here.
 """
 
 import time
@@ -112,7 +113,9 @@ def flushed(producer: TransactionalProducer, topic: str) -> None:
     assert producer.client.flush(30) == 0
 
 
-def test_rule_3_an_open_transaction_is_confirmed_at_once(make: Make, topic: TopicFactory) -> None:
+def test_handle_from_producer_an_open_transaction_is_confirmed_at_once(
+    make: Make, topic: TopicFactory
+) -> None:
     """However seldom the client gives its statistics, and as often as it is asked."""
     producer = make(statistics_interval_ms=1_000)
     flushed(producer, topic())
@@ -123,7 +126,7 @@ def test_rule_3_an_open_transaction_is_confirmed_at_once(make: Make, topic: Topi
     assert producer.commit(timeout_s=30), "asking has changed nothing"
 
 
-def test_rule_3_what_was_ended_or_never_begun_is_not_confirmed(
+def test_handle_from_producer_what_was_ended_or_never_begun_is_not_confirmed(
     make: Make, topic: TopicFactory
 ) -> None:
     ended, unbegun = make(), make()
@@ -134,7 +137,9 @@ def test_rule_3_what_was_ended_or_never_begun_is_not_confirmed(
             producer.confirm()
 
 
-def test_rule_3_a_fenced_transaction_is_not_confirmed(make: Make, topic: TopicFactory) -> None:
+def test_handle_from_producer_a_fenced_transaction_is_not_confirmed(
+    make: Make, topic: TopicFactory
+) -> None:
     """The client learns of it by its next record."""
     name = topic()
     producer = make()
@@ -156,7 +161,7 @@ def is_refused(producer: TransactionalProducer) -> bool:
     return False
 
 
-def test_rule_3_another_producer_epoch_is_taken_only_behind_the_transaction(
+def test_handle_from_producer_another_producer_epoch_is_taken_only_behind_the_transaction(
     kafka: EmbeddedKafka, make: Make, watched: Watched, topic: TopicFactory
 ) -> None:
     """Records that time out make librdkafka want a new epoch: from then on nothing is confirmed,
@@ -168,7 +173,8 @@ def test_rule_3_another_producer_epoch_is_taken_only_behind_the_transaction(
     try:
         send(producer, name)
         producer.client.flush(10)
-        # The delivery report tells first (rule 1), and a moment later the state does.
+        # The delivery report tells first (`pre-commit-confirmed`), and a moment later the state
+        # does.
         wait_for(lambda: is_refused(producer))
         epoch = producer.identity.producer_epoch
         seen = len(watched.seen)

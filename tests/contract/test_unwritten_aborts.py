@@ -43,7 +43,9 @@ def _take_records_of(broker: EmbeddedKafka, most_bytes: int) -> None:
         done.result(60)
 
 
-def test_rule_5_an_abort_that_could_not_be_written_is_waited_for(broker: EmbeddedKafka) -> None:
+def test_outcome_from_broker_an_abort_that_could_not_be_written_is_waited_for(
+    broker: EmbeddedKafka,
+) -> None:
     """Kafka 3.9 describes an open transaction of the next epoch meanwhile, 4.3 one of its own; a
     coordinator that takes over would read of one that can still be committed."""
     harness = RealHarness(broker, 2)

@@ -1,4 +1,5 @@
-"""One test for each request that is sent by kafka-python's undocumented classes (rule 28).
+"""One test for each request that is sent by kafka-python's undocumented classes
+(`wait-for-all-brokers`).
 
 They fail when another version of kafka-python answers differently; the rest of the project may
 then not be trusted with transactions.
@@ -41,10 +42,11 @@ def test_kafka_python_is_the_version_that_these_tests_were_written_for() -> None
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_rule_2_the_finalised_level_is_read_from_the_cluster(
+def test_endtxn_version_the_finalised_level_is_read_from_the_cluster(
     kafka_by_level: BrokerByLevel, level: int
 ) -> None:
-    """ApiVersions, Metadata, DescribeConfigs: level, cluster id and rule 23's maximum."""
+    """ApiVersions, Metadata, DescribeConfigs: level, cluster id and rule `transaction-timeout`'s
+    maximum."""
     wire = TransactionWire(KafkaConnection(bootstrap_servers=kafka_by_level(level).bootstrap))
     cluster = wire.cluster(timeout_s=300)
     wire.close()
@@ -64,7 +66,8 @@ def test_describe_tells_state_producer_timeout_and_partitions(real: RealHarness)
 
     described = found[attempt.identity.transactional_id]
     assert described is not None
-    assert described.identity == attempt.identity  # rule 3: equal to the producer's statistics
+    # rule `handle-from-producer`: equal to the producer's statistics
+    assert described.identity == attempt.identity
     assert described.state is TransactionState.ONGOING
     assert described.timeout_s == 300
     assert described.partitions == ((real.topic, 0),)
@@ -130,7 +133,7 @@ def test_list_gives_the_prefix_only_and_the_open_ones_on_request(real: RealHarne
     assert row.state is TransactionState.ONGOING
 
 
-def test_rule_28_an_id_lives_in_the_partition_that_we_count(real: RealHarness) -> None:
+def test_wait_for_all_brokers_an_id_lives_in_the_partition_that_we_count(real: RealHarness) -> None:
     """The broker writes the state of a new id to that partition of its log."""
     bootstrap = real.connection.bootstrap_servers
     real.open()  # the log exists from now on

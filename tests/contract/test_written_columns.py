@@ -227,7 +227,9 @@ def _written(
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_rule_1_columns_of_every_type_are_written_alike(bed: _Bed, data: st.DataObject) -> None:
+def test_pre_commit_confirmed_columns_of_every_type_are_written_alike(
+    bed: _Bed, data: st.DataObject
+) -> None:
     """Text, views, dictionaries, numbers of every width, times of every unit; slices of them;
     topics by column; and a queue that takes a part."""
     topics = data.draw(st.sampled_from([None, ("x", "y")]))

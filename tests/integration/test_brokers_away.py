@@ -62,7 +62,8 @@ def test_a_flush_waits_for_the_brokers(broker: EmbeddedKafka) -> None:
     region = region_of(broker, topic)
     writer = region.open()
     writer.write(rows(value=[b"a"]))
-    time.sleep(_ACKNOWLEDGED_S)  # what begins the transaction may not be lost on its way (rule 5)
+    # what begins the transaction may not be lost on its way (`outcome-from-broker`)
+    time.sleep(_ACKNOWLEDGED_S)
 
     def work() -> list[StateEntry]:
         writer.write(rows(value=[b"b"]))

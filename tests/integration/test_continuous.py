@@ -49,7 +49,7 @@ def slowly_failing(directory: Path, times: int) -> Callable[[pa.RecordBatch], pa
     return run
 
 
-def test_rule_9_splits_move_between_running_tasks_that_fail(
+def test_restore_by_attempt_splits_move_between_running_tasks_that_fail(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """With every decision one split goes to the other region, whose task goes on with it in the
@@ -90,7 +90,7 @@ def test_rule_9_splits_move_between_running_tasks_that_fail(
     assert len(list(turns.iterdir())) == 2, "tasks failed"
 
 
-def test_rule_5_tasks_commit_their_own_epochs_of_every_sink(
+def test_outcome_from_broker_tasks_commit_their_own_epochs_of_every_sink(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """A native commit leaves the producer's epoch as it was, one by hand raises it: so the broker
@@ -197,22 +197,22 @@ def test_a_task_that_dies_comes_back_alone_whatever_the_recovery_is(
     for record in read(kafka.bootstrap, sink):
         written[record.partition].append(int(record.value or b""))
     assert written == {p: list(range(p, 2 * RECORDS, PARTITIONS)) for p in range(PARTITIONS)}
-    lives = lives_of(checkpoint)
-    assert len(lives[False]) == 2, "one life in each run"
-    assert max(lives[True]) > max(lives[False]), "a later life, of the region that died alone"
+    attempts = lives_of(checkpoint)
+    assert len(attempts[False]) == 2, "one life in each run"
+    assert max(attempts[True]) > max(attempts[False]), "a later life, of the region that died alone"
 
 
 def lives_of(checkpoint: Path) -> dict[bool, set[int]]:
-    """The generations that wrote what was decided: of the region that reads the sick partition,
+    """The attempts that wrote what was decided: of the region that reads the sick partition,
     and of the other one."""
     store = open_store(str(checkpoint))
     records = [found for place in store.places() if (found := store.read(place)) is not None]
-    lives: dict[bool, set[int]] = defaultdict(set)
+    attempts: dict[bool, set[int]] = defaultdict(set)
     for region in (region for record in records for region in record.regions):
         if region.batch is not None:
             is_sick = SICK in {split.partition for split in region.splits}
-            lives[is_sick].add(region.generation)
-    return lives
+            attempts[is_sick].add(region.attempt_id)
+    return attempts
 
 
 def telling_the_task(directory: Path) -> Callable[[pa.RecordBatch], pa.RecordBatch]:

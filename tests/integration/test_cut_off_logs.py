@@ -170,7 +170,7 @@ def test_a_follower_ends_where_the_log_is_another(written: Log, hot_path: str, a
     its splits are dealt anew, and another consumer goes on."""
     made = written.source(hot_path=hot_path)
     (whole,) = cut(*start(made))
-    follower = made.following_reader().follow([whole], None)
+    follower = made.streaming_reader().follow([whole], None)
     try:
         wait_for(
             lambda: follower.poll() is None and follower.positions()[whole.key] == 10,
@@ -255,7 +255,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
         *(pytest.param(name, marks=pytest.mark.extended) for name in ("micro-batch", "drop-in")),
     ],
 )
-def test_rule_8_a_pipeline_goes_back_to_what_a_later_leader_wrote(
+def test_batch_identity_a_pipeline_goes_back_to_what_a_later_leader_wrote(
     session: SparkSession,
     kafka: EmbeddedKafka,
     topic: TopicFactory,
@@ -288,7 +288,7 @@ def test_rule_8_a_pipeline_goes_back_to_what_a_later_leader_wrote(
 
 
 @pytest.mark.extended
-def test_rule_15_a_decided_batch_is_run_once_more_with_what_is_left_where_allowed(
+def test_start_offsets_once_a_decided_batch_is_run_once_more_with_what_is_left_where_allowed(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, written: Log, tmp_path: Path
 ) -> None:
     """Its ten records were decided, and the job died before Spark had noted its state; three of
@@ -334,7 +334,7 @@ def _batch_id(log: Path) -> int:
 
 
 @pytest.mark.extended
-def test_rule_8_a_logged_batch_delivers_what_is_left_where_allowed(
+def test_batch_identity_a_logged_batch_delivers_what_is_left_where_allowed(
     session: SparkSession, written: Log, tmp_path: Path
 ) -> None:
     """Spark has logged a batch of ten records, and died; three of them are gone, and nothing has

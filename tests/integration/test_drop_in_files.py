@@ -68,7 +68,7 @@ def test_each_row_is_in_one_file_and_a_second_run_adds_what_is_new(
     assert sorted((row.value, row.place) for row in found) == sorted(wanted)
     staging = tmp_path / "out" / ".sluice-staging-rows"
     left = [path.name for path in staging.rglob("*") if path.is_file()]
-    assert left == [".sluice-owner"]
+    assert left == [".sluice-lease"]
 
 
 @pytest.mark.extended

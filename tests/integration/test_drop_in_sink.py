@@ -78,7 +78,7 @@ def numbers(kafka: EmbeddedKafka, output: str) -> list[int]:
     return sorted(int(value or b"") for value in values(kafka.bootstrap, output))
 
 
-def test_rule_16_available_now_writes_everything_once_and_ends(
+def test_trigger_is_barrier_available_now_writes_everything_once_and_ends(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """It does not stop at the empty batch 0, and a second run writes only what is new."""
@@ -110,7 +110,7 @@ def test_two_sources_of_one_topic_each_at_its_own_pace(
     ],
     ids=["asynchronous progress tracking", "continuous", "real time"],
 )
-def test_rule_27_unsafe_modes_are_refused_by_name(
+def test_refused_settings_unsafe_modes_are_refused_by_name(
     session: SparkSession,
     kafka: EmbeddedKafka,
     topic: TopicFactory,
@@ -128,7 +128,7 @@ def test_rule_27_unsafe_modes_are_refused_by_name(
     assert end_offsets(kafka.bootstrap, output, committed=False) == {0: 0}
 
 
-def test_rule_14_without_its_location_the_sink_says_what_it_needs(
+def test_coordinator_in_driver_without_its_location_the_sink_says_what_it_needs(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """A session-wide location never reaches the sink."""
@@ -218,7 +218,7 @@ def test_bad_input_is_a_typed_error_in_time_and_changes_nothing(
     assert after == before
 
 
-def test_rule_8_a_query_whose_last_decided_batch_is_not_logged_is_refused(
+def test_batch_identity_a_query_whose_last_decided_batch_is_not_logged_is_refused(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """The records planned under its id again would be taken for decided, and lost."""

@@ -182,7 +182,8 @@ def test_batch_read_of_an_empty_topic_is_empty(
 def test_available_now_reads_to_the_end_in_limited_batches(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Rule 16: it does not end after the empty batch 0. Rule 15: batch 0 keeps the numbers."""
+    """Rule `trigger-is-barrier`: it does not end after the empty batch 0. Rule
+    `start-offsets-once`: batch 0 keeps the numbers."""
     name, sink = topic(partitions=2), Collected()
     records = [Record(value=b"%d" % n, partition=n % 2) for n in range(10)]
     produce(kafka.bootstrap, name, records)
@@ -213,7 +214,8 @@ def test_once_reads_what_is_there_in_its_only_batch(
 def test_failed_batch_is_read_again_exactly(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Rules 9 and 15: a replay reads the logged range, whatever has come or gone meanwhile."""
+    """Rules `restore-by-attempt` and `start-offsets-once`: a replay reads the logged range,
+    whatever has come or gone meanwhile."""
     name, sink = topic(), Collected()
     produce_transaction(kafka.bootstrap, name, [b"a", b"b"])
     await_stable(kafka.bootstrap, name)
@@ -233,7 +235,8 @@ def test_failed_batch_is_read_again_exactly(
 def test_stream_from_latest_survives_a_restart_before_its_first_record(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Rule 15: `latest` is a number in offsets/0; what comes while the query is down is read."""
+    """Rule `start-offsets-once`: `latest` is a number in offsets/0; what comes while the query is
+    down is read."""
     name, sink = topic(), Collected()
     produce(kafka.bootstrap, name, [b"old"])
     given = options(kafka, name)
@@ -417,7 +420,8 @@ def stream_reader(kafka: EmbeddedKafka, name: str, **more: str) -> KafkaStreamRe
 def test_initial_offset_is_resolved_once_per_process(
     reader: KafkaStreamReader, kafka: EmbeddedKafka
 ) -> None:
-    """Rule 15: Spark asks twice at the first start; the answers must not differ."""
+    """Rule `start-offsets-once`: Spark asks twice at the first start; the answers must not
+    differ."""
     first = reader.initialOffset()
     (split,) = first["splits"]
     produce(kafka.bootstrap, split.rpartition("-")[0], [b"c"])
@@ -429,7 +433,8 @@ def test_initial_offset_is_resolved_once_per_process(
 
 
 def test_trigger_without_data_runs_no_batch(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
-    """Rule 26: the start comes back unchanged; group offsets are published even so."""
+    """Rule `one-batch-per-checkpoint`: the start comes back unchanged; group offsets are published
+    even so."""
     name, group = topic(), unique("group")
     produce(kafka.bootstrap, name, [b"a"])
     given = {"startingOffsets": "earliest", "kafka.group.id": group}
@@ -446,7 +451,8 @@ def test_trigger_without_data_runs_no_batch(kafka: EmbeddedKafka, topic: TopicFa
 def test_replay_of_batch_0_goes_on_at_the_logged_position(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
-    """Rule 15: a new process resolves other numbers; only the logged ones count, at once."""
+    """Rule `start-offsets-once`: a new process resolves other numbers; only the logged ones count,
+    at once."""
     name = topic()
     produce(kafka.bootstrap, name, [b"a", b"b"])
     died = stream_reader(kafka, name)

@@ -58,7 +58,7 @@ _PLAIN = (
 _SCOPE = TaskScope(
     job_uid="job",
     operator_id="op",
-    batch=BatchKey(region="main", generation=1, batch_id=1),
+    batch=BatchKey(region="main", attempt_id=1, batch_id=1),
     checkpoint_id=1,
     committed_through=0,
     task="0.0",

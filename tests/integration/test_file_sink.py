@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from sluice import HdfsSink, KafkaSink, KafkaSource
-from sluice.connectors.hdfs.committing.file_lease import OWNER_FILE
+from sluice.connectors.hdfs.committing.file_lease import LEASE_FILE
 from sluice.connectors.hdfs.tools.files_cli import app
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
@@ -93,7 +93,7 @@ def files_of(directory: Path) -> list[str]:
 
 def staged_below(directory: Path) -> list[str]:
     """All files but the record of who had the staging last."""
-    return [name for name in files_of(directory) if not name.endswith(f"/{OWNER_FILE}")]
+    return [name for name in files_of(directory) if not name.endswith(f"/{LEASE_FILE}")]
 
 
 def test_a_chained_job_writes_files_once_and_goes_on(
@@ -432,7 +432,7 @@ def test_columns_are_checked_before_anything_is_written(
 
 
 @pytest.mark.extended
-def test_rule_22_a_job_on_a_copy_of_a_running_job_s_checkpoints_is_refused(
+def test_lease_guards_outputs_a_job_on_a_copy_of_a_running_job_s_checkpoints_is_refused(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """It is the same job: it would publish the same rows once more, and delete what the other one

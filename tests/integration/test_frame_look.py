@@ -18,7 +18,7 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.job.job import Job, Stream
-from sluice.runtime.spark.frames.plan_analysis import FrameLook, look_at
+from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, look_at
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import produce, read, unique
 
@@ -52,7 +52,9 @@ def value_of(change: Function) -> Function:
     return lambda records: change(records).selectExpr("'x' AS value")
 
 
-def looked(spark: SparkSession, function: Function, *, output_mode: str | None = None) -> FrameLook:
+def looked(
+    spark: SparkSession, function: Function, *, output_mode: str | None = None
+) -> PlanAnalysis:
     """At a pipeline of one transform."""
     pipeline = Pipeline(KafkaSource(bootstrap_servers="nowhere:1", topics=["in"]))
     Stream(pipeline).transform(function, output_mode=output_mode)
@@ -139,7 +141,7 @@ def test_a_transform_gives_a_frame_of_its_stream(
         ),
     ],
 )
-def test_rule_21_what_a_replay_may_change_feeds_no_state(
+def test_stateful_replay_what_a_replay_may_change_feeds_no_state(
     spark: SparkSession, change: Function, named: str
 ) -> None:
     """A decided batch that is run again for its state would put a record into another group than

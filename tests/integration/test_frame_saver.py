@@ -36,7 +36,7 @@ def _directory(fs: LocalFileSystem) -> StagingDirectory:
     return StagingDirectory(
         fs=fs,
         root="staging",
-        attempt=StagingAttempt.draw(BatchKey(region="main", generation=1, batch_id=1)),
+        attempt=StagingAttempt.draw(BatchKey(region="main", attempt_id=1, batch_id=1)),
         checkpoint_id=1,
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, place_name
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, slot_name
 from sluice.runtime.checkpoint.inspect.checkpoint_cli import app
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
@@ -67,7 +67,8 @@ def _answers(store: CheckpointStore, *, empty: bool = False) -> bool:
 
 @pytest.mark.extended
 def test_exactly_one_client_wins_each_race(uri: str, hadoop_client: Any) -> None:
-    """Rule 7: rename to an absent name, from two clients with connections of their own."""
+    """Rule `publish-whole`: rename to an absent name, from two clients with connections of their
+    own."""
     clients = {name: HadoopFileSystem(uri, hadoop_client) for name in ("a", "b")}
 
     def race(name: str) -> list[bool]:
@@ -115,7 +116,8 @@ def _published(store: CheckpointStore) -> PublishOutcome | None:
 def test_late_rename_is_settled_by_looking(
     hdfs: EmbeddedHdfs, uri: str, hadoop_client: Any
 ) -> None:
-    """Rule 7: the answer is lost, the rename lands later; who gives up must look first."""
+    """Rule `publish-whole`: the answer is lost, the rename lands later; who gives up must look
+    first."""
     with ThreadPoolExecutor(1) as pool:
         fs = _LosesTheAnswer(uri, hadoop_client, _name_node(hdfs), pool)
         store = CheckpointStore(fs)
@@ -314,12 +316,14 @@ def test_store_works_through_the_jvm_of_a_spark_session(uri: str) -> None:
 def test_command_line_reads_hdfs_without_spark(store: CheckpointStore, uri: str) -> None:
     """``sluice checkpoint`` starts a JVM from PySpark's jars, with the job gone."""
     store.publish(record(0), timeout_s=300)
-    seal = record(1, verdict=Verdict.ABORTED, leader_session_id="second", asked_by="seal")
-    store.publish(seal, timeout_s=300)
+    fencing_record = record(
+        1, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"
+    )
+    store.publish(fencing_record, timeout_s=300)
     listed = CliRunner().invoke(app, ["list", uri, "--json"], catch_exceptions=False)
     standing = [each["standing"] for each in json.loads(listed.output)["checkpoints"]]
     assert standing == ["unfinished", "seal"]
     inspected = CliRunner().invoke(
-        app, ["inspect", f"{uri}/{place_name(0)}", "--json"], catch_exceptions=False
+        app, ["inspect", f"{uri}/{slot_name(0)}", "--json"], catch_exceptions=False
     )
     assert json.loads(inspected.output)["checkpoint_id"] == 0

@@ -161,7 +161,9 @@ def _compare_reads(kafka: EmbeddedKafka, data: st.DataObject) -> None:
 
 @settings(max_examples=4, suppress_health_check=_FIXED)
 @given(data=st.data())
-def test_rule_25_both_paths_read_the_same(kafka: EmbeddedKafka, data: st.DataObject) -> None:
+def test_read_committed_end_both_paths_read_the_same(
+    kafka: EmbeddedKafka, data: st.DataObject
+) -> None:
     """Nulls, empty and large values, headers, both kinds of time, codecs, aborted transactions,
     ranges that end in markers."""
     _compare_reads(kafka, data)
@@ -170,7 +172,7 @@ def test_rule_25_both_paths_read_the_same(kafka: EmbeddedKafka, data: st.DataObj
 @pytest.mark.long
 @settings(max_examples=300, suppress_health_check=_FIXED)
 @given(data=st.data())
-def test_rule_25_both_paths_read_the_same_in_many_examples(
+def test_read_committed_end_both_paths_read_the_same_in_many_examples(
     kafka: EmbeddedKafka, data: st.DataObject
 ) -> None:
     _compare_reads(kafka, data)
@@ -256,7 +258,9 @@ def _compare_writes(kafka: EmbeddedKafka, data: st.DataObject) -> None:
 
 @settings(max_examples=4, suppress_health_check=_FIXED)
 @given(data=st.data())
-def test_rule_1_both_paths_write_the_same(kafka: EmbeddedKafka, data: st.DataObject) -> None:
+def test_pre_commit_confirmed_both_paths_write_the_same(
+    kafka: EmbeddedKafka, data: st.DataObject
+) -> None:
     """Into the same partitions, in the same order, with the same headers and times."""
     _compare_writes(kafka, data)
 
@@ -264,7 +268,7 @@ def test_rule_1_both_paths_write_the_same(kafka: EmbeddedKafka, data: st.DataObj
 @pytest.mark.long
 @settings(max_examples=300, suppress_health_check=_FIXED)
 @given(data=st.data())
-def test_rule_1_both_paths_write_the_same_in_many_examples(
+def test_pre_commit_confirmed_both_paths_write_the_same_in_many_examples(
     kafka: EmbeddedKafka, data: st.DataObject
 ) -> None:
     _compare_writes(kafka, data)
@@ -381,7 +385,7 @@ def aborts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 @settings(max_examples=3, suppress_health_check=_FIXED)
 @given(data=st.data())
-def test_rule_1_both_paths_name_the_same_refused_record(
+def test_pre_commit_confirmed_both_paths_name_the_same_refused_record(
     kafka: EmbeddedKafka, aborts: list[bool], data: st.DataObject
 ) -> None:
     """One record among many, by topic, partition and source offset; nothing becomes visible. An

@@ -129,7 +129,7 @@ def _gapped(kafka: EmbeddedKafka, name: str) -> list[Stream]:
     return [Stream(offsets) for offsets in expected]
 
 
-def test_rule_25_a_partition_that_begins_anew_elsewhere_loses_and_doubles_nothing(
+def test_read_committed_end_a_partition_that_begins_anew_elsewhere_loses_and_doubles_nothing(
     kafka: EmbeddedKafka, topic: TopicFactory, pooled: PooledConsumer
 ) -> None:
     """Sixty times, forward and back, among aborted records and markers, with all queues full."""
@@ -157,7 +157,7 @@ def test_rule_25_a_partition_that_begins_anew_elsewhere_loses_and_doubles_nothin
     ["native", pytest.param("plain", marks=pytest.mark.extended)],  # which takes nothing ahead
     indirect=True,
 )
-def test_rule_25_what_was_taken_ahead_of_a_restart_is_let_go(
+def test_read_committed_end_what_was_taken_ahead_of_a_restart_is_let_go(
     kafka: EmbeddedKafka, topic: TopicFactory, pooled: PooledConsumer
 ) -> None:
     """Of records too large for one batch some wait here: librdkafka cannot leave those out."""

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from sluice.runtime.checkpoint.checkpoint_store import open_store, place_name
+from sluice.runtime.checkpoint.checkpoint_store import open_store, slot_name
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, DeliveryError, WrongJobError
 from sluice.runtime.job.job import Job
@@ -110,11 +110,11 @@ def test_a_job_starts_from_an_older_checkpoint_when_its_newest_is_damaged(
     newest = copy_job(spark, kafka, source, sink, tmp_path).run().last_checkpoint_id
     assert older is not None
     assert newest is not None
-    file = tmp_path / place_name(newest) / "_metadata"
+    file = tmp_path / slot_name(newest) / "_metadata"
     file.write_bytes(cut_off := file.read_bytes()[:-40])
 
     produce(kafka.bootstrap, source, [b"3"])
-    with pytest.raises(DamagedCheckpointError, match=place_name(newest)):
+    with pytest.raises(DamagedCheckpointError, match=slot_name(newest)):
         copy_job(spark, kafka, source, sink, tmp_path).run()
     assert values(kafka.bootstrap, sink) == [b"1!", b"2!"]
     restored = copy_job(spark, kafka, source, sink, tmp_path, restore_from=older).run()
@@ -224,7 +224,7 @@ def test_state_goes_on_after_a_restart(
 
 
 @pytest.mark.extended
-def test_rule_9_state_goes_back_with_an_older_checkpoint(
+def test_restore_by_attempt_state_goes_back_with_an_older_checkpoint(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Counts go on from those of the checkpoint that was asked for, and what was left behind is out
@@ -283,7 +283,7 @@ def test_transform_reads_its_own_stream_once(
 def test_refused_record_stops_the_job_and_nothing_becomes_visible(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Rule 1: the error names topic, partition and source offset."""
+    """Rule `pre-commit-confirmed`: the error names topic, partition and source offset."""
     source = topic()
     sink = topic(config={"max.message.bytes": "1000"})
     produce(kafka.bootstrap, source, [b"small", b"x" * 5000, b"small"])

@@ -110,7 +110,7 @@ def bed(spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path
     return Bed(spark, kafka, topic, tmp_path)
 
 
-def test_rule_4_a_task_that_fails_is_retried_alone(bed: Bed) -> None:
+def test_ids_never_reused_a_task_that_fails_is_retried_alone(bed: Bed) -> None:
     """With what it had produced left to the sweep: its region does not notice, and no failure is
     tolerated here."""
 
@@ -166,7 +166,8 @@ def test_an_expired_epoch_is_stopped_and_read_again(bed: Bed) -> None:
 
 
 def test_state_is_exact_over_a_failure(bed: Bed) -> None:
-    """The region's next life begins with the state of the last decision (rules 9 and 21)."""
+    """The region's next life begins with the state of the last decision (`restore-by-attempt` and
+    `stateful-replay`)."""
     bed.spark.conf.set("spark.sql.shuffle.partitions", "2")
 
     def count(step: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Callable[[Stream], Stream]:

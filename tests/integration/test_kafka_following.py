@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.kafka.source.reader.streaming_reader import KafkaFollower
+from sluice.connectors.kafka.source.reader.streaming_reader import KafkaRecordStream
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import DataLostError
 from sluice.runtime.model.model import SplitKey, SplitRange
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.integration
 @contextmanager
 def _following(
     made: Any, splits: Sequence[SplitRange], ends: Mapping[SplitKey, int] | None = None
-) -> Iterator[KafkaFollower]:
-    reader = pickle.loads(pickle.dumps(made.following_reader()))
+) -> Iterator[KafkaRecordStream]:
+    reader = pickle.loads(pickle.dumps(made.streaming_reader()))
     follower = reader.follow(splits, ends)
     try:
         yield follower
@@ -38,7 +38,7 @@ def _following(
         follower.close()
 
 
-def _read(follower: KafkaFollower, rows: int, into: list[tuple[int, int, bytes]]) -> None:
+def _read(follower: KafkaRecordStream, rows: int, into: list[tuple[int, int, bytes]]) -> None:
     """Follow until there are so many rows in all."""
 
     def enough() -> bool:
@@ -70,7 +70,7 @@ def test_what_comes_later_is_read_where_the_last_records_ended(
     assert at == {0: 4, 1: 1}
 
 
-def test_rule_25_open_and_aborted_transactions_give_nothing_and_markers_are_passed(
+def test_read_committed_end_open_and_aborted_transactions_give_nothing_and_markers_are_passed(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
     """The position moves on behind a marker at the end, where no record will tell it; how far

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.integration
 __all__ = ["no_pools_left"]  # a fixture of every test here
 
 
-def test_rule_4_a_pre_commit_is_invisible_until_another_process_ends_it(
+def test_ids_never_reused_a_pre_commit_is_invisible_until_another_process_ends_it(
     leveled_kafka: EmbeddedKafka,
 ) -> None:
     """The producer is long gone when the driver commits, at every feature level."""
@@ -65,7 +65,7 @@ def test_letting_go_of_a_producer_leaves_its_transaction_open(
     assert describe(kafka, handle.transactional_id)[0] is TransactionState.ONGOING
 
 
-def test_rule_3_the_handle_is_what_the_broker_knows(
+def test_handle_from_producer_the_handle_is_what_the_broker_knows(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
     """Id and epoch out of the statistics equal those of DescribeTransactions."""
@@ -78,7 +78,7 @@ def test_rule_3_the_handle_is_what_the_broker_knows(
 
 
 def test_an_empty_epoch_leaves_no_trace(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
-    """Rule 5: no transaction, no registration, no committable."""
+    """Rule `outcome-from-broker`: no transaction, no registration, no committable."""
     name = topic()
     region = region_of(kafka, name)
     assert region.write(rows(value=pa.array([], pa.binary()))) == []
@@ -172,7 +172,7 @@ def test_keyed_records_land_where_java_puts_them(
 def test_the_order_of_a_partition_is_kept_whatever_columns_its_records_use(
     kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
-    """Rule 30: records with headers, timestamps and neither share one path."""
+    """Rule `produce-order`: records with headers, timestamps and neither share one path."""
     name = topic()
     stamp = datetime(2020, 1, 1, tzinfo=UTC)
     numbers = range(12_000)
@@ -200,7 +200,8 @@ def test_the_sinks_topic_wins_over_the_column_and_the_column_stands_in_for_it(
 
 
 def test_many_epochs_leave_two_ids(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
-    """Rule 4: an id comes back when its checkpoint is committed on record, with a new epoch."""
+    """Rule `ids-never-reused`: an id comes back when its checkpoint is committed on record, with a
+    new epoch."""
     name = topic()
     region = region_of(kafka, name)
     seen: list[TransactionHandle] = []

@@ -44,7 +44,7 @@ SOURCE = SplitRange(
 )
 
 
-def test_rule_1_a_record_that_is_too_large_stops_the_epoch(
+def test_pre_commit_confirmed_a_record_that_is_too_large_stops_the_epoch(
     kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     """Nothing of its epoch becomes visible; topic, partition and source offset are named."""
@@ -76,7 +76,7 @@ def test_small_records_pass_where_only_their_batch_would_be_too_large(
     assert values(kafka.bootstrap, name) == sent
 
 
-def test_rule_1_an_unknown_partition_stops_the_epoch(
+def test_pre_commit_confirmed_an_unknown_partition_stops_the_epoch(
     kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     """Also when the error comes from the client and not from the broker."""

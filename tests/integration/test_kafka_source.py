@@ -159,7 +159,8 @@ def test_two_ranges_of_one_partition_are_both_read(
 
 
 def test_every_kind_of_start(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
-    """Rule 15: earliest, latest, committed, timestamp and specific, each as numbers."""
+    """Rule `start-offsets-once`: earliest, latest, committed, timestamp and specific, each as
+    numbers."""
     name, group = topic(partitions=2), unique("group")
     produce(
         kafka.bootstrap,
@@ -196,7 +197,8 @@ def test_every_kind_of_start(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
 def test_latest_records_between_start_and_first_cut_are_read(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
-    """Rule 15: resolved once, so that nothing between start and first barrier is skipped."""
+    """Rule `start-offsets-once`: resolved once, so that nothing between start and first barrier is
+    skipped."""
     name = topic()
     produce(kafka.bootstrap, name, [b"old"])
     made = source(kafka, name, starting_offsets="latest")
@@ -205,13 +207,15 @@ def test_latest_records_between_start_and_first_cut_are_read(
     assert values(rows(made, cut(enumerator, positions))) == [b"new"]
 
 
-# --- gaps (rule 25) -----------------------------------------------------------------------------
+# --- gaps (`read-committed-end`)
+# -----------------------------------------------------------------------------
 
 
 def test_cut_is_at_the_end_that_committed_readers_see(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
-    """Rule 25: an open transaction is not cut into; what it held comes when it is committed."""
+    """Rule `read-committed-end`: an open transaction is not cut into; what it held comes when it
+    is committed."""
     name = topic()
     produce(kafka.bootstrap, name, [b"before"])
     open_producer = abandon_transaction(kafka.bootstrap, name, [b"held", b"held"])
@@ -229,8 +233,8 @@ def test_cut_is_at_the_end_that_committed_readers_see(
 def test_a_start_behind_an_open_transaction_is_no_loss(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
-    """Rule 25: other tools' offsets are ends of logs. Nothing before the start is read, nor told
-    to be lost; a bounded run would judge it within seconds."""
+    """Rule `read-committed-end`: other tools' offsets are ends of logs. Nothing before the start
+    is read, nor told to be lost; a bounded run would judge it within seconds."""
     name = topic()
     produce(kafka.bootstrap, name, [b"before"])
     open_producer = abandon_transaction(kafka.bootstrap, name, [b"held", b"held"])
@@ -256,8 +260,8 @@ def test_a_start_behind_an_open_transaction_is_no_loss(
 def test_a_timestamp_behind_an_open_transaction_is_found(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
-    """Rule 25: a broker tells committed readers of no record there. What is older is read all the
-    same before the read ends, and a start there is no other one."""
+    """Rule `read-committed-end`: a broker tells committed readers of no record there. What is
+    older is read all the same before the read ends, and a start there is no other one."""
     name = topic()
     produce(kafka.bootstrap, name, [Record(value=b"before", timestamp_ms=1_000_000)])
     held = [Record(value=b"held", timestamp_ms=1_000_001)]
@@ -281,7 +285,8 @@ def test_a_timestamp_behind_an_open_transaction_is_found(
 def test_range_ending_in_markers_and_aborted_records_ends(
     kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
-    """Rule 25: no message reaches the end of such a range; a loop that counts would spin."""
+    """Rule `read-committed-end`: no message reaches the end of such a range; a loop that counts
+    would spin."""
     name = topic()
     produce_transaction(kafka.bootstrap, name, [b"a", b"b"])
     produce_transaction(kafka.bootstrap, name, [b"x"] * 50, commit=False)
@@ -306,7 +311,8 @@ def test_range_ending_in_markers_and_aborted_records_ends(
 
 
 def test_gaps_of_compaction_are_passed(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
-    """Rule 25: progress is the next position, also where the last records of a range are gone."""
+    """Rule `read-committed-end`: progress is the next position, also where the last records of a
+    range are gone."""
     name = topic(
         config={
             "cleanup.policy": "compact",
@@ -391,7 +397,8 @@ def test_unreachable_brokers_are_an_error_in_time() -> None:
 def test_range_that_readers_may_not_see_fails_instead_of_ending_short(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
-    """Rule 25: an end is reached, or the read fails in time; it never spins or stops early."""
+    """Rule `read-committed-end`: an end is reached, or the read fails in time; it never spins or
+    stops early."""
     name = topic()
     produce(kafka.bootstrap, name, [b"a"])
     producer = abandon_transaction(kafka.bootstrap, name, [b"b"])

@@ -30,7 +30,7 @@ class Worker:
     spark: socket.socket
 
     @property
-    def lives(self) -> bool:
+    def attempts(self) -> bool:
         with contextlib.suppress(psutil.NoSuchProcess):
             return bool(psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE)
         return False
@@ -86,7 +86,7 @@ def test_a_worker_outlives_the_daemon_that_spark_has_replaced(daemon: Daemon) ->
     with pytest.raises(psutil.TimeoutExpired):
         psutil.Process(worker.pid).wait(_LOOKS_S)
     worker.spark.close()
-    wait_for(lambda: not worker.lives, timeout_s=_START_S)
+    wait_for(lambda: not worker.attempts, timeout_s=_START_S)
 
 
 def test_a_worker_ends_when_spark_is_gone(daemon: Daemon) -> None:
@@ -101,7 +101,7 @@ def test_a_worker_ends_when_spark_is_gone(daemon: Daemon) -> None:
     for worker in (busy, idle):
         worker.spark.close()
     os.kill(busy.pid, signal.SIGCONT)
-    wait_for(lambda: not busy.lives and not idle.lives, timeout_s=_START_S)
+    wait_for(lambda: not busy.attempts and not idle.attempts, timeout_s=_START_S)
 
 
 def _serves(worker: Worker) -> None:

@@ -2,7 +2,7 @@
 
 A proxy before a real broker holds or repeats them (`tests.kafka_proxy`), at each feature level.
 Proves why an id carries one transaction per (producer id, epoch), and that ids which do are safe
-(protocol rules 3, 4, 5 and 13).
+(`handle-from-producer`, `ids-never-reused`, `outcome-from-broker` and `abort-by-endtxn`).
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def bed(kafka_behind: ProxiedKafka) -> Iterator[LateBed]:
 
 
 @pytest.mark.parametrize("who", ["commit by hand", "abort by hand", "native commit"])
-def test_rule_5_an_endtxn_that_was_held_changes_no_later_transaction(
+def test_outcome_from_broker_an_endtxn_that_was_held_changes_no_later_transaction(
     bed: LateBed, late_s: float, who: str
 ) -> None:
     """Held on its way; somebody else ends the transaction, the id is initialised again and the next
@@ -108,7 +108,7 @@ def test_rule_5_an_endtxn_that_was_held_changes_no_later_transaction(
 
 
 @pytest.mark.parametrize("who", ["commit by hand", "abort by hand", "native commit"])
-def test_rule_5_an_endtxn_that_comes_twice_changes_no_later_transaction(
+def test_outcome_from_broker_an_endtxn_that_comes_twice_changes_no_later_transaction(
     bed: LateBed, late_s: float, who: str
 ) -> None:
     """Answered, and once more long after: while the next transaction is empty, open, and ended."""
@@ -137,7 +137,7 @@ def test_rule_5_an_endtxn_that_comes_twice_changes_no_later_transaction(
     assert bed.harness.visible() == before + 6
 
 
-def test_rule_5_why_a_producer_carries_one_transaction_only(bed: LateBed) -> None:
+def test_outcome_from_broker_why_a_producer_carries_one_transaction_only(bed: LateBed) -> None:
     """What the rule forbids: the same producer goes on, with the same epoch, and the EndTxn of its
     first transaction commits the second one, which nobody has decided. So this bed can tell."""
     producer = bed.far_writer()
@@ -155,7 +155,9 @@ def test_rule_5_why_a_producer_carries_one_transaction_only(bed: LateBed) -> Non
 
 
 @pytest.mark.parametrize("who", ["commit by hand", "native commit"])
-def test_rule_5_a_commit_whose_answer_is_lost_is_committed_once(bed: LateBed, who: str) -> None:
+def test_outcome_from_broker_a_commit_whose_answer_is_lost_is_committed_once(
+    bed: LateBed, who: str
+) -> None:
     """The connection breaks behind the request: whoever asks again, it is never called lost."""
     writer = bed.far_writer() if who == "native commit" else bed.harness.open()
     writer.produce(3)
@@ -172,7 +174,7 @@ def test_rule_5_a_commit_whose_answer_is_lost_is_committed_once(bed: LateBed, wh
     assert bed.harness.visible() == 3
 
 
-def test_rule_3_an_addpartitions_that_comes_twice_adds_nothing_to_a_later_transaction(
+def test_handle_from_producer_an_addpartitions_that_comes_twice_adds_nothing_to_a_later_transaction(
     bed: LateBed, late_s: float
 ) -> None:
     """Repeated while the next transaction of the id is empty, and while it is open."""
@@ -191,7 +193,7 @@ def test_rule_3_an_addpartitions_that_comes_twice_adds_nothing_to_a_later_transa
     bed.expect_untouched(later, records=5, before=3)
 
 
-def test_rule_5_an_addpartitions_behind_a_native_commit_loses_and_doubles_nothing(
+def test_outcome_from_broker_an_addpartitions_behind_a_native_commit_loses_and_doubles_nothing(
     bed: LateBed,
 ) -> None:
     """The id has not gone on, so the broker begins an empty transaction of the same epoch: the
@@ -209,7 +211,7 @@ def test_rule_5_an_addpartitions_behind_a_native_commit_loses_and_doubles_nothin
     assert bed.harness.visible() == 3
 
 
-def test_rule_5_a_transaction_that_may_begin_again_behind_its_commit_is_never_pre_committed(
+def test_outcome_from_broker_a_transaction_that_may_begin_again_behind_its_commit_is_never_pre_committed(
     bed: LateBed, late_s: float
 ) -> None:
     """The client gives the request up and sends it again, and the flush is done. If it were
@@ -235,7 +237,7 @@ def test_rule_5_a_transaction_that_may_begin_again_behind_its_commit_is_never_pr
     assert bed.harness.visible() == 0
 
 
-def test_rule_4_a_transaction_that_begins_when_its_writer_is_dead_is_swept(
+def test_ids_never_reused_a_transaction_that_begins_when_its_writer_is_dead_is_swept(
     bed: LateBed, late_s: float
 ) -> None:
     """AddPartitionsToTxn on its way while its writer dies and the next start sweeps: it opens a
@@ -252,10 +254,10 @@ def test_rule_4_a_transaction_that_begins_when_its_writer_is_dead_is_swept(
         transaction_timeout_s=None,
         topics=(),
     )
-    view = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
+    view = SweepView(job_uid=JOB_UID, attempt_ids={"main": 2}, protected=(), orphans=())
     with contextlib.closing(sweeper):
         assert sweeper.sweep(view, timeout_s=PATIENCE_S).aborted == 0
-        alive = bed.harness.open(bed.harness.name(generation=2))
+        alive = bed.harness.open(bed.harness.name(attempt_id=2))
         alive.produce(4)
 
         held.await_age(late_s)

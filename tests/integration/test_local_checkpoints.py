@@ -17,7 +17,7 @@ from sluice.runtime.checkpoint.checkpoint_store import (
     STORE_FAILPOINTS,
     CheckpointStore,
     open_store,
-    place_name,
+    slot_name,
 )
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.errors import AuthenticationError, ConfigError, StorageError
@@ -72,7 +72,7 @@ def _python(code: str, *arguments: str, failpoints: str = "") -> "subprocess.Pop
 
 @pytest.mark.integration
 def test_exactly_one_process_wins_each_of_300_races(tmp_path: Path) -> None:
-    """Rule 7: where Hadoop's own local file system let both succeed in 96 of 300."""
+    """Rule `publish-whole`: where Hadoop's own local file system let both succeed in 96 of 300."""
     (tmp_path / "tmp").mkdir()
     racers = [_python(_RACER, str(tmp_path), name, str(_RACES)) for name in ("a", "b")]
     won = [json.loads(racer.communicate(timeout=PATIENCE_S)[0]) for racer in racers]
@@ -102,11 +102,13 @@ def test_killed_at_any_step_leaves_a_record_whole_or_none(tmp_path: Path, failpo
 
 
 def _seal_and_clean(store: CheckpointStore, *, place: int) -> None:
-    seal = record(place, verdict=Verdict.ABORTED, leader_session_id="second", asked_by="seal")
-    assert store.publish(seal, timeout_s=60) is PublishOutcome.OURS
+    fencing_record = record(
+        place, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"
+    )
+    assert store.publish(fencing_record, timeout_s=60) is PublishOutcome.OURS
     store.clean(session="second")
     for each in store.places():
-        names = [entry.name for entry in store.fs.entries(place_name(each))]
+        names = [entry.name for entry in store.fs.entries(slot_name(each))]
         assert not [name for name in names if name.endswith(".tmp")]
 
 
@@ -169,7 +171,7 @@ def test_path_of_a_file_is_a_typed_error(tmp_path: Path) -> None:
 def test_file_system_without_hard_links_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 7: a store that cannot publish without replacing is refused by name."""
+    """Rule `publish-whole`: a store that cannot publish without replacing is refused by name."""
 
     def no_links(_source: object, _target: object, **_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 STOP_TIMEOUT = "spark.sql.streaming.stopTimeout"
 
 
-def test_rule_12_a_stop_waits_for_the_callback_whatever_the_session_says_by_then(
+def test_callback_after_commit_a_stop_waits_for_the_callback_whatever_the_session_says_by_then(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark goes by what the session has when the query is stopped, not when it was begun: what a

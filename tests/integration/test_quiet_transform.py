@@ -141,7 +141,7 @@ def _run(
     job.run()
 
 
-def test_rule_26_a_quiet_transform_plans_no_batch_until_a_record_comes(
+def test_one_batch_per_checkpoint_a_quiet_transform_plans_no_batch_until_a_record_comes(
     copy: Copy, batches: Batches
 ) -> None:
     """Over many intervals: no batch, no Spark job, no entry of Spark's logs. Then there is one."""
@@ -184,7 +184,9 @@ def end(running: Running, copy: Copy) -> None:
 
 
 @pytest.mark.extended
-def test_rule_26_a_quiet_state_gives_its_result_once(copy: Copy, batches: Batches) -> None:
+def test_one_batch_per_checkpoint_a_quiet_state_gives_its_result_once(
+    copy: Copy, batches: Batches
+) -> None:
     """While nothing comes, and at a later run for which nothing came: neither is a batch of
     Spark's, which would write the whole result of a `complete` aggregation again."""
     produce(copy.kafka.bootstrap, copy.source, [b"1", b"1"])

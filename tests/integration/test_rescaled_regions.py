@@ -43,7 +43,7 @@ def newest(directory: Path) -> CheckpointRecord:
     return [found for found in records if found.verdict is Verdict.DECIDED][-1]
 
 
-def test_rule_9_a_job_goes_on_with_other_numbers_of_regions(
+def test_restore_by_attempt_a_job_goes_on_with_other_numbers_of_regions(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Each record is written once, into topic and files, in order in each partition, though each

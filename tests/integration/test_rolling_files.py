@@ -66,7 +66,7 @@ class Region:
         scope = TaskScope(
             job_uid="job",
             operator_id="op",
-            batch=BatchKey(region="main", generation=0, batch_id=self.batch_id),
+            batch=BatchKey(region="main", attempt_id=0, batch_id=self.batch_id),
             checkpoint_id=self.batch_id,
             committed_through=0,
             operator_states=self.states,
@@ -111,7 +111,7 @@ def data_files(target: Path) -> list[Path]:
         ("csv", PLAIN, {}),
     ],
 )
-def test_rule_19_merged_rows_are_those_that_were_written(
+def test_files_with_decision_merged_rows_are_those_that_were_written(
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -150,7 +150,7 @@ def test_rule_19_merged_rows_are_those_that_were_written(
         assert rows_of(found) == rows_of(whole)
 
 
-def test_rule_19_merged_avro_is_what_was_written(
+def test_files_with_decision_merged_avro_is_what_was_written(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Block by block, by tasks that have no Avro of Spark's; a file that is not whole stops it."""
@@ -200,7 +200,7 @@ def test_a_merged_avro_file_keeps_what_the_header_says(spark: SparkSession, tmp_
         with path.open("wb") as stream:
             fastavro.writer(stream, schema, [{"id": number}], metadata={"calendar": "of old"})
         paths.append(path.name)
-    batch = BatchKey(region="main", generation=0, batch_id=1)
+    batch = BatchKey(region="main", attempt_id=0, batch_id=1)
     directory = StagingDirectory(
         fs=session_file_system(tmp_path.as_uri()),
         root=".staging",

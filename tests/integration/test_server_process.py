@@ -68,7 +68,7 @@ def test_a_program_ends_with_whoever_started_it_and_so_does_what_it_has_forked(
         starter.kill()
         starter.wait()
     family = [int(word) for word in log.read_text().split()]
-    wait_for(lambda: not any(_lives(pid) for pid in family))
+    wait_for(lambda: not any(_attempts(pid) for pid in family))
 
 
 def test_a_program_of_which_one_process_is_paused_is_not_paused_itself(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_program_of_which_one_process_is_paused_is_not_paused_itself(tmp_path:
         wait_for(program.is_driver_paused, what="a paused driver")
 
 
-def _lives(pid: int) -> bool:
+def _attempts(pid: int) -> bool:
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -51,7 +51,7 @@ def lossy(spark: SparkSession, once: Path) -> DataFrame:
 
 
 @pytest.mark.parametrize("adaptive", ["true", "false"])
-def test_rule_21_a_batch_fails_where_its_tasks_read_two_versions_of_a_shuffle(
+def test_stateful_replay_a_batch_fails_where_its_tasks_read_two_versions_of_a_shuffle(
     spark: SparkSession, tmp_path: Path, adaptive: str
 ) -> None:
     """Some had read the first one, and pre-committed; the rest would read the second. So rows are

@@ -238,7 +238,7 @@ def holed(kafka: EmbeddedKafka) -> str:
     return name
 
 
-def test_rule_25_gaps_of_compaction_and_aborted_records_are_passed(
+def test_read_committed_end_gaps_of_compaction_and_aborted_records_are_passed(
     run: Way, copy: Copy, holed: str
 ) -> None:
     """A run ends behind the last marker, where no record will tell it, with what readers find."""

@@ -31,9 +31,11 @@ class Restless:
     def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
         """See `Balancer.choose`."""
         by_size = sorted(offered, key=lambda name: (len(offered[name].records), name))
-        giver, taker = by_size[-1], by_size[0]
-        split = min(offered[giver].records)
-        return Choice(moves=(Move(split=split, giver=giver, taker=taker),))
+        source_region, target_region = by_size[-1], by_size[0]
+        split = min(offered[source_region].records)
+        return Choice(
+            moves=(Move(split=split, source_region=source_region, target_region=target_region),)
+        )
 
 
 def _assignments(directory: Path) -> list[Assignment]:
@@ -42,7 +44,7 @@ def _assignments(directory: Path) -> list[Assignment]:
     return [found.assignment for found in records if found is not None and found.assignment]
 
 
-def test_rule_9_splits_move_and_regions_fail_and_every_record_is_written_once(
+def test_restore_by_attempt_splits_move_and_regions_fail_and_every_record_is_written_once(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """In order in each partition; and the next run goes on with the regions that had them last."""

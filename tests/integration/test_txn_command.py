@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
-from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaOwnerStore
+from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseStore
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.connectors.kafka.sink.handles import encode_handle
 from sluice.connectors.kafka.tools.txn.txn_cli import app
@@ -35,7 +35,7 @@ from sluice.runtime.model.model import (
     StateEntry,
     Verdict,
 )
-from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.ownership.lease_record import LeaseRecord
 from tests.kafka_fixture import BrokerByLevel, SecureKafka
 from tests.transaction_harness import JOB_UID, Attempt, RealHarness, handle_of
 from tests.waiting import PATIENCE_S
@@ -81,7 +81,7 @@ def _record(
         },
         graph=(SINK,),
         regions=(
-            RegionRecord(region="main", generation=1, batch_id=checkpoint_id, committables=entries),
+            RegionRecord(region="main", attempt_id=1, batch_id=checkpoint_id, committables=entries),
         ),
     )
 
@@ -277,7 +277,8 @@ def test_what_a_decision_names_is_not_aborted(
 def test_a_repaired_transaction_stands_in_place_of_the_lost_one(
     tmp_path: Path, real: RealHarness, store: CheckpointStore
 ) -> None:
-    """Rule 11: the replacement is committed, the lost one is not asked about any more."""
+    """Rule `two-phase-repair`: the replacement is committed, the lost one is not asked about any
+    more."""
     lost, replacement = _opened(real), _opened(real)
     lost_entry = _entry(lost, checkpoint_id=1)
     lost.end_natively(commit=False)
@@ -295,7 +296,8 @@ def test_a_repaired_transaction_stands_in_place_of_the_lost_one(
 def test_a_living_jobs_transactions_are_not_aborted_under_it(
     tmp_path: Path, real: RealHarness, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 22: the owner record changes, so the job lives; a dead job's record does not."""
+    """Rule `lease-guards-outputs`: the owner record changes, so the job lives; a dead job's record
+    does not."""
     attempt = _opened(real)
     coordinator = KafkaSinkCoordinator(
         real.connection,
@@ -313,16 +315,16 @@ def test_a_living_jobs_transactions_are_not_aborted_under_it(
         ),
         timeout_s=120,
     )
-    read = KafkaOwnerStore.read
+    read = KafkaLeaseStore.read
 
-    def read_after_renewal(self: KafkaOwnerStore) -> OwnerRecord | None:
+    def read_after_renewal(self: KafkaLeaseStore) -> LeaseRecord | None:
         found = read(self)
         if found is not None:
             self.write(dataclasses.replace(found, renewals=found.renewals + 1))
         return found
 
     with monkeypatch.context() as alive:
-        alive.setattr(KafkaOwnerStore, "read", read_after_renewal)
+        alive.setattr(KafkaLeaseStore, "read", read_after_renewal)
         assert "the job runs" in _refused(FencedError, "abort", str(tmp_path))
 
     monkeypatch.setattr("sluice.connectors.kafka.tools.txn.txn_session.WATCHED_INTERVALS", 0.2)

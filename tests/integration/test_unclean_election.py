@@ -107,7 +107,7 @@ def elect_uncleanly(brokers: BrokerCluster, topic: str, running: Running) -> Non
 @pytest.mark.parametrize(
     "engine", ["continuous", pytest.param("micro-batch", marks=pytest.mark.long)]
 )
-def test_rule_8_a_job_behind_an_unclean_election_ends_with_what_is_gone(
+def test_batch_identity_a_job_behind_an_unclean_election_ends_with_what_is_gone(
     brokers: BrokerCluster, copy: Copy, engine: str
 ) -> None:
     """Never silently: with the range that it had read, in whose place others are. What it had

@@ -73,7 +73,7 @@ def verified(
 def entry(output: str, source: str, offsets: range, *, epoch: int) -> StateEntry:
     """A transaction of both input partitions."""
     name = TransactionalId(
-        prefix="p", job_uid="job-uid", region="main", generation=1, owner="o", slot=epoch
+        prefix="p", job_uid="job-uid", region="main", attempt_id=1, owner="o", slot=epoch
     )
     handle = TransactionHandle(
         transactional_id=str(name),
@@ -113,7 +113,7 @@ def decided(directory: Path, *entries: StateEntry) -> None:
                 regions=(
                     RegionRecord(
                         region="main",
-                        generation=1,
+                        attempt_id=1,
                         batch_id=checkpoint_id,
                         committables=committables,
                     ),

@@ -30,7 +30,7 @@ CRITICAL_RULES = (
     "stateful-replay",
     "lease-guards-outputs",
 )
-"""Rules 1 to 22 of `docs/protocol.md`: each must have a mutant, because a breach loses or doubles
+"""Rules 1 to 22 of `docs/internals/protocol.md`: each must have a mutant, because a breach loses or doubles
 records, or blocks the job."""
 
 OTHER_RULES = (

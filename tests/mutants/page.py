@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "research" / "mutants.md"
 _PAGE = """\
 # Mutants
 
-`make mutants` breaks each rule of the [protocol](../protocol.md) on purpose and checks that a test
+`make mutants` breaks each rule of the [protocol](../internals/protocol.md) on purpose and checks that a test
 fails. A mutant replaces a few lines of the product while Python imports it (`tests/mutants`).
 
 A mutant is *caught* if a test fails by an assertion, or by a typed error of the product. Any other

@@ -26,7 +26,7 @@ _regions = st.integers(1, len(_NAMES)).map(lambda count: _NAMES[:count])
 
 def _records(places: dict[str, list[SplitRange]]) -> tuple[RegionRecord, ...]:
     return tuple(
-        RegionRecord(region=name, generation=0, splits=tuple(splits))
+        RegionRecord(region=name, attempt_id=0, splits=tuple(splits))
         for name, splits in places.items()
     )
 
@@ -113,7 +113,7 @@ def test_a_new_split_keeps_its_region(
     assert extended(after, grown) is after
 
 
-def test_rule_9_a_new_split_in_two_regions_is_refused() -> None:
+def test_restore_by_attempt_a_new_split_in_two_regions_is_refused() -> None:
     """Nothing is decided by which both would read it."""
     before = assignment_of(_records({"a": [split(0, 0, 0)], "b": []}))
     both = _records({"a": [split(0, 0, 0), split(1, 0, 0)], "b": [split(1, 0, 0)]})
@@ -130,9 +130,9 @@ def test_a_split_of_another_region_is_refused(
     taken = data.draw(st.sampled_from(found)) if found else split(0, 0, 1)
     before = extended(
         assignment_of(regions),
-        [] if found else [RegionRecord(region="a", generation=0, splits=(taken,))],
+        [] if found else [RegionRecord(region="a", attempt_id=0, splits=(taken,))],
     )
-    thief = RegionRecord(region="thief", generation=0, splits=(taken,))
+    thief = RegionRecord(region="thief", attempt_id=0, splits=(taken,))
     with pytest.raises(IllegalTransitionError, match="split of another region"):
         extended(before, [thief])
 
@@ -148,7 +148,7 @@ def test_an_assignment_gives_a_split_to_one_region() -> None:
 
 
 @given(_handed_over())
-def test_rule_9_regions_go_on_where_the_record_says_with_what_it_assigns(
+def test_restore_by_attempt_regions_go_on_where_the_record_says_with_what_it_assigns(
     handed: tuple[tuple[RegionRecord, ...], Assignment],
 ) -> None:
     """Each split once, at the end of its last range, in the region that it is assigned to; doing
@@ -184,7 +184,7 @@ def test_positions_and_assignment_that_do_not_fit_are_damage(
     if how == "missing":
         regions = (replace(first, splits=(*first.splits, extra)), *regions[1:])
     elif how == "twice":
-        regions = (*regions, RegionRecord(region="e", generation=0, splits=(extra,)))
+        regions = (*regions, RegionRecord(region="e", attempt_id=0, splits=(extra,)))
         regions = (replace(first, splits=(*first.splits, extra)), *regions[1:])
         keys = {**assignment.regions, "e": frozenset({extra.key})}
         assignment = replace(assignment, regions=keys)
@@ -192,6 +192,6 @@ def test_positions_and_assignment_that_do_not_fit_are_damage(
         keys = {**assignment.regions, first.region: assignment.regions[first.region] | {extra.key}}
         assignment = replace(assignment, regions=keys)
     else:
-        regions = (*regions, RegionRecord(region="e", generation=0))
+        regions = (*regions, RegionRecord(region="e", attempt_id=0))
     with pytest.raises(DamagedCheckpointError, match="do not name the same splits"):
         hand_over(regions, assignment)

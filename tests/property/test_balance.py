@@ -73,10 +73,10 @@ def test_moves_end_and_no_assignment_comes_twice_under_constant_speeds(
         choice = balancer.choose(_loads(places, records, speeds), choice.overloaded)
         assert len(choice.moves) <= balancer.max_moves
         for move in choice.moves:
-            assert places[move.split] == move.giver != move.taker
-            assert move.taker in speeds
-            assert list(places.values()).count(move.giver) > 1
-            places[move.split] = move.taker
+            assert places[move.split] == move.source_region != move.target_region
+            assert move.target_region in speeds
+            assert list(places.values()).count(move.source_region) > 1
+            places[move.split] = move.target_region
             assert places not in seen
             seen.append(dict(places))
         quiet = 0 if choice.moves else quiet + 1
@@ -94,9 +94,11 @@ def test_a_move_makes_the_larger_load_of_its_regions_smaller(
     before = _loads(places, records, speeds)
     patient = dict.fromkeys(speeds, balancer.patience)
     for move in balancer.choose(before, patient).moves[:1]:
-        after = _loads({**places, move.split: move.taker}, records, speeds)
-        larger = max(_seconds(after[name], max(known)) for name in (move.giver, move.taker))
-        assert larger < _seconds(before[move.giver], max(known))
+        after = _loads({**places, move.split: move.target_region}, records, speeds)
+        larger = max(
+            _seconds(after[name], max(known)) for name in (move.source_region, move.target_region)
+        )
+        assert larger < _seconds(before[move.source_region], max(known))
 
 
 def _slow(*, records: int = 1_000) -> dict[str, RegionLoad]:
@@ -126,7 +128,7 @@ def test_no_more_splits_move_at_a_time_than_it_was_told() -> None:
     records = dict(zip(keys, (3_000, 3_000, 2_000, 2_000, 0, 0), strict=True))
     loads = _loads(places, records, dict.fromkeys(_NAMES, 100.0))
     first = LoadBalancer(patience=1, max_moves=1).choose(loads, {})
-    assert [move.giver for move in first.moves] == ["a"]
+    assert [move.source_region for move in first.moves] == ["a"]
     assert len(LoadBalancer(patience=1, max_moves=2).choose(loads, {}).moves) == 2
 
 
@@ -137,7 +139,7 @@ def test_a_region_that_has_waited_is_relieved_though_a_more_loaded_one_has_not()
     records = dict(zip(keys, (3_000, 3_000, 2_000, 2_000, 0), strict=True))
     loads = _loads(places, records, dict.fromkeys(("a", "b", "c"), 100.0))
     choice = LoadBalancer(patience=2).choose(loads, {"b": 1})
-    assert [move.giver for move in choice.moves] == ["b"]
+    assert [move.source_region for move in choice.moves] == ["b"]
     assert choice.overloaded == {"a": 1, "b": 0}
 
 
@@ -148,7 +150,10 @@ def test_a_split_that_moves_counts_where_it_goes_and_nowhere_else() -> None:
     records = dict(zip(keys, (3_000, 3_000, 4_000, 1_500, 0), strict=True))
     loads = _loads(places, records, {"a": 100.0, "b": 100.0, "c": 90.0})
     choice = LoadBalancer(patience=1, max_moves=2).choose(loads, {})
-    assert [(move.giver, move.taker) for move in choice.moves] == [("a", "c"), ("b", "a")]
+    assert [(move.source_region, move.target_region) for move in choice.moves] == [
+        ("a", "c"),
+        ("b", "a"),
+    ]
 
 
 def test_an_overload_that_passes_is_forgotten() -> None:

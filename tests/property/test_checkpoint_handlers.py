@@ -9,8 +9,8 @@ from sluice.runtime.coordinator.policy.handlers import (
     Alignment,
     CheckpointHandler,
     GlobalCheckpointHandler,
+    HandlerDecision,
     RegionalCheckpointHandler,
-    Ruling,
 )
 from sluice.runtime.model.model import CheckpointKind
 
@@ -42,7 +42,7 @@ def _alignments(draw: st.DrawFn) -> Alignment:
         failed=those("failed"),
         waiting=those("waiting", "starting"),
         starting=those("starting"),
-        carried={name: draw(st.sampled_from([0, 0, 0, 1, 2, 6])) for name in standing},
+        skipped={name: draw(st.sampled_from([0, 0, 0, 1, 2, 6])) for name in standing},
         elapsed_s=draw(_seconds),
     )
 
@@ -50,7 +50,7 @@ def _alignments(draw: st.DrawFn) -> Alignment:
 _regional = st.builds(
     RegionalCheckpointHandler,
     max_failed_ratio=st.floats(0.05, 0.95) | st.floats(0.5, 0.95),
-    max_carried_in_a_row=st.integers(1, 5),
+    max_skipped_in_a_row=st.integers(1, 5),
     region_timeout_s=st.none() | st.floats(0.1, 5.0) | st.floats(0.1, 20.0),
 )
 _handlers: st.SearchStrategy[CheckpointHandler] = st.one_of(
@@ -67,13 +67,13 @@ def test_a_checkpoint_that_all_acknowledged_is_decided_by_both(
     whole = dataclasses.replace(
         found, acknowledged=everybody, failed=frozenset(), waiting=frozenset()
     )
-    assert handler.rule(whole, timeout_s=_TIMEOUT_S) is Ruling.DECIDE
+    assert handler.rule(whole, timeout_s=_TIMEOUT_S) is HandlerDecision.DECIDE
 
 
 @given(_alignments())
 def test_the_global_handler_decides_for_all_or_for_none(found: Alignment) -> None:
     ruling = GlobalCheckpointHandler().rule(found, timeout_s=_TIMEOUT_S)
-    assert (ruling is Ruling.DECIDE) == (not found.failed and not found.waiting)
+    assert (ruling is HandlerDecision.DECIDE) == (not found.failed and not found.waiting)
 
 
 @settings(max_examples=300)
@@ -83,7 +83,7 @@ def test_nobody_is_carried_beyond_a_limit(
 ) -> None:
     """A decision leaves out failed regions, starting ones and late ones, within ratio and row, and
     of checkpoints that nobody asked for by kind; whoever else waits is waited for."""
-    if handler.rule(found, timeout_s=_TIMEOUT_S) is not Ruling.DECIDE:
+    if handler.rule(found, timeout_s=_TIMEOUT_S) is not HandlerDecision.DECIDE:
         return
     left_out = found.failed | found.waiting
     if not left_out:
@@ -91,7 +91,7 @@ def test_nobody_is_carried_beyond_a_limit(
     everybody = found.acknowledged | left_out
     assert found.kind is CheckpointKind.CHECKPOINT
     assert len(left_out) <= handler.max_failed_ratio * len(everybody)
-    assert all(found.carried[name] < handler.max_carried_in_a_row for name in left_out)
+    assert all(found.skipped[name] < handler.max_skipped_in_a_row for name in left_out)
     if found.waiting - found.starting:
         assert handler.region_timeout_s is not None
         assert found.elapsed_s >= handler.region_timeout_s
@@ -108,12 +108,12 @@ def test_within_the_limits_no_failure_gives_a_checkpoint_up(
         and len(found.failed | found.waiting)
         <= handler.max_failed_ratio * len(found.acknowledged | found.failed | found.waiting)
         and all(
-            found.carried[name] < handler.max_carried_in_a_row
+            found.skipped[name] < handler.max_skipped_in_a_row
             for name in found.failed | found.waiting
         )
     )
     if is_within and found.elapsed_s < _TIMEOUT_S:
-        assert handler.rule(found, timeout_s=_TIMEOUT_S) is not Ruling.GIVE_UP
+        assert handler.rule(found, timeout_s=_TIMEOUT_S) is not HandlerDecision.GIVE_UP
 
 
 @given(_handlers, _alignments())
@@ -122,7 +122,7 @@ def test_no_checkpoint_waits_beyond_its_timeout(
 ) -> None:
     """It is decided or given up, so that its ranges are read again."""
     late = dataclasses.replace(found, elapsed_s=_TIMEOUT_S)
-    assert handler.rule(late, timeout_s=_TIMEOUT_S) is not Ruling.WAIT
+    assert handler.rule(late, timeout_s=_TIMEOUT_S) is not HandlerDecision.WAIT
 
 
 @given(_handlers, _alignments(), _seconds)
@@ -155,5 +155,5 @@ def test_an_acknowledgement_never_makes_a_ruling_worse(
         waiting=found.waiting - {name},
         starting=found.starting - {name},
     )
-    if handler.rule(found, timeout_s=_TIMEOUT_S) is Ruling.DECIDE:
-        assert handler.rule(after, timeout_s=_TIMEOUT_S) is Ruling.DECIDE
+    if handler.rule(found, timeout_s=_TIMEOUT_S) is HandlerDecision.DECIDE:
+        assert handler.rule(after, timeout_s=_TIMEOUT_S) is HandlerDecision.DECIDE

@@ -47,10 +47,11 @@ steps = st.lists(
     calls=steps,
     hold=st.booleans(),
 )
-def test_rule_5_a_decided_transaction_is_committed_once_or_reported_lost(
+def test_outcome_from_broker_a_decided_transaction_is_committed_once_or_reported_lost(
     level: int, before: list[Before], calls: list[tuple[bool, list[Fault], float, bool]], hold: bool
 ) -> None:
-    """Rule 5: however often recoveries start, die and lose answers, no verdict is ever wrong.
+    """Rule `outcome-from-broker`: however often recoveries start, die and lose answers, no verdict
+    is ever wrong.
 
     COMMITTED: the records are, or will be, visible once. ABORTED: they never will be. And once
     nothing fails any more, every verdict is final.

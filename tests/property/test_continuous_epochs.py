@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
+from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
 from sluice.runtime.continuous.checkpoint_client import EndedEpoch
 from sluice.runtime.continuous.native_commits import AskedCommits
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
@@ -18,15 +18,15 @@ from sluice.runtime.contracts import CommitOutcome, CommitReport
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Action,
-    AskCut,
     BarrierPolled,
     Commit,
     CommitReported,
+    FetchBarrierOffsets,
     GiveBarrier,
-    RegionCut,
+    RegionBarrierOffsets,
     RegionFailed,
     RegionRestarted,
-    RestartAsked,
+    RestartRequested,
 )
 from sluice.runtime.coordinator.policy.assignment import Move
 from sluice.runtime.coordinator.policy.balance import Choice, RegionLoad
@@ -47,9 +47,9 @@ _PARTITIONS = 4
 class _Courier:
     """Between a loop and the desk, moved on by the test."""
 
-    def __init__(self, desk: ContinuousDesk, region: str, generation: int) -> None:
-        self._desk = desk
-        self._who = (region, generation)
+    def __init__(self, barrier_service: BarrierService, region: str, attempt_id: int) -> None:
+        self._barrier_service = barrier_service
+        self._who = (region, attempt_id)
         self.committed_batch = -1
         self.is_over = False
         self.waits_for_epoch = False
@@ -77,7 +77,7 @@ class _Courier:
         """One request for a barrier, unless an epoch is owed."""
         if self.waits_for_epoch:
             return
-        found = self._desk.next_barrier(
+        found = self._barrier_service.next_barrier(
             *self._who, wait_s=0.0, has_read=self.has_read, committed=self._outcomes
         )
         self._outcomes = ()
@@ -104,33 +104,33 @@ class _Courier:
         result = ended.pre_commit()
         self._held[result.batch.batch_id] = ended
         for _ in range(1 + twice):
-            self._desk.acknowledge(result)
+            self._barrier_service.acknowledge(result)
         self.waits_for_epoch = False
 
 
-class _Life:
+class _Attempt:
     """A region's task."""
 
-    def __init__(self, world: "Epochs", record: RegionRecord, generation: int) -> None:
-        self.region, self.generation = record.region, generation
-        self.courier = _Courier(world.desk, record.region, generation)
+    def __init__(self, world: "Epochs", record: RegionRecord, attempt_id: int) -> None:
+        self.region, self.attempt_id = record.region, attempt_id
+        self.checkpoint_client = _Courier(world.barrier_service, record.region, attempt_id)
         splits = [s.at_end() for s in record.splits]
         self._world = world
         self.loop = TaskLoop(
             record.region,
-            generation,
+            attempt_id,
             follower=LogFollower(splits, world.logs),
-            courier=self.courier,  # type: ignore[arg-type]  # what the loop uses of it
+            checkpoint_client=self.checkpoint_client,  # type: ignore[arg-type]  # what the loop uses of it
             open_writers=self._open,
             functions=FunctionRun,
             begins_after=world.driver.core.last_committed,
         )
-        world.desk.open(EpochBook(region=record.region, generation=generation))
+        world.barrier_service.open(AttemptLog(region=record.region, attempt_id=attempt_id))
 
     def _open(self, scope: EpochScope) -> TaskWriters[RecordingWriter]:
         writer = RecordingWriter(scope)
         key = scope.batch
-        payload = f"{key.region}.{key.generation}.{key.batch_id}".encode()
+        payload = f"{key.region}.{key.attempt_id}.{key.batch_id}".encode()
         writer.on_commit = lambda: self._world.commit_natively(payload)
         self._world.writers[payload] = writer
         return TaskWriters({"sink": writer}, dead_letter_sink=None)
@@ -185,17 +185,17 @@ class Epochs(RuleBasedStateMachine):
             regions=plans,
             partitions=_PARTITIONS // len(plans),
         )
-        self.desk = ContinuousDesk(self)  # type: ignore[arg-type]  # what the desk uses of it
+        self.barrier_service = BarrierService(self)  # type: ignore[arg-type]  # what the desk uses of it
         records = {
             name: RegionRecord(
                 region=name,
-                generation=0,
+                attempt_id=0,
                 splits=tuple(split(number, 0, 0) for number in (2 * at, 2 * at + 1)),
             )
             for at, name in enumerate(_REGIONS)
         }
-        self.lives = {name: _Life(self, record, 0) for name, record in records.items()}
-        self.zombies: list[_Life] = []
+        self.attempts = {name: _Attempt(self, record, 0) for name, record in records.items()}
+        self.zombies: list[_Attempt] = []
         self.restarts = 0
 
     # --- the coordinator, as the desk sees it ----------------------------------------------------
@@ -203,7 +203,7 @@ class Epochs(RuleBasedStateMachine):
     def poll_barrier(
         self,
         region: str,
-        generation: int,
+        attempt_id: int,
         *,
         wait_s: float,
         has_read: bool,
@@ -213,15 +213,15 @@ class Epochs(RuleBasedStateMachine):
         del wait_s
         if until():
             return None
-        polled = BarrierPolled(region=region, generation=generation, has_read=has_read)
+        polled = BarrierPolled(region=region, attempt_id=attempt_id, has_read=has_read)
         for action in self.driver.tell(polled):
             if isinstance(action, GiveBarrier):
                 return action.barrier
-            if isinstance(action, AskCut):
-                cut = RegionCut(
+            if isinstance(action, FetchBarrierOffsets):
+                cut = RegionBarrierOffsets(
                     checkpoint_id=action.checkpoint_id,
                     region=region,
-                    generation=generation,
+                    attempt_id=attempt_id,
                     splits=tuple(self._cut(s) for s in action.positions),
                     finished=False,
                     has_read=action.has_read,
@@ -267,7 +267,7 @@ class Epochs(RuleBasedStateMachine):
         if self.driver.committing is not None and self.asked is None:
             entries = self.driver.committing.committables
             self.decided |= {entry.payload for entry in entries}
-            self.asked = self.desk.commits.ask(entries)
+            self.asked = self.barrier_service.commits.ask(entries)
 
     @precondition(lambda self: self.asked is not None)
     @rule()
@@ -303,23 +303,23 @@ class Epochs(RuleBasedStateMachine):
     def step(self, region: str, times: int) -> None:
         """A task reads and writes."""
         for _ in range(times):
-            self.lives[region].loop.step()
+            self.attempts[region].loop.step()
 
     @rule(region=st.sampled_from(_REGIONS))
     def ask(self, region: str) -> None:
         """A task's courier asks for a barrier."""
-        self._if_alive(region, self.lives[region].courier.ask)
+        self._if_alive(region, self.attempts[region].checkpoint_client.ask)
 
     @rule(region=st.sampled_from(_REGIONS), twice=st.booleans())
     def tell(self, region: str, twice: bool) -> None:
         """A task's courier acknowledges."""
-        self._if_alive(region, lambda: self.lives[region].courier.tell(twice=twice))
+        self._if_alive(region, lambda: self.attempts[region].checkpoint_client.tell(twice=twice))
         self._ask_tasks()
 
     @rule(region=st.sampled_from(_REGIONS))
     def commit(self, region: str) -> None:
         """A task's courier commits what it was last asked to."""
-        self.lives[region].courier.commit()
+        self.attempts[region].checkpoint_client.commit()
 
     @rule(order=st.permutations(_REGIONS), answers=st.booleans())
     def commit_natively_and_settle(self, order: list[str], answers: bool) -> None:
@@ -370,12 +370,12 @@ class Epochs(RuleBasedStateMachine):
     @rule(region=st.sampled_from(_REGIONS), lives_on=st.booleans())
     def lose(self, region: str, lives_on: bool) -> None:
         """A task is lost; it may go on all the same, unseen."""
-        life = self.lives[region]
+        attempt = self.attempts[region]
         if lives_on:
-            self.zombies.append(life)
+            self.zombies.append(attempt)
         error = StreamError("lost", {}, "")
-        if self.driver.core.is_live(region, life.generation):
-            event = RegionFailed(region=region, generation=life.generation, error=error)
+        if self.driver.core.is_live(region, attempt.attempt_id):
+            event = RegionFailed(region=region, attempt_id=attempt.attempt_id, error=error)
             self.driver.tell(event)
         self._look()
 
@@ -386,8 +386,11 @@ class Epochs(RuleBasedStateMachine):
         zombie = self.zombies[which % len(self.zombies)]
         for _ in range(times):
             zombie.loop.step()
-        zombie.courier.commit()  # of what it was told before: that is decided, whoever lives
-        for act in (zombie.courier.ask, lambda: zombie.courier.tell(twice=False)):
+        zombie.checkpoint_client.commit()  # of what it was told before: that is decided
+        for act in (
+            zombie.checkpoint_client.ask,
+            lambda: zombie.checkpoint_client.tell(twice=False),
+        ):
             try:
                 act()
             except FencedError:
@@ -402,11 +405,11 @@ class Epochs(RuleBasedStateMachine):
     def _look(self) -> None:
         """Lives that are over get their successors."""
         self._ask_tasks()
-        for region, life in list(self.lives.items()):
-            if self.driver.core.is_live(region, life.generation):
+        for region, attempt in list(self.attempts.items()):
+            if self.driver.core.is_live(region, attempt.attempt_id):
                 continue
             before = len(self.driver.seen(RegionRestarted))
-            self.driver.tell(RestartAsked(region=region))
+            self.driver.tell(RestartRequested(region=region))
             self.driver.tick(0.1)
             restarted = [
                 a for a in self.driver.seen(RegionRestarted)[before:] if a.region == region
@@ -414,7 +417,7 @@ class Epochs(RuleBasedStateMachine):
             if restarted:
                 self.restarts += 1
                 found = restarted[-1]
-                self.lives[region] = _Life(self, found.restored, found.generation)
+                self.attempts[region] = _Attempt(self, found.restored, found.attempt_id)
 
     # --- what must hold --------------------------------------------------------------------------
 
@@ -432,7 +435,7 @@ class Epochs(RuleBasedStateMachine):
             self.driver.tick(1.1)
             self._look()
             for region in _REGIONS:
-                self._if_alive(region, self.lives[region].courier.ask)
+                self._if_alive(region, self.attempts[region].checkpoint_client.ask)
                 self.step(region, 12)
                 self.tell(region, False)
                 self.commit(region)
@@ -451,7 +454,9 @@ def test_a_giver_whose_other_splits_are_idle_is_told_at_once() -> None:
     def once(offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
         if moved or len(offered) < len(_REGIONS):
             return Choice()
-        moved.append(Move(split=min(offered["main"].records), giver="main", taker="side"))
+        moved.append(
+            Move(split=min(offered["main"].records), source_region="main", target_region="side")
+        )
         return Choice(moves=(moved[0],))
 
     world.balancer.choose = once  # type: ignore[method-assign]
@@ -460,7 +465,7 @@ def test_a_giver_whose_other_splits_are_idle_is_told_at_once() -> None:
     for _ in range(6):  # the giver is asked twice for each checkpoint, with nothing to end
         world.logs[0] += 5
         world.epoch(list(_REGIONS), [3, 3], [True, True], 0)
-    epoch = world.lives["main"].loop._epoch  # noqa: SLF001 - what it has open
+    epoch = world.attempts["main"].loop._epoch  # noqa: SLF001 - what it has open
     writers = epoch.writers.writers.values()
     assert not [r for writer in writers for r in writer.records if r[0] == 0]
     world.readers_see_each_record_once_and_in_order()

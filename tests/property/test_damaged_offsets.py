@@ -24,7 +24,7 @@ _SPLIT = SplitRange(
     end_offset=9,
     leader_epoch=2,
 )
-_BARRIER = Barrier(checkpoint_id=4, region="main", generation=1, splits=(_SPLIT,), is_last=True)
+_BARRIER = Barrier(checkpoint_id=4, region="main", attempt_id=1, splits=(_SPLIT,), is_last=True)
 _WRITTEN: dict[str, Any] = offsets.encode(_BARRIER)
 _ANYTHING = json_values | mutated_json(_WRITTEN)
 

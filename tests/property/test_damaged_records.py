@@ -31,7 +31,7 @@ from sluice.runtime.errors import DamagedCheckpointError, StreamError
 from sluice.runtime.functions.at_most_once import decode_drops
 from sluice.runtime.functions.record_counts import decode_totals
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.ownership.lease_record import LeaseRecord
 from sluice.runtime.service.command_file import command_address, command_file
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import committable, record
@@ -40,14 +40,10 @@ from tests.mutations import json_texts, mutated_bytes, mutated_everywhere, mutat
 _DATA = Path(__file__).parent.parent / "data"
 _READERS: dict[str, Callable[[bytes], object]] = {
     "metadata-v1.avro": decode,
-    "metadata-v2.avro": decode,
-    "metadata-v3.avro": decode,
-    "metadata-v4.avro": decode,
     "repair-v1.avro": decode_repair,
 }
 _CODECS: dict[str, tuple[str, Callable[[StateEntry], object]]] = {
     "kafka-transaction-v1.json": ("kafka-transaction", decode_handle),
-    "kafka-transaction-v2.json": ("kafka-transaction", decode_handle),
     "staged-files-v1.json": ("staged-files", decode_file_set),
     "held-files-v1.json": ("held-files", decode_held_files),
     "open-partitions-v1.json": ("open-partitions", decode_state),
@@ -235,4 +231,4 @@ def test_what_lies_beside_a_decision_is_read_or_an_error_of_ours(
 @example(text='{"v": 1, "uid": 1, "uri": 1, "session": 1, "host": 1, "time": Infinity, "n": 1}')
 def test_what_stands_in_place_of_an_owner_record_is_nobodys(text: str) -> None:
     """Any client may commit offset metadata under any group."""
-    OwnerRecord.decode(text)
+    LeaseRecord.decode(text)

@@ -1,4 +1,5 @@
-"""Rule 20 under crashes, lost answers and late renames: each decided file is there once, whole."""
+"""Rule `rename-settled` under crashes, lost answers and late renames: each decided file is there
+once, whole."""
 
 from collections.abc import Iterator
 
@@ -36,14 +37,14 @@ def _staged(disk: Disk, number: int, files: int) -> StateEntry:
     abandoned=st.integers(0, 2),
     is_staged_seen=st.booleans(),
 )
-def test_rule_20_decided_files_are_published_once_and_others_never(
+def test_rename_settled_decided_files_are_published_once_and_others_never(
     files: list[int],
     runs: list[tuple[list[Fault], bool]],
     abandoned: int,
     *,
     is_staged_seen: bool,
 ) -> None:
-    """Rule 20: however often committers die, are refused or are not answered.
+    """Rule `rename-settled`: however often committers die, are refused or are not answered.
 
     No answer is ever wrong: COMMITTED means every file is there with its content. Once nothing
     fails any more the target holds exactly the decided files, and staging nothing of theirs.

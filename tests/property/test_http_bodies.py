@@ -33,8 +33,8 @@ _QUICK = settings(
 _SPLIT = SplitRange(
     source_id="s", topic="t", topic_id="i", partition=0, start_offset=0, end_offset=2
 )
-_BARRIER = Barrier(checkpoint_id=1, region="main", generation=0, splits=(_SPLIT,))
-_BATCH = BatchKey(region="main", generation=0, batch_id=1)
+_BARRIER = Barrier(checkpoint_id=1, region="main", attempt_id=0, splits=(_SPLIT,))
+_BATCH = BatchKey(region="main", attempt_id=0, batch_id=1)
 _RESULT = EpochResult(batch=_BATCH, checkpoint_id=1, ranges=(_SPLIT,))
 
 
@@ -57,7 +57,7 @@ def whole_bodies(service: CoordinatorService) -> dict[str, dict[str, Any]]:
     """A body that each path takes."""
     address = service.coordinator_address
     envelope = {"job_uid": address.job_uid, "leader_session_id": address.leader_session_id}
-    region = envelope | {"region": "main", "generation": 0, "checkpoint_id": None}
+    region = envelope | {"region": "main", "attempt_id": 0, "checkpoint_id": None}
     return {
         "/v1/barrier": region | {"wait_s": 0.0},
         "/v1/attempts": region | {"batch_id": 1, "operator_id": "sink", "resource": "r"},
@@ -123,7 +123,7 @@ def test_a_body_with_anything_in_it_is_answered(
         lambda body: body | {"wait_s": float("nan")},
         lambda body: body | {"wait_s": -1e308},
         lambda body: body | {"wait_s": float("-inf")},
-        lambda body: body | {"generation": 10**300},
+        lambda body: body | {"attempt_id": 10**300},
         lambda body: body | {"payload": {"a": float("nan"), "b": "\ud800"}},
         lambda body: body | {"payload": {"\ud800": "\ud800"}},
         lambda body: body | {"epoch": {"batch": [], "ranges": {}}},
@@ -213,7 +213,7 @@ _RIGHT = {
     "barrier": wire.barrier_to_json(_BARRIER),
     "next": values.to_json(NextBarrier(barrier=_BARRIER)),
     "decided": True,
-    "answer": {"result": {"region": "main", "generation": 1, "state": "running"}},
+    "answer": {"result": {"region": "main", "attempt_id": 1, "state": "running"}},
     "error": {"type": "FencedError", "what": "w", "where": {"a": 1}, "remedy": "r"},
 }
 _ANSWERS = st.one_of(
@@ -324,7 +324,9 @@ def test_the_right_message_of_a_drop_in_process_is_read(call: str) -> None:
 
 
 @pytest.mark.parametrize("said", ['"false"', "0", "1", "null", "[]", "{}"])
-def test_rule_8_only_true_says_that_a_batch_is_decided(garbled: _Garbled, said: str) -> None:
+def test_batch_identity_only_true_says_that_a_batch_is_decided(
+    garbled: _Garbled, said: str
+) -> None:
     """Its records are not written again then: a word that is merely not empty is no yes."""
     with CoordinatorClient(_address_of(garbled), deadline_s=0.0) as client:
         garbled.status, garbled.body = 200, b'{"decided": true}'

@@ -51,7 +51,7 @@ def whole_query(service: CoordinatorService) -> dict[str, str]:
         "job_uid": address.job_uid,
         "leader_session_id": address.leader_session_id,
         "region": "main",
-        "generation": "0",
+        "attempt_id": "0",
         "checkpoint_id": "1",
         "batch_id": "1",
     }
@@ -174,7 +174,7 @@ def test_a_query_with_anything_in_it_is_answered(
     assert_it_serves(service)
 
 
-@pytest.mark.parametrize("name", ["generation", "batch_id", "checkpoint_id"])
+@pytest.mark.parametrize("name", ["attempt_id", "batch_id", "checkpoint_id"])
 @pytest.mark.parametrize(
     "value", ["", "x", "1.5", "1e3", "nan", "9" * 5000, "%ff", "%ed%a0%80", "%00", "-0", "%d9%a1"]
 )

@@ -1,4 +1,5 @@
-"""Rule 22: what becomes of runs that share an owner record, whatever pauses them, in virtual time.
+"""Rule `lease-guards-outputs`: what becomes of runs that share an owner record, whatever pauses
+them, in virtual time.
 
 The claims and their watch are the real ones. Each call of the store happens at one moment, and may
 take time, be lost, or not be answered; processes are stopped, and hosts sleep, inside and between
@@ -93,7 +94,9 @@ def _paused_s(plan: RunPlan) -> float:
     st.lists(_plans(), min_size=2, max_size=3),
     st.lists(st.integers(0, 640).map(lambda eighths: eighths / 8), max_size=1),
 )
-def test_rule_22_one_run_at_most_goes_on(plans: list[RunPlan], deleted_s: list[float]) -> None:
+def test_lease_guards_outputs_one_run_at_most_goes_on(
+    plans: list[RunPlan], deleted_s: list[float]
+) -> None:
     """Whatever happens: once it is over, all others have found out."""
     world = _world(plans, deleted_s=deleted_s)
     assert len([run for run in world.runs if run.took_s is not None and not run.ended_by]) <= 1
@@ -101,7 +104,7 @@ def test_rule_22_one_run_at_most_goes_on(plans: list[RunPlan], deleted_s: list[f
 
 @settings(max_examples=50)
 @given(st.lists(_plans(is_quick=True, is_sure=True, is_left_alone=True), min_size=2, max_size=3))
-def test_rule_22_pauses_alone_never_end_all_runs(plans: list[RunPlan]) -> None:
+def test_lease_guards_outputs_pauses_alone_never_end_all_runs(plans: list[RunPlan]) -> None:
     """Where every call is answered, and nobody stops a run or deletes the record. But a run that
     was silent does not know who has given the record back: it may be an older one, as that ends."""
     world = _world(plans)
@@ -133,7 +136,9 @@ def _overtaken(draw: st.DrawFn) -> tuple[RunPlan, RunPlan]:
 
 @settings(max_examples=50)
 @given(_overtaken())
-def test_rule_22_who_was_taken_over_decides_no_more(plans: tuple[RunPlan, RunPlan]) -> None:
+def test_lease_guards_outputs_who_was_taken_over_decides_no_more(
+    plans: tuple[RunPlan, RunPlan],
+) -> None:
     """However often it was paused, where the run from a copy is not. It may have been asleep in any
     call, or between two."""
     older, newer = _world(plans).runs
@@ -145,7 +150,7 @@ def test_rule_22_who_was_taken_over_decides_no_more(plans: tuple[RunPlan, RunPla
 
 @settings(max_examples=50)
 @given(st.lists(_plans(uris=["file:/b", "file:/c"]), min_size=1, max_size=2))
-def test_rule_22_who_is_never_silent_is_ended_by_no_copy(plans: list[RunPlan]) -> None:
+def test_lease_guards_outputs_who_is_never_silent_is_ended_by_no_copy(plans: list[RunPlan]) -> None:
     """Whatever befalls the copies, and however slow their looks are: all are refused."""
     copies = [replace(plan, begins_s=plan.begins_s + 2.0) for plan in plans]
     living, *others = _world([RunPlan(), *copies]).runs
@@ -158,7 +163,7 @@ def test_rule_22_who_is_never_silent_is_ended_by_no_copy(plans: list[RunPlan]) -
     st.lists(_plans(uris=["file:/a"], is_quick=True, is_sure=True), min_size=1, max_size=2),
     st.integers(0, 320).map(lambda eighths: eighths / 8),
 )
-def test_rule_22_who_is_never_silent_is_ended_by_no_older_run_of_its_directory(
+def test_lease_guards_outputs_who_is_never_silent_is_ended_by_no_older_run_of_its_directory(
     plans: list[RunPlan], behind_s: float
 ) -> None:
     """Whatever pauses those: their late writes are no sign of life, and they find out."""

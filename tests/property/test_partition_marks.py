@@ -68,12 +68,12 @@ class Marks(RuleBasedStateMachine):
         self.wait(3600.0)
         self.write(region, hours, passed)
 
-    @rule(carried=st.sets(_region))
-    def decide(self, carried: set[str]) -> None:
+    @rule(skipped=st.sets(_region))
+    def decide(self, skipped: set[str]) -> None:
         """A checkpoint without the regions that are carried; their batches wait."""
-        self.sink.decide(carried=carried)
+        self.sink.decide(skipped=skipped)
         self.decisions += 1
-        for region in set(self.waiting) - carried:
+        for region in set(self.waiting) - skipped:
             for path in self.waiting.pop(region):
                 self.published[path] = len(self.sink.marks)
             self.sink.watermarks[region] = self.reached[region]
@@ -98,7 +98,7 @@ class Marks(RuleBasedStateMachine):
         for region in _REGIONS:
             self.reached[region] = self.sink.watermarks[region] or 0
         self.sink.start()
-        self.sink.carried = ()
+        self.sink.skipped = ()
 
     @precondition(lambda self: self.decisions > 0)
     @rule()
@@ -119,7 +119,7 @@ class Marks(RuleBasedStateMachine):
                 least_ms = min(ms or 0 for ms in self.sink.watermarks.values())
                 assert least_ms > begins_ms + HOUR_MS
             else:
-                assert not self.sink.carried
+                assert not self.sink.skipped
 
     @invariant()
     def the_states_are_small(self) -> None:

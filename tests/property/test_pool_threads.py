@@ -1,7 +1,7 @@
 """A pool of producers under the threads of a worker, which change at each line of it.
 
 Writers, the couriers that end their epochs, what is made ready in the background, zombies of an
-older batch or generation and the end of the pool meet in it, whichever comes first.
+older batch or attempt and the end of the pool meet in it, whichever comes first.
 """
 
 from collections.abc import Callable
@@ -61,7 +61,7 @@ class Worker:
         fails: of a hundred producers so many are not made ready.
 
     Attributes:
-        pools: the generation of each that was made.
+        pools: the attempt of each that was made.
         told: what refused a writer.
     """
 
@@ -77,14 +77,14 @@ class Worker:
         self._begun = (0, 0)
         self._process = Process("worker")
 
-    def live(self, *, generations: int, tasks: int) -> None:
-        """With so many writers of each generation, until all threads have ended."""
+    def live(self, *, attempt_ids: int, tasks: int) -> None:
+        """With so many writers of each attempt, until all threads have ended."""
         switched = self.switched
         with switched.in_modules(*_SWITCHED), self._at_each_line():
             self._of_process = ProducerPools()
             writers = [
-                self._spawn(self._writer(generation, number))
-                for generation in range(generations)
+                self._spawn(self._writer(attempt_id, number))
+                for attempt_id in range(attempt_ids)
                 for number in range(tasks)
             ]
             self._spawn(lambda: self._end(writers))
@@ -120,7 +120,7 @@ class Worker:
     # --- the pool's side --------------------------------------------------------------------------
 
     def _pool(self, task: TaskScope) -> ProducerPool:
-        self.pools.append(task.batch.generation)
+        self.pools.append(task.batch.attempt_id)
         self.switched.point("make")
         return ProducerPool(
             prefix="p",
@@ -150,7 +150,7 @@ class Worker:
 
     # --- the writers' side ------------------------------------------------------------------------
 
-    def _writer(self, generation: int, number: int) -> Callable[[], None]:
+    def _writer(self, attempt_id: int, number: int) -> Callable[[], None]:
         def write() -> None:
             for batch_id in range(_BATCHES):
                 task = scope(
@@ -158,10 +158,10 @@ class Worker:
                     checkpoint_id=batch_id + 1,
                     committed_through=batch_id,
                     task=f"{number}.0",
-                    generation=generation,
+                    attempt_id=attempt_id,
                 )
                 self._idle()
-                self._begun = max(self._begun, (generation, batch_id))
+                self._begun = max(self._begun, (attempt_id, batch_id))
                 try:
                     self._write(task)
                 except FencedError as err:
@@ -204,7 +204,7 @@ class Worker:
     def _require_living(self, lease: Lease, task: TaskScope) -> None:
         """Nobody has let go of it, but for a successor of its writer."""
         assert isinstance(lease.producer, _Producer)
-        is_succeeded = self._begun > (task.batch.generation, task.batch.batch_id)
+        is_succeeded = self._begun > (task.batch.attempt_id, task.batch.batch_id)
         self.switched.require(
             is_succeeded or not lease.producer.releases, "let go of in a writer's hands"
         )
@@ -216,15 +216,15 @@ def test_writers_couriers_zombies_and_the_end_disturb_no_pool(fails: int, runs: 
     waits for what does not come."""
     for seed in range(runs):
         worker = Worker(Random(seed), fails=fails)
-        worker.live(generations=2, tasks=3)
-        assert worker.pools in ([0, 1], [1]), "one of each generation"
+        worker.live(attempt_ids=2, tasks=3)
+        assert worker.pools in ([0, 1], [1]), "one of each attempt"
 
 
 def test_writers_have_successors_and_are_told_of_them() -> None:
     """Or those runs prove little."""
     lived = [Worker(Random(seed), fails=30) for seed in range(5)]
     for worker in lived:
-        worker.live(generations=2, tasks=3)
+        worker.live(attempt_ids=2, tasks=3)
     told = [each for worker in lived for each in worker.told]
     assert told.count(FencedError) >= 5
     assert told.count(UnreachableError) >= 3

@@ -1,4 +1,5 @@
-"""Rule 4: a transactional id is initialised again only when its last transaction is over."""
+"""Rule `ids-never-reused`: a transactional id is initialised again only when its last transaction
+is over."""
 
 from collections import deque
 from collections.abc import Callable
@@ -32,8 +33,9 @@ class PoolMachine(RuleBasedStateMachine):
     Micro-batch: a batch begins when the last one is committed on record. Continuous: it begins at
     once, and checkpoints are committed later, in order.
 
-    A micro-batch that is late joins a later checkpoint than the one its scope hints at (rule 8),
-    while the hinted one is aborted, so that ``committed_through`` runs ahead of the batch.
+    A micro-batch that is late joins a later checkpoint than the one its scope hints at
+    (`batch-identity`), while the hinted one is aborted, so that ``committed_through`` runs ahead
+    of the batch.
     """
 
     @initialize(continuous=st.booleans())
@@ -66,7 +68,7 @@ class PoolMachine(RuleBasedStateMachine):
         return TaskScope(
             job_uid="j",
             operator_id="o",
-            batch=BatchKey(region="r", generation=0, batch_id=self.batch_id),
+            batch=BatchKey(region="r", attempt_id=0, batch_id=self.batch_id),
             checkpoint_id=self.checkpoint_id,
             committed_through=self.committed_through,
             task=f"{task}.0",

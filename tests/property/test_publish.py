@@ -1,4 +1,5 @@
-"""Rules 6 and 7 under any interleaving of publishers, crashes, lost answers and late steps."""
+"""Rules `fence-first` and `publish-whole` under any interleaving of publishers, crashes, lost
+answers and late steps."""
 
 import itertools
 from collections.abc import Callable
@@ -8,17 +9,17 @@ from dataclasses import dataclass, field
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, place_name
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, slot_name
 from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.contracts import AcceptedAs, AcceptedWork, PublishOutcome
 from sluice.runtime.errors import ConfigError, StorageError
 from sluice.runtime.model.model import CheckpointRecord, Verdict
 from tests.checkpoint_records import committable, record
 from tests.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
-from tests.turns import Turns
+from tests.turns import CallQueue
 
 _PLACE = 5
-_PATH = f"{place_name(_PLACE)}/_metadata"
+_PATH = f"{slot_name(_PLACE)}/_metadata"
 _orders = st.lists(st.integers(0, 3), max_size=60)
 _faults = st.lists(st.sampled_from([Fault.NONE, Fault.NONE, *Fault]), max_size=12)
 
@@ -100,7 +101,7 @@ def test_a_place_holds_one_record_whole_or_none(
             world.disk.land_late_steps()
         world.look()
 
-    turns = Turns(order, between=between)
+    turns = CallQueue(order, between=between)
     publishers = [
         _Publisher(session=f"s{n}", store=_store(world, mine, turns.wait))
         for n, mine in enumerate(faults)
@@ -139,12 +140,13 @@ def _require_true(publisher: _Publisher, standing: CheckpointRecord | None) -> N
 def test_one_session_repairs_and_the_other_is_told(
     order: list[int], faults: list[list[Fault]]
 ) -> None:
-    """Rule 11: two sessions that both found a transaction lost never both write it again."""
+    """Rule `two-phase-repair`: two sessions that both found a transaction lost never both write it
+    again."""
     world = _World()
     CheckpointStore(FakeFileSystem(world.disk)).publish(record(_PLACE), timeout_s=1)
     lost = committable().payload
     answers: dict[str, PublishOutcome] = {}
-    turns = Turns(order, between=lambda: None)
+    turns = CallQueue(order, between=lambda: None)
 
     def repairer(session: str, mine: list[Fault]) -> Callable[[], None]:
         store = _store(world, mine, turns.wait)
@@ -173,7 +175,7 @@ def test_one_session_repairs_and_the_other_is_told(
 
 @settings(max_examples=150, deadline=None)
 @given(_orders, st.lists(_faults, min_size=2, max_size=2))
-def test_rule_11_lost_work_is_written_again_or_accepted_never_both(
+def test_two_phase_repair_lost_work_is_written_again_or_accepted_never_both(
     order: list[int], faults: list[list[Fault]]
 ) -> None:
     """Whoever dies or sleeps: a person may have written by hand what he has accepted."""
@@ -183,7 +185,7 @@ def test_rule_11_lost_work_is_written_again_or_accepted_never_both(
     word = AcceptedWork(digest=digest_of(lost), accepted_as=AcceptedAs.LOST, region="r0", ranges=())
     said: list[bool] = []
     answers: list[PublishOutcome] = []
-    turns = Turns(order, between=lambda: None)
+    turns = CallQueue(order, between=lambda: None)
     accepting, repairing = (_store(world, mine, turns.wait) for mine in faults)
 
     def accept() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sluice.runtime.coordinator.policy.assignment import Move, assignment_of, hand_over, moved
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
-from sluice.runtime.coordinator.start.rescaling import dealt_anew, verify_rescalable
+from sluice.runtime.coordinator.start.rescaling import redistributed, verify_rescalable
 from sluice.runtime.model.model import (
     Assignment,
     CheckpointRecord,
@@ -40,10 +40,10 @@ def first(splits: int) -> CheckpointRecord:
     """A record of one region with so many splits, and a split of the other source."""
     regions = (
         RegionRecord(
-            region="orders", generation=0, splits=tuple(split(n, 0, 0) for n in range(splits))
+            region="orders", attempt_id=0, splits=tuple(split(n, 0, 0) for n in range(splits))
         ),
         RegionRecord(
-            region="others", generation=0, splits=(split(0, 7, 9, source_id="other"),), batch_id=1
+            region="others", attempt_id=0, splits=(split(0, 7, 9, source_id="other"),), batch_id=1
         ),
     )
     return replace(record(0), graph=GRAPH, regions=regions, assignment=assignment_of(regions))
@@ -57,7 +57,7 @@ def ends(regions: tuple[RegionRecord, ...]) -> dict[SplitKey, int]:
 
 
 @given(st.integers(0, 12), st.lists(_counts, min_size=1, max_size=8), st.data())
-def test_rule_9_every_split_has_one_region_whatever_the_numbers(
+def test_restore_by_attempt_every_split_has_one_region_whatever_the_numbers(
     splits: int, counts: list[int], data: st.DataObject
 ) -> None:
     """Runs with other numbers of regions, some of which decide nothing, some of which carry regions
@@ -67,7 +67,7 @@ def test_rule_9_every_split_has_one_region_whatever_the_numbers(
     for run, count in enumerate(counts, start=1):
         plan = plan_of(count)
         verify_rescalable(last, plan)
-        regions, assignment = dealt_anew(last, plan, generation=run * 10)
+        regions, assignment = redistributed(last, plan, attempt_id=run * 10)
         assert ends(regions) == ends(last.regions)
         assert regions == hand_over(regions, assignment), "positions and assignment fit"
         changed = {r.region for r in regions} != {r.region for r in last.regions}
@@ -92,8 +92,8 @@ def _decided(
     """The run's first decision: some regions have read on, some are carried; a split may move."""
     read = []
     for region in regions:
-        if data.draw(st.booleans(), label="carried"):
-            read.append(replace(region, status=RegionStatus.CARRIED, carried_from=0))
+        if data.draw(st.booleans(), label="skipped"):
+            read.append(replace(region, status=RegionStatus.SKIPPED, snapshot_id=0))
             continue
         steps = [data.draw(st.integers(0, 5)) for _ in region.splits]
         on = [
@@ -102,22 +102,30 @@ def _decided(
         ]
         read.append(replace(region, status=RegionStatus.COMPLETED, splits=tuple(on)))
     names = [region.region for region in read if region.region != "others"]
-    giver, taker = data.draw(st.sampled_from(names)), data.draw(st.sampled_from(names))
-    given_away = sorted(assignment.regions[giver])[:1] if giver != taker else []
-    moves = [Move(split=key, giver=giver, taker=taker) for key in given_away]
+    source_region, target_region = (
+        data.draw(st.sampled_from(names)),
+        data.draw(st.sampled_from(names)),
+    )
+    given_away = (
+        sorted(assignment.regions[source_region])[:1] if source_region != target_region else []
+    )
+    moves = [
+        Move(split=key, source_region=source_region, target_region=target_region)
+        for key in given_away
+    ]
     return replace(last, regions=tuple(read), assignment=moved(assignment, moves))
 
 
 @given(_counts, _counts, st.integers(1, 12))
 def test_what_vanished_regions_keep_goes_on_once(before: int, after: int, splits: int) -> None:
     """Each entry in one region that reads its source and writes its sink; kept ones stay."""
-    old, _ = dealt_anew(first(splits), plan_of(before), generation=1)
+    old, _ = redistributed(first(splits), plan_of(before), attempt_id=1)
     kept = [
         replace(r, operator_states=(_held(r.region),)) if r.region != "others" else r for r in old
     ]
     last = replace(first(splits), regions=tuple(kept), assignment=assignment_of(kept))
     verify_rescalable(last, plan_of(after))
-    regions, _ = dealt_anew(last, plan_of(after), generation=2)
+    regions, _ = redistributed(last, plan_of(after), attempt_id=2)
     found = {r.region: [e.payload.decode() for e in r.operator_states] for r in regions}
     names = {r.region for r in kept if r.region != "others"}
     assert sorted(name for mine in found.values() for name in mine) == sorted(names)

@@ -1,6 +1,7 @@
 """Files held over epochs: held and published are exactly what was staged, and they stay few.
 
-Protocol rule 19, on random epochs, sizes and times; merges shrink what they are given.
+Protocol rule `files-with-decision`, on random epochs, sizes and times; merges shrink what they are
+given.
 """
 
 import math
@@ -109,7 +110,7 @@ class Region:
 
 @given(epochs=epochs, share=st.sampled_from([1000, 700, 300]))
 @settings(deadline=None)
-def test_rule_19_held_and_published_rows_are_exactly_those_staged(
+def test_files_with_decision_held_and_published_rows_are_exactly_those_staged(
     epochs: list[tuple[list[tuple[str, int]], int]], share: int
 ) -> None:
     """After each epoch; a published file is whole at once, and the last epoch leaves nothing."""
@@ -181,7 +182,7 @@ def test_the_last_epoch_publishes_all_of_many_directories() -> None:
 
 
 @pytest.mark.parametrize("number", [2, 4, 5, 7])
-def test_rule_19_what_fills_no_file_of_its_own_is_published_with_the_last_one_that_is_full(
+def test_files_with_decision_what_fills_no_file_of_its_own_is_published_with_the_last_one_that_is_full(
     number: int,
 ) -> None:
     """Where so much is staged at the end that it makes several files."""

@@ -1,5 +1,6 @@
 """A sink that rolls, over random epochs: rows are published once, or held, whatever is aborted,
-swept, restarted or changed in between (protocol rules 4, 6, 19, 20 and 29).
+swept, restarted or changed in between (`ids-never-reused`, `fence-first`, `files-with-decision`,
+`rename-settled` and `retire-after-commit`).
 
 The writer, the committer and the sweep are the real ones, over a file system in memory; a file
 has a line for each row.
@@ -100,7 +101,7 @@ class RollingSink(RuleBasedStateMachine):
         self.committer = FileCommitter(lambda _: self.fs)
         self.sweeper = StagingSweeper(self.fs, root=ROOT, operator_id="op")
         self.records = [Record()]
-        self.generation = 0
+        self.attempt_id = 0
         self.batch_id = 0
         self.settled = -1
         self.next_row = 0
@@ -121,7 +122,7 @@ class RollingSink(RuleBasedStateMachine):
         scope = TaskScope(
             job_uid="job",
             operator_id="op",
-            batch=BatchKey(region="main", generation=self.generation, batch_id=self.batch_id),
+            batch=BatchKey(region="main", attempt_id=self.attempt_id, batch_id=self.batch_id),
             checkpoint_id=len(self.records),
             committed_through=0,
             operator_states=self.records[-1].states,
@@ -190,7 +191,7 @@ class RollingSink(RuleBasedStateMachine):
         self._restart()
 
     def _restart(self) -> None:
-        self.generation += 1
+        self.attempt_id += 1
         self.batch_id, self.settled = 0, -1
 
     @rule()
@@ -199,7 +200,7 @@ class RollingSink(RuleBasedStateMachine):
         self.sweeper.sweep(
             SweepView(
                 job_uid="job",
-                generations={"main": self.generation},
+                attempt_ids={"main": self.attempt_id},
                 protected=(),
                 orphans=(),
                 kept=kept,

@@ -1,4 +1,5 @@
-"""Rule 18 and design section 5: one committer, many regions, under failures, crashes, lost answers.
+"""Rule `continuous-order` and design section 5: one committer, many regions, under failures,
+crashes, lost answers.
 
 Regions write ahead, are late, fail; some checkpoints complete some of them only; the process dies
 at any request. What a reader sees is always a prefix of each region's records, made of work that a
@@ -124,7 +125,7 @@ class _World:
             if mine:
                 region.decided_value = mine[-1][2]
             named = tuple(entry for _, entries, _ in mine for entry in entries)
-            records.append(RegionRecord(region=name, generation=0, committables=named))
+            records.append(RegionRecord(region=name, attempt_id=0, committables=named))
         self.records.append(_Record(checkpoint_id, tuple(records)))
 
     def _carried(self, name: str, region: _Region) -> RegionRecord:
@@ -134,12 +135,12 @@ class _World:
                 if found.region == name and found.status is RegionStatus.COMPLETED:
                     return RegionRecord(
                         region=name,
-                        generation=0,
-                        status=RegionStatus.CARRIED,
-                        carried_from=record.checkpoint_id,
+                        attempt_id=0,
+                        status=RegionStatus.SKIPPED,
+                        snapshot_id=record.checkpoint_id,
                         committables=found.committables,
                     )
-        return RegionRecord(region=name, generation=0, status=RegionStatus.CARRIED, carried_from=0)
+        return RegionRecord(region=name, attempt_id=0, status=RegionStatus.SKIPPED, snapshot_id=0)
 
     def notify(self, *, again: bool = False) -> None:
         """Tell the committer of the next decision, or again of one that is not finished."""
@@ -212,7 +213,8 @@ class _World:
             self._check_order(name)
 
     def _check_order(self, name: str) -> None:
-        """Rule 18: no epoch of a region is visible before all of an older one is."""
+        """Rule `continuous-order`: no epoch of a region is visible before all of an older one
+        is."""
         is_open = False
         for record in self.records:
             mine = [r for r in record.regions if r.region == name]
@@ -235,10 +237,11 @@ _STEPS = 30
 
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), roughness=st.sampled_from((0.0, 0.3, 0.5)))
-def test_rule_18_held_work_is_never_lost_doubled_or_shown_before_its_decision(
+def test_continuous_order_held_work_is_never_lost_doubled_or_shown_before_its_decision(
     seed: int, roughness: float
 ) -> None:
-    """Rule 18: each region's decided epochs become visible in order, and all in the end."""
+    """Rule `continuous-order`: each region's decided epochs become visible in order, and all in
+    the end."""
     world = _World(seed)
     world.roughness = roughness
     for what in world.random.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=_STEPS):

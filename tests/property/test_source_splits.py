@@ -150,7 +150,8 @@ def reads(
 def test_a_range_yields_its_records_once_and_ends_in_any_gap(
     read: tuple[SplitRange, list[int], list[list[tuple[str, int]]]],
 ) -> None:
-    """Rule 25: markers, aborted records and compaction leave gaps, also at the range's end."""
+    """Rule `read-committed-end`: markers, aborted records and compaction leave gaps, also at the
+    range's end."""
     whole, present, chunks = read
     progress = RangeProgress([whole])
     got: list[int] = []

@@ -1,7 +1,8 @@
 """Drivers of a continuous job that die, freeze, wake beside their successors, or are cut off.
 
-Thread by thread, with the tasks of all of them (rules 4, 5, 6, 18 and 22): readers see each record
-once and in order, whichever run has written it, and nothing goes on that has a successor.
+Thread by thread, with the tasks of all of them (`ids-never-reused`, `outcome-from-broker`,
+`fence-first`, `continuous-order` and `lease-guards-outputs`): readers see each record once and in
+order, whichever run has written it, and nothing goes on that has a successor.
 """
 
 import contextlib
@@ -17,8 +18,8 @@ from sluice.connectors.kafka.sink.committer import transaction_sweep as sweep
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
 from sluice.connectors.kafka.sink.producers.producer_slots import SlotBook, SlotEvent
 from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
-from sluice.runtime.continuous.barrier_service import EpochBook
-from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.barrier_service import AttemptLog
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.continuous.task_messages import EpochResult
 from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
@@ -26,8 +27,8 @@ from sluice.runtime.coordinator.shell import io_executor as steps
 from sluice.runtime.coordinator.start import startup
 from sluice.runtime.coordinator.start.startup import StartSequence
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError
-from sluice.runtime.model.model import SEAL, CheckpointRecord
-from sluice.runtime.ownership.lease_watch import OwnerWatch
+from sluice.runtime.model.model import FENCING, CheckpointRecord
+from sluice.runtime.ownership.lease_watch import LeaseWatch
 from tests.threaded_lives import Link
 from tests.threaded_plans import EVENTS, FAULTS, Plan, pass_by
 from tests.threaded_tasks import PlayedLink
@@ -46,7 +47,7 @@ _plans = st.builds(
     sinks=st.integers(1, 2),
     moves=st.booleans(),
     rescales=st.booleans(),
-    parks=st.booleans(),
+    suspends=st.booleans(),
     counts=st.booleans(),
     leader_is_seen=st.booleans(),
     ending=st.sampled_from(["good", "killed", "frozen"]),
@@ -55,7 +56,7 @@ _plans = st.builds(
 
 @settings(max_examples=6)
 @given(_plans)
-def test_rules_6_and_18_whichever_driver_lives_readers_see_each_record_once_and_in_order(
+def test_fence_first_and_continuous_order_whichever_driver_lives_readers_see_each_record_once_and_in_order(
     plan: Plan,
 ) -> None:
     """And of those that have a successor nothing goes on."""
@@ -78,11 +79,11 @@ def test_drivers_have_successors_and_all_of_them_commit() -> None:
 
 def _nobody_asks_who_owns(patch: pytest.MonkeyPatch) -> None:
     """No owner record fences anybody."""
-    patch.setattr(OwnerWatch, "require", lambda _: None)
-    patch.setattr(OwnerWatch, "tell", lambda *_: None)
+    patch.setattr(LeaseWatch, "require", lambda _: None)
+    patch.setattr(LeaseWatch, "tell", lambda *_: None)
 
 
-def test_rule_6_a_seal_alone_stops_an_older_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fence_first_a_seal_alone_stops_an_older_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the owner record says."""
     _nobody_asks_who_owns(monkeypatch)
     for seed in range(3):
@@ -97,7 +98,7 @@ def _starts_without_a_seal(patch: pytest.MonkeyPatch) -> None:
     publish = startup.publish_record
 
     def forgotten(store: Any, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
-        if record.asked_by != SEAL:
+        if record.requested_by != FENCING:
             return publish(store, record, timeout_s=timeout_s)
         return PublishOutcome.OURS
 
@@ -111,22 +112,22 @@ def _starts_without_a_seal(patch: pytest.MonkeyPatch) -> None:
 
 def _sweeps_before_it_seals(patch: pytest.MonkeyPatch) -> None:
     """Of the run before, which may decide it meanwhile."""
-    seal = StartSequence._seal  # noqa: SLF001 - goes on with the real one
+    fencing_record = StartSequence._fence  # noqa: SLF001 - goes on with the real one
 
     def swept(self: StartSequence, restore_from: int | None) -> Any:
         history = self._read(None)
         view = SweepView(
             job_uid=history.newest.job_uid,
-            generations={r.name: history.next_place for r in self._plan.regions},
+            attempt_ids={r.name: history.next_slot for r in self._plan.regions},
             protected=tuple(e for p in history.places for e in p.record.committables),
             orphans=(),
         )
         for sink in self._sinks.values():
             sink.sweep(view, timeout_s=10.0)
         self._pause(1.0)
-        return seal(self, restore_from)
+        return fencing_record(self, restore_from)
 
-    patch.setattr(StartSequence, "_seal", swept)
+    patch.setattr(StartSequence, "_fence", swept)
 
 
 def _a_taken_place_is_its_own(patch: pytest.MonkeyPatch) -> None:
@@ -170,7 +171,7 @@ def _a_sweep_skips_an_id(patch: pytest.MonkeyPatch) -> None:
 def _tasks_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
     """For a coordinator that is silent."""
 
-    def patiently(self: Courier, ask: Callable[[], Any]) -> Any:
+    def patiently(self: CheckpointClient, ask: Callable[[], Any]) -> Any:
         while True:
             try:
                 return ask()
@@ -178,7 +179,7 @@ def _tasks_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
                 if self._is_closed:
                     return None
 
-    patch.setattr(Courier, "_patiently", patiently)
+    patch.setattr(CheckpointClient, "_patiently", patiently)
 
 
 def _tasks_ask_nobody_who_leads(patch: pytest.MonkeyPatch) -> None:
@@ -188,15 +189,15 @@ def _tasks_ask_nobody_who_leads(patch: pytest.MonkeyPatch) -> None:
 
 def _an_epoch_counts_each_time_it_is_told(patch: pytest.MonkeyPatch) -> None:
     """An answer that is lost has its records counted again."""
-    acknowledge = EpochBook._acknowledge  # noqa: SLF001 - goes on with the real one
+    acknowledge = AttemptLog._acknowledge  # noqa: SLF001 - goes on with the real one
 
-    def counted(self: EpochBook, coordinator: Any, result: EpochResult) -> None:
+    def counted(self: AttemptLog, coordinator: Any, result: EpochResult) -> None:
         told = self._told
         if told is not None and told.batch == result.batch:
             self.operator_states = self._acknowledgement(result).region.operator_states
         acknowledge(self, coordinator, result)
 
-    patch.setattr(EpochBook, "_acknowledge", counted)
+    patch.setattr(AttemptLog, "_acknowledge", counted)
 
 
 def _tasks_commit_what_they_hold(patch: pytest.MonkeyPatch) -> None:
@@ -237,17 +238,17 @@ def _a_lost_answer_is_an_answer(patch: pytest.MonkeyPatch) -> None:
 def _asked_is_committed(patch: pytest.MonkeyPatch) -> None:
     """A task that was asked to commit is believed to have done so."""
 
-    def believed(self: NativeCommits, lives: Mapping[str, int], *, timeout_s: float) -> Any:
+    def believed(self: NativeCommits, attempts: Mapping[str, int], *, timeout_s: float) -> Any:
         self._changed.wait_for(lambda: False, timeout_s)
-        found = self._living(lives)
-        return frozenset(e for life in found for told in life.told.values() for e in told)
+        found = self._living(attempts)
+        return frozenset(e for attempt in found for told in attempt.told.values() for e in told)
 
     patch.setattr(NativeCommits, "await_answers", believed)
 
 
 def _nobody_tells_the_courier(patch: pytest.MonkeyPatch) -> None:
     """It waits for an epoch of a task that has ended."""
-    patch.setattr(Courier, "close", lambda _: None)
+    patch.setattr(CheckpointClient, "close", lambda _: None)
 
 
 _BROKEN = {

@@ -62,7 +62,7 @@ def _run_chunk(seeds: range) -> Tally:
             what = "it broke no promise when it was run again" if failure is None else failure.what
             tally.failures.append((seed, what))
         tally.counts.update(move.kind for move in world.made)
-        tally.counts.update(f"checkpoints by {record.asked_by}" for record in world.history)
+        tally.counts.update(f"checkpoints by {record.requested_by}" for record in world.history)
         tally.counts.update(world.faults)
         tally.counts["repairs"] += world.repairs
         tally.counts["restores"] += world.watch.lineages.turns

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.connectors.kafka.sink.producers.producer_pool import Lease
-from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
-from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient
 from sluice.runtime.continuous.continuous_sink import ContinuousSink
 from sluice.runtime.continuous.coordinator_timeout import LostTimeout
 from sluice.runtime.continuous.native_commits import AskedCommits, NativeCommits, TasksFirst
@@ -29,10 +29,10 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
-    AskCut,
     BarrierPolled,
+    FetchBarrierOffsets,
     GiveBarrier,
-    RegionCut,
+    RegionBarrierOffsets,
     RegionFailed,
 )
 from sluice.runtime.errors import (
@@ -60,7 +60,7 @@ from tests.simulation.worker import Worker, transaction_of
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-__all__ = ["ContinuousLife", "Engine", "Task"]
+__all__ = ["ContinuousAttempt", "Engine", "Task"]
 
 
 class _Commits(NativeCommits):
@@ -84,7 +84,7 @@ class Engine:
         self._process = process
         self._world = process.world
         self.commits = _Commits(self)
-        self.desk = ContinuousDesk(cast(Coordinator, self), self.commits)
+        self.barrier_service = BarrierService(cast(Coordinator, self), self.commits)
 
     def around(self, sink: SinkCoordinator) -> SinkCoordinator:
         """The sink, whose tasks commit first."""
@@ -96,11 +96,11 @@ class Engine:
 
     def move_tasks(self) -> None:
         """Some of the tasks that live ask, commit and answer."""
-        lives = [life for life in self._process.lives if not life.dead]
-        for _ in range(self._world.random.randint(0, 3 * len(lives))):
-            life = self._world.random.choice(lives)
-            if isinstance(life, ContinuousLife) and not life.dead:
-                life.ask()
+        attempts = [attempt for attempt in self._process.attempts if not attempt.dead]
+        for _ in range(self._world.random.randint(0, 3 * len(attempts))):
+            attempt = self._world.random.choice(attempts)
+            if isinstance(attempt, ContinuousAttempt) and not attempt.dead:
+                attempt.ask()
 
     # --- what the desk asks -----------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class Engine:
     def poll_barrier(
         self,
         region: str,
-        generation: int,
+        attempt_id: int,
         *,
         wait_s: float,
         has_read: bool = False,
@@ -121,21 +121,21 @@ class Engine:
         if until():
             return None
         self._process.discover()
-        polled = BarrierPolled(region=region, generation=generation, has_read=has_read)
+        polled = BarrierPolled(region=region, attempt_id=attempt_id, has_read=has_read)
         for action in self._process.tell(polled, raises=True):
             if isinstance(action, GiveBarrier):
                 return action.barrier
-            if isinstance(action, AskCut):
-                return self._cut(action, region, generation)
+            if isinstance(action, FetchBarrierOffsets):
+                return self._cut(action, region, attempt_id)
         return None
 
-    def _cut(self, asked: AskCut, region: str, generation: int) -> Barrier | None:
+    def _cut(self, asked: FetchBarrierOffsets, region: str, attempt_id: int) -> Barrier | None:
         source = self._process.source
         splits = source.cut(asked.positions, max_records=None, timeout_s=1)
-        cut = RegionCut(
+        cut = RegionBarrierOffsets(
             checkpoint_id=asked.checkpoint_id,
             region=region,
-            generation=generation,
+            attempt_id=attempt_id,
             splits=splits,
             finished=source.is_finished(splits),
             has_read=asked.has_read,
@@ -166,7 +166,7 @@ class _Link:
     def next_barrier(
         self,
         region: str,
-        generation: int,
+        attempt_id: int,
         *,
         wait_s: float,
         has_read: bool,
@@ -175,31 +175,33 @@ class _Link:
         """See `CoordinatorLink.next_barrier`."""
         del wait_s
         self._require_there()
-        desk = self._process.engine.desk
+        barrier_service = self._process.engine.barrier_service
         if self._world.fault(self._world.profile.unanswered / 2, "a barrier is asked for twice"):
-            desk.next_barrier(region, generation, wait_s=0, has_read=has_read, committed=committed)
-        return desk.next_barrier(
-            region, generation, wait_s=0, has_read=has_read, committed=committed
+            barrier_service.next_barrier(
+                region, attempt_id, wait_s=0, has_read=has_read, committed=committed
+            )
+        return barrier_service.next_barrier(
+            region, attempt_id, wait_s=0, has_read=has_read, committed=committed
         )
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
         """See `CoordinatorLink.acknowledge_epoch`."""
         self._require_there()
-        self._process.engine.desk.acknowledge(result)
+        self._process.engine.barrier_service.acknowledge(result)
         if self._world.fault(self._world.profile.unanswered / 2, "an epoch is told twice"):
-            self._process.engine.desk.acknowledge(result)
+            self._process.engine.barrier_service.acknowledge(result)
 
 
-class _Courier(Courier):
+class _Courier(CheckpointClient):
     """Without its thread: it goes on when it is told, and waits for the task's epoch in between."""
 
     owes = False
 
     def start(self) -> None:
-        """See `Courier.start`."""
+        """See `CheckpointClient.start`."""
 
     def close(self) -> None:
-        """See `Courier.close`."""
+        """See `CheckpointClient.close`."""
 
     @property
     def holds(self) -> bool:
@@ -317,22 +319,22 @@ class Task:
         is_over: it has ended.
     """
 
-    def __init__(self, process: "Process", restored: RegionRecord, generation: int) -> None:
+    def __init__(self, process: "Process", restored: RegionRecord, attempt_id: int) -> None:
         self.world = process.world
         self.is_over = False
         self._process = process
         self._begins_after = process.core.last_committed
         self._writers: list[_Writer] = []
-        batch = BatchKey(region=restored.region, generation=generation, batch_id=0)
+        batch = BatchKey(region=restored.region, attempt_id=attempt_id, batch_id=0)
         self.worker = Worker(self.world, self._scope(batch, 1, committed_batch=-1))
-        self._courier = _Courier(
-            _Link(process), restored.region, generation, lost_timeout_s=0.0, clock=self.world.clock
+        self._checkpoint_client = _Courier(
+            _Link(process), restored.region, attempt_id, lost_timeout_s=0.0, clock=self.world.clock
         )
         self._loop = TaskLoop(
             restored.region,
-            generation,
+            attempt_id,
             follower=LogFollower([split.at_end() for split in restored.splits], self.world.ends),
-            courier=self._courier,
+            checkpoint_client=self._checkpoint_client,
             open_writers=self._open,
             functions=FunctionRun,
             begins_after=self._begins_after,
@@ -359,14 +361,14 @@ class Task:
     @property
     def holds(self) -> bool:
         """Whether an epoch that it has told is not committed yet, as far as it knows."""
-        return self._courier.holds
+        return self._checkpoint_client.holds
 
     def register(self, transaction: TransactionIdentity, batch: BatchKey) -> None:
-        """Tell the coordinator of a transaction, before its first record (rule 4)."""
+        """Tell the coordinator of a transaction, before its first record (`ids-never-reused`)."""
         if self._process.dead:
             raise CoordinatorLostError("silent for too long", {}, "The task ends.")
         self._process.core.require_wanted(batch)
-        self._process.attempts.add(attempt_of(transaction, batch))
+        self._process.task_attempts.add(attempt_of(transaction, batch))
 
     def read(self) -> None:
         """Read, write, and end the epoch if that is asked for."""
@@ -376,7 +378,7 @@ class Task:
 
     def ask(self) -> None:
         """The courier goes on: asks, commits, tells."""
-        self._guarded(self._courier.go_on)
+        self._guarded(self._checkpoint_client.go_on)
 
     def _guarded(self, act: Callable[[], bool]) -> None:
         try:
@@ -392,7 +394,7 @@ class Task:
         if not self.is_over:
             self.is_over = True
             self._writers[-1].abort()
-            self._courier.let_go()
+            self._checkpoint_client.let_go()
 
     def write(self, count: int) -> bool:
         """It goes on without anybody; True when it has ended.
@@ -410,22 +412,22 @@ class Task:
         return self.is_over
 
 
-class ContinuousLife:
+class ContinuousAttempt:
     """One life of one region, as its driver sees it; the same as `tests.simulation.spark.Life`."""
 
-    def __init__(self, process: "Process", restored: RegionRecord, generation: int) -> None:
+    def __init__(self, process: "Process", restored: RegionRecord, attempt_id: int) -> None:
         self.region = restored.region
-        self.generation = generation
+        self.attempt_id = attempt_id
         self.dead = False
         self._process = process
         self._world = process.world
-        self._book = EpochBook(
+        self._book = AttemptLog(
             region=self.region,
-            generation=generation,
+            attempt_id=attempt_id,
             operator_states=restored.operator_states,
         )
-        process.engine.desk.open(self._book)
-        self.task = Task(process, restored, generation)
+        process.engine.barrier_service.open(self._book)
+        self.task = Task(process, restored, attempt_id)
         self._steps = self._run()
 
     @property
@@ -483,7 +485,7 @@ class ContinuousLife:
         self.end()
         self._process.tell(
             RegionFailed(
-                region=self.region, generation=self.generation, error=error, permanent=permanent
+                region=self.region, attempt_id=self.attempt_id, error=error, permanent=permanent
             )
         )
 
@@ -493,7 +495,7 @@ class ContinuousLife:
         self.dead = True
         if self._world.roll(0.5):
             self._book.stop()
-        self._process.watch.fails(self.region, self.generation)
+        self._process.watch.fails(self.region, self.attempt_id)
 
     def orphan(self) -> None:
         """Its driver is gone, or does not count on it any more."""

@@ -6,23 +6,25 @@ from typing import Any
 import pytest
 
 from sluice.connectors.kafka.sink.producers import producer_slots as slots
-from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.continuous.task_loop import TaskLoop
 from sluice.runtime.coordinator.core import lost_transactions as lost_slices
-from sluice.runtime.coordinator.core.coordinator_state import Book
+from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.model.model import StateEntry
 
 __all__ = ["CONTINUOUS_MUTATIONS"]
 
 
 def believe_tasks_that_do_not_answer(patch: pytest.MonkeyPatch) -> None:
-    """Rule 5: what no task says was acknowledged is settled by the verdict."""
+    """Rule `outcome-from-broker`: what no task says was acknowledged is settled by the verdict."""
     await_answers = NativeCommits.await_answers
 
-    def broken(self: Any, lives: Mapping[str, int], *, timeout_s: float) -> frozenset[StateEntry]:
-        heard = await_answers(self, lives, timeout_s=timeout_s)
-        told = [entries for life in self._living(lives) for entries in life.told.values()]
+    def broken(
+        self: Any, attempts: Mapping[str, int], *, timeout_s: float
+    ) -> frozenset[StateEntry]:
+        heard = await_answers(self, attempts, timeout_s=timeout_s)
+        told = [entries for attempt in self._living(attempts) for entries in attempt.told.values()]
         return heard.union(*told)
 
     patch.setattr(NativeCommits, "await_answers", broken)
@@ -30,7 +32,7 @@ def believe_tasks_that_do_not_answer(patch: pytest.MonkeyPatch) -> None:
 
 def commit_what_is_told(patch: pytest.MonkeyPatch) -> None:
     """Section 4: a task commits what is decided, and not what it has told."""
-    end_epoch = Courier._end_epoch  # noqa: SLF001 - broken on purpose
+    end_epoch = CheckpointClient._end_epoch  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any) -> bool:
         goes_on = end_epoch(self)
@@ -38,11 +40,12 @@ def commit_what_is_told(patch: pytest.MonkeyPatch) -> None:
             self._commit(batch_id)
         return goes_on
 
-    patch.setattr(Courier, "_end_epoch", broken)
+    patch.setattr(CheckpointClient, "_end_epoch", broken)
 
 
 def go_on_where_it_was(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: where an epoch begins, and with which splits, is what its barrier says."""
+    """Rule `restore-by-attempt`: where an epoch begins, and with which splits, is what its barrier
+    says."""
 
     def broken(self: Any, barrier: Any) -> Any:
         at = self._follower.positions()
@@ -56,12 +59,14 @@ def go_on_where_it_was(patch: pytest.MonkeyPatch) -> None:
 
 
 def free_ids_that_are_undecided(patch: pytest.MonkeyPatch) -> None:
-    """Rule 5: an id is initialised again only when its epoch is committed on record."""
+    """Rule `outcome-from-broker`: an id is initialised again only when its epoch is committed on
+    record."""
     patch.setattr(slots, "_is_over", lambda slot, scope: True)
 
 
 def go_on_behind_an_epoch_that_is_given_up(patch: pytest.MonkeyPatch) -> None:
-    """Rule 18: an abort ends the region's life, with all that it has written since."""
+    """Rule `continuous-order`: an abort ends the region's life, with all that it has written
+    since."""
 
     def broken(self: Any, checkpoint: Any, event: Any, error: Any, now_s: float) -> None:
         self.move(checkpoint, event, now_s)
@@ -69,11 +74,11 @@ def go_on_behind_an_epoch_that_is_given_up(patch: pytest.MonkeyPatch) -> None:
         for name in [name for name in self.regions if checkpoint.touches(name)]:
             self.regions[name].cuts.pop(checkpoint.checkpoint_id, None)
 
-    patch.setattr(Book, "abort", broken)
+    patch.setattr(CoordinatorState, "abort", broken)
 
 
 def go_on_behind_a_repair(patch: pytest.MonkeyPatch) -> None:
-    """Rule 18: what was written since lies before what is written again."""
+    """Rule `continuous-order`: what was written since lies before what is written again."""
     patch.setattr(lost_slices, "_abort_later", lambda book, checkpoint, lost, now_s: None)
 
 

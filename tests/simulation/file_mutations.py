@@ -17,7 +17,7 @@ from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
 from sluice.connectors.hdfs.tools import files_survey
 from sluice.runtime.contracts import CommitOutcome, CommitReport, SweepView
 from sluice.runtime.coordinator.core.events import CoreEvent, Publish
-from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start import rescaling
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.errors import StorageError
@@ -30,7 +30,7 @@ __all__ = ["FILE_MUTATIONS"]
 
 def rename_before_the_decision(patch: pytest.MonkeyPatch) -> None:
     """Section 4: what no decision names is not visible."""
-    publish = Hands._publish  # noqa: SLF001 - broken on purpose
+    publish = IoExecutor._publish  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, action: Publish) -> Generator[str, None, CoreEvent]:
         entries = [e for e in committables_of(action.regions) if e.kind == COMMITTABLE_KIND]
@@ -39,11 +39,11 @@ def rename_before_the_decision(patch: pytest.MonkeyPatch) -> None:
         yield "renamed too early"
         return (yield from publish(self, action))
 
-    patch.setattr(Hands, "_publish", broken)
+    patch.setattr(IoExecutor, "_publish", broken)
 
 
 def believe_a_rename_that_did_not_answer(patch: pytest.MonkeyPatch) -> None:
-    """Rule 20: a rename is settled by looking, not by its answer."""
+    """Rule `rename-settled`: a rename is settled by looking, not by its answer."""
 
     def broken(fs: FileSystem, files: FileSet, file: StagedFile, **_: bool) -> CommitReport:
         with contextlib.suppress(StorageError):
@@ -54,7 +54,8 @@ def believe_a_rename_that_did_not_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_what_is_not_renamed_for_published(patch: pytest.MonkeyPatch) -> None:
-    """Rule 20: what a file system could not do now is done later, and not for good."""
+    """Rule `rename-settled`: what a file system could not do now is done later, and not for
+    good."""
     commit = FileCommitter.commit
 
     def broken(self: Any, committables: Sequence[StateEntry], **limits: Any) -> list[CommitReport]:
@@ -67,7 +68,7 @@ def take_what_is_not_renamed_for_published(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_a_rename_back_that_did_not_answer(patch: pytest.MonkeyPatch) -> None:
-    """Rule 20: it may have happened, and readers may have seen the file: it stays."""
+    """Rule `rename-settled`: it may have happened, and readers may have seen the file: it stays."""
     publish_one = committer._publish_one  # noqa: SLF001 - broken on purpose
 
     def broken(fs: FileSystem, files: FileSet, file: StagedFile, **looks: bool) -> CommitReport:
@@ -83,13 +84,13 @@ def take_a_rename_back_that_did_not_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def stage_below_the_target(patch: pytest.MonkeyPatch) -> None:
-    """Rule 20: what is staged lies beside the target, where no reader looks."""
+    """Rule `rename-settled`: what is staged lies beside the target, where no reader looks."""
     patch.setattr(staging, "_PREFIX", "out/staging-")
 
 
 def one_name_for_all_attempts(patch: pytest.MonkeyPatch) -> None:
-    """Rule 20: a staged name is one attempt's alone, or a task that outlives its driver writes over
-    what another one has staged."""
+    """Rule `rename-settled`: a staged name is one attempt's alone, or a task that outlives its
+    driver writes over what another one has staged."""
     task = Staging.task
 
     def broken(self: Staging, directory: Any, splits: Iterable[SplitRange]) -> FileTask:
@@ -114,7 +115,8 @@ def _with_view(patch: pytest.MonkeyPatch, **changes: Any) -> None:
 
 
 def sweep_decided_files(patch: pytest.MonkeyPatch) -> None:
-    """Rule 20: the sweep leaves what an unfinished decision names, however old its generation."""
+    """Rule `rename-settled`: the sweep leaves what an unfinished decision names, however old its
+    attempt."""
     run = Settlement.run
 
     def sweep_first(self: Any, records: Any) -> Generator[str, None, None]:
@@ -126,17 +128,18 @@ def sweep_decided_files(patch: pytest.MonkeyPatch) -> None:
 
 
 def sweep_held_files(patch: pytest.MonkeyPatch) -> None:
-    """Rule 29: what a record that can be started from holds is nobody's orphan."""
+    """Rule `retire-after-commit`: what a record that can be started from holds is nobody's
+    orphan."""
     _with_view(patch, kept=())
 
 
 def sweep_staged_files_of_open_batches(patch: pytest.MonkeyPatch) -> None:
-    """Rule 4: what belongs to a batch that may still be decided is no orphan."""
+    """Rule `ids-never-reused`: what belongs to a batch that may still be decided is no orphan."""
     patch.setattr(SweepView, "is_settled", lambda self, batch: True)
 
 
 def move_held_files(patch: pytest.MonkeyPatch) -> None:
-    """Rule 19: an epoch touches nothing that is held before its own decision."""
+    """Rule `files-with-decision`: an epoch touches nothing that is held before its own decision."""
     bring = rolling_writer._bring  # noqa: SLF001 - broken on purpose
 
     def broken(file: Any, into: Any, staged: str, *, is_fresh: bool) -> None:
@@ -146,18 +149,19 @@ def move_held_files(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_what_vanished_regions_hold(patch: pytest.MonkeyPatch) -> None:
-    """Rule 19: rows that are held are published by whoever goes on with the region's splits."""
+    """Rule `files-with-decision`: rows that are held are published by whoever goes on with the
+    region's splits."""
     patch.setattr(rescaling, "_with_states", lambda regions, record, plan: tuple(regions))
 
 
 def clean_what_checkpoints_hold(patch: pytest.MonkeyPatch) -> None:
-    """Rule 19: what any checkpoint holds is safe from ``sluice files clean``."""
+    """Rule `files-with-decision`: what any checkpoint holds is safe from ``sluice files clean``."""
     patch.setattr(files_survey, "_held_files", lambda record: iter(()))
 
 
 def clean_what_the_newest_run_stages(patch: pytest.MonkeyPatch) -> None:
     """The newest run may be running, and decide what it has staged."""
-    patch.setattr(files_survey, "first_place_of_newest_run", lambda records: 10**9)
+    patch.setattr(files_survey, "first_slot_of_newest_run", lambda records: 10**9)
 
 
 _FILES: Mapping[str, Any] = {"files": True, "only_files": True}

@@ -146,7 +146,7 @@ class Staging:
     def register(self, attempt: RegisteredAttempt) -> float:
         """See `AttemptRegistry.register`."""
         self._process.core.require_wanted(attempt.batch)
-        self._process.attempts.add(attempt)
+        self._process.task_attempts.add(attempt)
         return 0.0
 
     def begin(self, scope: TaskScope) -> StagingDirectory:

@@ -29,7 +29,7 @@ from sluice.connectors.kafka.sink.handles import (
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
-from sluice.runtime.ownership.lease_record import OwnerRecord, OwnerStore
+from sluice.runtime.ownership.lease_record import LeaseRecord, LeaseStore
 from tests.fake_file_system import SimulatedCrashError
 from tests.fake_kafka import FakeWire, Fault
 
@@ -46,7 +46,7 @@ __all__ = [
     "identity_of",
     "make_sink",
     "make_wire",
-    "open_owner_store",
+    "open_lease_store",
 ]
 
 PREFIX = "simulated"
@@ -138,25 +138,25 @@ class _OwnerStore:
     def __init__(self, world: "World") -> None:
         self._world = world
 
-    def read(self) -> OwnerRecord | None:
-        """See `OwnerStore.read`."""
+    def read(self) -> LeaseRecord | None:
+        """See `LeaseStore.read`."""
         self._ask()
         return self._world.owner
 
-    def write(self, record: OwnerRecord) -> None:
-        """See `OwnerStore.write`."""
+    def write(self, record: LeaseRecord) -> None:
+        """See `LeaseStore.write`."""
         self._ask()
         self._world.owner = record
 
     def close(self) -> None:
-        """See `OwnerStore.close`."""
+        """See `LeaseStore.close`."""
 
     def _ask(self) -> None:
         if self._world.fault(self._world.profile.unreached / 4, "the owner record is out of reach"):
             raise UnreachableError("the owner record is out of reach", {}, "Ask again.")
 
 
-def open_owner_store(world: "World") -> OwnerStore:
+def open_lease_store(world: "World") -> LeaseStore:
     """Where the owner record lies."""
     return _OwnerStore(world)
 
@@ -175,7 +175,7 @@ def make_sink(process: "Process") -> KafkaSinkCoordinator:
         transaction_timeout_s=None,
         topics=(_TOPIC,),
         connect=lambda _: _Wire(world, process),
-        open_owner_store=lambda *_, **__: open_owner_store(world),
+        open_lease_store=lambda *_, **__: open_lease_store(world),
         clock=world.clock,
         sleep=world.nap,
     )

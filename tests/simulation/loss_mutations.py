@@ -21,7 +21,7 @@ __all__ = ["LOSS_MUTATIONS"]
 
 
 def commit_repairs_unrecorded(patch: pytest.MonkeyPatch) -> None:
-    """Rule 11: a repair is committed only once what it replaces is on record."""
+    """Rule `two-phase-repair`: a repair is committed only once what it replaces is on record."""
     repair = Rewriter.repair
 
     def broken(self: Any, *args: Any, **kwargs: Any) -> dict[bytes, StateEntry]:
@@ -34,8 +34,8 @@ def commit_repairs_unrecorded(patch: pytest.MonkeyPatch) -> None:
 
 
 def accept_whatever_is_lost(patch: pytest.MonkeyPatch) -> None:
-    """Rule 11: a person accepts what an error has named; what is lost besides stops the next
-    start."""
+    """Rule `two-phase-repair`: a person accepts what an error has named; what is lost besides
+    stops the next start."""
     lose = Settlement._lose  # noqa: SLF001 - broken on purpose
 
     def broken(
@@ -52,7 +52,8 @@ def accept_whatever_is_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def write_again_what_is_accepted(patch: pytest.MonkeyPatch) -> None:
-    """Rule 11: what a person accepts as lost is written again by nobody, whoever slept."""
+    """Rule `two-phase-repair`: what a person accepts as lost is written again by nobody, whoever
+    slept."""
     begin = Repairs.__init__
 
     def broken(self: Repairs, *args: Any, **kwargs: Any) -> None:
@@ -76,12 +77,13 @@ def _tell(
 
 
 def tell_of_some_ranges_only(patch: pytest.MonkeyPatch) -> None:
-    """Rule 11: an error names every range that is lost."""
+    """Rule `two-phase-repair`: an error names every range that is lost."""
     _tell(patch, lambda answers: answers, lambda work: replace(work, ranges=work.ranges[:1]))
 
 
 def tell_what_is_open_as_lost(patch: pytest.MonkeyPatch) -> None:
-    """Rule 5: what was not answered may be there; nobody is asked to give it up."""
+    """Rule `outcome-from-broker`: what was not answered may be there; nobody is asked to give it
+    up."""
 
     def told(answers: Answers) -> Answers:
         lost = CommitOutcome.ABORTED

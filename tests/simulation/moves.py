@@ -25,9 +25,11 @@ class RandomMoves:
         moves = []
         while places and self._world.random.random() < self._world.profile.move:  # also in the calm
             key = self._world.random.choice(list(places))
-            giver = places.pop(key)
-            taker = self._world.random.choice([name for name in sorted(offered) if name != giver])
-            moves.append(Move(split=key, giver=giver, taker=taker))
+            source_region = places.pop(key)
+            target_region = self._world.random.choice(
+                [name for name in sorted(offered) if name != source_region]
+            )
+            moves.append(Move(split=key, source_region=source_region, target_region=target_region))
         return Choice(moves=tuple(moves))
 
 

@@ -16,9 +16,9 @@ from sluice.runtime.coordinator.committing.commit_steps import commit_all
 from sluice.runtime.coordinator.core import alignment as aligning
 from sluice.runtime.coordinator.core import failure_policy as rulings
 from sluice.runtime.coordinator.core import post_commit as settling
-from sluice.runtime.coordinator.core import suspension as parking
+from sluice.runtime.coordinator.core import suspension as suspending
 from sluice.runtime.coordinator.core.checkpoint_states import Event
-from sluice.runtime.coordinator.core.coordinator_state import Book
+from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     BarrierPolled,
@@ -29,7 +29,7 @@ from sluice.runtime.coordinator.core.events import (
 )
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.region.region_state import Fate, RegionState
-from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.coordinator.start.startup import StartSequence
 from sluice.runtime.model.model import (
@@ -55,34 +55,35 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 
 
 def sweep_before_the_seal(patch: pytest.MonkeyPatch) -> None:
-    """Rule 6: an abort before the seal takes work that an older coordinator may still decide."""
-    seal = StartSequence._seal  # noqa: SLF001 - broken on purpose
+    """Rule `fence-first`: an abort before the seal takes work that an older coordinator may still
+    decide."""
+    fencing_record = StartSequence._fence  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, restore_from: int | None) -> Generator[str, None, Any]:
         history = self._read(restore_from)
         view = SweepView(
             job_uid=history.newest.job_uid,
-            generations={region.name: history.next_place for region in self._plan.regions},
+            attempt_ids={region.name: history.next_slot for region in self._plan.regions},
             protected=(),
             orphans=(),
         )
         for sink in self._sinks.values():
             sink.sweep(view, timeout_s=1.0)
         yield "swept too early"
-        return (yield from seal(self, restore_from))
+        return (yield from fencing_record(self, restore_from))
 
-    patch.setattr(StartSequence, "_seal", broken)
+    patch.setattr(StartSequence, "_fence", broken)
 
 
 def no_seal(patch: pytest.MonkeyPatch) -> None:
-    """Rule 6: without a seal an older coordinator decides behind our back."""
+    """Rule `fence-first`: without a seal an older coordinator decides behind our back."""
 
     def broken(self: Any, restore_from: int | None) -> Generator[str, None, Any]:
         from sluice.runtime.coordinator.start import recovery
 
         history = self._read(restore_from)
         resume_id = recovery.resume_point(history, restore_from=restore_from)
-        seal = recovery.seal_record(
+        fencing_record = recovery.fencing_record_of(
             history,
             self._plan,
             session=self._session,
@@ -91,13 +92,13 @@ def no_seal(patch: pytest.MonkeyPatch) -> None:
             now_ms=0,
         )
         yield "no seal"
-        return history, seal
+        return history, fencing_record
 
-    patch.setattr(StartSequence, "_seal", broken)
+    patch.setattr(StartSequence, "_fence", broken)
 
 
 def overwrite_a_place(patch: pytest.MonkeyPatch) -> None:
-    """Rule 7: a decision is put in place by a step that replaces nothing."""
+    """Rule `publish-whole`: a decision is put in place by a step that replaces nothing."""
 
     def broken(self: FakeStore, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
         self.records[record.checkpoint_id] = record
@@ -108,35 +109,36 @@ def overwrite_a_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def mark_before_commit(patch: pytest.MonkeyPatch) -> None:
-    """Rule 5: a mark that comes first hides what a crash left uncommitted."""
-    commit = Hands._commit  # noqa: SLF001 - broken on purpose
+    """Rule `outcome-from-broker`: a mark that comes first hides what a crash left uncommitted."""
+    commit = IoExecutor._commit  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, action: Commit) -> Generator[str, None, CoreEvent]:
         self._store.mark_committed(action.checkpoint_id)
         yield "marked too early"
         return (yield from commit(self, action))
 
-    patch.setattr(Hands, "_commit", broken)
+    patch.setattr(IoExecutor, "_commit", broken)
 
 
 def settle_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
     """Section 4: what is decided is committed before any task of the next run starts."""
     settle = StartSequence._settle  # noqa: SLF001 - broken on purpose
 
-    def broken(self: Any, history: Any, generation: int, kept: Any) -> Generator[str, None, None]:
+    def broken(self: Any, history: Any, attempt_id: int, kept: Any) -> Generator[str, None, None]:
         places = tuple(replace(place, is_committed=True) for place in history.places)
-        yield from settle(self, replace(history, places=places), generation, kept)
+        yield from settle(self, replace(history, places=places), attempt_id, kept)
 
     patch.setattr(StartSequence, "_settle", broken)
 
 
 def ignore_generations(patch: pytest.MonkeyPatch) -> None:
-    """Rule 12: a message of an older life of a region is refused."""
-    patch.setattr(RegionState, "require", lambda self, generation: None)
+    """Rule `callback-after-commit`: a message of an older life of a region is refused."""
+    patch.setattr(RegionState, "require", lambda self, attempt_id: None)
 
 
 def use_ids_again_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Rule 5: an id is initialised again only when its checkpoint is committed on record."""
+    """Rule `outcome-from-broker`: an id is initialised again only when its checkpoint is committed
+    on record."""
 
     def broken(self: Any, lease: Lease) -> None:
         self.give_back_unused(lease)
@@ -146,24 +148,26 @@ def use_ids_again_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_owner_for_all_workers(patch: pytest.MonkeyPatch) -> None:
-    """Rule 4: an id says which worker process it belongs to, so that no other one has it."""
+    """Rule `ids-never-reused`: an id says which worker process it belongs to, so that no other one
+    has it."""
 
     def broken(self: Any, slot: int) -> str:
-        place = f"{self._region}.{self.generation}"
+        place = f"{self._region}.{self.attempt_id}"
         return f"{self._prefix}/{self._job_uid}/{place}/worker/{slot}"
 
     patch.setattr(ProducerPool, "_id_of", broken)
 
 
 def use_unanswered_ids_again(patch: pytest.MonkeyPatch) -> None:
-    """Rule 4: an `init_transactions` that may still arrive would abort what was begun since."""
+    """Rule `ids-never-reused`: an `init_transactions` that may still arrive would abort what was
+    begun since."""
     patch.setitem(
         cast(Any, slots.TRANSITIONS), (SlotState.PREPARING, SlotEvent.UNANSWERED), SlotState.FREE
     )
 
 
 def abort_when_unsure(patch: pytest.MonkeyPatch) -> None:
-    """Rule 7: a publish without an answer may have happened; it is not an abort."""
+    """Rule `publish-whole`: a publish without an answer may have happened; it is not an abort."""
     published = settling.published
 
     def broken(book: Any, event: Published, now_s: float) -> None:
@@ -172,7 +176,7 @@ def abort_when_unsure(patch: pytest.MonkeyPatch) -> None:
             checkpoint.discarded.extend(checkpoint.acknowledged())
             for region in checkpoint.regions:
                 book.close_region(region.region, RuntimeError("unsure"), now_s, fence=None)
-            book.last_place = event.checkpoint_id
+            book.last_slot = event.checkpoint_id
             book.discard(checkpoint)
             return
         published(book, event, now_s)
@@ -181,7 +185,8 @@ def abort_when_unsure(patch: pytest.MonkeyPatch) -> None:
 
 
 def sweep_what_is_protected(patch: pytest.MonkeyPatch) -> None:
-    """Rule 4: decided transactions are never swept, however old their generation."""
+    """Rule `ids-never-reused`: decided transactions are never swept, however old their
+    attempt."""
     sweep = KafkaSinkCoordinator.sweep
     run = Settlement.run
 
@@ -197,7 +202,7 @@ def sweep_what_is_protected(patch: pytest.MonkeyPatch) -> None:
 
 
 def sweep_open_batches(patch: pytest.MonkeyPatch) -> None:
-    """Rule 4: the work of a batch that may still be decided is no orphan."""
+    """Rule `ids-never-reused`: the work of a batch that may still be decided is no orphan."""
 
     def broken(self: CoordinatorCore, batch: BatchKey) -> Fate:
         return Fate.DISCARDED
@@ -217,7 +222,7 @@ def believe_lost_answers(patch: pytest.MonkeyPatch) -> None:
 
 
 def write_decided_batches_again(patch: pytest.MonkeyPatch) -> None:
-    """Rule 8: Spark's replay of a decided batch writes nothing."""
+    """Rule `batch-identity`: Spark's replay of a decided batch writes nothing."""
     patch.setattr(CoordinatorCore, "is_decided", lambda self, batch: False)
     patch.setattr(RegionState, "is_decided", lambda self, batch: False)
     patch.setattr(RegionState, "require_new_ranges", lambda self, ack: None)
@@ -230,8 +235,8 @@ def _handlers() -> Any:
 
 
 def cut_again_while_late(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: a barrier that was given out is the same when it is asked for again, whatever was
-    decided meanwhile: Spark may not have logged it."""
+    """Rule `restore-by-attempt`: a barrier that was given out is the same when it is asked for
+    again, whatever was decided meanwhile: Spark may not have logged it."""
     polled = aligning.barrier_polled
 
     def broken(book: Any, event: BarrierPolled, now_s: float) -> None:
@@ -243,20 +248,21 @@ def cut_again_while_late(patch: pytest.MonkeyPatch) -> None:
 
 def carry_what_was_only_cut(patch: pytest.MonkeyPatch) -> None:
     """Section 5: a carried region is its last good snapshot, not what it was about to read."""
-    carried = RegionState.carried_record
+    skipped = RegionState.skipped_record
 
     def broken(self: RegionState) -> RegionRecord:
-        return replace(carried(self), splits=self.positions())
+        return replace(skipped(self), splits=self.positions())
 
-    patch.setattr(RegionState, "carried_record", broken)
+    patch.setattr(RegionState, "skipped_record", broken)
 
 
 def begin_again_before_the_end(patch: pytest.MonkeyPatch) -> None:
-    """Rule 12: a new life begins only once the old one's work is settled: decided, or aborted."""
+    """Rule `callback-after-commit`: a new life begins only once the old one's work is settled:
+    decided, or aborted."""
 
     def broken(book: Any, name: str, now_s: float) -> None:
         region = book.regions[name]
-        if not region.restart_asked or book.is_over:
+        if not region.restart_requested or book.is_over:
             return
         if region.fence is None:
             fence = book.create(CheckpointKind.CHECKPOINT, "restart", forced=False)
@@ -264,15 +270,16 @@ def begin_again_before_the_end(patch: pytest.MonkeyPatch) -> None:
             region.fence = fence.checkpoint_id
         region.reopen()
         book.out.append(
-            RegionRestarted(region=name, generation=region.generation, restored=region.record)
+            RegionRestarted(region=name, attempt_id=region.attempt_id, restored=region.record)
         )
 
     patch.setattr(rulings, "drive_restart", broken)
 
 
 def come_back_at_a_word(patch: pytest.MonkeyPatch) -> None:
-    """Rule 12 holds for a command, too: the parked region's old work is settled first."""
-    fence = parking.fence
+    """Rule `callback-after-commit` holds for a command, too: the suspended region's old work is
+    settled first."""
+    fence = suspending.fence
 
     def broken(book: Any, name: str, now_s: float, *, reason: str) -> None:
         fence(book, name, now_s, reason=reason)
@@ -280,30 +287,31 @@ def come_back_at_a_word(patch: pytest.MonkeyPatch) -> None:
             region = book.regions[name]
             region.reopen()
             restarted = RegionRestarted(
-                region=name, generation=region.generation, restored=region.record
+                region=name, attempt_id=region.attempt_id, restored=region.record
             )
             book.out.append(restarted)
 
-    patch.setattr(parking, "fence", broken)
+    patch.setattr(suspending, "fence", broken)
 
 
-def end_without_parked_regions(patch: pytest.MonkeyPatch) -> None:
+def end_without_suspended_regions(patch: pytest.MonkeyPatch) -> None:
     """A bounded job that has not read everything says so: nobody starts it again otherwise."""
-    patch.setattr(settling, "parked_at_the_end", lambda book: None)
+    patch.setattr(settling, "suspended_at_the_end", lambda book: None)
 
 
 def abort_all_that_a_life_tells(patch: pytest.MonkeyPatch) -> None:
-    """Rule 17: what a decision has, or a checkpoint under way, is not aborted because the life that
-    wrote it says that it is open."""
+    """Rule `abort-before-skip`: what a decision has, or a checkpoint under way, is not aborted
+    because the life that wrote it says that it is open."""
 
-    def broken(self: Book, region: RegionState, told: Any) -> list[StateEntry]:
+    def broken(self: CoordinatorState, region: RegionState, told: Any) -> list[StateEntry]:
         return [entry for work in told for entry in work.committables]
 
-    patch.setattr(Book, "undecidable", broken)
+    patch.setattr(CoordinatorState, "undecidable", broken)
 
 
 def end_without_a_verdict(patch: pytest.MonkeyPatch) -> None:
-    """Rule 5: after a crash EndTxn's own answer does not tell committed from aborted."""
+    """Rule `outcome-from-broker`: after a crash EndTxn's own answer does not tell committed from
+    aborted."""
     end = KafkaCommitter._end  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, identities: Any, *, commit: bool, reports: Any, deadline: float) -> None:
@@ -316,7 +324,8 @@ def end_without_a_verdict(patch: pytest.MonkeyPatch) -> None:
 
 
 def end_too_new(patch: pytest.MonkeyPatch) -> None:
-    """Rule 2: EndTxn version 5 wedges the transaction where its level is not finalised."""
+    """Rule `endtxn-version`: EndTxn version 5 wedges the transaction where its level is not
+    finalised."""
     end = FakeBroker.end
 
     def broken(self: FakeBroker, transaction: Any, *, commit: bool, version: int) -> str:
@@ -326,17 +335,18 @@ def end_too_new(patch: pytest.MonkeyPatch) -> None:
 
 
 def sweep_by_name_alone(patch: pytest.MonkeyPatch) -> None:
-    """Rule 4: within a generation only what the coordinator declared is an orphan."""
-    patch.setattr(SweepView, "is_left_behind", lambda self, region, generation: True)
+    """Rule `ids-never-reused`: within an attempt only what the coordinator declared is an
+    orphan."""
+    patch.setattr(SweepView, "is_left_behind", lambda self, region, attempt_id: True)
 
 
 def carry_beyond_the_limit(patch: pytest.MonkeyPatch) -> None:
     """Section 5: a region that is carried too often stops being carried."""
-    patch.setattr(RegionalCheckpointHandler, "_may_carry", lambda self, alignment, carried: True)
+    patch.setattr(RegionalCheckpointHandler, "_may_skip", lambda self, alignment, skipped: True)
 
 
 def rename_over(patch: pytest.MonkeyPatch) -> None:
-    """Rule 7: a rename that replaces lets two coordinators decide one place."""
+    """Rule `publish-whole`: a rename that replaces lets two coordinators decide one place."""
 
     def broken(self: Disk, temporary: str, path: str) -> bool:
         if temporary not in self.files:
@@ -367,7 +377,7 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
     "overwrite a place": (overwrite_a_place, _STARTS, _TWO_RECORDS),
     "mark before commit": (mark_before_commit, {"kill": 0.03}, "marked before it is committed"),
     "settle nothing at start": (settle_nothing_at_start, {"kill": 0.03}, _ABORTED),
-    "ignore generations": (ignore_generations, {"fail_region": 0.05}, _NAMED),
+    "ignore attempts": (ignore_generations, {"fail_region": 0.05}, _NAMED),
     "use ids again at once": (use_ids_again_at_once, {"kill": 0.03}, _NAMED),
     "one owner for all workers": (
         one_owner_for_all_workers,
@@ -399,7 +409,7 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
         {
             "regions": 4,
             "partitions": 5,
-            "park": True,
+            "suspend": True,
             "command": 0.02,
             "fail_region": 0.02,
             "regional": True,
@@ -409,12 +419,12 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
         },
         _NAMED,
     ),
-    "end without parked regions": (
-        end_without_parked_regions,
+    "end without suspended regions": (
+        end_without_suspended_regions,
         {
             "regions": 4,
             "partitions": 5,
-            "park": True,
+            "suspend": True,
             "fail_region": 0.01,
             "steps": 200,
             **_LONG_RUNS,
@@ -442,12 +452,12 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
         {"regional": True, "regions": 3, "fail_region": 0.03},
         "more regions are carried than the limit",
     ),
-    "carry beyond the limit beside parked regions": (
+    "carry beyond the limit beside suspended regions": (
         carry_beyond_the_limit,
         {
             "regions": 4,
             "partitions": 5,
-            "park": True,
+            "suspend": True,
             "regional": True,
             "fail_region": 0.03,
             "steps": 200,

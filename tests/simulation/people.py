@@ -23,7 +23,7 @@ from sluice.runtime.errors import (
     DamagedCheckpointError,
     FencedError,
     RegionGivenUpError,
-    RegionsParkedError,
+    RegionsSuspendedError,
     StorageError,
     StreamError,
     TransactionLostError,
@@ -39,7 +39,7 @@ from tests.simulation.kafka import (
     identities_of,
     identity_of,
     make_wire,
-    open_owner_store,
+    open_lease_store,
 )
 from tests.simulation.rewriting import RewriteFailedError
 from tests.simulation.stores import DiskStore
@@ -86,8 +86,8 @@ class People:
         """Why a job stops. Nobody may stop for lost or unknown transactions where none is."""
         profile, error = self._world.profile, process.error
         tolerated: tuple[type[BaseException], ...] = (FencedError, StorageError, UnreachableError)
-        if profile.park:  # the last one that is left ends the job, and so do parked ones
-            tolerated += (RegionGivenUpError, RegionsParkedError, RegionBrokenError)
+        if profile.suspend:  # the last one that is left ends the job, and so do suspended ones
+            tolerated += (RegionGivenUpError, RegionsSuspendedError, RegionBrokenError)
         if profile.lost_stops:
             tolerated += (TransactionLostError,)
         if profile.broken_repairs:
@@ -184,7 +184,7 @@ class People:
         )
         return replace(
             session,
-            open_owner_store=lambda *_, **__: open_owner_store(self._world),
+            open_lease_store=lambda *_, **__: open_lease_store(self._world),
             clock=self._world.clock,
             sleep=self._wait,
         )

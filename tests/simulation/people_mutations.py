@@ -17,22 +17,23 @@ def _without(patch: pytest.MonkeyPatch, name: str) -> None:
 
 
 def abort_by_hand_beside_a_living_job(patch: pytest.MonkeyPatch) -> None:
-    """Rule 13: what is open may be decided as long as the job lives."""
+    """Rule `abort-by-endtxn`: what is open may be decided as long as the job lives."""
     _without(patch, "_refuse_while_alive")
 
 
 def abort_by_hand_what_was_decided_since(patch: pytest.MonkeyPatch) -> None:
-    """Rule 13: the job may have died between its decision and its commits meanwhile."""
+    """Rule `abort-by-endtxn`: the job may have died between its decision and its commits
+    meanwhile."""
     _without(patch, "_refuse_decided_since")
 
 
 def abort_by_hand_what_is_decided(patch: pytest.MonkeyPatch) -> None:
-    """Rule 13: what a decision names is not aborted, whoever asks for it."""
+    """Rule `abort-by-endtxn`: what a decision names is not aborted, whoever asks for it."""
     _without(patch, "_refuse_decided_abort")
 
 
 def commit_by_hand_what_no_decision_names(patch: pytest.MonkeyPatch) -> None:
-    """Rule 13: the job writes it again."""
+    """Rule `abort-by-endtxn`: the job writes it again."""
     _without(patch, "_refuse_undecided_commit")
 
 

@@ -22,7 +22,7 @@ from tests.simulation.profile import Profile
 __all__ = ["settings_of"]
 
 _REGIONAL = RegionalCheckpointHandler(
-    max_failed_ratio=0.7, max_carried_in_a_row=4, region_timeout_s=0.3
+    max_failed_ratio=0.7, max_skipped_in_a_row=4, region_timeout_s=0.3
 )
 _DELAYED = ExponentialDelayRestart(
     initial_backoff_s=0.2, max_backoff_s=3.0, reset_backoff_threshold_s=5.0, jitter_factor=0.5
@@ -48,13 +48,13 @@ def settings_of(profile: Profile, seed: int, balancer: Balancer) -> CheckpointSe
         on_lost=OnLost.REPAIR if profile.expire and not profile.lost_stops else OnLost.FAIL,
         handler=_REGIONAL if profile.regional else GlobalCheckpointHandler(),
         restart_strategy=_strategy_of(profile),
-        on_region_failure=OnRegionFailure.PARK if profile.park else OnRegionFailure.FAIL,
+        on_region_failure=OnRegionFailure.SUSPEND if profile.suspend else OnRegionFailure.FAIL,
         balancer=balancer if profile.move else None,
     )
 
 
 def _strategy_of(profile: Profile) -> RestartStrategy | None:
     """When a region that has failed begins again; None: as the job has it."""
-    if profile.park:
+    if profile.suspend:
         return _SECOND_IS_FOR_GOOD
     return _DELAYED if profile.delayed else None

@@ -18,24 +18,24 @@ from sluice.runtime.coordinator.core.events import (
     NoteUnsettled,
     OrphansSwept,
     Publish,
+    PublishPositions,
     RegionRegistered,
     RegionRestarted,
     Repair,
     Report,
-    RestartAsked,
     RestartCommanded,
+    RestartRequested,
     Retire,
     ReturnBatches,
     SplitsDiscovered,
     StepFailed,
-    StopAsked,
+    StopRequested,
     SweepOrphans,
-    TellPositions,
     Tick,
-    TriggerAsked,
+    TriggerRequested,
 )
 from sluice.runtime.coordinator.shell.attempts import AttemptBook
-from sluice.runtime.coordinator.shell.io_executor import Hands, RemoteStep
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
 from sluice.runtime.model.model import (
@@ -48,7 +48,7 @@ from sluice.runtime.model.model import (
 )
 from tests.fake_file_system import SimulatedCrashError
 from tests.fakes import FakeSource
-from tests.simulation.continuous import ContinuousLife, Engine
+from tests.simulation.continuous import ContinuousAttempt, Engine
 from tests.simulation.files import FILES, Staging, make_file_sink, open_files
 from tests.simulation.job_plan import plan_of
 from tests.simulation.kafka import make_sink
@@ -69,7 +69,7 @@ _REMOTE = (
     Repair,
     MarkCommitted,
     AbortWork,
-    TellPositions,
+    PublishPositions,
     Retire,
     NoteUnsettled,
 )
@@ -105,8 +105,8 @@ class Process:
         self.error: BaseException | None = None
         self.finished = False
         self.results: dict[BatchKey, BaseException | None] = {}
-        self.attempts = AttemptBook()
-        self.lives: list[Life | ContinuousLife] = []
+        self.task_attempts = AttemptBook()
+        self.attempts: list[Life | ContinuousAttempt] = []
         self.core: CoordinatorCore
         self.found: Found
         self.staging: Staging
@@ -133,7 +133,7 @@ class Process:
         self._working: Generator[str, None, CoreEvent | None] | None = None
         self._sweeping: Generator[str, None, int] | None = None
         self.left_out: list[FailureReason] = []
-        self.parked: list[str] = []
+        self.suspended: list[str] = []
         self._sweeps_asked: list[Callable[[], object]] = []  # called behind the next sweep
         self._sweeps_begun: list[Callable[[], object]] = []
         self._restarting: set[str] = set()
@@ -168,18 +168,18 @@ class Process:
             except StopIteration as end:
                 self.found = end.value
                 break
-        self.world.watch.started(self.found.record.checkpoint_id, self.found.generation)
+        self.world.watch.started(self.found.record.checkpoint_id, self.found.attempt_id)
         records = self.found.regions
         self.core = CoordinatorCore(
             self._settings,
             self._plan.regions,
             records,
             assignment=self.found.assignment,
-            generation=self.found.generation,
+            attempt_id=self.found.attempt_id,
             last_decided=self.found.record.checkpoint_id,
             draw=self.world.random.random,
         )
-        self._hands = Hands(
+        self._io_executor = IoExecutor(
             store=self._store,
             sinks=self._sinks,
             sources=self._sources,
@@ -187,7 +187,7 @@ class Process:
                 plan=self._plan,
                 job_uid=self.found.record.job_uid,
                 session=self.session,
-                generation=self.found.generation,
+                attempt_id=self.found.attempt_id,
                 run_attempt=self.found.run_attempt,
                 restored_from=self.found.record.checkpoint_id,
             ),
@@ -198,7 +198,7 @@ class Process:
             kept=self.found.kept,
         )
         for record in records.values():
-            self._live(record, self.found.generation)
+            self._live(record, self.found.attempt_id)
         self.running = True
 
     @property
@@ -215,21 +215,21 @@ class Process:
         last = self.world.history[-1:]
         return all(record.leader_session_id == self.session for record in last)
 
-    def _live(self, record: RegionRecord, generation: int) -> None:
+    def _live(self, record: RegionRecord, attempt_id: int) -> None:
         if self._plan.regions[0].follows:
-            self.lives.append(ContinuousLife(self, record, generation))
+            self.attempts.append(ContinuousAttempt(self, record, attempt_id))
             return
         first = 1
         if self.world.profile.external:
             first = max(self.world.spark.committed, default=0) + 1
-        self.lives.append(Life(self, record, generation, first))
+        self.attempts.append(Life(self, record, attempt_id, first))
 
-    def _live_again(self, record: RegionRecord, generation: int) -> None:
-        """Behind a sweep, as `AskedRestart` has it; not for ever, where brokers are away."""
+    def _live_again(self, record: RegionRecord, attempt_id: int) -> None:
+        """Behind a sweep, as `RequestedRestart` has it; not for ever, where brokers are away."""
         if self.world.fault(self.world.profile.unreached, "a broker keeps a sweep too long"):
-            self._live(record, generation)
+            self._live(record, attempt_id)
         else:
-            self._sweeps_asked.append(lambda: self._live(record, generation))
+            self._sweeps_asked.append(lambda: self._live(record, attempt_id))
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -262,11 +262,11 @@ class Process:
     def _move(self) -> None:
         """Whoever of its threads has something to do; the clock when nobody has, and at times."""
         world = self.world
-        living = [life for life in self.lives if not life.dead]
+        living = [attempt for attempt in self.attempts if not attempt.dead]
         if living and world.roll(world.profile.fail_region):
             self._fail(world.random.choice(living))
             return
-        if world.profile.park and self._is_commanded():
+        if world.profile.suspend and self._is_commanded():
             self._command()
             return
         if world.roll(world.profile.asked) and not self.core.is_over:
@@ -278,12 +278,14 @@ class Process:
             self._seldom[int(drawn / _SELDOM * len(self._seldom))]()
             return
         now_s = world.clock()
-        ready: list[Callable[[], None]] = [life.step for life in living if life.is_awake(now_s)]
+        ready: list[Callable[[], None]] = [
+            attempt.step for attempt in living if attempt.is_awake(now_s)
+        ]
         if self._working is not None or self._queue:
             ready += (self._work, self._work)
         if self._sweeping is not None or self._sweeps_asked:
             ready.append(self._sweep)
-        if len(living) < len(self.lives):
+        if len(living) < len(self.attempts):
             ready.append(self._restart_dead)
         if ready:
             world.random.choice(ready)()
@@ -304,36 +306,36 @@ class Process:
         for sink in self._sinks.values():
             sink.renew()
 
-    def _fail(self, life: Life | ContinuousLife) -> None:
+    def _fail(self, attempt: Life | ContinuousAttempt) -> None:
         """A failure, at times one that would come again."""
-        self.world.note(f"region {life.region} fails")
-        is_for_good = self.world.profile.park and self.world.roll(0.3)
+        self.world.note(f"region {attempt.region} fails")
+        is_for_good = self.world.profile.suspend and self.world.roll(0.3)
         error = RegionBrokenError("no use") if is_for_good else RuntimeError("failed four times")
-        life.fail(error, permanent=is_for_good)
+        attempt.fail(error, permanent=is_for_good)
 
-    def require_no_bug(self, life: Life | ContinuousLife, error: BaseException) -> None:
+    def require_no_bug(self, attempt: Life | ContinuousAttempt, error: BaseException) -> None:
         """What the code calls its own bug is one, in a life that goes on under nobody's seal; in
         one that is over, somebody may have swept what it still writes."""
         if isinstance(error, IllegalTransitionError):
-            is_ours = self.is_newest() and self.core.is_live(life.region, life.generation)
+            is_ours = self.is_newest() and self.core.is_live(attempt.region, attempt.attempt_id)
             self.world.require(not is_ours, f"a bug in a living region: {error}")
 
-    def _ask(self, living: list[Life | ContinuousLife]) -> None:
+    def _ask(self, living: list[Life | ContinuousAttempt]) -> None:
         """What people and engines ask of a job at any time."""
         drawn = self.world.random.random()
         if drawn < 0.5:
             kind = self.world.random.choice((CheckpointKind.SAVEPOINT, CheckpointKind.FULL))
             self.world.note(f"somebody asks for a {kind.value} checkpoint")
-            self.tell(TriggerAsked(kind=kind, asked_by="person"))
+            self.tell(TriggerRequested(kind=kind, requested_by="person"))
         elif drawn < 0.9 and living:
-            life = self.world.random.choice(living)
-            self.world.note(f"region {life.region} shall begin again")
-            life.end()
-            self._restarting.add(life.region)
-            self.tell(RestartAsked(region=life.region))
+            attempt = self.world.random.choice(living)
+            self.world.note(f"region {attempt.region} shall begin again")
+            attempt.end()
+            self._restarting.add(attempt.region)
+            self.tell(RestartRequested(region=attempt.region))
         elif drawn >= 0.9:
             self.world.note("somebody stops the job")
-            self.tell(StopAsked())
+            self.tell(StopRequested())
 
     def _is_commanded(self) -> bool:
         """Whether somebody types `sluice job restart` now; in the calm he does so in every other
@@ -341,7 +343,7 @@ class Process:
         if self.core.is_over:
             return False
         if self.world.calm:
-            is_watched = self.world.seed % 2 and any(map(self.core.is_parked, self.regions))
+            is_watched = self.world.seed % 2 and any(map(self.core.is_suspended, self.regions))
             return bool(is_watched) and self.world.random.random() < 0.1
         return self.world.roll(self.world.profile.command)
 
@@ -350,10 +352,10 @@ class Process:
         try:
             self.core.is_over or self._commanded(RestartCommanded(regions=tuple(names)))
         except ConfigError:
-            return  # none is named, and none is parked
+            return  # none is named, and none is suspended
 
     def _commanded(self, event: RestartCommanded) -> None:
-        self.parked += [name for name in self.regions if self.core.is_parked(name)]
+        self.suspended += [name for name in self.regions if self.core.is_suspended(name)]
         self.tell(event, raises=True)
 
     @property
@@ -368,7 +370,7 @@ class Process:
                 return
             action = self._queue.pop(0)
             self._at_work_for = getattr(action, "checkpoint_id", 0)
-            self._working = self._hands.perform(action)
+            self._working = self._io_executor.perform(action)
         try:
             self.world.reached(self, next(self._working))
         except StopIteration as end:
@@ -381,9 +383,9 @@ class Process:
 
     def _sweep(self) -> None:
         if self._sweeping is None:
-            orphans = self.attempts.orphans(self.core.fate)
+            orphans = self.task_attempts.orphans(self.core.fate)
             view = self.core.sweep_view(self.found.record.job_uid, orphans)
-            self._sweeping = self._hands.sweep(view)
+            self._sweeping = self._io_executor.sweep(view)
             self._sweeps_begun, self._sweeps_asked = self._sweeps_asked, []
         if next(self._sweeping, None) is None:
             self._sweeping = None
@@ -391,12 +393,12 @@ class Process:
                 swept()
 
     def _restart_dead(self) -> None:
-        dead = [life for life in self.lives if life.dead]
-        for life in [life for life in dead if not self.core.is_parked(life.region)]:
-            if life.region not in self._restarting and not self.core.is_over:
-                self._restarting.add(life.region)
-                self.tell(RegionRegistered(registration=life.registration()))
-                self.tell(RestartAsked(region=life.region))
+        dead = [attempt for attempt in self.attempts if attempt.dead]
+        for attempt in [attempt for attempt in dead if not self.core.is_suspended(attempt.region)]:
+            if attempt.region not in self._restarting and not self.core.is_over:
+                self._restarting.add(attempt.region)
+                self.tell(RegionRegistered(registration=attempt.registration()))
+                self.tell(RestartRequested(region=attempt.region))
                 return
 
     def discover(self) -> None:
@@ -425,20 +427,22 @@ class Process:
             self._queue.append(action)
         elif isinstance(action, Report):
             if action.progress.state is State.DECIDED:
-                self.left_out += action.progress.carried.values()
+                self.left_out += action.progress.skipped.values()
         elif isinstance(action, SweepOrphans):
             swept = OrphansSwept(checkpoint_id=action.checkpoint_id)
             self._sweeps_asked.append(lambda: self.tell(swept))
         elif isinstance(action, ReturnBatches):
             self.results |= dict.fromkeys(action.batches)
-            for life in self.lives:
-                life.returns(action.batches)
+            for attempt in self.attempts:
+                attempt.returns(action.batches)
         elif isinstance(action, FailBatches):
             self.results |= dict.fromkeys(action.batches, action.error)
         elif isinstance(action, RegionRestarted):
             self._restarting.discard(action.region)
-            self.lives = [life for life in self.lives if life.region != action.region]
-            self._live_again(action.restored, action.generation)
+            self.attempts = [
+                attempt for attempt in self.attempts if attempt.region != action.region
+            ]
+            self._live_again(action.restored, action.attempt_id)
         elif isinstance(action, EndJob):
             self.error = action.error
             self.finished = action.finished and action.error is None

@@ -35,8 +35,8 @@ class Profile:
         regional: checkpoints are decided without regions that failed or are late.
         shared_output: all regions write one output partition.
         delayed: a region that failed begins again after growing delays, by its restart strategy.
-        park: a region that fails a second time, or for good, is parked.
-        command: the chance that somebody restarts regions, parked ones or others.
+        suspend: a region that fails a second time, or for good, is suspended.
+        command: the chance that somebody restarts regions, suspended ones or others.
         asked: the chance that somebody asks for a checkpoint of a kind, stops the job, or has a
             region that lives begin again.
         move: the chance that a decision moves a split, and then the next one.
@@ -92,7 +92,7 @@ class Profile:
     regional: bool = False
     shared_output: bool = False
     delayed: bool = False
-    park: bool = False
+    suspend: bool = False
     command: float = 0.0
     asked: float = 0.0
     move: float = 0.0

@@ -112,13 +112,19 @@ PROFILES: Mapping[str, Profile] = {
     "others go on without regions that come back after delays": Profile(
         regions=3, delayed=True, regional=True, fail_region=0.03, shared_output=True
     ),
-    "regions are parked": Profile(
-        regions=4, partitions=5, park=True, command=0.003, fail_region=0.01, steps=200, **_LONG_RUNS
-    ),
-    "parked beside carried regions of one output": Profile(
+    "regions are suspended": Profile(
         regions=4,
         partitions=5,
-        park=True,
+        suspend=True,
+        command=0.003,
+        fail_region=0.01,
+        steps=200,
+        **_LONG_RUNS,
+    ),
+    "suspended beside carried regions of one output": Profile(
+        regions=4,
+        partitions=5,
+        suspend=True,
         command=0.005,
         fail_region=0.02,
         regional=True,
@@ -127,23 +133,29 @@ PROFILES: Mapping[str, Profile] = {
         steps=200,
         **_LONG_RUNS,
     ),
-    "stateful regions are parked": Profile(
-        regions=3, park=True, command=0.01, fail_region=0.02, stateful=True, steps=200, **_LONG_RUNS
+    "stateful regions are suspended": Profile(
+        regions=3,
+        suspend=True,
+        command=0.01,
+        fail_region=0.02,
+        stateful=True,
+        steps=200,
+        **_LONG_RUNS,
     ),
-    "regions are parked while every broker answers": Profile(
+    "regions are suspended while every broker answers": Profile(
         regions=4,
         partitions=5,
-        park=True,
+        suspend=True,
         command=0.005,
         fail_region=0.03,
         steps=200,
         **_LONG_RUNS,
         **_ANSWERED,
     ),
-    "splits move past parked regions": Profile(
+    "splits move past suspended regions": Profile(
         regions=4,
         partitions=6,
-        park=True,
+        suspend=True,
         command=0.005,
         fail_region=0.01,
         move=0.6,
@@ -273,12 +285,12 @@ PROFILES: Mapping[str, Profile] = {
     "held files of carried regions": Profile(
         files=True, roll=True, regions=3, regional=True, fail_region=0.03, fail_task=0.1, kill=0.02
     ),
-    "held files of parked regions": Profile(
+    "held files of suspended regions": Profile(
         **_FILES,
         roll=True,
         regions=4,
         partitions=5,
-        park=True,
+        suspend=True,
         command=0.005,
         fail_region=0.02,
         regional=True,

@@ -9,7 +9,7 @@ import pytest
 from sluice.runtime.checkpoint import retention
 from sluice.runtime.checkpoint.retained_states import KeptStates
 from sluice.runtime.coordinator.core.events import Retire
-from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.recovery import History
 from sluice.runtime.coordinator.start.startup import StartSequence
@@ -38,10 +38,10 @@ def forget_a_restore_that_crashed(patch: pytest.MonkeyPatch) -> None:
 
 def leave_behind_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
     """Section 4: what is decided is committed, also where a start leaves it behind."""
-    seal = StartSequence._seal  # noqa: SLF001 - broken on purpose
+    fencing_record = StartSequence._fence  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, restore_from: int | None) -> Generator[str, None, Any]:
-        history, found = yield from seal(self, restore_from)
+        history, found = yield from fencing_record(self, restore_from)
         places = tuple(
             replace(place, is_committed=place.is_committed or is_left)
             for place in history.places
@@ -49,7 +49,7 @@ def leave_behind_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
         )
         return replace(history, places=places), found
 
-    patch.setattr(StartSequence, "_seal", broken)
+    patch.setattr(StartSequence, "_fence", broken)
 
 
 def mark_nothing_as_left_behind(patch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,8 @@ def mark_nothing_as_left_behind(patch: pytest.MonkeyPatch) -> None:
 
 
 def go_back_with_the_newest_positions(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: where a run begins is what the decision says that it goes on from."""
+    """Rule `restore-by-attempt`: where a run begins is what the decision says that it goes on
+    from."""
 
     def broken(self: Any, history: History, checkpoint_id: int) -> CheckpointRecord:
         decided = [place.record for place in history.places if place.is_decided]
@@ -68,8 +69,8 @@ def go_back_with_the_newest_positions(patch: pytest.MonkeyPatch) -> None:
 
 
 def retire_what_a_run_goes_on_from(patch: pytest.MonkeyPatch) -> None:
-    """Rule 29: an older run that still retires leaves the record alone that a newer one began
-    with."""
+    """Rule `retire-after-commit`: an older run that still retires leaves the record alone that a
+    newer one began with."""
     indispensable = retention.indispensable
 
     def without(places: Any) -> frozenset[int]:
@@ -79,11 +80,12 @@ def retire_what_a_run_goes_on_from(patch: pytest.MonkeyPatch) -> None:
         self._store.retire(self._store.retirable(retain=action.retained))
 
     patch.setattr(retention, "indispensable", without)
-    patch.setattr(Hands, "_retire", broken)
+    patch.setattr(IoExecutor, "_retire", broken)
 
 
 def keep_what_the_newest_holds(patch: pytest.MonkeyPatch) -> None:
-    """Rule 29: what any record holds that can be started from is nobody's orphan."""
+    """Rule `retire-after-commit`: what any record holds that can be started from is nobody's
+    orphan."""
     note = KeptStates.note
 
     def broken(self: Any, record: CheckpointRecord) -> None:
@@ -94,15 +96,15 @@ def keep_what_the_newest_holds(patch: pytest.MonkeyPatch) -> None:
 
 
 def return_behind_a_run_that_went_back(patch: pytest.MonkeyPatch) -> None:
-    """Rule 12: a batch that returns is logged, and where a newer run has gone back, its number is
-    another batch's."""
-    init = Hands.__init__
+    """Rule `callback-after-commit`: a batch that returns is logged, and where a newer run has gone
+    back, its number is another batch's."""
+    init = IoExecutor.__init__
 
     def broken(self: Any, **given: Any) -> None:
         init(self, **given)
         self._keeps_state = False
 
-    patch.setattr(Hands, "__init__", broken)
+    patch.setattr(IoExecutor, "__init__", broken)
 
 
 _STATE = "a region's state is of another place than its offsets"

@@ -41,11 +41,11 @@ class Rewriter:
         lost: LostCommittables,
         *,
         job_uid: str,
-        generation: int,
+        attempt_id: int,
         timeout_s: float,
     ) -> dict[bytes, StateEntry]:
         """See `Repairer.repair`."""
-        batch = BatchKey(region=lost.region.region, generation=generation, batch_id=0)
+        batch = BatchKey(region=lost.region.region, attempt_id=attempt_id, batch_id=0)
         scope = scope_of(job_uid, batch, checkpoint_id=checkpoint_id, through=0)
         replaced: dict[bytes, StateEntry] = {}
         written: list[StateEntry] = []

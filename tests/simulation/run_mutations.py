@@ -9,7 +9,7 @@ import pytest
 from sluice.runtime.checkpoint import retention
 from sluice.runtime.contracts import PublishOutcome, SweepView
 from sluice.runtime.coordinator.core import post_commit as settling
-from sluice.runtime.coordinator.core.coordinator_state import Book
+from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.coordinator.shell import io_executor as steps
@@ -25,31 +25,33 @@ _ANSWERED: Mapping[str, Any] = {"unreached": 0.0, "unanswered": 0.0, "late": 0.0
 
 
 def decide_whatever_its_age(patch: pytest.MonkeyPatch) -> None:
-    """Rule 23: an epoch is decided only while its oldest transaction is far from being aborted."""
+    """Rule `transaction-timeout`: an epoch is decided only while its oldest transaction is far
+    from being aborted."""
     for module in _USERS_OF_IS_PAST:
         patch.setattr(f"sluice.runtime.checkpoint.{module}.is_past", lambda moment_s, now_s: False)
 
 
 def age_by_the_clock_of_waits(patch: pytest.MonkeyPatch) -> None:
-    """Rule 23: what is open grows old while the host sleeps, as it does for the brokers."""
+    """Rule `transaction-timeout`: what is open grows old while the host sleeps, as it does for the
+    brokers."""
 
-    def broken(book: Book, decide_by_s: float | None, now_s: float) -> bool:
+    def broken(book: CoordinatorState, decide_by_s: float | None, now_s: float) -> bool:
         return is_past(decide_by_s, now_s)
 
-    patch.setattr(Book, "is_too_old", broken)
+    patch.setattr(CoordinatorState, "is_too_old", broken)
     patch.setattr(
         "sluice.runtime.coordinator.shell.io_executor.is_past", lambda moment_s, now_s: False
     )
 
 
 def carry_without_a_sweep(patch: pytest.MonkeyPatch) -> None:
-    """Rule 17: what a failed region left open is aborted before a decision without it, or readers
-    of the others' records wait behind it."""
+    """Rule `abort-before-skip`: what a failed region left open is aborted before a decision
+    without it, or readers of the others' records wait behind it."""
     start_deciding = settling._start_deciding  # noqa: SLF001 - broken on purpose
 
     def broken(book: Any, checkpoint: Any, now_s: float) -> None:
         checkpoint.must_sweep = False
-        for name in checkpoint.carried:
+        for name in checkpoint.skipped:
             book.regions[name].needs_sweep = False
         start_deciding(book, checkpoint, now_s)
 
@@ -57,8 +59,8 @@ def carry_without_a_sweep(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_new_splits_off_the_record(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: where a new split begins is on record with the next decision, also of a region that
-    has not read it, for retention may move that place."""
+    """Rule `restore-by-attempt`: where a new split begins is on record with the next decision,
+    also of a region that has not read it, for retention may move that place."""
 
     def broken(self: Any, record: Any, standing: Any = ()) -> Any:
         known = {split.key for split in record.splits}
@@ -69,7 +71,8 @@ def keep_new_splits_off_the_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_new_splits_in_a_restart(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: a source tells once of a new split; its region knows it over its lives."""
+    """Rule `restore-by-attempt`: a source tells once of a new split; its region knows it over its
+    lives."""
     fence_off = RegionState.fence_off
 
     def broken(self: Any) -> None:
@@ -96,42 +99,45 @@ def forget_when_to_try_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def sweep_present_regions_alone(patch: pytest.MonkeyPatch) -> None:
-    """Rule 4: what a run with other regions left open is nobody's any more, and is swept, too."""
+    """Rule `ids-never-reused`: what a run with other regions left open is nobody's any more, and
+    is swept, too."""
     is_left_behind = SweepView.is_left_behind
 
-    def broken(self: SweepView, region: str, generation: int) -> bool:
-        return region in self.generations and is_left_behind(self, region, generation)
+    def broken(self: SweepView, region: str, attempt_id: int) -> bool:
+        return region in self.attempt_ids and is_left_behind(self, region, attempt_id)
 
     patch.setattr(SweepView, "is_left_behind", broken)
 
 
 def retire_seals(patch: pytest.MonkeyPatch) -> None:
-    """Rule 6: seals stay for ever, or a run that was paused finds an empty place to decide in."""
+    """Rule `fence-first`: seals stay for ever, or a run that was paused finds an empty place to
+    decide in."""
     patch.setattr(retention, "seals", lambda places: frozenset())
 
 
 def carry_in_any_kind(patch: pytest.MonkeyPatch) -> None:
     """Section 5: a checkpoint that somebody asked for by its kind is of every region."""
-    may_carry = RegionalCheckpointHandler._may_carry  # noqa: SLF001 - broken on purpose
+    may_carry = RegionalCheckpointHandler._may_skip  # noqa: SLF001 - broken on purpose
 
-    def broken(self: Any, alignment: Any, carried: frozenset[str]) -> bool:
-        return may_carry(self, replace(alignment, kind=CheckpointKind.CHECKPOINT), carried)
+    def broken(self: Any, alignment: Any, skipped: frozenset[str]) -> bool:
+        return may_carry(self, replace(alignment, kind=CheckpointKind.CHECKPOINT), skipped)
 
-    patch.setattr(RegionalCheckpointHandler, "_may_carry", broken)
+    patch.setattr(RegionalCheckpointHandler, "_may_skip", broken)
 
 
 def carry_a_region_for_ever(patch: pytest.MonkeyPatch) -> None:
     """Section 5: so many decisions in a row may leave a region out, and no more."""
-    may_carry = RegionalCheckpointHandler._may_carry  # noqa: SLF001 - broken on purpose
+    may_carry = RegionalCheckpointHandler._may_skip  # noqa: SLF001 - broken on purpose
 
-    def broken(self: Any, alignment: Any, carried: frozenset[str]) -> bool:
-        return may_carry(self, replace(alignment, carried={}), carried)
+    def broken(self: Any, alignment: Any, skipped: frozenset[str]) -> bool:
+        return may_carry(self, replace(alignment, skipped={}), skipped)
 
-    patch.setattr(RegionalCheckpointHandler, "_may_carry", broken)
+    patch.setattr(RegionalCheckpointHandler, "_may_skip", broken)
 
 
 def believe_a_look_that_failed(patch: pytest.MonkeyPatch) -> None:
-    """Rule 7: whose record holds a place is known by reading it, and not known where that fails."""
+    """Rule `publish-whole`: whose record holds a place is known by reading it, and not known where
+    that fails."""
     publish_record = steps.publish_record
 
     def broken(store: Any, record: Any, *, timeout_s: float) -> PublishOutcome:

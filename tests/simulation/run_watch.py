@@ -53,7 +53,7 @@ class RunWatch:
             self._acknowledged |= set(event.ack.region.committables)
             self._world.watch.acknowledged(event.ack)
         elif isinstance(event, RestartCommanded):
-            for name in event.regions or filter(self._process.core.is_parked, self._regions):
+            for name in event.regions or filter(self._process.core.is_suspended, self._regions):
                 del self._in_a_row[name]  # as if it had never failed
 
     def took(self, event: CoreEvent) -> None:
@@ -61,10 +61,10 @@ class RunWatch:
         if isinstance(event, SplitsDiscovered):
             self._discovered |= {split.key for split in event.splits}
 
-    def fails(self, region: str, generation: int) -> None:
+    def fails(self, region: str, attempt_id: int) -> None:
         """A life of a region is given up; the core is about to be told."""
         known = set(identities_of(self._acknowledged))
-        mark = f"/{region}.{generation}/"
+        mark = f"/{region}.{attempt_id}/"
         self._left_open.setdefault(region, set()).update(
             identity
             for identity in self._world.broker.ongoing()
@@ -86,44 +86,45 @@ class RunWatch:
             self._check_discovered(action)
 
     def _check_discovered(self, action: Publish) -> None:
-        """Rule 9: a split that was found is on record from then on, whoever is carried."""
+        """Rule `restore-by-attempt`: a split that was found is on record from then on, whoever is
+        carried."""
         known = {split.key for region in action.regions for split in region.splits}
         self._world.require(self._discovered <= known, "a split that was found is not on record")
 
     def _check_carried(self, progress: Progress) -> None:
-        """Section 5: regions are carried within the limits that the job has; parked ones count in
-        none of them."""
+        """Section 5: regions are carried within the limits that the job has; suspended ones count
+        in none of them."""
         if progress.checkpoint_id in self._counted:
             return  # decided once more, as it is called behind a repair
         self._counted.add(progress.checkpoint_id)
-        parked = [n for n, why in progress.carried.items() if why is FailureReason.PARKED]
-        carried = progress.carried.keys() - set(parked)
-        self._in_a_row = Counter({name: self._in_a_row[name] + 1 for name in carried})
-        if not carried:
+        suspended = [n for n, why in progress.skipped.items() if why is FailureReason.SUSPENDED]
+        skipped = progress.skipped.keys() - set(suspended)
+        self._in_a_row = Counter({name: self._in_a_row[name] + 1 for name in skipped})
+        if not skipped:
             return
         require, handler = self._world.require, self._world.settings.handler
         require(isinstance(handler, RegionalCheckpointHandler), "carried by a global handler")
         assert isinstance(handler, RegionalCheckpointHandler)
         is_ordinary = progress.kind is CheckpointKind.CHECKPOINT
         require(is_ordinary, "a region is carried in a checkpoint that is for all")
-        most = handler.max_failed_ratio * (len(self._regions) - len(parked))
-        require(len(carried) <= most, "more regions are carried than the limit")
+        most = handler.max_failed_ratio * (len(self._regions) - len(suspended))
+        require(len(skipped) <= most, "more regions are carried than the limit")
         in_a_row = max(self._in_a_row.values())
-        require(in_a_row <= handler.max_carried_in_a_row, "a region is carried too often")
+        require(in_a_row <= handler.max_skipped_in_a_row, "a region is carried too often")
 
     def _left_so_far(self) -> dict[str, frozenset[TransactionIdentity]]:
         return {region: frozenset(left) for region, left in self._left_open.items()}
 
     def _check_swept(self, action: Publish) -> None:
-        """Rule 17: what a carried region has left open is aborted before the decision without it,
-        for it may hold back the readers of what others write."""
+        """Rule `abort-before-skip`: what a carried region has left open is aborted before the
+        decision without it, for it may hold back the readers of what others write."""
         if any(word in fault for fault in self._world.faults for word in _UNSWEPT):
             return
-        carried = [r.region for r in action.regions if r.status is RegionStatus.CARRIED]
+        skipped = [r.region for r in action.regions if r.status is RegionStatus.SKIPPED]
         ongoing = set(self._world.broker.ongoing())
         left = self._to_sweep.pop(action.checkpoint_id, None)
         if left is None:
             left = self._left_so_far()
-        for region in carried:
+        for region in skipped:
             held = ongoing & left.get(region, frozenset())
             self._world.require(not held, "a carried region's open transaction is left")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from sluice.runtime.contracts import OpenWork, RegionRegistration, StagedFrame, TaskScope
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
-    AskCut,
     BarrierPolled,
+    FetchBarrierOffsets,
     GiveBarrier,
-    RegionCut,
+    RegionBarrierOffsets,
     RegionFailed,
 )
 from sluice.runtime.errors import FencedError, StorageError, StreamError
@@ -52,17 +52,17 @@ class Life:
     """One life of one region, as Spark runs it: poll, cut, open, register, write, acknowledge."""
 
     def __init__(
-        self, process: "Process", restored: RegionRecord, generation: int, first_batch: int
+        self, process: "Process", restored: RegionRecord, attempt_id: int, first_batch: int
     ) -> None:
         self._process = process
         self._world = process.world
         self.region = restored.region
-        self.generation = generation
+        self.attempt_id = attempt_id
         self.batch_id = first_batch
         self.log: StateLog | None = None
         if process.keeps_state_logs:
             is_newest = process.is_newest()
-            self.log = StateLog(process.world, restored, generation, is_newest=is_newest)
+            self.log = StateLog(process.world, restored, attempt_id, is_newest=is_newest)
             self.batch_id = self.log.first
         self._states = restored.operator_states  # in the last decided record
         self._tasks = KafkaTasks(process)
@@ -100,7 +100,7 @@ class Life:
         self._process.tell(
             RegionFailed(
                 region=self.region,
-                generation=self.generation,
+                attempt_id=self.attempt_id,
                 error=error,
                 permanent=permanent,
             )
@@ -110,11 +110,11 @@ class Life:
         """Nothing more comes of it; the core is about to be told."""
         self.orphan()
         self.dead = True
-        self._process.watch.fails(self.region, self.generation)
+        self._process.watch.fails(self.region, self.attempt_id)
 
     def registration(self) -> RegionRegistration:
         """What it says of itself once it is over."""
-        return RegionRegistration(region=self.region, generation=self.generation, open=self.open)
+        return RegionRegistration(region=self.region, attempt_id=self.attempt_id, open=self.open)
 
     def orphan(self) -> None:
         """Its driver is gone; a task on another machine does not know yet."""
@@ -128,7 +128,7 @@ class Life:
 
     def _run(self) -> Generator[None, None, None]:
         while True:
-            batch = BatchKey(region=self.region, generation=self.generation, batch_id=self.batch_id)
+            batch = BatchKey(region=self.region, attempt_id=self.attempt_id, batch_id=self.batch_id)
             if self._process.core.is_decided(batch):
                 if self.log is not None:
                     self.log.replay(self.batch_id, is_ours=self._process.is_newest())
@@ -172,20 +172,20 @@ class Life:
     def _poll(self) -> Generator[None, None, Barrier | None]:
         self._process.discover()
         answers = self._process.tell(
-            BarrierPolled(region=self.region, generation=self.generation), raises=True
+            BarrierPolled(region=self.region, attempt_id=self.attempt_id), raises=True
         )
         for answer in answers:
             if isinstance(answer, GiveBarrier):
                 return answer.barrier
-            if isinstance(answer, AskCut):
+            if isinstance(answer, FetchBarrierOffsets):
                 yield
                 source = self._process.source
                 splits = source.cut(answer.positions, max_records=self._limit(), timeout_s=1)
                 yield
-                cut = RegionCut(
+                cut = RegionBarrierOffsets(
                     checkpoint_id=answer.checkpoint_id,
                     region=self.region,
-                    generation=self.generation,
+                    attempt_id=self.attempt_id,
                     splits=splits,
                     finished=source.is_finished(splits),
                 )
@@ -223,7 +223,7 @@ class Life:
         yield
         record = RegionRecord(
             region=self.region,
-            generation=self.generation,
+            attempt_id=self.attempt_id,
             batch_id=batch.batch_id,
             splits=splits,
             committables=tuple(committables),

@@ -1,4 +1,4 @@
-"""Rule 9 broken: which region has a split, and from where on."""
+"""Rule `restore-by-attempt` broken: which region has a split, and from where on."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,17 +16,19 @@ __all__ = ["SPLIT_MUTATIONS"]
 
 
 def move_splits_of_carried_regions(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: the batch under way of a region that did not complete may have the split in it."""
+    """Rule `restore-by-attempt`: the batch under way of a region that did not complete may have
+    the split in it."""
     patch.setattr(moving, "may_move", lambda region, checkpoint: True)
 
 
 def forget_the_assignment_at_a_start(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: where a run begins, and with which splits, is what the decision says."""
+    """Rule `restore-by-attempt`: where a run begins, and with which splits, is what the decision
+    says."""
     patch.setattr(rescaling, "recorded", lambda record: assignment_of(record.regions))
 
 
 def keep_what_was_given_away(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: a split has one region, behind a decision as before it."""
+    """Rule `restore-by-attempt`: a split has one region, behind a decision as before it."""
     decided = RegionState.decided
 
     def broken(self: Any, checkpoint_id: int, record: Any, goes_on: Any, *, is_end: bool) -> None:
@@ -40,10 +42,11 @@ def keep_what_was_given_away(patch: pytest.MonkeyPatch) -> None:
 
 
 def deal_splits_ahead_of_the_record(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: a run with other regions goes on at the very ends that the record says."""
+    """Rule `restore-by-attempt`: a run with other regions goes on at the very ends that the record
+    says."""
 
-    def broken(record: Any, plan: Any, *, generation: int) -> Any:
-        regions, assignment = rescaling.dealt_anew(record, plan, generation=generation)
+    def broken(record: Any, plan: Any, *, attempt_id: int) -> Any:
+        regions, assignment = rescaling.redistributed(record, plan, attempt_id=attempt_id)
         if {each.region for each in regions} == {each.region for each in record.regions}:
             return regions, assignment
         ahead = tuple(
@@ -57,14 +60,14 @@ def deal_splits_ahead_of_the_record(patch: pytest.MonkeyPatch) -> None:
         )
         return ahead, assignment
 
-    patch.setattr(startup, "dealt_anew", broken)
+    patch.setattr(startup, "redistributed", broken)
 
 
 def forget_a_split_of_a_region_that_vanishes(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: a run with other regions reads all that was read before."""
+    """Rule `restore-by-attempt`: a run with other regions reads all that was read before."""
 
-    def broken(record: Any, plan: Any, *, generation: int) -> Any:
-        regions, assignment = rescaling.dealt_anew(record, plan, generation=generation)
+    def broken(record: Any, plan: Any, *, attempt_id: int) -> Any:
+        regions, assignment = rescaling.redistributed(record, plan, attempt_id=attempt_id)
         keys = [split.key for region in regions for split in region.splits]
         if {each.region for each in regions} == {each.region for each in record.regions}:
             return regions, assignment
@@ -75,7 +78,7 @@ def forget_a_split_of_a_region_that_vanishes(patch: pytest.MonkeyPatch) -> None:
         )
         return fewer, replace(assignment, regions=kept)
 
-    patch.setattr(startup, "dealt_anew", broken)
+    patch.setattr(startup, "redistributed", broken)
 
 
 SPLIT_MUTATIONS: Mapping[

@@ -44,14 +44,14 @@ class StateLog:
     """
 
     def __init__(
-        self, world: "World", restored: RegionRecord, generation: int, *, is_newest: bool
+        self, world: "World", restored: RegionRecord, attempt_id: int, *, is_newest: bool
     ) -> None:
         self._disk: Disk = world.spark_disk
         self._world = world
         self._region = _region(restored.region)
-        self.location = location_of(self._region, restored, generation=generation)
+        self.location = location_of(self._region, restored, attempt_id=attempt_id)
         fs = FakeFileSystem(self._disk)
-        make_ready(fs, self._region, self.location, restored, generation=generation)
+        make_ready(fs, self._region, self.location, restored, attempt_id=attempt_id)
         self._disk.write(f"{self.location}/{_MADE}", b"{}")
         last = restored.batch_id
         if last is not None and world.random.random() < _LOST and is_newest:

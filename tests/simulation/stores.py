@@ -22,7 +22,7 @@ _READS = frozenset(
         "effective_committables",
         "is_committed",
         "is_superseded",
-        "known_seals",
+        "known_fencing_records",
         "places",
         "read",
         "retirable",

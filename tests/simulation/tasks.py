@@ -153,7 +153,7 @@ class KafkaTasks:
         splits: tuple[SplitRange, ...],
         scope: TaskScope,
     ) -> Generator[None, None, tuple[Worker, Writer]]:
-        """Begin a transaction; it is registered before its first record (rule 4)."""
+        """Begin a transaction; it is registered before its first record (`ids-never-reused`)."""
         if worker is None:
             worker = self._idle.pop() if self._idle else Worker(self._world, scope)
         worker.enter(scope)
@@ -163,7 +163,7 @@ class KafkaTasks:
         yield
         transaction = transaction_of(lease)
         self._process.core.require_wanted(batch)
-        self._process.attempts.add(attempt_of(transaction, batch))
+        self._process.task_attempts.add(attempt_of(transaction, batch))
         writer = Writer(self._world.broker, lease, transaction, self._world.records_of(splits))
         self.writers.append(writer)
         return worker, writer

@@ -11,7 +11,7 @@ from tests.simulation.world import World
 MUTANT_SEEDS = 200
 
 
-def test_rule_18_tasks_run_ahead_and_commit_natively() -> None:
+def test_continuous_order_tasks_run_ahead_and_commit_natively() -> None:
     """Epochs do begin before their predecessors are committed, tasks do commit and are at times not
     heard, and drivers do finish by hand; or those worlds prove little."""
     names = ("continuous tasks", "continuous tasks, answers are lost")

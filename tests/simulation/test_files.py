@@ -58,7 +58,7 @@ def test_worlds_notice_a_broken_rule_about_files(
         ("abort all that a life tells", "a decision names a file that is not there"),
         ("cut again while late", "a decision loses or doubles rows of files"),
         ("write decided batches again", "a decision loses or doubles rows of files"),
-        ("end without parked regions", "not every row is in a file in the end"),
+        ("end without suspended regions", "not every row is in a file in the end"),
     ],
 )
 def test_files_alone_tell_of_a_broken_rule_of_the_core(

@@ -42,7 +42,7 @@ def _decide(world: World, at: int, *offsets: int) -> FileSet:
     files = FileSet(target=TARGET, staging=f".staged/{at}", rows=len(offsets), files=(file,))
     world.shelf.write(files.staged_path(file), rows)
     entry = encode_file_set(files, operator_id=FILES)
-    region = RegionRecord(region="main", generation=0, committables=(entry,))
+    region = RegionRecord(region="main", attempt_id=0, committables=(entry,))
     split = SplitRange(
         source_id="s",
         topic="input",
@@ -92,14 +92,14 @@ def _deleted_unmarked() -> None:
 
 def _carried_by_nobodys_leave() -> None:
     world = _world()
-    carried = Progress(
+    skipped = Progress(
         checkpoint_id=1,
         kind=CheckpointKind.CHECKPOINT,
-        asked_by="interval",
+        requested_by="interval",
         state=State.DECIDED,
-        carried={"r0": FailureReason.ERROR},
+        skipped={"r0": FailureReason.ERROR},
     )
-    RunWatch(world.start_process()).ordered(Report(progress=carried))
+    RunWatch(world.start_process()).ordered(Report(progress=skipped))
 
 
 def _no_prefix() -> None:

@@ -26,7 +26,9 @@ _ROUGH = Profile(
 
 
 @pytest.mark.parametrize("point", REGIONAL_FAILPOINTS)
-def test_rules_9_and_17_two_kills_at_a_regional_step_lose_and_double_nothing(point: str) -> None:
+def test_restore_by_attempt_and_abort_before_skip_two_kills_at_a_regional_step_lose_and_double_nothing(
+    point: str,
+) -> None:
     """The second as soon as the next coordinator gets there; whole and in order in the end."""
     worlds = (_killed_twice(point, seed) for seed in range(_MOST_SEEDS))
     died = list(itertools.islice(filter(None, worlds), _WORLDS))

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from sluice.runtime.contracts import AcceptedAs, FailureReason
-from sluice.runtime.errors import ConfigError, RegionsParkedError, TransactionUnknownError
+from sluice.runtime.errors import ConfigError, RegionsSuspendedError, TransactionUnknownError
 from sluice.runtime.model.model import RegionStatus
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.process import Process
@@ -47,11 +47,11 @@ def test_worlds_are_rough() -> None:
     for world in worlds:
         world.run()
     records = [record for world in worlds for record in world.history]
-    asked_by = [record.asked_by for record in records]
-    assert asked_by.count("seal") > 60
-    assert asked_by.count("interval") > 100
-    assert asked_by.count("restart") > 1
-    assert asked_by.count("end") > 20
+    requested_by = [record.requested_by for record in records]
+    assert requested_by.count("seal") > 60
+    assert requested_by.count("interval") > 100
+    assert requested_by.count("restart") > 1
+    assert requested_by.count("end") > 20
     assert sum(world.repairs for world in worlds) > 10
 
 
@@ -61,9 +61,9 @@ def test_worlds_carry_regions() -> None:
     for world in worlds:
         world.run()
     regions = [region for w in worlds for record in w.history for region in record.regions]
-    carried = [region for region in regions if region.status is RegionStatus.CARRIED]
-    assert len(carried) > 50
-    assert all(region.carried_from is not None and not region.committables for region in carried)
+    skipped = [region for region in regions if region.status is RegionStatus.SKIPPED]
+    assert len(skipped) > 50
+    assert all(region.snapshot_id is not None and not region.committables for region in skipped)
     reasons = [reason for w in worlds for p in w.processes for reason in p.left_out]
     assert reasons.count(FailureReason.ERROR) > 10
     assert reasons.count(FailureReason.EXPIRED) > 10
@@ -84,20 +84,20 @@ def test_worlds_bring_regions_back() -> None:
     assert sum(seconds > 0.2 for seconds in away_s) > 4, "the shortest delay is 0.1 s"
 
 
-def test_worlds_park_regions() -> None:
-    """Decisions do leave parked regions out, commands bring them back, bounded runs end without
+def test_worlds_suspend_regions() -> None:
+    """Decisions do leave suspended regions out, commands bring them back, bounded runs end without
     them, and with an error; or those worlds prove little."""
-    worlds = [World(seed, PROFILES["regions are parked"]) for seed in range(40)]
+    worlds = [World(seed, PROFILES["regions are suspended"]) for seed in range(40)]
     for world in worlds:
         world.run()
     processes = [process for world in worlds for process in world.processes]
     reasons = [reason for process in processes for reason in process.left_out]
-    assert reasons.count(FailureReason.PARKED) > 20
-    assert sum(len(process.parked) for process in processes) > 20
-    assert sum(isinstance(process.error, RegionsParkedError) for process in processes) > 2
+    assert reasons.count(FailureReason.SUSPENDED) > 20
+    assert sum(len(process.suspended) for process in processes) > 20
+    assert sum(isinstance(process.error, RegionsSuspendedError) for process in processes) > 2
 
 
-def test_rule_9_worlds_move_splits() -> None:
+def test_restore_by_attempt_worlds_move_splits() -> None:
     """Splits do change their regions, also beside carried ones, and every record is read once."""
     for name in ("splits move, many kills", "splits move beside carried regions"):
         worlds = [World(seed, PROFILES[name]) for seed in range(10)]
@@ -106,7 +106,7 @@ def test_rule_9_worlds_move_splits() -> None:
         assert sum(world.watch.moves for world in worlds) > 30
 
 
-def test_rule_9_worlds_go_on_with_other_numbers_of_regions() -> None:
+def test_restore_by_attempt_worlds_go_on_with_other_numbers_of_regions() -> None:
     """Runs that have decided do follow one another with other regions, or these prove little."""
     for name in ("other numbers of regions", "other numbers of regions beside carried ones"):
         worlds = [World(seed, PROFILES[name]) for seed in range(10)]
@@ -130,7 +130,7 @@ def test_worlds_tear_commits_and_repairs() -> None:
     assert sum(world.repairs for world in worlds) > 20
 
 
-def test_rule_5_worlds_forget_what_a_person_then_tells() -> None:
+def test_outcome_from_broker_worlds_forget_what_a_person_then_tells() -> None:
     """Jobs do stop for what no broker knows, of which some is there and some is not; or the worlds
     in which nobody guesses prove little."""
     name = "ids and transactions expire, what is lost is told, on a file system"
@@ -143,7 +143,7 @@ def test_rule_5_worlds_forget_what_a_person_then_tells() -> None:
     assert min(words[AcceptedAs.COMMITTED], words[AcceptedAs.LOST]) > 5
 
 
-def test_rule_13_worlds_have_people_who_end_transactions() -> None:
+def test_abort_by_endtxn_worlds_have_people_who_end_transactions() -> None:
     """Commands of `sluice txn` do commit, abort and refuse, or these worlds prove little."""
     worlds = [World(s, PROFILES["people end transactions of several tasks"]) for s in range(30)]
     for world in worlds:
@@ -194,7 +194,7 @@ def test_worlds_notice_a_broken_rule(name: str, monkeypatch: pytest.MonkeyPatch)
     assert any(failure is not None and failure.what == what for failure in found)
 
 
-def test_rule_4_two_workers_with_one_owner_are_seen_when_the_id_changes_hands(
+def test_ids_never_reused_two_workers_with_one_owner_are_seen_when_the_id_changes_hands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By the invariant about ids, before any record is lost by it."""

@@ -59,11 +59,11 @@ def believe_one_for_all(patch: pytest.MonkeyPatch) -> None:
 def _region_of(entry: StateEntry) -> tuple[str, int]:
     name = TransactionalId.parse(identity_of(entry).transactional_id)
     assert name is not None
-    return name.region, name.generation
+    return name.region, name.attempt_id
 
 
 def repair_a_region_as_a_whole(patch: pytest.MonkeyPatch) -> None:
-    """Rule 11: of a decision only what is certainly lost is written again."""
+    """Rule `two-phase-repair`: of a decision only what is certainly lost is written again."""
 
     def broken(
         regions: Iterable[RegionRecord], lost: Iterable[StateEntry]
@@ -80,7 +80,7 @@ def repair_a_region_as_a_whole(patch: pytest.MonkeyPatch) -> None:
 
 
 def go_on_behind_a_repair_that_failed(patch: pytest.MonkeyPatch) -> None:
-    """Rule 11: what could not be written again stays lost, and stops the start."""
+    """Rule `two-phase-repair`: what could not be written again stays lost, and stops the start."""
     repair_each = Settlement._repair_each  # noqa: SLF001 - broken on purpose
 
     def broken(
@@ -96,7 +96,7 @@ def go_on_behind_a_repair_that_failed(patch: pytest.MonkeyPatch) -> None:
 
 
 def repair_what_is_repaired(patch: pytest.MonkeyPatch) -> None:
-    """Rule 11: a repair on record is followed, however far its commits came."""
+    """Rule `two-phase-repair`: a repair on record is followed, however far its commits came."""
     patch.setattr(settlement, "_effective", lambda store, record: list(record.regions))
 
 
@@ -108,22 +108,23 @@ def _guess(patch: pytest.MonkeyPatch, outcome: CommitOutcome) -> None:
 
 
 def take_what_is_forgotten_for_committed(patch: pytest.MonkeyPatch) -> None:
-    """Rule 5: of an id that has expired nobody can tell what became of its transaction."""
+    """Rule `outcome-from-broker`: of an id that has expired nobody can tell what became of its
+    transaction."""
     _guess(patch, CommitOutcome.COMMITTED)
 
 
 def take_what_is_forgotten_for_lost(patch: pytest.MonkeyPatch) -> None:
-    """Rule 5, the other way round: what is written again may be there."""
+    """Rule `outcome-from-broker`, the other way round: what is written again may be there."""
     _guess(patch, CommitOutcome.ABORTED)
 
 
 def be_right_by_chance(patch: pytest.MonkeyPatch) -> None:
-    """Rule 5: nor is it taken for committed where that happens to be so."""
+    """Rule `outcome-from-broker`: nor is it taken for committed where that happens to be so."""
     _guess(patch, CommitOutcome.COMMITTED)
 
 
 def be_unsure_of_what_is_aborted(patch: pytest.MonkeyPatch) -> None:
-    """Rule 5: a job stops and asks a person only where no broker can tell."""
+    """Rule `outcome-from-broker`: a job stops and asks a person only where no broker can tell."""
 
     def broken(handle: Any, described: Any) -> Judgement:
         found = judge(handle, described)

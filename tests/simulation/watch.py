@@ -9,7 +9,7 @@ from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.contracts import UnsettledWork
 from sluice.runtime.coordinator.policy.assignment import hand_over
 from sluice.runtime.model.model import (
-    SEAL,
+    FENCING,
     Acknowledgement,
     Assignment,
     CheckpointRecord,
@@ -74,7 +74,7 @@ class Watch:
         self._told: set[TransactionIdentity] = set()
         self._ended: dict[TransactionIdentity, Written] = {}
         self._seen: dict[int, int] = {}  # by output partition: records behind which nothing changes
-        self._hands: dict[str, str] = {}
+        self._io_executor: dict[str, str] = {}
         self._last_of: dict[str, TransactionIdentity] = {}
         self._ends: dict[int, int] = {}
         self._broken: ViolationError | None = None
@@ -95,8 +95,9 @@ class Watch:
     # --- the broker -------------------------------------------------------------------------------
 
     def initialised(self, transactional_id: str, hand: str, made: TransactionIdentity) -> None:
-        """Rules 4 and 5: an id has one owner, and is initialised only when nobody needs it."""
-        holder = self._hands.setdefault(transactional_id, hand)
+        """Rules `ids-never-reused` and `outcome-from-broker`: an id has one owner, and is
+        initialised only when nobody needs it."""
+        holder = self._io_executor.setdefault(transactional_id, hand)
         self.require(holder == hand, "a transactional id is in two hands")
         last = self._last_of.get(transactional_id)
         at = None if last is None else self._named.get(last)
@@ -213,8 +214,8 @@ class Watch:
             self._due_s |= dict.fromkeys(ack.region.committables, ack.decide_by_s)
 
     def publishes(self, record: CheckpointRecord) -> None:
-        """Rule 23: nobody tries to decide what may be lost already; one that was not answered, and
-        stands, is only asked for again."""
+        """Rule `transaction-timeout`: nobody tries to decide what may be lost already; one that
+        was not answered, and stands, is only asked for again."""
         if record.verdict is Verdict.DECIDED and record.checkpoint_id not in self._places:
             now_s = self._world.ages()
             is_safe = all(now_s <= self._due_s.get(e, now_s) for e in record.committables)
@@ -224,7 +225,7 @@ class Watch:
         """A record stands in its place; over another one, which was not retired, if ``is_over``."""
         at = record.checkpoint_id
         self._world.note(
-            f"place {at}: {record.verdict.value} by {record.leader_session_id} ({record.asked_by})"
+            f"slot {at}: {record.verdict.value} by {record.leader_session_id} ({record.requested_by})"
         )
         is_again = at in self._places and not is_over
         if is_again and any(record == known for known in self.history):
@@ -238,7 +239,7 @@ class Watch:
         self.require(not at or at - 1 in self._places, "a place is published before the one below")
         self._places.add(at)
         self.history.append(record)
-        if record.asked_by == SEAL:
+        if record.requested_by == FENCING:
             self._sealed(record)
         elif not at:
             self.lineages.begins(self._world.wish_of(record.leader_session_id))
@@ -260,10 +261,10 @@ class Watch:
             self._ends, self._assignment = dict(standing.ends), standing.assignment
             self.files.goes_back(record.restored_from)
 
-    def started(self, restored_from: int, generation: int) -> None:
+    def started(self, restored_from: int, attempt_id: int) -> None:
         """A start is over: what it has left behind is marked, wherever it stands in the way."""
         store = self._world.store_without_faults()
-        left = [at for at in self.lineages.decisions() if restored_from < at < generation]
+        left = [at for at in self.lineages.decisions() if restored_from < at < attempt_id]
         unmarked = [at for at in left if store.read(at) and not store.is_superseded(at)]
         self.require(not unmarked, "a decision that was left behind is not marked")
 
@@ -293,7 +294,7 @@ class Watch:
             self._name(at, [entry])
 
     def marked(self, at: int, effective: Callable[[], Iterable[StateEntry]]) -> None:
-        """Rule 5: the mark says that all it names is committed."""
+        """Rule `outcome-from-broker`: the mark says that all it names is committed."""
         if at in self._marked:
             return
         self._marked.add(at)
@@ -308,9 +309,10 @@ class Watch:
             self.require(identity in self._told, "marked though nobody was told how it ended")
 
     def retires(self, record: CheckpointRecord, *, is_marked: bool) -> None:
-        """Rules 6 and 29: seals stay, and what may still have to be committed."""
-        is_seal = record.asked_by == SEAL or record.checkpoint_id == 0
-        self.require(not is_seal, "a seal is deleted")
+        """Rules `fence-first` and `retire-after-commit`: seals stay, and what may still have to be
+        committed."""
+        is_fencing_record = record.requested_by == FENCING or record.checkpoint_id == 0
+        self.require(not is_fencing_record, "a seal is deleted")
         is_open = record.verdict is Verdict.DECIDED and not is_marked
         self.require(not is_open, "a decision is deleted that is not committed on record")
         is_needed = self.lineages.is_needed(record.checkpoint_id)
@@ -326,14 +328,15 @@ class Watch:
         ]
 
     def _check_ranges(self, record: CheckpointRecord) -> None:
-        """Rule 9: what a decision completes begins where the one before it ended."""
+        """Rule `restore-by-attempt`: what a decision completes begins where the one before it
+        ended."""
         for region in record.regions:
             for split in region.splits:
                 due = self._ends.get(split.partition, 0)
                 if due not in (split.start_offset, split.end_offset):
                     what = "a decided range does not go on"
                     self.require(False, f"{what}: {split}, decided to {due}")
-                if region.status is RegionStatus.CARRIED:
+                if region.status is RegionStatus.SKIPPED:
                     self.require(split.end_offset == due, "a carried region has moved on")
         for region in record.regions:
             for split in region.splits:

@@ -1,8 +1,9 @@
 """A whole job on fakes, moved one step at a time by a seed: crashes, pauses, second coordinators.
 
-What runs is the production code: `StartSequence`, `CoordinatorCore` and `Hands` are generators and
-pure functions, so the world can stop between any two of their remote steps. Only threads and HTTP
-are left out. The world plays Spark, the broker, the store, the network and the operator who kills.
+What runs is the production code: `StartSequence`, `CoordinatorCore`, `IoExecutor` are generators
+and pure functions, so the world can stop between any two of their remote steps. Only threads and
+HTTP are left out. The world plays Spark, the broker, the store, the network and the operator who
+kills.
 """
 
 import itertools
@@ -14,12 +15,12 @@ from dataclasses import replace
 from sluice.runtime.contracts import MetadataStore
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost
 from sluice.runtime.model.model import CheckpointRecord, SplitRange
-from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.ownership.lease_record import LeaseRecord
 from tests.fake_file_system import Disk
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock
 from tests.simulation.cleaning import Cleaner
-from tests.simulation.continuous import ContinuousLife, Task
+from tests.simulation.continuous import ContinuousAttempt, Task
 from tests.simulation.ending import Ending
 from tests.simulation.file_watch import WatchedFiles
 from tests.simulation.files import FileTask
@@ -76,7 +77,7 @@ class World:
         self.cleaner = Cleaner(self)
         self.producers = Producers(self)
         self.ending = Ending(self)
-        self.owner: OwnerRecord | None = None
+        self.owner: LeaseRecord | None = None
         self.names = itertools.count()
         self.ends = dict.fromkeys(range(profile.partitions), 0)
         self.spark = SparkLog()
@@ -362,8 +363,8 @@ class World:
         """kill -9 of a driver; tasks on other machines may go on for a while."""
         process.dead = True
         self.note(f"coordinator {process.number} is dead")
-        for life in process.lives:
-            life.orphan()
+        for attempt in process.attempts:
+            attempt.orphan()
 
     def reached(self, process: Process, point: str) -> None:
         """A process stands at a named point: deadly is the first that is left, to whoever gets
@@ -395,11 +396,11 @@ class World:
         if not self.profile.continuous:
             return []
         return [
-            life.task
+            attempt.task
             for process in self.processes
             if process.paused and not process.dead
-            for life in process.lives
-            if isinstance(life, ContinuousLife) and not life.dead
+            for attempt in process.attempts
+            if isinstance(attempt, ContinuousAttempt) and not attempt.dead
         ]
 
     def facts(self) -> str:

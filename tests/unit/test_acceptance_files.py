@@ -16,7 +16,7 @@ from sluice.runtime.checkpoint.acceptance import (
     encode_unsettled,
     in_effect,
 )
-from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, place_name
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, slot_name
 from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.contracts import AcceptedAs, AcceptedWork, CommitOutcome, UnsettledWork
 from sluice.runtime.errors import DamagedCheckpointError, UnsupportedFormatError
@@ -103,7 +103,7 @@ def test_a_mark_without_names_accepts_nothing(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     store.publish(record(1), timeout_s=60)
     mark = {"format_version": 1, "checkpoint_id": 1}
-    (tmp_path / place_name(1) / "_loss-accepted").write_text(json.dumps(mark))
+    (tmp_path / slot_name(1) / "_loss-accepted").write_text(json.dumps(mark))
     assert store.accepted(1) == {}
 
 

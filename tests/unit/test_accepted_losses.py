@@ -59,7 +59,7 @@ def _ranges(job: Job) -> list[str]:
 # --- what is put on record ------------------------------------------------------------------------
 
 
-def test_rule_11_a_start_puts_on_record_what_its_error_names() -> None:
+def test_two_phase_repair_a_start_puts_on_record_what_its_error_names() -> None:
     """By the digest of each committable, with its region and ranges; what is not lost is not."""
     job = half_lost()
     with pytest.raises(TransactionLostError):
@@ -75,7 +75,7 @@ def test_rule_11_a_start_puts_on_record_what_its_error_names() -> None:
     )
 
 
-def test_rule_11_a_run_puts_on_record_what_its_error_names() -> None:
+def test_two_phase_repair_a_run_puts_on_record_what_its_error_names() -> None:
     """Before it ends."""
     driver = CoreDriver()
     driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
@@ -86,19 +86,19 @@ def test_rule_11_a_run_puts_on_record_what_its_error_names() -> None:
     assert driver.log.index(note) < driver.log.index(driver.seen(EndJob)[0])
 
 
-def test_rule_11_a_run_s_note_is_written_where_the_command_reads_it() -> None:
+def test_two_phase_repair_a_run_s_note_is_written_where_the_command_reads_it() -> None:
     """By the thread of the remote steps."""
     job = half_lost()
     work = UnsettledWork(
         digest="d", outcome=CommitOutcome.ABORTED, region="main", ranges=("input-0:[0,3)",)
     )
-    hands = job.hands(session="old", generation=0)
-    assert drive(hands.perform(NoteUnsettled(checkpoint_id=1, works=(work,)))) is None
+    io_executor = job.io_executor(session="old", attempt_id=0)
+    assert drive(io_executor.perform(NoteUnsettled(checkpoint_id=1, works=(work,)))) is None
     assert job.store.unsettled(1) == (work,)
 
 
 @pytest.mark.parametrize("when", ["before", "refused", "after"])
-def test_rule_11_killed_around_the_note_the_next_start_names_it_again(when: str) -> None:
+def test_two_phase_repair_killed_around_the_note_the_next_start_names_it_again(when: str) -> None:
     """Nothing is accepted without it, so nothing is given up unseen."""
     job = half_lost()
 
@@ -124,7 +124,7 @@ def test_rule_11_killed_around_the_note_the_next_start_names_it_again(when: str)
 # --- what is accepted -----------------------------------------------------------------------------
 
 
-def test_rule_11_a_start_goes_on_behind_a_loss_that_was_accepted(
+def test_two_phase_repair_a_start_goes_on_behind_a_loss_that_was_accepted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What is not lost of it is visible; what is, the log names once more."""
@@ -141,7 +141,7 @@ def test_rule_11_a_start_goes_on_behind_a_loss_that_was_accepted(
     assert "regions=main,side ranges=input-0:[0,10) input-1:[0,10)" in message
 
 
-def test_rule_11_what_is_lost_behind_an_acceptance_stops_the_job_again() -> None:
+def test_two_phase_repair_what_is_lost_behind_an_acceptance_stops_the_job_again() -> None:
     """Nobody has seen its ranges yet, so nobody can have written them by hand."""
     job = half_lost()
     coordinators = away(job, "side-open")
@@ -162,7 +162,7 @@ def test_rule_11_what_is_lost_behind_an_acceptance_stops_the_job_again() -> None
     assert 1 in job.store.committed
 
 
-def test_rule_11_what_was_accepted_is_not_written_again() -> None:
+def test_two_phase_repair_what_was_accepted_is_not_written_again() -> None:
     """Not even where ``repair`` could by now: a person may have written it by hand."""
     job = half_lost()
     with pytest.raises(TransactionLostError):
@@ -195,7 +195,7 @@ def _end(steps: Steps[Found]) -> None:
 
 
 @pytest.mark.parametrize("is_accepted", [False, True])
-def test_rule_11_a_start_that_was_sealed_over_while_it_repaired_commits_nothing(
+def test_two_phase_repair_a_start_that_was_sealed_over_while_it_repaired_commits_nothing(
     *, is_accepted: bool
 ) -> None:
     """The one behind it has told the loss, and a person writes by hand what he has accepted."""
@@ -214,7 +214,7 @@ def test_rule_11_a_start_that_was_sealed_over_while_it_repaired_commits_nothing(
     assert not job.broker.ongoing()
 
 
-def test_rule_11_a_repair_gives_way_to_a_loss_that_was_accepted_meanwhile() -> None:
+def test_two_phase_repair_a_repair_gives_way_to_a_loss_that_was_accepted_meanwhile() -> None:
     """Nobody has sealed behind it: it discards what it wrote, and goes on as any start."""
     job = half_lost()
     with pytest.raises(TransactionLostError):
@@ -227,7 +227,7 @@ def test_rule_11_a_repair_gives_way_to_a_loss_that_was_accepted_meanwhile() -> N
     assert 1 in job.store.committed
 
 
-def test_rule_11_a_repair_gives_way_to_a_loss_that_is_being_accepted() -> None:
+def test_two_phase_repair_a_repair_gives_way_to_a_loss_that_is_being_accepted() -> None:
     """The command has died, or takes its time: what it has claimed is told once more."""
     job = half_lost()
     with pytest.raises(TransactionLostError):
@@ -244,7 +244,7 @@ def test_rule_11_a_repair_gives_way_to_a_loss_that_is_being_accepted() -> None:
     assert _visible(job) == ["main-done", "side-open"]
 
 
-def test_rule_11_what_was_written_again_is_not_accepted() -> None:
+def test_two_phase_repair_what_was_written_again_is_not_accepted() -> None:
     """A region that can be repaired is repaired, and only the other one's loss is on record."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
@@ -278,7 +278,7 @@ class _Unable:
         return ()
 
 
-def test_rule_11_what_could_not_be_written_again_can_be_accepted() -> None:
+def test_two_phase_repair_what_could_not_be_written_again_can_be_accepted() -> None:
     """Else no start got past it. The rest is committed first, and each repair is tried once."""
     job = half_lost()
     coordinators = away(job, "side-open")
@@ -295,7 +295,7 @@ def test_rule_11_what_could_not_be_written_again_can_be_accepted() -> None:
     assert 1 in job.store.committed
 
 
-def test_rule_6_a_start_that_is_fenced_in_a_repair_ends_at_once() -> None:
+def test_fence_first_a_start_that_is_fenced_in_a_repair_ends_at_once() -> None:
     """Whatever is open: a newer one sees to it."""
     job = half_lost()
     away(job, "side-open")
@@ -308,7 +308,7 @@ def test_rule_6_a_start_that_is_fenced_in_a_repair_ends_at_once() -> None:
     assert not job.store.unsettled(1)
 
 
-def test_rule_11_a_loss_that_was_accepted_of_another_checkpoint_stops_the_job() -> None:
+def test_two_phase_repair_a_loss_that_was_accepted_of_another_checkpoint_stops_the_job() -> None:
     """Each is looked at by somebody, by its own id."""
     job = half_lost()
     with pytest.raises(TransactionLostError, match="accept-loss"):
@@ -319,7 +319,7 @@ def test_rule_11_a_loss_that_was_accepted_of_another_checkpoint_stops_the_job() 
         job.start(session="third", plan=two_regions())
 
 
-def test_rule_11_what_was_accepted_is_not_committed_late() -> None:
+def test_two_phase_repair_what_was_accepted_is_not_committed_late() -> None:
     """At transaction.version 0 a late AddPartitions may open its identity once more."""
     job = half_lost()
     with pytest.raises(TransactionLostError):
@@ -347,7 +347,7 @@ def _visible(job: Job) -> list[str]:
     return sorted(map(str, job.broker.read_committed(0)))
 
 
-def test_rule_5_a_start_puts_on_record_what_nobody_can_tell() -> None:
+def test_outcome_from_broker_a_start_puts_on_record_what_nobody_can_tell() -> None:
     """With the ranges, by which a person may look for it; what can be told is committed."""
     job = _forgotten()
     with pytest.raises(TransactionUnknownError, match=r"ranges=input-0:\[0,10\) input-1:\[0,10\) "):
@@ -362,7 +362,7 @@ def test_rule_5_a_start_puts_on_record_what_nobody_can_tell() -> None:
     assert 1 not in job.store.committed
 
 
-def test_rule_5_a_run_puts_on_record_what_nobody_can_tell() -> None:
+def test_outcome_from_broker_a_run_puts_on_record_what_nobody_can_tell() -> None:
     """As a start does."""
     driver = CoreDriver(dataclasses.replace(FAST, unknown_timeout_s=5.0))
     driver.outcomes[b"main.0.1"] = CommitOutcome.UNKNOWN
@@ -375,7 +375,7 @@ def test_rule_5_a_run_puts_on_record_what_nobody_can_tell() -> None:
 
 
 @pytest.mark.parametrize("word", AcceptedAs)
-def test_rule_5_a_start_takes_a_person_s_word_for_what_nobody_can_tell(
+def test_outcome_from_broker_a_start_takes_a_person_s_word_for_what_nobody_can_tell(
     word: AcceptedAs, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever it is, it is said once more, and nothing is written, committed or aborted by it."""
@@ -395,7 +395,7 @@ def test_rule_5_a_start_takes_a_person_s_word_for_what_nobody_can_tell(
     assert "regions=main,side ranges=input-0:[0,10) input-1:[0,10)" in message
 
 
-def test_rule_5_what_is_certainly_lost_is_not_taken_for_committed() -> None:
+def test_outcome_from_broker_what_is_certainly_lost_is_not_taken_for_committed() -> None:
     """The broker can tell after all, and a person has looked at another output."""
     job = _forgotten()
     with pytest.raises(TransactionUnknownError):
@@ -409,7 +409,7 @@ def test_rule_5_what_is_certainly_lost_is_not_taken_for_committed() -> None:
     assert [work.digest for work in job.store.unsettled(1)] == [digest_of(entry_of(found))]
 
 
-def test_rule_5_what_can_be_told_after_all_is_committed() -> None:
+def test_outcome_from_broker_what_can_be_told_after_all_is_committed() -> None:
     """A word for what it is not needed for changes nothing."""
     job = _forgotten()
     with pytest.raises(TransactionUnknownError):
@@ -422,7 +422,7 @@ def test_rule_5_what_can_be_told_after_all_is_committed() -> None:
     assert found.state is TransactionState.COMMITTED
 
 
-def test_rule_5_what_was_accepted_as_lost_may_be_forgotten_since() -> None:
+def test_outcome_from_broker_what_was_accepted_as_lost_may_be_forgotten_since() -> None:
     """The job came back only when its brokers did not know the id any more."""
     job = half_lost()
     with pytest.raises(TransactionLostError):
@@ -434,7 +434,9 @@ def test_rule_5_what_was_accepted_as_lost_may_be_forgotten_since() -> None:
     assert _visible(job) == ["main-done", "side-open"]
 
 
-def test_rule_11_what_is_lost_and_what_nobody_can_tell_are_put_on_record_together() -> None:
+def test_two_phase_repair_what_is_lost_and_what_nobody_can_tell_are_put_on_record_together() -> (
+    None
+):
     """One command is enough for both."""
     job = half_lost()
     del job.broker.transactions[_transaction(job, "main-done").identity]
@@ -447,7 +449,7 @@ def test_rule_11_what_is_lost_and_what_nobody_can_tell_are_put_on_record_togethe
     assert _visible(job) == ["main-done", "side-open"]
 
 
-def test_rule_11_a_repair_that_gave_way_and_could_not_be_discarded_is_swept() -> None:
+def test_two_phase_repair_a_repair_that_gave_way_and_could_not_be_discarded_is_swept() -> None:
     """Its brokers went away meanwhile; what it has open nobody else names."""
     job = half_lost()
     with pytest.raises(TransactionLostError):

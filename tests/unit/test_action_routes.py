@@ -18,7 +18,7 @@ from sluice.runtime.model.model import CheckpointKind, RecordCounts
 from tests.core_driver import split
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, ManualClock, entry_of
-from tests.unit.test_remote_steps import hands
+from tests.unit.test_remote_steps import io_executor
 from tests.waiting import PATIENCE_S
 
 
@@ -52,7 +52,7 @@ class Bench:
         self.clock = ManualClock()
         self.sink = FakeSink(FakeBroker())
         self.looking = self.sink.committer = Looking(self.sink.committer, answers)
-        self.steps = StepThread(hands(FakeStore(), self.sink), lambda _: None)
+        self.steps = StepThread(io_executor(FakeStore(), self.sink), lambda _: None)
         self.routes = ActionRoutes(
             steps=self.steps,
             waiters=BatchWaiters(),
@@ -74,19 +74,19 @@ class Bench:
             raise answer
         return answer
 
-    def finish(self, patience_s: float = PATIENCE_S) -> bool:
+    def finish(self, retry_for_s: float = PATIENCE_S) -> bool:
         """A bounded job has committed its last checkpoint."""
         entry = entry_of(self.sink.broker.init("fake/job/main.0/owner"))
         last = Commit(checkpoint_id=1, committables=(entry,), after_crash=False, regions=())
         actions: list[Action] = [last, EndJob(error=None, finished=True)]
         self.routes.carry_out(actions)
         try:
-            return self.routes.wait(patience_s)
+            return self.routes.wait(retry_for_s)
         finally:
             self.steps.stop(timeout_s=PATIENCE_S)
 
 
-def test_rule_24_a_bounded_job_is_looked_after_until_readers_see_its_end() -> None:
+def test_commit_acknowledged_a_bounded_job_is_looked_after_until_readers_see_its_end() -> None:
     """Committed is not visible yet: a marker may be on its way."""
     bench = Bench(False, False, True)
     assert bench.finish()
@@ -94,7 +94,7 @@ def test_rule_24_a_bounded_job_is_looked_after_until_readers_see_its_end() -> No
 
 
 @pytest.mark.parametrize("first", [False, UnreachableError("no broker answers", {}, "Start one.")])
-def test_rule_24_what_failed_attempts_left_open_is_swept_before_a_good_end(
+def test_commit_acknowledged_what_failed_attempts_left_open_is_swept_before_a_good_end(
     first: bool | Exception,
 ) -> None:
     """Readers stop in front of it, whatever is committed behind: no later sweep would come."""
@@ -106,7 +106,7 @@ def test_rule_24_what_failed_attempts_left_open_is_swept_before_a_good_end(
             Bench(True, swept=[first, False]).finish(20.0)
 
 
-def test_rule_24_an_end_without_commits_of_its_own_is_looked_after_too() -> None:
+def test_commit_acknowledged_an_end_without_commits_of_its_own_is_looked_after_too() -> None:
     """What an earlier run has put on record may still wait for its markers."""
     bench = Bench(False, True)
     bench.routes.carry_out([EndJob(error=None, finished=True)])
@@ -123,7 +123,9 @@ def test_rule_24_an_end_without_commits_of_its_own_is_looked_after_too() -> None
         ValueError("a client's own bug"),
     ],
 )
-def test_rule_24_an_end_that_could_not_be_looked_at_is_no_good_end(error: Exception) -> None:
+def test_commit_acknowledged_an_end_that_could_not_be_looked_at_is_no_good_end(
+    error: Exception,
+) -> None:
     """Everything is committed on record; that readers see it nobody has found out."""
     with pytest.raises(type(error), match=str(error.args[0])):
         Bench(error).finish(20.0)
@@ -143,7 +145,7 @@ def test_records_that_functions_failed_for_are_told_with_their_checkpoint(
     progress = Progress(
         checkpoint_id=3,
         kind=CheckpointKind.CHECKPOINT,
-        asked_by="interval",
+        requested_by="interval",
         state=State.MARKED,
         counts={"parse": counts},
     )
@@ -163,7 +165,7 @@ def test_ranges_that_were_left_out_are_told_by_name(caplog: pytest.LogCaptureFix
     progress = Progress(
         checkpoint_id=3,
         kind=CheckpointKind.CHECKPOINT,
-        asked_by="interval",
+        requested_by="interval",
         state=State.MARKED,
         dropped=(split(0, 10, 15),),
     )

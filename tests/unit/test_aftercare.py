@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sluice.runtime.coordinator.core.events import EndJob, Retire, TellPositions
+from sluice.runtime.coordinator.core.events import EndJob, PublishPositions, Retire
 from tests.core_driver import FAST, CoreDriver
 
 
@@ -12,7 +12,7 @@ def _driver() -> CoreDriver:
 
 def _told(driver: CoreDriver) -> list[int]:
     """End offsets that lag tools were told."""
-    return [action.positions[0].end_offset for action in driver.seen(TellPositions)]
+    return [action.positions[0].end_offset for action in driver.seen(PublishPositions)]
 
 
 def test_short_epochs_share_their_group_offsets() -> None:
@@ -52,5 +52,5 @@ def test_a_bounded_job_has_told_its_last_positions_before_it_is_over() -> None:
         if barrier is not None:
             driver.ack(barrier)
     assert _told(driver)[-1] == 6
-    order = [type(a) for a in driver.log if isinstance(a, EndJob | TellPositions | Retire)]
+    order = [type(a) for a in driver.log if isinstance(a, EndJob | PublishPositions | Retire)]
     assert order[-1] is EndJob

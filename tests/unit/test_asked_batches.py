@@ -1,4 +1,5 @@
-"""A sink that asks for a batch gets one, also where there is nothing to read (rule 26)."""
+"""A sink that asks for a batch gets one, also where there is nothing to read
+(`one-batch-per-checkpoint`)."""
 
 import pytest
 
@@ -48,14 +49,14 @@ def test_a_sink_that_keeps_a_state_is_asked_at_once_in_each_life() -> None:
     driver.ack(driver.poll(3), keeps=True, again_in_s=60.0)
     driver.tick(1.0)
     assert driver.poll(3) is None
-    driver.tell(RegionFailed(region="main", generation=0, error=StreamError("x", {}, "")))
-    generation = driver.restart()
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=StreamError("x", {}, "")))
+    attempt_id = driver.restart()
     driver.tick(1.0)
-    asked = driver.poll(3, generation=generation)
+    asked = driver.poll(3, attempt_id=attempt_id)
     assert asked is not None
-    driver.ack(asked, generation=generation)
+    driver.ack(asked, attempt_id=attempt_id)
     driver.tick(1.0)
-    assert driver.poll(3, generation=generation) is None
+    assert driver.poll(3, attempt_id=attempt_id) is None
 
 
 def test_a_region_without_states_and_wishes_runs_no_empty_batch() -> None:
@@ -96,7 +97,7 @@ def test_a_bounded_run_that_nobody_asks_ends_without_an_empty_batch() -> None:
 def test_the_end_travels_with_the_barrier(is_last: bool) -> None:
     """Through the service and through Spark's offset."""
     barrier = Barrier(
-        checkpoint_id=4, region="main", generation=3, splits=(split(0, 5, 5),), is_last=is_last
+        checkpoint_id=4, region="main", attempt_id=3, splits=(split(0, 5, 5),), is_last=is_last
     )
     assert barrier_from_json(barrier_to_json(barrier)) == barrier
     assert offsets.decode(offsets.encode(barrier)) == barrier

@@ -1,4 +1,4 @@
-"""Rule 4: what tasks opened is remembered until no sweep can need it."""
+"""Rule `ids-never-reused`: what tasks opened is remembered until no sweep can need it."""
 
 import pytest
 
@@ -9,14 +9,16 @@ from sluice.runtime.errors import FencedError
 from sluice.runtime.model.model import BatchKey
 from tests.core_driver import FAST, CoreDriver
 
-BATCH = BatchKey(region="r", generation=1, batch_id=4)
+BATCH = BatchKey(region="r", attempt_id=1, batch_id=4)
 
 
 def _attempt(number: int = 0, *, batch: BatchKey = BATCH) -> RegisteredAttempt:
     return RegisteredAttempt(batch=batch, operator_id="sink", resource=f"id-{number}|7|0")
 
 
-def test_rule_4_an_attempt_of_a_paused_worker_is_offered_for_a_quarter_of_an_hour() -> None:
+def test_ids_never_reused_an_attempt_of_a_paused_worker_is_offered_for_a_quarter_of_an_hour() -> (
+    None
+):
     """A task that goes on after its batch was committed without it opens a transaction that no
     decision names; readers must not wait for it until it times out."""
     book = AttemptBook()
@@ -29,7 +31,7 @@ def test_what_is_remembered_has_a_bound() -> None:
     """A job that runs for a year keeps no list of everything it ever opened."""
     book = AttemptBook()
     for batch_id in range(200):
-        batch = BatchKey(region="r", generation=1, batch_id=batch_id)
+        batch = BatchKey(region="r", attempt_id=1, batch_id=batch_id)
         book.add(_attempt(batch_id, batch=batch))
         book.orphans(lambda _: Fate.SETTLED)
     assert len(book) < 100
@@ -43,20 +45,20 @@ def test_a_living_batch_is_offered_to_no_sweep() -> None:
     assert len(book) == 1
 
 
-def test_rule_4_a_late_attempt_of_a_decided_batch_may_not_begin() -> None:
+def test_ids_never_reused_a_late_attempt_of_a_decided_batch_may_not_begin() -> None:
     """Speculation, or a task that was thought lost: no decision can name what it would open."""
     driver = CoreDriver(FAST)
     driver.tick()
     barrier = driver.poll(3)
-    batch = BatchKey(region="main", generation=0, batch_id=1)
+    batch = BatchKey(region="main", attempt_id=0, batch_id=1)
     driver.core.require_wanted(batch)
     driver.ack(barrier)
     with pytest.raises(FencedError, match="decided already"):
         driver.core.require_wanted(batch)
 
 
-def test_rule_4_an_attempt_of_an_older_life_is_not_remembered() -> None:
-    """Older generations are swept as a whole, whoever has told of what is in them."""
+def test_ids_never_reused_an_attempt_of_an_older_life_is_not_remembered() -> None:
+    """Older attempts are swept as a whole, whoever has told of what is in them."""
     book = AttemptBook()
     book.add(_attempt())
     assert book.orphans(lambda _: Fate.OUTDATED) == ()

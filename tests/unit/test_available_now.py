@@ -1,4 +1,5 @@
-"""``trigger(availableNow=True)``: nothing new is the query's end, so it must be true (rule 16)."""
+"""``trigger(availableNow=True)``: nothing new is the query's end, so it must be true
+(`trigger-is-barrier`)."""
 
 import functools
 from collections.abc import Callable

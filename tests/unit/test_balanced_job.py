@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 
 from sluice.runtime.coordinator.core.events import (
-    AskCut,
     BarrierPolled,
+    FetchBarrierOffsets,
     GiveBarrier,
     Publish,
-    RegionCut,
+    RegionBarrierOffsets,
 )
 from sluice.runtime.coordinator.policy.assignment import assignment_of
 from sluice.runtime.coordinator.policy.balance import Balancer, LoadBalancer
@@ -23,7 +23,7 @@ _SPEEDS = dict.fromkeys(_REGIONS, 20_000.0) | {"r0": 5_000.0}
 _OVERHEAD_S = 0.3  # of an epoch, as Spark has it
 
 
-def _cut(asked: AskCut) -> RegionCut:
+def _cut(asked: FetchBarrierOffsets) -> RegionBarrierOffsets:
     """All there is, or each split's share of the limit."""
     left = {s.key: _RECORDS - s.end_offset for s in asked.positions}
     limit = asked.max_records or sum(left.values())
@@ -34,10 +34,10 @@ def _cut(asked: AskCut) -> RegionCut:
         )
         for s in asked.positions
     )
-    return RegionCut(
+    return RegionBarrierOffsets(
         checkpoint_id=asked.checkpoint_id,
         region=asked.region,
-        generation=asked.generation,
+        attempt_id=asked.attempt_id,
         splits=splits,
         finished=False,
         waiting={s.key: _RECORDS - s.end_offset for s in splits},
@@ -45,8 +45,8 @@ def _cut(asked: AskCut) -> RegionCut:
 
 
 def _poll(driver: CoreDriver, region: str) -> Barrier | None:
-    actions = driver.tell(BarrierPolled(region=region, generation=0))
-    for asked in [action for action in actions if isinstance(action, AskCut)]:
+    actions = driver.tell(BarrierPolled(region=region, attempt_id=0))
+    for asked in [action for action in actions if isinstance(action, FetchBarrierOffsets)]:
         actions += driver.tell(_cut(asked))
     return next((a.barrier for a in actions if isinstance(a, GiveBarrier)), None)
 

@@ -1,4 +1,4 @@
-"""Who a batch is to the coordinator: region, generation and number, and no checkpoint id."""
+"""Who a batch is to the coordinator: region, attempt and number, and no checkpoint id."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Publish,
     RegionRestarted,
-    RestartAsked,
+    RestartRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.errors import FencedError, IllegalTransitionError, WrongJobError
@@ -16,19 +16,19 @@ from sluice.runtime.model.model import BatchKey
 from tests.core_driver import FAST, TWO, CoreDriver, split
 
 
-def test_an_older_generation_is_refused_and_changes_nothing() -> None:
-    """Rule 12: every message carries the region's generation."""
+def test_an_older_attempt_is_refused_and_changes_nothing() -> None:
+    """Rule `callback-after-commit`: every message carries the region's attempt."""
     driver = CoreDriver(FAST)
     driver.tick()
     barrier = driver.poll(3)
-    driver.tell(RestartAsked(region="main"))
+    driver.tell(RestartRequested(region="main"))
     before = driver.status()
     with pytest.raises(FencedError):
         driver.ack(barrier)
     with pytest.raises(FencedError):
         driver.poll(3)
     with pytest.raises(FencedError):
-        driver.core.require_wanted(BatchKey(region="main", generation=0, batch_id=1))
+        driver.core.require_wanted(BatchKey(region="main", attempt_id=0, batch_id=1))
     assert driver.status() == before
 
 
@@ -48,7 +48,8 @@ def test_an_acknowledgement_may_be_repeated() -> None:
 
 
 def test_a_batch_that_no_barrier_asked_for_joins_the_next_checkpoint() -> None:
-    """Rule 8: known by (region, generation, batch id), never by the label in the offset."""
+    """Rule `batch-identity`: known by (region, attempt, batch id), never by the label in the
+    offset."""
     driver = CoreDriver(FAST)
     driver.epoch(3)
     batch = driver.ack(None)
@@ -69,13 +70,13 @@ def test_it_joins_a_checkpoint_that_is_under_way() -> None:
 
 
 def test_batch_ids_of_a_stateless_region_mean_nothing_in_its_next_life() -> None:
-    """Its logs begin anew: batch 1 of a new generation is another batch."""
+    """Its logs begin anew: batch 1 of a new attempt is another batch."""
     driver = CoreDriver(FAST)
     driver.epoch(3)
-    driver.tell(RestartAsked(region="main"))
-    generation = driver.seen(RegionRestarted)[0].generation
-    assert driver.core.is_decided(BatchKey(region="main", generation=0, batch_id=1))
-    assert not driver.core.is_decided(BatchKey(region="main", generation=generation, batch_id=1))
+    driver.tell(RestartRequested(region="main"))
+    attempt_id = driver.seen(RegionRestarted)[0].attempt_id
+    assert driver.core.is_decided(BatchKey(region="main", attempt_id=0, batch_id=1))
+    assert not driver.core.is_decided(BatchKey(region="main", attempt_id=attempt_id, batch_id=1))
 
 
 @pytest.mark.parametrize(
@@ -86,20 +87,21 @@ def test_batch_ids_of_a_stateless_region_mean_nothing_in_its_next_life() -> None
     ],
 )
 def test_batch_ids_that_go_on_are_recognised_in_the_next_life(plan: RegionPlan) -> None:
-    """Rule 8 and 21: Spark replays its last batch under a new generation."""
+    """Rule `batch-identity` and `stateful-replay`: Spark replays its last batch under a new
+    attempt."""
     driver = CoreDriver(FAST, regions=[plan])
     driver.epoch(3)
-    driver.tell(RestartAsked(region="main"))
-    generation = driver.seen(RegionRestarted)[0].generation
-    assert driver.core.is_decided(BatchKey(region="main", generation=generation, batch_id=1))
-    assert not driver.core.is_decided(BatchKey(region="main", generation=generation, batch_id=2))
+    driver.tell(RestartRequested(region="main"))
+    attempt_id = driver.seen(RegionRestarted)[0].attempt_id
+    assert driver.core.is_decided(BatchKey(region="main", attempt_id=attempt_id, batch_id=1))
+    assert not driver.core.is_decided(BatchKey(region="main", attempt_id=attempt_id, batch_id=2))
 
 
 def test_a_batch_over_decided_ranges_is_refused() -> None:
     """It would double them, whatever its identity claims."""
     driver = CoreDriver(FAST)
     driver.epoch(3)
-    batch = BatchKey(region="main", generation=0, batch_id=9)
+    batch = BatchKey(region="main", attempt_id=0, batch_id=9)
     ack = driver.acknowledgement(batch)
     doubled = dataclasses.replace(
         ack, region=dataclasses.replace(ack.region, splits=(split(0, 2, 5),))

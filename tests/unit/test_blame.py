@@ -10,7 +10,7 @@ from sluice.runtime.coordinator.core.events import (
     EndJob,
     Publish,
     RegionFailed,
-    RegionParked,
+    RegionSuspended,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -39,7 +39,7 @@ def _old(
     driver: CoreDriver, region: str, barrier: Barrier | None, batch_id: int, *, decide_by_s: float
 ) -> None:
     """It acknowledges what may be lost from that moment on."""
-    ack = driver.acknowledgement(BatchKey(region=region, generation=0, batch_id=batch_id), barrier)
+    ack = driver.acknowledgement(BatchKey(region=region, attempt_id=0, batch_id=batch_id), barrier)
     driver.tell(Acknowledged(ack=replace(ack, decide_by_s=decide_by_s)))
 
 
@@ -84,16 +84,16 @@ def test_a_region_that_is_back_and_idle_excuses_no_other_for_ever(
     settings = replace(FAST, handler=handler, restart_strategy=_STRATEGY)
     driver = _at_work(settings, _regions("main", "other"))
     error = RuntimeError("a task failed")
-    driver.tell(RegionFailed(region="other", generation=0, error=error))
+    driver.tell(RegionFailed(region="other", attempt_id=0, error=error))
     driver.tick(5.0)
-    generation = driver.restart("other")
+    attempt_id = driver.restart("other")
     driver.tick(1.0)
     driver.ack(driver.poll(6))
-    driver.poll(0, region="other", generation=generation)
+    driver.poll(0, region="other", attempt_id=attempt_id)
     assert driver.core.last_committed > 1
     driver.tick(1.0)
     barrier = driver.poll(9)
-    driver.poll(0, region="other", generation=generation)
+    driver.poll(0, region="other", attempt_id=attempt_id)
     _old(driver, "main", barrier, 3, decide_by_s=driver.clock() - 0.5)
     driver.tick()
     assert _restarts(driver) == {"main": 1, "other": 1}
@@ -116,15 +116,15 @@ def test_whoever_never_asks_is_blamed_for_work_that_grew_old_meanwhile(
     assert "missing=stuck" in str(driver.core.why_ended("main"))
 
 
-def test_only_who_never_asks_is_parked_for_work_that_grew_old_meanwhile() -> None:
-    """The others would be parked in its place, one after the other."""
-    settings = replace(FAST, on_region_failure=OnRegionFailure.PARK, tolerable_failures=0)
+def test_only_who_never_asks_is_suspended_for_work_that_grew_old_meanwhile() -> None:
+    """The others would be suspended in its place, one after the other."""
+    settings = replace(FAST, on_region_failure=OnRegionFailure.SUSPEND, tolerable_failures=0)
     driver = _at_work(settings, _regions("main", "stuck", "idle"))
     driver.tick(1.0)
     _old(driver, "main", driver.poll(6), 2, decide_by_s=driver.clock() + 6.0)
     driver.poll(0, region="idle")
     driver.tick(6.0)
-    assert [told.region for told in driver.seen(RegionParked)] == ["stuck"]
+    assert [told.region for told in driver.seen(RegionSuspended)] == ["stuck"]
     assert not driver.seen(EndJob)
 
 
@@ -161,7 +161,7 @@ def _decided_without_late(handler: RegionalCheckpointHandler, *, late_s: float) 
 
 def test_a_late_region_beyond_its_carries_is_blamed_for_what_grows_old_behind_it() -> None:
     """Its barrier is of an older checkpoint, and it holds this one up all the same."""
-    handler = RegionalCheckpointHandler(max_carried_in_a_row=1, region_timeout_s=1.0)
+    handler = RegionalCheckpointHandler(max_skipped_in_a_row=1, region_timeout_s=1.0)
     driver = _decided_without_late(handler, late_s=1.0)
     barrier = driver.poll(9)
     _old(driver, "main", barrier, 3, decide_by_s=driver.clock() + 3.0)
@@ -193,7 +193,7 @@ def test_a_region_that_a_checkpoint_carries_does_not_hold_it_up() -> None:
 def test_a_late_region_that_has_failed_since_excuses_no_other() -> None:
     """Nobody waits for it any more: the other's work was too slow by itself."""
     driver = _decided_without_late(RegionalCheckpointHandler(region_timeout_s=1.0), late_s=1.0)
-    driver.tell(RegionFailed(region="late", generation=0, error=RuntimeError("a task failed")))
+    driver.tell(RegionFailed(region="late", attempt_id=0, error=RuntimeError("a task failed")))
     driver.tick(1.0)
     _old(driver, "main", driver.poll(9), 3, decide_by_s=driver.clock() - 0.5)
     assert not driver.core.is_live("main", 0)
@@ -217,9 +217,9 @@ def test_a_region_that_waits_for_its_commit_holds_nothing_up(
     """Its next batch begins behind that; the one that has had its barrier all the time is slow."""
     settings = replace(
         FAST,
-        handler=RegionalCheckpointHandler(region_timeout_s=2.0, max_carried_in_a_row=1),
+        handler=RegionalCheckpointHandler(region_timeout_s=2.0, max_skipped_in_a_row=1),
         restart_strategy=strategy,
-        on_region_failure=OnRegionFailure.PARK,
+        on_region_failure=OnRegionFailure.SUSPEND,
         tolerable_failures=0,
         max_concurrent=2,
     )
@@ -236,7 +236,7 @@ def test_a_region_that_waits_for_its_commit_holds_nothing_up(
     assert driver.core.is_live("main", 0)
     assert not driver.core.is_live("late", 0)
     if strategy is None:
-        assert [told.region for told in driver.seen(RegionParked)] == ["late"]
+        assert [told.region for told in driver.seen(RegionSuspended)] == ["late"]
     else:
         assert _restarts(driver) == {"main": 0, "late": 1, "idle": 0}
 

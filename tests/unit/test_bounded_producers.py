@@ -100,7 +100,8 @@ def test_a_client_that_has_given_up_is_the_reason_and_not_the_time_that_ran_out(
 
 
 def test_statistics_that_never_tell_of_an_id_end_its_preparation() -> None:
-    """It is made; without its name nobody could tell whose a transaction is (rule 3)."""
+    """It is made; without its name nobody could tell whose a transaction is
+    (`handle-from-producer`)."""
     bench = Bench()
     bench.client.answers_at_s, bench.client.is_silent = 0.0, True
     began_s = bench.clock()
@@ -111,7 +112,7 @@ def test_statistics_that_never_tell_of_an_id_end_its_preparation() -> None:
         _ = bench.producer.identity
 
 
-def test_rule_4_an_abort_without_statistics_behind_it_is_not_told_as_one() -> None:
+def test_ids_never_reused_an_abort_without_statistics_behind_it_is_not_told_as_one() -> None:
     """Nobody knows whether its id was asked for once more; it ends within seconds all the same."""
     bench = Bench()
     bench.client.answers_at_s = 0.0

@@ -22,7 +22,7 @@ from sluice.runtime.coordinator.committing.decided_commits import (
 )
 from sluice.runtime.coordinator.core.events import Commit, CommitReported, MarkCommitted, Marked
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
-from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, UnreachableError
 from sluice.runtime.model.model import Redistribution, RegionRecord, RegionStatus, StateEntry
 from tests.core_driver import split
@@ -62,7 +62,7 @@ class _Following:
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        """See `RegionFollower.regions_published`."""
+        """See `CommitListener.regions_published`."""
         assert checkpoint_id not in self._job.store.committed, "told behind the mark"
         assert not self._job.broker.ongoing(), "told before all is published"
         self.told.append((checkpoint_id, regions))
@@ -72,14 +72,14 @@ class _Following:
 
 def _job() -> Job:
     start = record(0)
-    side = RegionRecord(region="side", generation=0)
+    side = RegionRecord(region="side", attempt_id=0)
     return Job(dataclasses.replace(start, regions=(*start.regions, side)), committed=(0,))
 
 
 def _main(*entries: StateEntry) -> RegionRecord:
     return RegionRecord(
         region="main",
-        generation=0,
+        attempt_id=0,
         batch_id=1,
         splits=(split(0, 0, 10),),
         least_watermark_ms=9,
@@ -91,9 +91,9 @@ def _main(*entries: StateEntry) -> RegionRecord:
 def _carried(*entries: StateEntry) -> RegionRecord:
     return RegionRecord(
         region="side",
-        generation=0,
-        status=RegionStatus.CARRIED,
-        carried_from=0,
+        attempt_id=0,
+        status=RegionStatus.SKIPPED,
+        snapshot_id=0,
         least_watermark_ms=3,
         committables=entries,
     )
@@ -103,8 +103,8 @@ def _decide(job: Job, checkpoint_id: int, *regions: RegionRecord) -> None:
     job.store.records[checkpoint_id] = record(checkpoint_id, regions=regions)
 
 
-def _hands(job: Job) -> Hands:
-    return job.hands(session="new", generation=1, plan=_TWO)
+def _io_executor(job: Job) -> IoExecutor:
+    return job.io_executor(session="new", attempt_id=1, plan=_TWO)
 
 
 def _state(job: Job, entry: StateEntry) -> TransactionState:
@@ -129,16 +129,16 @@ def test_a_start_commits_the_completed_regions_of_a_decision_and_no_carried_one(
 def test_a_start_tells_sinks_how_far_the_regions_are_before_each_mark() -> None:
     """Oldest first, again until it is done, and of every decision that was not marked."""
     job = _job()
-    following = _Following(job)
-    following.answers = [CommitOutcome.PENDING]
+    streaming = _Following(job)
+    streaming.answers = [CommitOutcome.PENDING]
     first, second = job.pre_commit("1"), job.pre_commit("2")
     job.broker.end(identity_of(second), commit=True)  # so that nothing is open behind the first
     _decide(job, 1, _main(first), _carried())
     _decide(job, 2, _main(second), _carried())
     job.start(plan=_TWO)
-    assert [checkpoint_id for checkpoint_id, _ in following.told] == [1, 1, 2]
+    assert [checkpoint_id for checkpoint_id, _ in streaming.told] == [1, 1, 2]
     assert job.store.committed == {0, 1, 2}
-    assert following.told[0][1] == (
+    assert streaming.told[0][1] == (
         RegionProgress(
             region="main",
             status=RegionStatus.COMPLETED,
@@ -147,7 +147,7 @@ def test_a_start_tells_sinks_how_far_the_regions_are_before_each_mark() -> None:
             committables=(first,),
         ),
         RegionProgress(
-            region="side", status=RegionStatus.CARRIED, has_splits=False, least_watermark_ms=3
+            region="side", status=RegionStatus.SKIPPED, has_splits=False, least_watermark_ms=3
         ),
     )
 
@@ -170,13 +170,13 @@ def test_a_commit_leaves_the_carried_regions_work_alone() -> None:
     job = _job()
     done, held = job.pre_commit("done"), job.pre_commit("held")
     regions = (_main(done), _carried(held))
-    hands = _hands(job)
+    io_executor = _io_executor(job)
     reaches = iter([False, True])
     job.sink.may_reach = lambda: next(reaches)
     outcomes = []
     for after_crash in (False, True):
         event = drive(
-            hands.perform(
+            io_executor.perform(
                 Commit(
                     checkpoint_id=1, committables=(done,), after_crash=after_crash, regions=regions
                 )
@@ -191,21 +191,21 @@ def test_a_commit_leaves_the_carried_regions_work_alone() -> None:
 def test_a_mark_waits_until_the_sinks_have_followed() -> None:
     """Through the lock that a coordinator puts around its sinks."""
     job = _job()
-    following = _Following(job)
-    following.answers = [CommitOutcome.PENDING]
-    hands = _hands(job)
+    streaming = _Following(job)
+    streaming.answers = [CommitOutcome.PENDING]
+    io_executor = _io_executor(job)
     action = MarkCommitted(checkpoint_id=1, regions=(_main(), _carried()))
-    assert drive(hands.perform(action)) == Marked(checkpoint_id=1, durable=False)
+    assert drive(io_executor.perform(action)) == Marked(checkpoint_id=1, durable=False)
     assert 1 not in job.store.committed
-    assert drive(hands.perform(action)) == Marked(checkpoint_id=1, durable=True)
+    assert drive(io_executor.perform(action)) == Marked(checkpoint_id=1, durable=True)
     assert 1 in job.store.committed
-    assert len(following.told) == 2
+    assert len(streaming.told) == 2
 
 
 def test_a_region_that_does_not_write_to_a_sink_does_not_count_for_it() -> None:
     """Neither its failure nor its progress is the sink's."""
     job = _job()
-    following = _Following(job)
+    streaming = _Following(job)
     main, side = _TWO.regions
     plan = dataclasses.replace(_TWO, regions=(main, dataclasses.replace(side, sink_ids=())))
     committers = SharedCommitters({"sink": job.sink}, plan)
@@ -213,7 +213,7 @@ def test_a_region_that_does_not_write_to_a_sink_does_not_count_for_it() -> None:
     assert committers.writers("sink", [_main(), _carried(), gone]) == {"main", "gone"}
     _decide(job, 1, _main(job.pre_commit("done")), _carried())
     job.start(plan=plan)
-    assert [region.region for region in following.told[0][1]] == ["main"]
+    assert [region.region for region in streaming.told[0][1]] == ["main"]
 
 
 def test_a_decision_that_forgets_held_work_of_a_completed_region_stops_the_job() -> None:

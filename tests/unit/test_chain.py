@@ -61,7 +61,7 @@ def _chain(
 
     factories = cast(Mapping[str, WriterFactory], sinks)
     tasks = RegionTasks(
-        address=_ADDRESS, job_uid="j", region="main", generation=1, factories=factories
+        address=_ADDRESS, job_uid="j", region="main", attempt_id=1, factories=factories
     )
     function = ChainedFunction(name="f", operator_id="f", function=fail, policy=policy)
     return Chain(tasks=tasks, reader=_Reader(), functions=(function,), job_name="j")

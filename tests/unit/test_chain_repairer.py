@@ -1,4 +1,5 @@
-"""Rule 11: a lost transaction is written again, or nothing of the try stays behind."""
+"""Rule `two-phase-repair`: a lost transaction is written again, or nothing of the try stays
+behind."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -80,18 +81,18 @@ class Sink:
 def repair(region: object) -> None:
     """Write the lost committable of ``region`` again."""
     record = RegionRecord(
-        region="r", generation=1, batch_id=3, splits=(SPLIT,), committables=(LOST,)
+        region="r", attempt_id=1, batch_id=3, splits=(SPLIT,), committables=(LOST,)
     )
     ChainRepairer(regions={"r": cast(Region, region)}, sinks={}, job_name="job").repair(
         7,
         LostCommittables(region=record, committables=(LOST,)),
         job_uid="j",
-        generation=2,
+        attempt_id=2,
         timeout_s=5,
     )
 
 
-def test_rule_11_a_repair_that_fails_leaves_no_open_transaction() -> None:
+def test_two_phase_repair_a_repair_that_fails_leaves_no_open_transaction() -> None:
     """The start fails with it, so no sweep would free the readers before the next one."""
     writer = Writer()
     region = SimpleNamespace(
@@ -142,7 +143,7 @@ def numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(("holder", "dead"), [("o", [("dead", b"x")]), ("other", [])])
-def test_rule_11_a_repair_writes_the_dead_letters_that_were_lost(
+def test_two_phase_repair_a_repair_writes_the_dead_letters_that_were_lost(
     holder: str, dead: list[tuple[str, bytes]]
 ) -> None:
     """Those of this transaction, once; another sink's are in that one's own."""
@@ -166,7 +167,7 @@ def test_rule_11_a_repair_writes_the_dead_letters_that_were_lost(
 @pytest.mark.parametrize(
     ("end", "known_end", "expected"), [(8, None, None), (8, 8, None), (9, 8, 8), (9, None, None)]
 )
-def test_rule_11_a_repair_knows_the_leader_of_what_it_reads_again(
+def test_two_phase_repair_a_repair_knows_the_leader_of_what_it_reads_again(
     end: int, known_end: int | None, expected: int | None
 ) -> None:
     """What a later leader has put in the place of the lost records is not written as if it were
@@ -185,7 +186,7 @@ def test_rule_11_a_repair_knows_the_leader_of_what_it_reads_again(
         pytest.param([("another", 0, 5, 9)], id="another topic"),
     ],
 )
-def test_rule_11_what_does_not_tell_all_that_it_held_is_not_written_again_in_part(
+def test_two_phase_repair_what_does_not_tell_all_that_it_held_is_not_written_again_in_part(
     recorded: list[tuple[str, int, int, int]],
 ) -> None:
     """The rest of it would be lost without a word."""
@@ -221,13 +222,13 @@ def test_one_heir_has_an_id_for_each_lost_transaction_of_many_regions() -> None:
     for number in range(8):
         gone = RegionRecord(
             region=f"in.{number}",
-            generation=1,
+            attempt_id=1,
             batch_id=number,
             splits=(SPLIT,),
             committables=(LOST,),
         )
         lost = LostCommittables(region=gone, committables=(LOST,))
-        repairer.repair(7, lost, job_uid="j", generation=2, timeout_s=5)
+        repairer.repair(7, lost, job_uid="j", attempt_id=2, timeout_s=5)
         other = replace(SPLIT, partition=1)  # that the lost transaction did not read
         both = replace(lost, region=replace(gone, splits=(SPLIT, other)))
         assert repairer.ranges(both) == (SPLIT,)

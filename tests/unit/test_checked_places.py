@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from sluice.connectors.kafka.source.reader import range_reader as reading
 from sluice.connectors.kafka.source.reader.seek import place_of, seek_surely
-from sluice.connectors.kafka.source.reader.streaming_reader import KafkaFollowingReader
+from sluice.connectors.kafka.source.reader.streaming_reader import KafkaStreamingReader
 from sluice.runtime.contracts import RecordsRead
 from tests.fakes import ManualClock
 from tests.unit.test_source_reader import (
@@ -122,7 +122,7 @@ def test_a_follower_whose_position_was_refused_asks_for_its_log(
         watermarks=(0, end),
     )
     consumer.install(monkeypatch)
-    follower = KafkaFollowingReader(reader=READER).follow([split()], None)
+    follower = KafkaStreamingReader(reader=READER).follow([split()], None)
     batches = [follower.poll() for _ in range(5)]
     assert consumer.besides == consumer.checked == [(2, 4)]
     values = [value for each in batches if each for value in each.column("value").to_pylist()]
@@ -159,7 +159,7 @@ def test_markers_that_are_deleted_with_the_last_record_are_no_place_to_go_on(
         watermarks=(3, 5),
     )
     consumer.install(monkeypatch)
-    follower = KafkaFollowingReader(reader=READER).follow([split()], None)
+    follower = KafkaStreamingReader(reader=READER).follow([split()], None)
     batches = [batch for batch in (follower.poll() for _ in range(10)) if batch]
     values = [value for batch in batches for value in batch.column("value").to_pylist()]
     assert values == [b"0", b"1", b"3", b"4"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, place_name
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, slot_name
 from sluice.runtime.checkpoint.format.committable_kinds import (
     ENTRY_POINT_GROUP,
     EntryKind,
@@ -44,12 +44,13 @@ def directory(tmp_path: Path) -> Path:
     store.mark_committed(2)
     store.publish_repair(2, {committable().payload: committable(b"x")}, session="first")
     store.publish(
-        record(3, verdict=Verdict.ABORTED, leader_session_id="second", asked_by="seal"), timeout_s=5
+        record(3, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"),
+        timeout_s=5,
     )
     saved = replace(full_record(), leader_session_id="second")
     store.publish(saved, timeout_s=60)
-    (tmp_path / place_name(43)).mkdir()
-    (tmp_path / place_name(43) / "_metadata").write_bytes(b"damaged")
+    (tmp_path / slot_name(43)).mkdir()
+    (tmp_path / slot_name(43) / "_metadata").write_bytes(b"damaged")
     FileLeaderStore(store.fs).announce(Leader(leader_session_id="second", address="h:1"))
     return tmp_path
 
@@ -185,7 +186,7 @@ def test_inspect_shows_what_is_lost_and_what_was_accepted(lost: Path) -> None:
 
 def test_a_damaged_note_hides_no_checkpoint(lost: Path) -> None:
     """It is shown with the others, and nothing is accepted by it."""
-    (lost / place_name(42) / "_unsettled").write_text("{")
+    (lost / slot_name(42) / "_unsettled").write_text("{")
     shown = _json("list", str(lost))["checkpoints"]
     assert len(shown) == 6
     assert "Deleted" in shown[4]["error"]
@@ -266,7 +267,7 @@ def test_inspect_shows_offsets_names_committables_and_state(directory: Path) -> 
     assert region["operator_states"][0]["content"] is None, "an unknown kind is shown undecoded"
     assert found["settings"]["password"] == "***"
     assert [node["upstream"] for node in found["graph"]] == [[], ["orders"]]
-    assert found["regions"][1]["carried_from"] == 41
+    assert found["regions"][1]["snapshot_id"] == 41
     assert found["assignment"]["version"] == 3
     assert found["assignment"]["regions"]["r0"][1]["partitions"] == [3, 11]
 
@@ -287,9 +288,9 @@ def test_inspect_as_text_has_the_same_facts(directory: Path) -> None:
 @pytest.mark.parametrize("suffix", ["", "/", "/_metadata"])
 def test_inspect_takes_the_path_of_one_checkpoint(directory: Path, suffix: str) -> None:
     """What a listing of the directory shows can be pasted."""
-    found = _json("inspect", f"{directory}/{place_name(1)}{suffix}")
+    found = _json("inspect", f"{directory}/{slot_name(1)}{suffix}")
     assert found["checkpoint_id"] == 1
-    assert _json("inspect", f"{directory}/{place_name(1)}", "--id", "2")["checkpoint_id"] == 2
+    assert _json("inspect", f"{directory}/{slot_name(1)}", "--id", "2")["checkpoint_id"] == 2
 
 
 def test_drop_in_location_is_found_below(tmp_path: Path) -> None:
@@ -345,7 +346,7 @@ def test_a_path_may_name_a_place(path: str, expected: tuple[str, int | None]) ->
 def test_kafka_transactions_are_shown_decoded() -> None:
     """The connector registers its kind; the runtime knows none by name."""
     kinds = installed_kinds()
-    assert kinds.latest_versions.get("kafka-transaction") == 2
+    assert kinds.latest_versions.get("kafka-transaction") == 1
     shown = kinds.describe(committable(b"not a handle"))
     assert shown is not None
     assert "error" in shown, "a payload that its codec refuses is shown, not raised"
@@ -390,16 +391,16 @@ class Jvm:
     """A JVM that only knows whether it lives, and what was opened with which client."""
 
     def __init__(self) -> None:
-        self.lives = False
+        self.attempts = False
         self.clients: list[object] = []
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator["Jvm"]:
-        self.lives = True
+        self.attempts = True
         try:
             yield self
         finally:
-            self.lives = False
+            self.attempts = False
 
 
 @pytest.fixture
@@ -419,18 +420,18 @@ def jvm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Jvm:
 def test_a_directory_on_hdfs_is_read_with_a_jvm_that_ends_with_the_command(jvm: Jvm) -> None:
     """Without a Spark session; also where nothing is found there."""
     with command_store("hdfs://h:1/a") as store:
-        assert jvm.lives
+        assert jvm.attempts
         assert store.places()
-    assert not jvm.lives
+    assert not jvm.attempts
     with pytest.raises(ConfigError, match="no checkpoints here"), command_store("hdfs:///empty"):
         pass
-    assert not jvm.lives
+    assert not jvm.attempts
     assert jvm.clients == [jvm] * 3, "the second one is looked at for a drop-in query, too"
 
 
 def test_a_local_directory_needs_no_jvm(directory: Path, jvm: Jvm) -> None:
     """Nor Java."""
     with command_store(str(directory)) as store:
-        assert not jvm.lives
+        assert not jvm.attempts
         assert store.places()
     assert jvm.clients == [None]

@@ -10,15 +10,15 @@ from sluice.runtime.contracts import FailureReason
 from sluice.runtime.coordinator.policy.handlers import (
     Alignment,
     GlobalCheckpointHandler,
+    HandlerDecision,
     RegionalCheckpointHandler,
-    Ruling,
 )
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.model import CheckpointKind
 
 TIMEOUT_S = 100.0
 REGIONAL = RegionalCheckpointHandler(
-    max_failed_ratio=0.5, max_carried_in_a_row=3, region_timeout_s=10.0
+    max_failed_ratio=0.5, max_skipped_in_a_row=3, region_timeout_s=10.0
 )
 
 
@@ -28,10 +28,10 @@ def alignment(
     failed: int = 0,
     waiting: int = 0,
     elapsed_s: float = 0.0,
-    carried: int = 0,
+    skipped: int = 0,
     kind: CheckpointKind = CheckpointKind.CHECKPOINT,
 ) -> Alignment:
-    """So many regions of each sort; those without an acknowledgement were ``carried`` before."""
+    """So many regions of each sort; those without an acknowledgement were ``skipped`` before."""
 
     def names(sort: str, count: int) -> frozenset[str]:
         return frozenset(f"{sort}{number}" for number in range(count))
@@ -42,7 +42,7 @@ def alignment(
         acknowledged=names("acknowledged", acknowledged),
         failed=names("failed", failed),
         waiting=names("waiting", waiting),
-        carried=dict.fromkeys(missing, carried),
+        skipped=dict.fromkeys(missing, skipped),
         elapsed_s=elapsed_s,
     )
 
@@ -50,13 +50,13 @@ def alignment(
 @pytest.mark.parametrize(
     ("given", "ruling"),
     [
-        (alignment(2), Ruling.DECIDE),
-        (alignment(1, waiting=1, elapsed_s=99.0), Ruling.WAIT),
-        (alignment(1, waiting=1, elapsed_s=100.0), Ruling.GIVE_UP),
-        (alignment(1, failed=1), Ruling.GIVE_UP),
+        (alignment(2), HandlerDecision.DECIDE),
+        (alignment(1, waiting=1, elapsed_s=99.0), HandlerDecision.WAIT),
+        (alignment(1, waiting=1, elapsed_s=100.0), HandlerDecision.GIVE_UP),
+        (alignment(1, failed=1), HandlerDecision.GIVE_UP),
     ],
 )
-def test_the_global_handler_wants_every_region(given: Alignment, ruling: Ruling) -> None:
+def test_the_global_handler_wants_every_region(given: Alignment, ruling: HandlerDecision) -> None:
     """One failure, or one that is too late, and nobody's epoch is decided."""
     assert GlobalCheckpointHandler().rule(given, timeout_s=TIMEOUT_S) is ruling
 
@@ -64,21 +64,23 @@ def test_the_global_handler_wants_every_region(given: Alignment, ruling: Ruling)
 @pytest.mark.parametrize(
     ("given", "ruling"),
     [
-        (alignment(2), Ruling.DECIDE),
-        (alignment(1, failed=1), Ruling.DECIDE),
-        (alignment(1, failed=1, waiting=1), Ruling.WAIT),
-        (alignment(1, waiting=1, elapsed_s=9.0), Ruling.WAIT),
-        (alignment(1, waiting=1, elapsed_s=10.0), Ruling.DECIDE),
-        (alignment(1, failed=2), Ruling.GIVE_UP),
-        (alignment(1, waiting=2, elapsed_s=10.0), Ruling.WAIT),
-        (alignment(1, waiting=2, elapsed_s=100.0), Ruling.GIVE_UP),
-        (alignment(1, failed=1, carried=2), Ruling.DECIDE),
-        (alignment(1, failed=1, carried=3), Ruling.GIVE_UP),
-        (alignment(1, failed=1, kind=CheckpointKind.SAVEPOINT), Ruling.GIVE_UP),
-        (alignment(0, failed=1), Ruling.GIVE_UP),
+        (alignment(2), HandlerDecision.DECIDE),
+        (alignment(1, failed=1), HandlerDecision.DECIDE),
+        (alignment(1, failed=1, waiting=1), HandlerDecision.WAIT),
+        (alignment(1, waiting=1, elapsed_s=9.0), HandlerDecision.WAIT),
+        (alignment(1, waiting=1, elapsed_s=10.0), HandlerDecision.DECIDE),
+        (alignment(1, failed=2), HandlerDecision.GIVE_UP),
+        (alignment(1, waiting=2, elapsed_s=10.0), HandlerDecision.WAIT),
+        (alignment(1, waiting=2, elapsed_s=100.0), HandlerDecision.GIVE_UP),
+        (alignment(1, failed=1, skipped=2), HandlerDecision.DECIDE),
+        (alignment(1, failed=1, skipped=3), HandlerDecision.GIVE_UP),
+        (alignment(1, failed=1, kind=CheckpointKind.SAVEPOINT), HandlerDecision.GIVE_UP),
+        (alignment(0, failed=1), HandlerDecision.GIVE_UP),
     ],
 )
-def test_the_regional_handler_goes_on_within_its_limits(given: Alignment, ruling: Ruling) -> None:
+def test_the_regional_handler_goes_on_within_its_limits(
+    given: Alignment, ruling: HandlerDecision
+) -> None:
     """Beyond them, and for checkpoints that were asked for, it is the global one."""
     assert REGIONAL.rule(given, timeout_s=TIMEOUT_S) is ruling
 
@@ -87,29 +89,29 @@ def test_the_regional_handler_goes_on_within_its_limits(given: Alignment, ruling
     acknowledged=st.integers(0, 4),
     failed=st.integers(0, 4),
     waiting=st.integers(0, 4),
-    carried=st.integers(0, 5),
+    skipped=st.integers(0, 5),
     elapsed_s=st.sampled_from([0.0, 5.0, 10.0, 50.0, 100.0]),
     ratio=st.floats(0.01, 0.99),
 )
 def test_nobody_is_left_out_beyond_the_limits(
-    acknowledged: int, failed: int, waiting: int, carried: int, elapsed_s: float, ratio: float
+    acknowledged: int, failed: int, waiting: int, skipped: int, elapsed_s: float, ratio: float
 ) -> None:
     """A decision carries no more than the ratio, none too often, and never everybody; and no
     checkpoint waits beyond the timeout."""
     handler = RegionalCheckpointHandler(
-        max_failed_ratio=ratio, max_carried_in_a_row=3, region_timeout_s=10.0
+        max_failed_ratio=ratio, max_skipped_in_a_row=3, region_timeout_s=10.0
     )
     shape = alignment(
-        acknowledged, failed=failed, waiting=waiting, carried=carried, elapsed_s=elapsed_s
+        acknowledged, failed=failed, waiting=waiting, skipped=skipped, elapsed_s=elapsed_s
     )
     ruling = handler.rule(shape, timeout_s=TIMEOUT_S)
     left_out = shape.left_out()
-    if ruling is Ruling.DECIDE and left_out:
+    if ruling is HandlerDecision.DECIDE and left_out:
         assert len(left_out) <= ratio * (acknowledged + failed + waiting)
         assert acknowledged
-        assert carried < 3
+        assert skipped < 3
     if elapsed_s >= TIMEOUT_S:
-        assert ruling is not Ruling.WAIT
+        assert ruling is not HandlerDecision.WAIT
 
 
 def test_why_a_region_is_left_out() -> None:
@@ -120,7 +122,7 @@ def test_why_a_region_is_left_out() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"max_failed_ratio": 1.0}, {"max_carried_in_a_row": 0}, {"region_timeout_s": 0.0}],
+    [{"max_failed_ratio": 1.0}, {"max_skipped_in_a_row": 0}, {"region_timeout_s": 0.0}],
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, float]) -> None:
     """By name."""
@@ -131,8 +133,8 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, float]) -> N
 @pytest.mark.parametrize(
     "settings",
     [
-        {"max_carried_in_a_row": 1.5},
-        {"max_carried_in_a_row": "3"},
+        {"max_skipped_in_a_row": 1.5},
+        {"max_skipped_in_a_row": "3"},
         {"max_failed_ratio": "0.5"},
         {"region_timeout_s": "2"},
     ],

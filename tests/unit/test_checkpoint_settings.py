@@ -75,13 +75,14 @@ def test_first_barrier_is_due_at_once() -> None:
 
 
 def test_without_an_interval_only_acknowledgements_trigger() -> None:
-    """The drop-in: no barrier by time, and a checkpoint at once for each batch (rule 8)."""
+    """The drop-in: no barrier by time, and a checkpoint at once for each batch
+    (`batch-identity`)."""
     driver = CoreDriver(dataclasses.replace(FAST, interval_s=None))
     driver.tick(3600.0)
     assert driver.poll(5) is None
     driver.ack()
     (published,) = driver.seen(Publish)
-    assert published.asked_by == "spark"
+    assert published.requested_by == "spark"
     assert published.verdict is Verdict.DECIDED
 
 
@@ -128,12 +129,12 @@ def test_minimum_pause_holds_the_next_barrier_back() -> None:
 def test_one_failure_more_than_tolerable_stops_the_job(tolerable: int) -> None:
     """Consecutive failures are counted, and the error says how many, and what is missing."""
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=tolerable))
-    generation = 0
+    attempt_id = 0
     for _ in range(tolerable):
-        generation = _expire_and_restart(driver, generation)
+        attempt_id = _expire_and_restart(driver, attempt_id)
         assert not driver.seen(EndJob)
     driver.tick(1.0)
-    driver.poll(3, generation=generation)
+    driver.poll(3, attempt_id=attempt_id)
     driver.tick(10.1)
     (end,) = driver.seen(EndJob)
     assert isinstance(end.error, RegionGivenUpError)
@@ -148,13 +149,13 @@ def test_the_last_failure_of_a_job_does_not_say_that_it_goes_on(*, regional: boo
     handler = RegionalCheckpointHandler() if regional else GlobalCheckpointHandler()
     driver = CoreDriver(dataclasses.replace(FAST, handler=handler, tolerable_failures=1))
     error = ValueError('Traceback (most recent call last):\n  File "f.py", line 1\nValueError: no')
-    generation = 0
+    attempt_id = 0
     for _ in range(2):
-        failed = task_failed("the task failed", error, region="main", generation=generation)
+        failed = task_failed("the task failed", error, region="main", attempt_id=attempt_id)
         driver.tick(1.0)
-        driver.tell(RegionFailed(region="main", generation=generation, error=failed))
+        driver.tell(RegionFailed(region="main", attempt_id=attempt_id, error=failed))
         if not driver.seen(EndJob):
-            generation = driver.restart()
+            attempt_id = driver.restart()
     (end,) = driver.seen(EndJob)
     assert isinstance(end.error, RegionGivenUpError)
     assert end.error.__cause__ is failed
@@ -169,17 +170,17 @@ def test_the_last_failure_of_a_job_does_not_say_that_it_goes_on(*, regional: boo
 def test_a_decision_resets_the_count_of_failures() -> None:
     """Only failures in a row count."""
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=1))
-    generation = 0
+    attempt_id = 0
     for end in (3, 6, 9):
-        generation = _expire_and_restart(driver, generation)
+        attempt_id = _expire_and_restart(driver, attempt_id)
         driver.tick(1.0)
-        driver.ack(driver.poll(end, generation=generation), generation=generation)
+        driver.ack(driver.poll(end, attempt_id=attempt_id), attempt_id=attempt_id)
     assert not driver.seen(EndJob)
 
 
-def _expire_and_restart(driver: CoreDriver, generation: int) -> int:
+def _expire_and_restart(driver: CoreDriver, attempt_id: int) -> int:
     driver.tick(1.0)
-    assert driver.poll(100, generation=generation) is not None
+    assert driver.poll(100, attempt_id=attempt_id) is not None
     driver.tick(10.1)
     return driver.restart()
 
@@ -262,14 +263,15 @@ def test_a_checkpoint_is_looked_at_when_its_time_is_over() -> None:
 
 
 def test_an_expired_epoch_is_cut_smaller() -> None:
-    """Rule 9: too slow, aborted, the same range again would be too slow for ever."""
+    """Rule `restore-by-attempt`: too slow, aborted, the same range again would be too slow for
+    ever."""
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=10))
     driver.tick()
     driver.poll(800)
     driver.tick(10.1)
-    generation = driver.restart()
+    attempt_id = driver.restart()
     driver.tick(1.0)
-    assert driver.asked_cut(generation).max_records == 400
+    assert driver.asked_cut(attempt_id).max_records == 400
 
 
 def test_pacing_can_be_switched_off() -> None:
@@ -288,10 +290,10 @@ def test_each_trigger_carries_its_kind_and_who_asked() -> None:
     driver.trigger(CheckpointKind.SAVEPOINT, "user")
     driver.poll(0)
     (published,) = driver.seen(Publish)
-    assert (published.kind, published.asked_by) == (CheckpointKind.SAVEPOINT, "user")
+    assert (published.kind, published.requested_by) == (CheckpointKind.SAVEPOINT, "user")
     driver.clock.advance(1.0)
     driver.epoch(5)
-    assert (driver.seen(Publish)[1].kind, driver.seen(Publish)[1].asked_by) == (
+    assert (driver.seen(Publish)[1].kind, driver.seen(Publish)[1].requested_by) == (
         CheckpointKind.CHECKPOINT,
         "interval",
     )

@@ -12,7 +12,7 @@ from sluice.runtime.errors import IllegalTransitionError
 from tools import state_diagram
 from tools.state_diagram import page
 
-PAGE = Path(__file__).parents[2] / "docs" / "checkpoint-states.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "checkpoint-states.md"
 FINAL = {State.MARKED, State.ABORTED, State.FENCED}
 
 
@@ -35,7 +35,7 @@ def test_nothing_leads_back_from_a_decision() -> None:
     assert not reached & (ABORTABLE | {State.ABORTING, State.ABORTED, State.DECIDING})
     assert {event for (source, event) in TRANSITIONS if source is State.DECIDING} == {
         Event.METADATA_DURABLE,
-        Event.PLACE_TAKEN,
+        Event.SLOT_TAKEN,
         Event.GREW_OLD,
     }
 
@@ -48,7 +48,7 @@ def test_what_is_withdrawn_ends_by_a_durable_record_alone() -> None:
     assert leads_to == {
         Event.METADATA_DURABLE: State.DECIDED,
         Event.ABORT_RECORD_DURABLE: State.ABORTED,
-        Event.PLACE_TAKEN: State.FENCED,
+        Event.SLOT_TAKEN: State.FENCED,
     }
 
 
@@ -66,7 +66,7 @@ def test_every_state_is_reached_and_only_three_are_final() -> None:
 
 
 def test_the_page_in_the_docs_is_current() -> None:
-    """Run ``python -m tools.state_diagram > docs/checkpoint-states.md``."""
+    """Run ``python -m tools.state_diagram > docs/internals/checkpoint-states.md``."""
     assert PAGE.read_text() == page()
 
 

@@ -1,4 +1,4 @@
-"""The committer when answers are lost, brokers are away, or rule 2 is broken."""
+"""The committer when answers are lost, brokers are away, or rule `endtxn-version` is broken."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -134,7 +134,7 @@ def test_refused_permissions_are_pending_with_the_reason(
 
 
 @pytest.mark.parametrize("refusals", [1, 1_000])
-def test_rule_24_a_look_that_is_refused_once_is_made_again(refusals: int) -> None:
+def test_commit_acknowledged_a_look_that_is_refused_once_is_made_again(refusals: int) -> None:
     """A job has come to its good end; one that may not look at all is told why."""
     left = refusals
 
@@ -243,8 +243,8 @@ def test_brokers_that_are_slow_for_all_are_given_the_whole_time() -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_rule_2_no_version_5_request_is_sent_at_level_0(level: int) -> None:
-    """Rule 2: version 5 only where transaction.version is finalised at 1 or more."""
+def test_endtxn_version_no_version_5_request_is_sent_at_level_0(level: int) -> None:
+    """Rule `endtxn-version`: version 5 only where transaction.version is finalised at 1 or more."""
     harness = FakeHarness(level)
     _, entry = _open(harness)
     _commit(_committer(harness.wire), entry)
@@ -254,8 +254,9 @@ def test_rule_2_no_version_5_request_is_sent_at_level_0(level: int) -> None:
     assert versions == ({5} if level >= 1 else {4})
 
 
-def test_rule_2_version_5_at_level_0_would_wedge_the_transaction() -> None:
-    """Rule 2: what the fake does when the rule is broken, as measured on a real broker."""
+def test_endtxn_version_version_5_at_level_0_would_wedge_the_transaction() -> None:
+    """Rule `endtxn-version`: what the fake does when the rule is broken, as measured on a real
+    broker."""
     harness = FakeHarness(0)
     _, entry = _open(harness)
     harness.wire.end_version = 5
@@ -269,8 +270,11 @@ def test_rule_2_version_5_at_level_0_would_wedge_the_transaction() -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_rule_5_after_a_crash_nothing_is_sent_before_the_verdict_allows_it(level: int) -> None:
-    """Rule 5: Describe first; no EndTxn unless Ongoing with exactly our producer id and epoch."""
+def test_outcome_from_broker_after_a_crash_nothing_is_sent_before_the_verdict_allows_it(
+    level: int,
+) -> None:
+    """Rule `outcome-from-broker`: Describe first; no EndTxn unless Ongoing with exactly our
+    producer id and epoch."""
     harness = FakeHarness(level)
     committed, committed_entry = _open(harness)
     aborted, aborted_entry = _open(harness)
@@ -286,8 +290,9 @@ def test_rule_5_after_a_crash_nothing_is_sent_before_the_verdict_allows_it(level
     assert harness.broker.requests == []
 
 
-def test_rule_5_a_commit_that_is_prepared_is_waited_for() -> None:
-    """Rule 5: PrepareCommit means wait; the markers come without another request."""
+def test_outcome_from_broker_a_commit_that_is_prepared_is_waited_for() -> None:
+    """Rule `outcome-from-broker`: PrepareCommit means wait; the markers come without another
+    request."""
     harness = FakeHarness(2)
     harness.broker.hold_markers = True
     attempt, entry = _open(harness)
@@ -300,8 +305,9 @@ def test_rule_5_a_commit_that_is_prepared_is_waited_for() -> None:
     assert harness.broker.requests == []
 
 
-def test_rule_24_an_acknowledged_commit_counts_before_its_markers_are_written() -> None:
-    """Rule 24: EndTxn answers at PrepareCommit, which cannot be undone; visible comes later."""
+def test_commit_acknowledged_an_acknowledged_commit_counts_before_its_markers_are_written() -> None:
+    """Rule `commit-acknowledged`: EndTxn answers at PrepareCommit, which cannot be undone; visible
+    comes later."""
     harness = FakeHarness(2)
     harness.broker.hold_markers = True
     attempt, entry = _open(harness)
@@ -314,8 +320,9 @@ def test_rule_24_an_acknowledged_commit_counts_before_its_markers_are_written() 
     assert committer.await_visible(timeout_s=2)
 
 
-def test_rule_24_waiting_ends_when_the_markers_come() -> None:
-    """Rule 24: visible is asked for again and again, also over a broker's absence."""
+def test_commit_acknowledged_waiting_ends_when_the_markers_come() -> None:
+    """Rule `commit-acknowledged`: visible is asked for again and again, also over a broker's
+    absence."""
     harness = FakeHarness(2)
     harness.broker.hold_markers = True
     _, entry = _open(harness)
@@ -327,7 +334,7 @@ def test_rule_24_waiting_ends_when_the_markers_come() -> None:
     assert len(time.slept) == 7
 
 
-def test_rule_24_every_transaction_of_the_sink_is_waited_for_and_no_other() -> None:
+def test_commit_acknowledged_every_transaction_of_the_sink_is_waited_for_and_no_other() -> None:
     """Also one whose epoch lies far behind, or that an earlier run has put on record."""
     harness = FakeHarness(2)
     _, ours = _open(harness)
@@ -345,7 +352,7 @@ def test_rule_24_every_transaction_of_the_sink_is_waited_for_and_no_other() -> N
     assert committer.await_visible(timeout_s=0)
 
 
-def test_rule_24_readers_stop_in_front_of_what_is_being_aborted_too() -> None:
+def test_commit_acknowledged_readers_stop_in_front_of_what_is_being_aborted_too() -> None:
     harness = FakeHarness(2)
     _, entry = _open(harness)
     harness.broker.hold_markers = True
@@ -356,7 +363,7 @@ def test_rule_24_readers_stop_in_front_of_what_is_being_aborted_too() -> None:
     assert committer.await_visible(timeout_s=0)
 
 
-def test_rule_24_no_look_is_begun_that_would_be_cut_off() -> None:
+def test_commit_acknowledged_no_look_is_begun_that_would_be_cut_off() -> None:
     """Each would cost its connection."""
     harness = FakeHarness(2)
     _, entry = _open(harness)
@@ -378,7 +385,7 @@ def test_rule_24_no_look_is_begun_that_would_be_cut_off() -> None:
     assert sum(time.slept) < 5
 
 
-def test_rule_24_a_broker_that_cannot_be_asked_is_waited_for() -> None:
+def test_commit_acknowledged_a_broker_that_cannot_be_asked_is_waited_for() -> None:
     """It may be the one that has markers to write."""
     harness = FakeHarness(2)
     harness.wire.absent = ("broker 2",)

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from sluice.runtime.continuous.barrier_service import EpochBook
-from sluice.runtime.continuous.heartbeat import LONGEST_STEP_S, TaskPulse
-from sluice.runtime.contracts import LifeState, RegionLife
+from sluice.runtime.continuous.barrier_service import AttemptLog
+from sluice.runtime.continuous.heartbeat import LONGEST_STEP_S, TaskHeartbeat
+from sluice.runtime.contracts import AttemptState, RegionAttempt
 from sluice.runtime.errors import ConfigError, MissingRequirementError
 from sluice.runtime.model.model import RegionRecord
 from sluice.runtime.service.hosted_region import HostedRegion
 from sluice.runtime.service.service_client import CoordinatorAddress
-from sluice.runtime.spark.tasks.continuous_attempt import ContinuousChain, ContinuousLife
+from sluice.runtime.spark.tasks.continuous_attempt import ContinuousAttempt, ContinuousChain
 from sluice.runtime.spark.tasks.region_tasks import RegionTasks
 from tests.fakes import ManualClock
 from tests.waiting import PATIENCE_S, wait_for
@@ -55,10 +55,10 @@ class Waiting:
 
     spark: BusySpark
     clock: ManualClock
-    book: EpochBook
+    book: AttemptLog
     region: HostedRegion
 
-    def state(self) -> LifeState:
+    def state(self) -> AttemptState:
         return self.region.status(timeout_s=1.0).state
 
     def watched(self, seconds: float) -> None:
@@ -73,17 +73,19 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
     """Nobody waits for the good end of a task that never began."""
     monkeypatch.setattr("sluice.runtime.spark.tasks.continuous_attempt._GOOD_END_S", 0.01)
     clock, spark = ManualClock(), BusySpark()
-    book = EpochBook(region="main", generation=7, pulse=TaskPulse(clock))
+    book = AttemptLog(region="main", attempt_id=7, pulse=TaskHeartbeat(clock))
 
-    def begin(_: RegionLife) -> ContinuousLife:
+    def begin(_: RegionAttempt) -> ContinuousAttempt:
         session: Any = spark
-        life = ContinuousLife(session, _chain(), book, silence_timeout_s=_SILENCE_S, clock=clock)
-        life.start()
-        return life
+        attempt = ContinuousAttempt(
+            session, _chain(), book, silence_timeout_s=_SILENCE_S, clock=clock
+        )
+        attempt.start()
+        return attempt
 
     made = Waiting(spark, clock, book, HostedRegion("main", begin))
-    restored = RegionRecord(region="main", generation=0)
-    made.region.start(RegionLife(generation=7, restored=restored, after=0), timeout_s=1.0)
+    restored = RegionRecord(region="main", attempt_id=0)
+    made.region.start(RegionAttempt(attempt_id=7, restored=restored, after=0), timeout_s=1.0)
     yield made
     made.region.stop(7, timeout_s=PATIENCE_S)
 
@@ -95,7 +97,7 @@ def _chain() -> ContinuousChain:
     reader: Any = None  # nothing of it is used before there is a core
     return ContinuousChain(
         tasks=RegionTasks(
-            address=address, job_uid="job", region="main", generation=7, factories={}
+            address=address, job_uid="job", region="main", attempt_id=7, factories={}
         ),
         reader=reader,
         functions=(),
@@ -110,12 +112,12 @@ def _chain() -> ContinuousChain:
 def test_a_function_that_cannot_be_sent_ends_its_life_for_good() -> None:
     """Another life would fail likewise: the job ends with what to do."""
     session: Any = BusySpark()
-    book = EpochBook(region="main", generation=7, pulse=TaskPulse(ManualClock()))
+    book = AttemptLog(region="main", attempt_id=7, pulse=TaskHeartbeat(ManualClock()))
     chain = replace(_chain(), splits=cast(Any, (threading.Lock(),)))
-    life = ContinuousLife(session, chain, book, silence_timeout_s=_SILENCE_S)
-    life.start()
-    wait_for(lambda: life.failure() is not None, what="the life's end")
-    found = life.failure()
+    attempt = ContinuousAttempt(session, chain, book, silence_timeout_s=_SILENCE_S)
+    attempt.start()
+    wait_for(lambda: attempt.failure() is not None, what="the life's end")
+    found = attempt.failure()
     assert isinstance(found, ConfigError)
     assert "region=main error=TypeError: cannot pickle '_thread.lock' object" in str(found)
     assert "inside the function" in str(found)
@@ -125,24 +127,24 @@ def test_a_task_that_gets_no_core_ends_its_life_after_two_minutes(waiting: Waiti
     """Other work of the session has taken it; the error says what is missing, and how long it was
     waited for."""
     waiting.watched(120.0)
-    assert waiting.state() is LifeState.RUNNING
+    assert waiting.state() is AttemptState.RUNNING
     waiting.clock.advance(0.5)
     found = waiting.region.status(timeout_s=1.0)
-    assert found.state is LifeState.ENDED
+    assert found.state is AttemptState.ENDED
     assert isinstance(found.error, MissingRequirementError)
     assert "does not begin [region=main waited_s=120]" in str(found.error)
     assert "are all of them taken" in str(found.error)
-    assert waiting.state() is LifeState.ENDED, "and who did not hear it hears it again"
+    assert waiting.state() is AttemptState.ENDED, "and who did not hear it hears it again"
 
 
 def test_a_task_that_got_no_core_does_not_take_one_later(waiting: Waiting) -> None:
     """Its job is cancelled; that this is an error, too, does not hide the first one."""
     waiting.watched(121.0)
-    assert waiting.state() is LifeState.ENDED
+    assert waiting.state() is AttemptState.ENDED
     assert waiting.region.stop(7, timeout_s=PATIENCE_S)
     assert waiting.spark.cancelled == ["main.7 job"]
     found = waiting.region.status(timeout_s=1.0)
-    assert found.state is LifeState.STOPPED
+    assert found.state is AttemptState.STOPPED
     assert isinstance(found.error, MissingRequirementError)
 
 
@@ -160,13 +162,13 @@ def test_a_task_that_has_asked_once_has_its_core(waiting: Waiting) -> None:
     """From then on its silence counts, not how long ago its life began."""
     with waiting.book.pulse.question():
         waiting.watched(2 * _SILENCE_S)  # a long answer is no silence
-        assert waiting.state() is LifeState.RUNNING
+        assert waiting.state() is AttemptState.RUNNING
     waiting.watched(_SILENCE_S)
-    assert waiting.state() is LifeState.RUNNING
+    assert waiting.state() is AttemptState.RUNNING
     waiting.clock.advance(0.5)
     found = waiting.region.status(timeout_s=1.0)
-    assert found.state is LifeState.ENDED
-    assert "not heard of [region=main generation=7 silent_s=600.5]" in str(found.error)
+    assert found.state is AttemptState.ENDED
+    assert "not heard of [region=main attempt_id=7 silent_s=600.5]" in str(found.error)
 
 
 def test_a_task_is_not_silent_for_as_long_as_its_driver_was_paused(waiting: Waiting) -> None:
@@ -174,15 +176,15 @@ def test_a_task_is_not_silent_for_as_long_as_its_driver_was_paused(waiting: Wait
     with waiting.book.pulse.question():
         pass
     waiting.clock.advance(10 * _SILENCE_S)
-    assert waiting.state() is LifeState.RUNNING
+    assert waiting.state() is AttemptState.RUNNING
     waiting.watched(_SILENCE_S - LONGEST_STEP_S)
-    assert waiting.state() is LifeState.RUNNING
+    assert waiting.state() is AttemptState.RUNNING
     waiting.watched(1.0)
-    assert waiting.state() is LifeState.ENDED, "it has not, and somebody was there to hear it"
+    assert waiting.state() is AttemptState.ENDED, "it has not, and somebody was there to hear it"
 
 
 def test_a_task_that_waits_for_a_core_does_not_wait_while_its_driver_is_paused(
     waiting: Waiting,
 ) -> None:
     waiting.clock.advance(10 * _SILENCE_S)
-    assert waiting.state() is LifeState.RUNNING
+    assert waiting.state() is AttemptState.RUNNING

@@ -54,7 +54,7 @@ class Bench:
         self, logs: Mapping[int, int], functions: Callable[[], FunctionRun] = FunctionRun
     ) -> None:
         self.clock = ManualClock()
-        self.courier = HandCourier()
+        self.checkpoint_client = HandCourier()
         self.follower = LogFollower([split(p, 0, 0) for p in logs], dict(logs))
         self.scopes: list[EpochScope] = []
         self.writers: list[RecordingWriter] = []
@@ -62,7 +62,7 @@ class Bench:
             "main",
             7,
             follower=self.follower,
-            courier=self.courier,  # type: ignore[arg-type]  # what the loop uses of it
+            checkpoint_client=self.checkpoint_client,  # type: ignore[arg-type]  # what the loop uses of it
             open_writers=self._open,
             functions=functions,
             begins_after=3,
@@ -85,8 +85,8 @@ class Bench:
             self.loop.step()
 
     def give(self, checkpoint_id: int, *splits: SplitRange) -> None:
-        self.courier.barrier = Barrier(
-            checkpoint_id=checkpoint_id, region="main", generation=7, splits=splits
+        self.checkpoint_client.barrier = Barrier(
+            checkpoint_id=checkpoint_id, region="main", attempt_id=7, splits=splits
         )
 
 
@@ -97,7 +97,7 @@ def test_a_barrier_ends_the_epoch_where_it_is_and_the_next_one_begins_there() ->
     bench.give(4, split(0, 0, 1), split(1, 0, 90))
     bench.step()
     read = bench.follower.positions()
-    (ended,) = bench.courier.ended
+    (ended,) = bench.checkpoint_client.ended
     result = ended.pre_commit()
     assert {s.key: (s.start_offset, s.end_offset) for s in result.ranges} == {
         key: (0, end) for key, end in read.items()
@@ -122,7 +122,7 @@ def test_an_epoch_tells_of_how_many_rows_its_functions_failed() -> None:
     bench.step()
     bench.give(4, split(0, 0, 10))
     bench.step()
-    (ended,) = bench.courier.ended
+    (ended,) = bench.checkpoint_client.ended
     result = ended.pre_commit()
     (counts,) = dict(result.counts).values()
     assert counts.failed > 0
@@ -154,7 +154,7 @@ def test_a_position_is_of_the_leader_that_wrote_the_last_record(
     bench.step()
     bench.give(4, replace(split(0, 0, cut_at), leader_epoch=3))
     bench.step()
-    (ended,) = bench.courier.ended
+    (ended,) = bench.checkpoint_client.ended
     (found,) = ended.pre_commit().ranges
     assert (found.start_offset, found.end_offset) == (0, 10)
     assert (found.leader_epoch, found.leader_epoch_end) == expected
@@ -172,15 +172,15 @@ def test_what_a_leader_wrote_that_was_elected_behind_the_cut_is_in_no_decision(
     bench.give(4, replace(split(0, 0, 5), leader_epoch=barrier_of))
     if ends:
         bench.step()
-        (ended,) = bench.courier.ended
+        (ended,) = bench.checkpoint_client.ended
         assert ended.pre_commit().ranges[0].leader_epoch == 7
         return
     with pytest.raises(UnreachableError, match="barrier_leader_epoch=6"):
         bench.step()
-    assert bench.courier.ended == []
+    assert bench.checkpoint_client.ended == []
 
 
-def test_rule_18_the_sinks_have_the_old_epoch_before_the_new_one_is_written() -> None:
+def test_continuous_order_the_sinks_have_the_old_epoch_before_the_new_one_is_written() -> None:
     """Else records of one partition would change places."""
     bench = Bench({0: 100})
     bench.step(2)
@@ -215,10 +215,10 @@ def test_a_barrier_waits_until_there_is_something_to_end() -> None:
     bench = Bench({0: 0})
     bench.give(4, split(0, 0, 5))
     bench.step(3)
-    assert not bench.courier.ended
+    assert not bench.checkpoint_client.ended
     bench.follower.logs[0] = 5
     bench.step(2)
-    assert len(bench.courier.ended) == 1
+    assert len(bench.checkpoint_client.ended) == 1
 
 
 def test_an_epoch_that_is_asked_for_without_records_ends_at_once() -> None:
@@ -226,7 +226,7 @@ def test_an_epoch_that_is_asked_for_without_records_ends_at_once() -> None:
     bench = Bench({0: 0})
     bench.give(4, split(0, 0, 0))
     bench.step()
-    assert [s.is_empty for s in bench.courier.ended[0].pre_commit().ranges] == [True]
+    assert [s.is_empty for s in bench.checkpoint_client.ended[0].pre_commit().ranges] == [True]
 
 
 def test_a_new_split_joins_the_epoch_where_it_begins() -> None:
@@ -236,7 +236,7 @@ def test_a_new_split_joins_the_epoch_where_it_begins() -> None:
     bench.follower.logs[1] = 20
     bench.give(4, split(0, 0, 30), split(1, 5, 20))
     bench.step()
-    (ended,) = bench.courier.ended
+    (ended,) = bench.checkpoint_client.ended
     ranges = {s.partition: (s.start_offset, s.end_offset) for s in ended.pre_commit().ranges}
     assert ranges == {0: (0, 20), 1: (5, 15)}
     bench.step(4)
@@ -256,7 +256,7 @@ def test_markers_behind_the_last_record_are_passed_again_where_splits_are_dealt_
         Barrier(
             checkpoint_id=4,
             region="main",
-            generation=7,
+            attempt_id=7,
             splits=(split(0, 0, 10), split(1, 0, 8), split(2, 5, 5)),
         )
     )
@@ -282,7 +282,7 @@ def test_markers_that_an_earlier_leader_wrote_are_passed_again_under_the_next_on
         bench.step(3)
     assert len(restarted) == restarts
     assert [split.start_offset for (split,) in restarted] == [10] * restarts
-    ends = [ended.pre_commit().ranges[0].end_offset for ended in bench.courier.ended]
+    ends = [ended.pre_commit().ranges[0].end_offset for ended in bench.checkpoint_client.ended]
     assert ends == [10 * (number + 1) for number in range(len(barriers))]
 
 
@@ -294,7 +294,7 @@ def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:
         start = bench.follower.positions()[("source", "input", 0)]
         ends = {
             at.partition: at.end_offset
-            for each in bench.courier.ended
+            for each in bench.checkpoint_client.ended
             for at in each.pre_commit().ranges
         }
         bench.give(checkpoint_id, split(0, ends.get(0, 0), 100_000), split(1, 0, 5))
@@ -315,7 +315,7 @@ def test_a_split_is_not_silent_while_the_task_does_something_else() -> None:
     bench.step()
     bench.follower.logs = {0: 5, 1: 5}
     bench.step(4)
-    assert len(bench.courier.ended) == 1
+    assert len(bench.checkpoint_client.ended) == 1
 
 
 def test_a_split_that_is_read_again_was_not_silent_since_it_was_there_before() -> None:
@@ -323,7 +323,7 @@ def test_a_split_that_is_read_again_was_not_silent_since_it_was_there_before() -
     bench = Bench({0: 0, 1: 10, 2: 0})
     bench.give(4, split(0, 0, 5), split(1, 0, 10), split(2, 0, 0))
     bench.step()
-    assert len(bench.courier.ended) == 1
+    assert len(bench.checkpoint_client.ended) == 1
     bench.follower.logs[0] = 60
     bench.step(6)
     bench.looks(130.0)
@@ -332,7 +332,7 @@ def test_a_split_that_is_read_again_was_not_silent_since_it_was_there_before() -
     bench.step()
     bench.follower.logs = {0: 60, 1: 20}
     bench.step(8)
-    assert len(bench.courier.ended) == 2
+    assert len(bench.checkpoint_client.ended) == 2
 
 
 def test_a_split_that_was_given_away_takes_the_epoch_with_it() -> None:
@@ -343,7 +343,7 @@ def test_a_split_that_was_given_away_takes_the_epoch_with_it() -> None:
     bench.step(2)
     assert bench.writers[0].events[-1] == "abort"
     bench.step(3)
-    (ended,) = bench.courier.ended
+    (ended,) = bench.checkpoint_client.ended
     result = ended.pre_commit()
     assert [(s.partition, s.start_offset) for s in result.ranges] == [(0, 0)]
     assert {partition for partition, _ in bench.writers[1].records} == {0}
@@ -378,19 +378,19 @@ def test_an_error_aborts_the_epoch_that_is_written_and_not_the_one_that_has_ende
     bench.step()
     bench.give(4, split(0, 0, 50))
     bench.step()
-    bench.courier.error = FencedError("over", {}, "")
+    bench.checkpoint_client.error = FencedError("over", {}, "")
     with pytest.raises(FencedError):
         bench.loop.run()
     assert bench.writers[0].events[-1] == "end"
     assert bench.writers[1].events[-1] == "abort"
-    assert bench.courier.is_closed
+    assert bench.checkpoint_client.is_closed
 
 
 def test_a_task_whose_abort_fails_leaves_no_courier_behind() -> None:
     """It would ask on in its worker, as if the life went on."""
     bench = Bench({0: 100})
     bench.step()
-    bench.courier.error = FencedError("over", {}, "")
+    bench.checkpoint_client.error = FencedError("over", {}, "")
 
     def broken() -> None:
         raise MemoryError
@@ -398,10 +398,10 @@ def test_a_task_whose_abort_fails_leaves_no_courier_behind() -> None:
     bench.writers[0].abort = broken  # type: ignore[method-assign]
     with pytest.raises(MemoryError):
         bench.loop.run()
-    assert bench.courier.is_closed
+    assert bench.checkpoint_client.is_closed
 
 
-def test_rule_1_an_epoch_whose_pre_commit_fails_is_aborted_and_never_told() -> None:
+def test_pre_commit_confirmed_an_epoch_whose_pre_commit_fails_is_aborted_and_never_told() -> None:
     """The task ends with the error."""
     bench = Bench({0: 100})
     bench.step()
@@ -409,7 +409,7 @@ def test_rule_1_an_epoch_whose_pre_commit_fails_is_aborted_and_never_told() -> N
     bench.give(4, split(0, 0, 50))
     bench.step()
     with pytest.raises(DeliveryError):
-        bench.courier.ended[0].pre_commit()
+        bench.checkpoint_client.ended[0].pre_commit()
     assert bench.writers[0].events[-1] == "abort"
 
 
@@ -419,7 +419,7 @@ def test_an_epoch_of_several_sinks_tells_which_commits_were_acknowledged() -> No
     bench.step(2)
     bench.give(4, split(0, 0, 50))
     bench.step()
-    (ended,) = bench.courier.ended
+    (ended,) = bench.checkpoint_client.ended
     ended.pre_commit()
     assert ended.commit(timeout_s=1.0) == ("sink",)
     bench.writers[0].on_commit = lambda: False

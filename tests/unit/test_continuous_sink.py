@@ -14,7 +14,7 @@ CONTEXT = SinkContext(
     checkpoint_uri="file:/a",
     leader_session_id="s",
 )
-VIEW = SweepView(job_uid="j", generations={"main": 2}, protected=(), orphans=())
+VIEW = SweepView(job_uid="j", attempt_ids={"main": 2}, protected=(), orphans=())
 SWEPT = SweepReport(aborted=3, is_complete=False)
 
 
@@ -45,7 +45,9 @@ class _Sink:
         self.asked.append(("close",))
 
 
-def test_rule_22_a_continuous_sink_claims_renews_and_sweeps_as_its_connector_does() -> None:
+def test_lease_guards_outputs_a_continuous_sink_claims_renews_and_sweeps_as_its_connector_does() -> (
+    None
+):
     """A record that nobody renews is another job's after 15 s, and what nobody sweeps stops
     readers."""
     sink, lost_timeout = _Sink(), LostTimeout(None)

@@ -55,7 +55,8 @@ def _await_committed(coordinator: BarrierCoordinator, checkpoint_id: int) -> Non
 
 
 def test_a_bounded_job_ends_when_readers_see_everything(job: Job) -> None:
-    """Final checkpoint, visibility awaited (rule 24), group offsets told, checkpoints retired."""
+    """Final checkpoint, visibility awaited (`commit-acknowledged`), group offsets told,
+    checkpoints retired."""
     job.source.ends.update({0: 50, 1: 70})
     job.source.bounded = True
     sink = FakeSink(job.broker)
@@ -73,7 +74,7 @@ def test_a_bounded_job_ends_when_readers_see_everything(job: Job) -> None:
     assert job.source.closed
 
 
-def test_rule_11_what_ended_a_job_is_on_record_when_it_has_stopped(job: Job) -> None:
+def test_two_phase_repair_what_ended_a_job_is_on_record_when_it_has_stopped(job: Job) -> None:
     """A person may accept it then, without another start."""
 
     def reached() -> bool:
@@ -116,7 +117,7 @@ def test_new_partitions_are_read_from_their_first_record(job: Job) -> None:
     wait_for(lambda: job.broker.read_committed(2) == [(2, n) for n in range(9)], poll_s=0.01)
     coordinator.cancel()
     region.stop()
-    assert started.generation == 0
+    assert started.attempt_id == 0
 
 
 def test_an_idle_job_writes_nothing(job: Job) -> None:
@@ -132,7 +133,8 @@ def test_an_idle_job_writes_nothing(job: Job) -> None:
 
 
 def test_retained_checkpoints_are_bounded(job: Job) -> None:
-    """Besides the first record of each session, only the newest are kept (rule 29)."""
+    """Besides the first record of each session, only the newest are kept
+    (`retire-after-commit`)."""
     coordinator, _ = job.started()
     region = job.region(coordinator)
     for number in range(1, 13):
@@ -148,11 +150,11 @@ def test_a_savepoint_is_taken_when_asked_for_and_kept(job: Job) -> None:
     """Also of an idle job; its id comes back to who asked."""
     coordinator, _ = job.started()
     region = job.region(coordinator)
-    checkpoint_id = coordinator.trigger(CheckpointKind.SAVEPOINT, asked_by="user")
+    checkpoint_id = coordinator.trigger(CheckpointKind.SAVEPOINT, requested_by="user")
     wait_for(lambda: coordinator.last_committed == checkpoint_id, poll_s=0.01)
     record = job.store.read(checkpoint_id)
     assert record is not None
-    assert (record.kind, record.asked_by) == (CheckpointKind.SAVEPOINT, "user")
+    assert (record.kind, record.requested_by) == (CheckpointKind.SAVEPOINT, "user")
     coordinator.cancel()
     region.stop()
 
@@ -161,7 +163,8 @@ def test_a_savepoint_is_taken_when_asked_for_and_kept(job: Job) -> None:
 
 
 def test_a_second_coordinator_stops_the_first_before_it_decides(job: Job) -> None:
-    """Rule 6: pre-committed by the old one, aborted by the new one, decided by nobody."""
+    """Rule `fence-first`: pre-committed by the old one, aborted by the new one, decided by
+    nobody."""
     job.source.ends.update({0: 5, 1: 5})
     old, _ = job.started()
     hold = threading.Event()
@@ -176,7 +179,7 @@ def test_a_second_coordinator_stops_the_first_before_it_decides(job: Job) -> Non
     assert job.visible() == {0: [], 1: []}
     second = job.region(new)
     wait_for(lambda: job.visible() == job.expected(), poll_s=0.01)
-    assert started.generation == 1
+    assert started.attempt_id == 1
     assert old.status().state == "fenced"
     old.stop()
     new.cancel()
@@ -184,7 +187,8 @@ def test_a_second_coordinator_stops_the_first_before_it_decides(job: Job) -> Non
 
 
 def test_an_owner_record_of_another_session_stops_the_next_decision(job: Job) -> None:
-    """Rule 22: looked at before a decision when it was not renewed lately, as after a pause."""
+    """Rule `lease-guards-outputs`: looked at before a decision when it was not renewed lately, as
+    after a pause."""
     coordinator, _ = job.started(
         CheckpointSettings(interval_s=0.01, renew_interval_s=0.05, idle_poll_s=0.01)
     )
@@ -231,7 +235,7 @@ def test_a_start_takes_no_longer_for_each_run_before_it(tmp_path: Path) -> None:
     assert len(reads) < 30
 
 
-def test_rule_22_a_start_that_takes_long_renews_its_owner_record(job: Job) -> None:
+def test_lease_guards_outputs_a_start_that_takes_long_renews_its_owner_record(job: Job) -> None:
     """Another job, which watches it for three renewals, would take this one for dead."""
     sink = _SlowStart(job.broker)
     made = job.coordinator(CheckpointSettings(renew_interval_s=0.01), sink=sink)
@@ -269,7 +273,7 @@ def test_no_region_begins_before_what_is_decided_is_committed(job: Job) -> None:
 
 
 def test_a_cancel_wakes_every_callback_and_poller(job: Job) -> None:
-    """Rule 12: the callback waits only on what a cancel sets first."""
+    """Rule `callback-after-commit`: the callback waits only on what a cancel sets first."""
     coordinator, _ = job.started()
     job.source.ends[0] = 4
     job.store.lose_answer = lambda: True
@@ -281,13 +285,13 @@ def test_a_cancel_wakes_every_callback_and_poller(job: Job) -> None:
     job.store.lose_answer = lambda: False
 
 
-def test_rule_15_what_is_left_of_a_batch_that_is_read_again_is_asked_of_its_source(
+def test_start_offsets_once_what_is_left_of_a_batch_that_is_read_again_is_asked_of_its_source(
     job: Job,
 ) -> None:
     """Its log was cut off since."""
     coordinator, _ = job.started()
     job.source.ends[0] = 4
-    batch = Barrier(checkpoint_id=1, region="main", generation=0, splits=(core_split(0, 0, 9),))
+    batch = Barrier(checkpoint_id=1, region="main", attempt_id=0, splits=(core_split(0, 0, 9),))
     left = replace(batch, splits=(core_split(0, 0, 4),))
     assert coordinator.replayable(batch) == left
 
@@ -296,7 +300,7 @@ def test_waiting_for_a_batch_that_nobody_acknowledged_fails_at_once(job: Job) ->
     """A callback never hangs on a batch that cannot be committed."""
     coordinator, _ = job.started()
     with pytest.raises(FencedError):
-        coordinator.await_committed(BatchKey(region="main", generation=0, batch_id=7))
+        coordinator.await_committed(BatchKey(region="main", attempt_id=0, batch_id=7))
 
 
 def test_waiting_has_a_bound(job: Job) -> None:
@@ -306,7 +310,7 @@ def test_waiting_has_a_bound(job: Job) -> None:
     waited: list[BaseException] = []
 
     def look(barrier: Barrier) -> None:
-        batch = BatchKey(region="main", generation=0, batch_id=1)
+        batch = BatchKey(region="main", attempt_id=0, batch_id=1)
         try:
             coordinator.await_committed(batch, timeout_s=0.01)
         except (FencedError, UnreachableError) as err:
@@ -355,7 +359,7 @@ def test_whether_a_batch_is_committed_can_be_asked_at_any_time(job: Job) -> None
     """Decided is not enough: readers cannot see it yet."""
     coordinator = job.coordinator(sink=job.sink)
     coordinator.start(300.0)
-    batch = BatchKey(region="main", generation=0, batch_id=1)
+    batch = BatchKey(region="main", attempt_id=0, batch_id=1)
     job.source.ends[0] = 4
     job.sink.may_reach = lambda: False
     region = job.region(coordinator)

@@ -4,8 +4,8 @@ from sluice.runtime.coordinator.core.events import (
     Commit,
     MarkCommitted,
     Publish,
+    PublishPositions,
     ReturnBatches,
-    TellPositions,
 )
 from tests.core_driver import FAST, TWO, CoreDriver
 
@@ -17,9 +17,9 @@ def test_a_checkpoint_takes_its_steps_in_order() -> None:
     order = [
         type(action)
         for action in driver.log
-        if isinstance(action, Publish | Commit | MarkCommitted | ReturnBatches | TellPositions)
+        if isinstance(action, Publish | Commit | MarkCommitted | ReturnBatches | PublishPositions)
     ]
-    assert order == [Publish, Commit, MarkCommitted, ReturnBatches, TellPositions]
+    assert order == [Publish, Commit, MarkCommitted, ReturnBatches, PublishPositions]
 
 
 def test_no_step_begins_before_the_one_before_is_answered() -> None:
@@ -48,7 +48,8 @@ def test_the_decision_waits_for_every_region() -> None:
 
 
 def test_a_region_without_records_acknowledges_same_offsets() -> None:
-    """Rule 26: at most one batch per region and checkpoint, and none where nothing is read."""
+    """Rule `one-batch-per-checkpoint`: at most one batch per region and checkpoint, and none where
+    nothing is read."""
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     driver.ack(driver.poll(3))

@@ -36,7 +36,7 @@ def _await_committed(coordinator: BarrierCoordinator, checkpoint_id: int) -> Non
     wait_for(lambda: coordinator.last_committed >= checkpoint_id, poll_s=0.002)
 
 
-def test_a_region_comes_back_alone_under_a_new_generation(job: Job) -> None:
+def test_a_region_comes_back_alone_under_a_new_attempt(job: Job) -> None:
     """Its open work is aborted; the other region is never touched; everything is read once."""
     job.regions = ("left", "right")
     coordinator, _ = job.started()
@@ -52,20 +52,22 @@ def test_a_region_comes_back_alone_under_a_new_generation(job: Job) -> None:
     job.source.ends[0] = 7
     left.join()
     restarted = restart(coordinator, "left")
-    again = job.region(coordinator, "left", generation=restarted.generation)
+    again = job.region(coordinator, "left", attempt_id=restarted.attempt_id)
     job.source.ends[1] = 4
     wait_for(lambda: job.visible() == job.expected(), poll_s=0.01)
-    assert restarted.generation > 0
+    assert restarted.attempt_id > 0
     first_life = [t for t in job.broker.transactions.values() if "/left.0/" in t.transactional_id]
     assert [t.state for t in first_life] == [TransactionState.ABORTED]
-    assert job.store.records[restarted.generation].verdict is Verdict.ABORTED
+    assert job.store.records[restarted.attempt_id].verdict is Verdict.ABORTED
     assert right.error is None
     coordinator.cancel()
     right.stop()
     again.stop()
 
 
-def test_rule_17_nothing_of_a_failed_life_is_open_when_the_next_one_begins(job: Job) -> None:
+def test_abort_before_skip_nothing_of_a_failed_life_is_open_when_the_next_one_begins(
+    job: Job,
+) -> None:
     """Also what nobody was told of: a late task had just begun it."""
     coordinator, started = job.started()
 
@@ -75,7 +77,7 @@ def test_rule_17_nothing_of_a_failed_life_is_open_when_the_next_one_begins(job: 
     region = job.region(coordinator, before_ack=die)
     job.source.ends[0] = 3
     region.join()
-    batch = BatchKey(region="main", generation=0, batch_id=1)
+    batch = BatchKey(region="main", attempt_id=0, batch_id=1)
     late = job.broker.init(transactional_id(started.job_uid, batch, "late"))
     job.broker.append(late, 0, (0, "never"))
     restart(coordinator, "main")
@@ -84,13 +86,14 @@ def test_rule_17_nothing_of_a_failed_life_is_open_when_the_next_one_begins(job: 
 
 
 def test_what_a_failed_task_left_open_is_swept_while_the_job_runs(job: Job) -> None:
-    """Rule 4: registered, decided without it, aborted by the next sweep; readers go on."""
+    """Rule `ids-never-reused`: registered, decided without it, aborted by the next sweep; readers
+    go on."""
     coordinator, started = job.started(
         CheckpointSettings(interval_s=0.01, idle_poll_s=0.01, sweep_interval_s=0.05)
     )
 
     def leave_one_open(barrier: Barrier) -> None:
-        batch = BatchKey(region="main", generation=0, batch_id=barrier.checkpoint_id)
+        batch = BatchKey(region="main", attempt_id=0, batch_id=barrier.checkpoint_id)
         lost = job.broker.init(transactional_id(started.job_uid, batch, f"lost-{batch.batch_id}"))
         coordinator.register(attempt_of(lost, batch))
         job.broker.append(lost, 0, (0, "never"))
@@ -134,28 +137,28 @@ def test_a_source_whose_topic_is_gone_stops_the_job_at_discovery_too(job: Job) -
     region.join()
 
 
-def test_what_no_region_reads_yet_parks_no_region_that_looks_for_it(job: Job) -> None:
+def test_what_no_region_reads_yet_suspends_no_region_that_looks_for_it(job: Job) -> None:
     """A partition vanished before anybody had found it: the loss is the job's, and told once."""
     job.regions = ("left", "right", "other")
-    parking = replace(QUICK, on_region_failure=OnRegionFailure.PARK)
-    coordinator, _ = job.started(parking)
+    suspending = replace(QUICK, on_region_failure=OnRegionFailure.SUSPEND)
+    coordinator, _ = job.started(suspending)
     job.source.discovery_error = SourceChangedError("is gone", {"partitions": "t-9"}, "Look.")
     regions = [job.region(coordinator, name) for name in job.regions]
     with pytest.raises(UnreadSplitsLostError, match="is gone"):
         coordinator.wait(PATIENCE_S)
-    assert not [name for name in job.regions if coordinator.is_parked(name)]
+    assert not [name for name in job.regions if coordinator.is_suspended(name)]
     for region in regions:
         region.join()
 
 
-def test_what_a_region_reads_and_is_gone_parks_it_alone(job: Job) -> None:
+def test_what_a_region_reads_and_is_gone_suspends_it_alone(job: Job) -> None:
     """Its own cut tells: the others go on."""
     job.regions = ("left", "right")
-    coordinator, _ = job.started(replace(QUICK, on_region_failure=OnRegionFailure.PARK))
+    coordinator, _ = job.started(replace(QUICK, on_region_failure=OnRegionFailure.SUSPEND))
     job.source.error = SourceChangedError("is gone", {"partitions": "t-0"}, "Look.")
     left = job.region(coordinator, "left")
     left.join()
-    assert coordinator.is_parked("left")
+    assert coordinator.is_suspended("left")
     job.source.error = None
     right = job.region(coordinator, "right")
     job.source.ends[1] = 4
@@ -179,7 +182,8 @@ def test_a_source_that_does_not_answer_is_asked_again(job: Job) -> None:
 
 
 def test_a_refused_record_stops_the_job_and_nothing_of_its_epoch_is_visible(job: Job) -> None:
-    """Rule 1: with the error of the task, which names topic, partition and offset."""
+    """Rule `pre-commit-confirmed`: with the error of the task, which names topic, partition and
+    offset."""
 
     def refuse(barrier: Barrier) -> None:
         raise DeliveryError("too large", {"topic": "t", "partition": 0, "offset": 2}, "Make room.")
@@ -225,7 +229,9 @@ def test_lost_answers_of_the_store_are_settled_by_asking_again(job: Job) -> None
     region.stop()
 
 
-def test_rule_17_a_failed_region_is_swept_before_the_decision_that_carries_it(job: Job) -> None:
+def test_abort_before_skip_a_failed_region_is_swept_before_the_decision_that_carries_it(
+    job: Job,
+) -> None:
     """Its open transaction would hold back readers of the others; these never wait for it."""
     job.regions = ("left", "right")
     settings = replace(QUICK, handler=RegionalCheckpointHandler(), sweep_interval_s=600.0)
@@ -242,10 +248,10 @@ def test_rule_17_a_failed_region_is_swept_before_the_decision_that_carries_it(jo
     wait_for(lambda: job.visible()[1] == list(range(4)), poll_s=0.002)
     assert job.broker.ongoing() == [], "the failed region's transaction is open behind a decision"
     newest = max(i for i, found in job.store.records.items() if found.verdict is Verdict.DECIDED)
-    carried = {r.region: r.status for r in job.store.records[newest].regions}
-    assert carried == {"left": RegionStatus.CARRIED, "right": RegionStatus.COMPLETED}
+    skipped = {r.region: r.status for r in job.store.records[newest].regions}
+    assert skipped == {"left": RegionStatus.SKIPPED, "right": RegionStatus.COMPLETED}
     restarted = restart(coordinator, "left")
-    again = job.region(coordinator, "left", generation=restarted.generation)
+    again = job.region(coordinator, "left", attempt_id=restarted.attempt_id)
     wait_for(lambda: job.visible() == job.expected(), poll_s=0.01)
     assert right.error is None
     coordinator.cancel()

@@ -19,11 +19,15 @@ from sluice.runtime.coordinator.core.events import (
     Published,
     RegionFailed,
     StepFailed,
-    StopAsked,
+    StopRequested,
     Tick,
-    TriggerAsked,
+    TriggerRequested,
 )
-from sluice.runtime.coordinator.policy.handlers import Alignment, RegionalCheckpointHandler, Ruling
+from sluice.runtime.coordinator.policy.handlers import (
+    Alignment,
+    HandlerDecision,
+    RegionalCheckpointHandler,
+)
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop, StepThread
 from sluice.runtime.errors import CoordinatorLostError, FencedError, UnreachableError
 from sluice.runtime.model.model import CheckpointKind, Verdict
@@ -35,7 +39,7 @@ from tests.waiting import PATIENCE_S, join, wait_for
 
 T = TypeVar("T")
 
-_FAILED = RegionFailed(region="main", generation=0, error=RuntimeError("a task failed"))
+_FAILED = RegionFailed(region="main", attempt_id=0, error=RuntimeError("a task failed"))
 
 
 class Bench:
@@ -60,7 +64,7 @@ class Bench:
 class SlippingHandler(RegionalCheckpointHandler):
     """A user's, with a slip: it raises as soon as a region has failed."""
 
-    def rule(self, alignment: Alignment, *, timeout_s: float) -> Ruling:
+    def rule(self, alignment: Alignment, *, timeout_s: float) -> HandlerDecision:
         """See `CheckpointHandler`."""
         if alignment.failed:
             raise KeyError("a name that is misspelt")
@@ -147,7 +151,7 @@ def test_a_stop_that_cannot_be_carried_out_leaves_the_loop_able_to_answer(
         raise UnreachableError("a thread is gone", {}, "Start again.")
 
     bench.carry_out = refuse
-    bench.loop.post(StopAsked())
+    bench.loop.post(StopRequested())
     assert bench.loop.ask(lambda core: core.is_over)
     assert "could not stop in order" in caplog.text
 
@@ -163,7 +167,7 @@ def test_a_users_handler_that_raises_ends_the_job_with_its_error(
     assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))
     assert not in_time(lambda: bench.loop.ask(lambda core: core.is_live("side", 0)))
     assert isinstance(bench.ended_with(), KeyError)
-    in_time(lambda: bench.loop.step(StopAsked()))
+    in_time(lambda: bench.loop.step(StopRequested()))
     bench.loop.stop(timeout_s=PATIENCE_S)
     assert "stops by an error of its own" in caplog.text
 
@@ -210,7 +214,7 @@ def test_a_stop_that_meets_another_bug_leaves_the_loop_able_to_answer(
         raise ValueError(actions)
 
     bench.carry_out = refuse
-    bench.loop.post(StopAsked())
+    bench.loop.post(StopRequested())
     assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))
     assert "could not stop in order" in caplog.text
 
@@ -252,7 +256,11 @@ def test_nobody_waits_for_a_loop_whose_thread_was_ended(
     assert isinstance(bench.ended_with(), CoordinatorLostError)
     assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))
     with pytest.raises(CoordinatorLostError):
-        in_time(lambda: bench.loop.step(TriggerAsked(kind=CheckpointKind.SAVEPOINT, asked_by="x")))
+        in_time(
+            lambda: bench.loop.step(
+                TriggerRequested(kind=CheckpointKind.SAVEPOINT, requested_by="x")
+            )
+        )
     assert "stops by an error of its own" in caplog.text
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.continuous.task_registry import TaskRegistry
 from sluice.runtime.contracts import RegisteredAttempt
@@ -31,7 +31,7 @@ class PlayedLink:
     def next_barrier(
         self,
         region: str,
-        generation: int,
+        attempt_id: int,
         *,
         wait_s: float,
         has_read: bool,
@@ -75,22 +75,22 @@ class PlayedEpoch:
         self.events.append("abort")
 
 
-def _courier(link: PlayedLink, clock: ManualClock) -> Courier:
-    return Courier(link, "main", 7, lost_timeout_s=60.0, clock=clock)
+def _checkpoint_client(link: PlayedLink, clock: ManualClock) -> CheckpointClient:
+    return CheckpointClient(link, "main", 7, lost_timeout_s=60.0, clock=clock)
 
 
 def _barrier(checkpoint_id: int) -> NextBarrier:
     barrier = Barrier(
-        checkpoint_id=checkpoint_id, region="main", generation=7, splits=(split(0, 0, 5),)
+        checkpoint_id=checkpoint_id, region="main", attempt_id=7, splits=(split(0, 0, 5),)
     )
     return NextBarrier(barrier=barrier, committed_batch=checkpoint_id - 2)
 
 
-def _taken(courier: Courier) -> Barrier:
+def _taken(checkpoint_client: CheckpointClient) -> Barrier:
     found: list[Barrier] = []
 
     def has_come() -> bool:
-        barrier = courier.take()
+        barrier = checkpoint_client.take()
         if barrier is not None:
             found.append(barrier)
         return bool(found)
@@ -100,22 +100,22 @@ def _taken(courier: Courier) -> Barrier:
 
 
 def _result(checkpoint_id: int) -> EpochResult:
-    batch = BatchKey(region="main", generation=7, batch_id=checkpoint_id)
+    batch = BatchKey(region="main", attempt_id=7, batch_id=checkpoint_id)
     return EpochResult(batch=batch, checkpoint_id=checkpoint_id, ranges=())
 
 
 def test_the_next_barrier_is_asked_for_once_the_last_epoch_is_acknowledged() -> None:
     """So acknowledgements keep their order."""
     link = PlayedLink(answers=[_barrier(4), _barrier(5)])
-    courier = _courier(link, ManualClock())
-    courier.start()
-    assert _taken(courier).checkpoint_id == 4
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    checkpoint_client.start()
+    assert _taken(checkpoint_client).checkpoint_id == 4
     assert link.asked == 1
-    courier.hand_over(PlayedEpoch(4))
-    assert _taken(courier).checkpoint_id == 5
-    assert courier.committed_batch == 3
-    courier.hand_over(PlayedEpoch(5))
-    wait_for(lambda: courier.is_over)
+    checkpoint_client.hand_over(PlayedEpoch(4))
+    assert _taken(checkpoint_client).checkpoint_id == 5
+    assert checkpoint_client.committed_batch == 3
+    checkpoint_client.hand_over(PlayedEpoch(5))
+    wait_for(lambda: checkpoint_client.is_over)
     assert [ack.checkpoint_id for ack in link.acks] == [4, 5]
 
 
@@ -123,11 +123,11 @@ def test_a_silent_coordinator_is_asked_again_and_the_acknowledgement_is_kept() -
     """A lost answer is no reason to write an epoch again."""
     silence = UnreachableError("silent", {}, "")
     link = PlayedLink(answers=[silence, silence, _barrier(4)], refusals=[silence, silence])
-    courier = _courier(link, ManualClock())
-    courier.start()
-    _taken(courier)
-    courier.hand_over(PlayedEpoch(4))
-    wait_for(lambda: courier.is_over)
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.hand_over(PlayedEpoch(4))
+    wait_for(lambda: checkpoint_client.is_over)
     assert [ack.checkpoint_id for ack in link.acks] == [4]
 
 
@@ -138,12 +138,12 @@ def test_a_coordinator_that_stays_silent_ends_the_task() -> None:
         answers=[UnreachableError("silent", {}, "") for _ in range(100)],
         on_silence=lambda: clock.advance(7.0),
     )
-    courier = _courier(link, clock)
-    courier.start()
-    wait_for(lambda: _has_failed(courier))
+    checkpoint_client = _checkpoint_client(link, clock)
+    checkpoint_client.start()
+    wait_for(lambda: _has_failed(checkpoint_client))
     assert 8 <= link.asked <= 10
     with pytest.raises(UnreachableError, match="silent for too long"):
-        courier.take()
+        checkpoint_client.take()
 
 
 @pytest.mark.parametrize("lost_timeout_s", [60.0, 8.0])
@@ -156,10 +156,12 @@ def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up(
         answers=[UnreachableError("silent", {}, ""), _barrier(4)],
         on_silence=lambda: clock.advance(10_000.0),
     )
-    courier = Courier(link, "main", 7, lost_timeout_s=lost_timeout_s, clock=clock)
-    courier.start()
-    assert _taken(courier).checkpoint_id == 4
-    courier.close()
+    checkpoint_client = CheckpointClient(
+        link, "main", 7, lost_timeout_s=lost_timeout_s, clock=clock
+    )
+    checkpoint_client.start()
+    assert _taken(checkpoint_client).checkpoint_id == 4
+    checkpoint_client.close()
 
 
 def test_a_coordinator_that_is_silent_behind_that_too_is_given_up() -> None:
@@ -170,10 +172,10 @@ def test_a_coordinator_that_is_silent_behind_that_too_is_given_up() -> None:
         answers=[UnreachableError("silent", {}, "") for _ in range(100)],
         on_silence=lambda: clock.advance(next(tries_s)),
     )
-    courier = _courier(link, clock)
+    checkpoint_client = _checkpoint_client(link, clock)
     began_s = clock()
-    courier.start()
-    wait_for(lambda: _has_failed(courier))
+    checkpoint_client.start()
+    wait_for(lambda: _has_failed(checkpoint_client))
     assert clock() - began_s <= 10_000.0 + 60.0 + 11.0
 
 
@@ -184,9 +186,9 @@ def test_tries_that_always_take_too_long_end_the_task_too() -> None:
         answers=[UnreachableError("silent", {}, "") for _ in range(100)],
         on_silence=lambda: clock.advance(100.0),
     )
-    courier = _courier(link, clock)
-    courier.start()
-    wait_for(lambda: _has_failed(courier))
+    checkpoint_client = _checkpoint_client(link, clock)
+    checkpoint_client.start()
+    wait_for(lambda: _has_failed(checkpoint_client))
     assert link.asked == 2
 
 
@@ -205,20 +207,20 @@ def test_what_a_task_does_between_two_questions_is_no_silence() -> None:
             clock.advance(10_000.0)
             return super().pre_commit()
 
-    courier = _courier(link, clock)
-    courier.start()
-    _taken(courier)
-    courier.hand_over(SlowEpoch(4))
-    wait_for(lambda: courier.is_over)
+    checkpoint_client = _checkpoint_client(link, clock)
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.hand_over(SlowEpoch(4))
+    wait_for(lambda: checkpoint_client.is_over)
     assert [ack.checkpoint_id for ack in link.acks] == [4]
 
 
 def test_a_superseded_coordinator_ends_the_task_at_once() -> None:
     """Nothing is asked twice of one that says so."""
     link = PlayedLink(answers=[FencedError("another one leads", {}, "")])
-    courier = _courier(link, ManualClock())
-    courier.start()
-    wait_for(lambda: _has_failed(courier))
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    checkpoint_client.start()
+    wait_for(lambda: _has_failed(checkpoint_client))
     assert link.asked == 1
 
 
@@ -226,14 +228,14 @@ def test_what_is_decided_is_committed_once_and_told_with_the_next_question() -> 
     """Between two barriers; its producer carries nothing more."""
     told = NextBarrier(barrier=None, to_commit=(4,))
     link = PlayedLink(answers=[_barrier(4), told, told, _barrier(5)])
-    courier = _courier(link, ManualClock())
+    checkpoint_client = _checkpoint_client(link, ManualClock())
     epochs = [PlayedEpoch(4), PlayedEpoch(5)]
-    courier.start()
+    checkpoint_client.start()
     for epoch in epochs:
-        assert _taken(courier).checkpoint_id == epoch.checkpoint_id
-        courier.hand_over(epoch)
-    wait_for(lambda: courier.is_over)
-    courier.close()
+        assert _taken(checkpoint_client).checkpoint_id == epoch.checkpoint_id
+        checkpoint_client.hand_over(epoch)
+    wait_for(lambda: checkpoint_client.is_over)
+    checkpoint_client.close()
     assert epochs[0].events == ["pre-commit", "commit"]
     assert link.committed == [
         CommittedEpoch(batch_id=4, operators=("sink",)),
@@ -246,11 +248,11 @@ def test_what_a_lost_answer_told_is_told_again() -> None:
     silence = UnreachableError("silent", {}, "")
     told = NextBarrier(barrier=None, to_commit=(4,))
     link = PlayedLink(answers=[_barrier(4), told, silence, silence])
-    courier = _courier(link, ManualClock())
-    courier.start()
-    _taken(courier)
-    courier.hand_over(PlayedEpoch(4))
-    wait_for(lambda: courier.is_over)
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.hand_over(PlayedEpoch(4))
+    wait_for(lambda: checkpoint_client.is_over)
     assert link.committed == [CommittedEpoch(batch_id=4, operators=("sink",))]
 
 
@@ -258,74 +260,76 @@ def test_a_barrier_beside_a_commit_is_given_first() -> None:
     """The task ends its epoch while the last one is committed; that is told before the next one."""
     both = replace(_barrier(5), to_commit=(4,))
     link = PlayedLink(answers=[_barrier(4), both, _barrier(5)])
-    courier = _courier(link, ManualClock())
+    checkpoint_client = _checkpoint_client(link, ManualClock())
     epoch = PlayedEpoch(4)
-    courier.start()
-    _taken(courier)
-    courier.hand_over(epoch)
-    assert _taken(courier).checkpoint_id == 5
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.hand_over(epoch)
+    assert _taken(checkpoint_client).checkpoint_id == 5
     wait_for(lambda: link.committed, what="the commit, told before the epoch has ended")
     assert [ack.checkpoint_id for ack in link.acks] == [4]
-    courier.hand_over(PlayedEpoch(5))
-    wait_for(lambda: courier.is_over)
+    checkpoint_client.hand_over(PlayedEpoch(5))
+    wait_for(lambda: checkpoint_client.is_over)
     assert [ack.checkpoint_id for ack in link.acks] == [4, 5]
 
 
-def test_rule_5_what_the_driver_has_finished_is_let_go_and_not_committed_again() -> None:
+def test_outcome_from_broker_what_the_driver_has_finished_is_let_go_and_not_committed_again() -> (
+    None
+):
     """It is committed on record: a late EndTxn of this producer must not be sent."""
     link = PlayedLink(answers=[_barrier(4), NextBarrier(barrier=None, committed_batch=4)])
-    courier = _courier(link, ManualClock())
+    checkpoint_client = _checkpoint_client(link, ManualClock())
     epoch = PlayedEpoch(4)
-    courier.start()
-    _taken(courier)
-    courier.hand_over(epoch)
-    wait_for(lambda: courier.is_over)
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.hand_over(epoch)
+    wait_for(lambda: checkpoint_client.is_over)
     assert epoch.events == ["pre-commit", "release"]
 
 
-def test_rule_4_an_epoch_is_let_go_before_its_ids_may_be_used_again() -> None:
+def test_ids_never_reused_an_epoch_is_let_go_before_its_ids_may_be_used_again() -> None:
     """The task begins its next epoch beside the courier, with what that says is committed."""
     link = PlayedLink(answers=[_barrier(4), NextBarrier(barrier=None, committed_batch=4)])
-    courier = _courier(link, ManualClock())
+    checkpoint_client = _checkpoint_client(link, ManualClock())
     known: list[int] = []
 
     class Held(PlayedEpoch):
         def release(self) -> None:
-            known.append(courier.committed_batch)
+            known.append(checkpoint_client.committed_batch)
 
-    courier.start()
-    _taken(courier)
-    courier.hand_over(Held(4))
-    wait_for(lambda: courier.is_over)
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.hand_over(Held(4))
+    wait_for(lambda: checkpoint_client.is_over)
     assert known == [2]
-    assert courier.committed_batch == 4
+    assert checkpoint_client.committed_batch == 4
 
 
 def test_a_task_that_ends_lets_go_of_what_is_not_decided() -> None:
     """And ends nothing of it: whether it is decided, its coordinator knows."""
     link = PlayedLink(answers=[_barrier(4), FencedError("over", {}, "")])
-    courier = _courier(link, ManualClock())
+    checkpoint_client = _checkpoint_client(link, ManualClock())
     epoch = PlayedEpoch(4)
-    courier.start()
-    _taken(courier)
-    courier.hand_over(epoch)
-    wait_for(lambda: _has_failed(courier))
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.hand_over(epoch)
+    wait_for(lambda: _has_failed(checkpoint_client))
     wait_for(lambda: epoch.events == ["pre-commit", "release"])
 
 
 def test_an_epoch_that_nobody_took_is_aborted_with_the_task() -> None:
     """The life ended between its barrier and the epoch: readers do not wait for a sweep."""
     link = PlayedLink(answers=[replace(_barrier(4), to_commit=(3,)), FencedError("over", {}, "")])
-    courier = _courier(link, ManualClock())
+    checkpoint_client = _checkpoint_client(link, ManualClock())
     epoch, is_taken = PlayedEpoch(4), threading.Event()
     link.on_silence = lambda: _wait(is_taken)
-    courier.start()
-    _taken(courier)
+    checkpoint_client.start()
+    _taken(checkpoint_client)
     is_taken.set()
-    wait_for(lambda: _has_failed(courier))
-    courier.hand_over(epoch)
+    wait_for(lambda: _has_failed(checkpoint_client))
+    checkpoint_client.hand_over(epoch)
     for _ in range(2):
-        courier.close()
+        checkpoint_client.close()
     assert epoch.events == ["abort"]
 
 
@@ -333,9 +337,9 @@ def _wait(event: threading.Event) -> None:
     assert event.wait(PATIENCE_S)
 
 
-def _has_failed(courier: Courier) -> bool:
+def _has_failed(checkpoint_client: CheckpointClient) -> bool:
     try:
-        courier.take()
+        checkpoint_client.take()
     except (FencedError, UnreachableError):
         return True
     return False
@@ -355,12 +359,12 @@ def test_a_task_that_waits_for_brokers_hears_from_its_courier_that_it_shall_end(
         def waited(self, batch: BatchKey, what: str) -> None:
             told.append(f"{what}: over")
 
-    courier = _courier(PlayedLink(), ManualClock())
-    registry = TaskRegistry(Client(), courier, lost_timeout_s=60.0)
-    batch = BatchKey(region="main", generation=7, batch_id=1)
+    checkpoint_client = _checkpoint_client(PlayedLink(), ManualClock())
+    registry = TaskRegistry(Client(), checkpoint_client, lost_timeout_s=60.0)
+    batch = BatchKey(region="main", attempt_id=7, batch_id=1)
     registry.waits(batch, "a producer", why="away")
-    courier.start()  # and hears that the life is being stopped
-    wait_for(lambda: courier.is_over)
+    checkpoint_client.start()  # and hears that the life is being stopped
+    wait_for(lambda: checkpoint_client.is_over)
     with pytest.raises(FencedError, match="being stopped"):
         registry.waits(batch, "a producer", why="away")
     registry.waited(batch, "a producer")
@@ -369,12 +373,12 @@ def test_a_task_that_waits_for_brokers_hears_from_its_courier_that_it_shall_end(
 
 def test_a_task_that_waits_hears_what_has_ended_its_courier() -> None:
     link = PlayedLink(answers=[FencedError("superseded", {}, "")])
-    courier = _courier(link, ManualClock())
-    courier.start()
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    checkpoint_client.start()
 
     def has_ended() -> bool:
         try:
-            courier.require_wanted()
+            checkpoint_client.require_wanted()
         except FencedError as err:
             return "superseded" in str(err)
         return False
@@ -402,7 +406,7 @@ class SilentClient:
 
 
 _ATTEMPT = RegisteredAttempt(
-    batch=BatchKey(region="main", generation=7, batch_id=1),
+    batch=BatchKey(region="main", attempt_id=7, batch_id=1),
     operator_id="sink",
     resource="r",
     checkpoint_id=1,
@@ -412,12 +416,14 @@ _ATTEMPT = RegisteredAttempt(
 def test_a_task_that_registers_hears_from_its_courier_that_the_coordinator_is_lost() -> None:
     """It does not wait for as long once more."""
     clock = ManualClock()
-    courier = _courier(PlayedLink(answers=[FencedError("superseded", {}, "")]), clock)
-    courier.start()
-    wait_for(lambda: _has_failed(courier))
+    checkpoint_client = _checkpoint_client(
+        PlayedLink(answers=[FencedError("superseded", {}, "")]), clock
+    )
+    checkpoint_client.start()
+    wait_for(lambda: _has_failed(checkpoint_client))
     client = SilentClient(clock)
     with pytest.raises(FencedError, match="superseded"):
-        TaskRegistry(client, courier, lost_timeout_s=60.0, clock=clock).register(_ATTEMPT)
+        TaskRegistry(client, checkpoint_client, lost_timeout_s=60.0, clock=clock).register(_ATTEMPT)
     assert client.tries == 1
 
 
@@ -425,7 +431,9 @@ def test_a_registration_that_nobody_answers_ends_the_task_too() -> None:
     """Its courier may be waiting for the epoch, and ask nobody meanwhile."""
     clock = ManualClock()
     client = SilentClient(clock)
-    registry = TaskRegistry(client, _courier(PlayedLink(), clock), lost_timeout_s=60.0, clock=clock)
+    registry = TaskRegistry(
+        client, _checkpoint_client(PlayedLink(), clock), lost_timeout_s=60.0, clock=clock
+    )
     with pytest.raises(CoordinatorLostError, match=r"main.*silent_s=60"):
         registry.register(_ATTEMPT)
     assert client.tries == 10
@@ -444,6 +452,6 @@ def test_a_task_that_stood_still_registers_once_more_before_it_gives_the_coordin
                 raise UnreachableError("silent", {}, "")
             return 4.0
 
-    courier = _courier(PlayedLink(), clock)
-    registry = TaskRegistry(Client(clock), courier, lost_timeout_s=8.0, clock=clock)
+    checkpoint_client = _checkpoint_client(PlayedLink(), clock)
+    registry = TaskRegistry(Client(clock), checkpoint_client, lost_timeout_s=8.0, clock=clock)
     assert registry.register(_ATTEMPT) == 4.0

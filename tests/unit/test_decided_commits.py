@@ -27,7 +27,7 @@ from tests.core_driver import FAST, TWO, CoreDriver, committable
 
 @pytest.mark.parametrize("outcome", [CommitOutcome.PENDING, CommitOutcome.UNKNOWN])
 def test_commit_is_tried_until_everything_is_committed(outcome: CommitOutcome) -> None:
-    """Step 5: the mark waits; later tries ask for the verdict first (rule 5)."""
+    """Step 5: the mark waits; later tries ask for the verdict first (`outcome-from-broker`)."""
     driver = CoreDriver(FAST)
     driver.outcomes[b"main.0.1"] = outcome
     driver.epoch(3)
@@ -52,7 +52,7 @@ def test_only_what_is_not_committed_is_tried_again() -> None:
 
 
 def test_a_lost_transaction_stops_the_job_with_its_ranges() -> None:
-    """Rule 11: a lost transaction is never a log line."""
+    """Rule `two-phase-repair`: a lost transaction is never a log line."""
     driver = CoreDriver(FAST)
     driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
     driver.epoch(3)
@@ -65,7 +65,8 @@ def test_a_lost_transaction_stops_the_job_with_its_ranges() -> None:
 
 
 def test_an_unknown_transaction_stops_the_job_after_a_while() -> None:
-    """Rule 5: unknown is asked again, and then a human is called; never repaired."""
+    """Rule `outcome-from-broker`: unknown is asked again, and then a human is called; never
+    repaired."""
     driver = CoreDriver(dataclasses.replace(FAST, unknown_timeout_s=5.0, on_lost=OnLost.REPAIR))
     driver.outcomes[b"main.0.1"] = CommitOutcome.UNKNOWN
     driver.epoch(3)
@@ -95,7 +96,7 @@ REPAIRING = dataclasses.replace(FAST, on_lost=OnLost.REPAIR)
 
 
 def test_repair_commits_the_replacement_only_once_it_is_on_record() -> None:
-    """Rule 11: two phases; the replacement is committed like any other."""
+    """Rule `two-phase-repair`: two phases; the replacement is committed like any other."""
     driver = CoreDriver(REPAIRING, regions=CHAINED)
     driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
     driver.epoch(3)
@@ -117,7 +118,7 @@ def test_repair_commits_the_replacement_only_once_it_is_on_record() -> None:
     assert driver.core.last_committed == 1
 
 
-def test_rule_11_of_what_is_decided_only_a_batch_under_repair_is_written_again() -> None:
+def test_two_phase_repair_of_what_is_decided_only_a_batch_under_repair_is_written_again() -> None:
     """Else late attempts of its tasks are refused, and so are those of older batches meanwhile."""
     driver = CoreDriver(REPAIRING, regions=CHAINED)
     older = driver.epoch_batch(3)
@@ -147,7 +148,7 @@ def test_a_repair_by_somebody_else_means_that_we_are_fenced() -> None:
 
 
 def test_repair_aborts_later_work_of_the_region_first() -> None:
-    """Rule 11: or its records would come before the repaired ones."""
+    """Rule `two-phase-repair`: or its records would come before the repaired ones."""
     driver = CoreDriver(
         dataclasses.replace(REPAIRING, max_concurrent=2),
         regions=(*CHAINED, RegionPlan(name="slow", source_ids=("source",), chained=True)),
@@ -170,7 +171,7 @@ def test_repair_aborts_later_work_of_the_region_first() -> None:
 
 
 def test_repair_is_refused_where_it_is_not_exact() -> None:
-    """Rule 11: a region that is not chained cannot be recomputed alone."""
+    """Rule `two-phase-repair`: a region that is not chained cannot be recomputed alone."""
     driver = CoreDriver(REPAIRING)
     driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
     driver.epoch(3)

@@ -15,7 +15,7 @@ from sluice.runtime.coordinator.core.events import (
     Published,
     RegionFailed,
     RegionRestarted,
-    RestartAsked,
+    RestartRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.errors import FencedError, UnreachableError
@@ -26,7 +26,7 @@ UNKNOWN = PublishOutcome.UNKNOWN
 
 
 def test_a_place_is_published_only_behind_a_place_of_our_own() -> None:
-    """Rule 6: places are dense; n+1 waits for n, whichever is acknowledged first."""
+    """Rule `fence-first`: places are dense; n+1 waits for n, whichever is acknowledged first."""
     driver = CoreDriver(dataclasses.replace(FAST, max_concurrent=2), regions=TWO)
     driver.auto = False
     driver.tick()
@@ -44,7 +44,8 @@ def test_a_place_is_published_only_behind_a_place_of_our_own() -> None:
 
 
 def test_a_taken_place_stops_everything() -> None:
-    """Rule 6: the stale coordinator finds its place taken; it commits, aborts, starts nothing."""
+    """Rule `fence-first`: the stale coordinator finds its place taken; it commits, aborts, starts
+    nothing."""
     driver = CoreDriver(FAST)
     driver.auto = False
     batch = driver.epoch_batch(3)
@@ -66,14 +67,15 @@ def test_a_taken_place_stops_everything() -> None:
 
 
 def test_an_unanswered_publish_is_repeated_and_never_aborted() -> None:
-    """Rule 7: the record may be there; neither time nor a failure aborts a DECIDING checkpoint."""
+    """Rule `publish-whole`: the record may be there; neither time nor a failure aborts a DECIDING
+    checkpoint."""
     driver = CoreDriver(FAST)
     driver.auto = False
     driver.epoch(3)
     for _ in range(5):
         driver.held.clear()
         driver.tell(Published(checkpoint_id=1, outcome=UNKNOWN))
-        driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("stopped")))
+        driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("stopped")))
         driver.tick(20.0)
         (again,) = driver.held
         assert again == driver.seen(Publish)[0]
@@ -90,7 +92,7 @@ def grown_old(settings: CheckpointSettings = FAST, *, within_s: float = 5.0) -> 
     driver.tick()
     for name in ("main", "side"):
         barrier = driver.poll(3, region=name)
-        batch = BatchKey(region=name, generation=0, batch_id=1)
+        batch = BatchKey(region=name, attempt_id=0, batch_id=1)
         ack = driver.acknowledgement(batch, barrier)
         decide_by_s = driver.clock() + within_s
         driver.tell(Acknowledged(ack=dataclasses.replace(ack, decide_by_s=decide_by_s)))
@@ -106,7 +108,7 @@ def grown_old(settings: CheckpointSettings = FAST, *, within_s: float = 5.0) -> 
     return driver
 
 
-def test_rule_23_what_grew_old_while_deciding_is_withdrawn() -> None:
+def test_transaction_timeout_what_grew_old_while_deciding_is_withdrawn() -> None:
     """The store was away: its transactions may be aborted when it is back. Nothing is aborted, and
     nobody told, before it is certain that it was not decided."""
     driver = grown_old()
@@ -123,20 +125,20 @@ def test_rule_23_what_grew_old_while_deciding_is_withdrawn() -> None:
     assert not driver.seen(Commit)
 
 
-def test_rule_23_the_regions_of_a_withdrawn_decision_read_again() -> None:
+def test_transaction_timeout_the_regions_of_a_withdrawn_decision_read_again() -> None:
     """Once its abort is done; the next checkpoint is decided."""
     driver = grown_old()
     driver.auto = True
     driver.held.clear()
     driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.OURS))
     for name in ("main", "side"):
-        driver.tell(RestartAsked(region=name))
+        driver.tell(RestartRequested(region=name))
     assert {each.region for each in driver.seen(RegionRestarted)} == {"main", "side"}
-    generation = driver.seen(RegionRestarted)[0].generation
+    attempt_id = driver.seen(RegionRestarted)[0].attempt_id
     driver.tick(1.0)
     for name in ("main", "side"):
-        barrier = driver.poll(3, region=name, generation=generation)
-        driver.ack(barrier, region=name, generation=generation)
+        barrier = driver.poll(3, region=name, attempt_id=attempt_id)
+        driver.ack(barrier, region=name, attempt_id=attempt_id)
     assert driver.core.last_committed == driver.seen(Commit)[-1].checkpoint_id > 1
 
 
@@ -149,7 +151,7 @@ def test_a_withdrawn_decision_is_a_failed_checkpoint() -> None:
     assert "grew old" in str(end.error)
 
 
-def test_rule_23_a_decision_that_landed_before_its_withdrawal_stands() -> None:
+def test_transaction_timeout_a_decision_that_landed_before_its_withdrawal_stands() -> None:
     """An answer that was late: from here on there is only forward."""
     driver = grown_old()
     driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.DECIDED))
@@ -159,18 +161,20 @@ def test_rule_23_a_decision_that_landed_before_its_withdrawal_stands() -> None:
     assert driver.core.is_live("main", 0)
 
 
-def test_rule_23_a_batch_that_no_barrier_asked_for_grows_old_in_its_checkpoint() -> None:
+def test_transaction_timeout_a_batch_that_no_barrier_asked_for_grows_old_in_its_checkpoint() -> (
+    None
+):
     """As a drop-in query's, each of which begins one: its transactions are no younger for that."""
     driver = CoreDriver(CheckpointSettings(interval_s=None))
     driver.auto = False
-    ack = driver.acknowledgement(BatchKey(region="main", generation=0, batch_id=1))
+    ack = driver.acknowledgement(BatchKey(region="main", attempt_id=0, batch_id=1))
     driver.tell(Acknowledged(ack=dataclasses.replace(ack, decide_by_s=driver.clock() + 5.0)))
     driver.tell(Published(checkpoint_id=1, outcome=UNKNOWN))
     driver.tick(5.0)
     assert [each.verdict for each in driver.seen(Publish)] == [Verdict.DECIDED, Verdict.ABORTED]
 
 
-def test_rule_6_a_withdrawal_in_a_place_that_is_taken_ends_the_run() -> None:
+def test_fence_first_a_withdrawal_in_a_place_that_is_taken_ends_the_run() -> None:
     """Another session stands there; nothing of ours may be aborted as if nobody had decided it."""
     driver = grown_old()
     driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.TAKEN))
@@ -214,7 +218,7 @@ def test_an_abort_that_the_store_does_not_answer_ends_the_run_in_time() -> None:
     driver.auto = False
     driver.tick()
     driver.poll(3)
-    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("failed")))
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("failed")))
     driver.tick(40.0)
     (publish,) = driver.held
     assert isinstance(publish, Publish)

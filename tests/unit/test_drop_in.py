@@ -29,16 +29,16 @@ ADDRESS = CoordinatorAddress(address="http://x", token="t", leader_session_id="s
 class FakeService:
     """The service in the user's process, whose query is in some run."""
 
-    def __init__(self, generation: int) -> None:
-        self.generation = generation
+    def __init__(self, attempt_id: int) -> None:
+        self.attempt_id = attempt_id
         self.calls: list[tuple[str, int, int]] = []
         self.decide_by_s: float | None = None
 
     def begin(self, format_name: str, location: str, options: Mapping[str, str]) -> QueryRun:
         return QueryRun(
-            run_id=f"run {self.generation}",
+            run_id=f"run {self.attempt_id}",
             job_uid="j",
-            generation=self.generation,
+            attempt_id=self.attempt_id,
             operator_id="o",
             committed_through=0,
             address=ADDRESS,
@@ -62,10 +62,10 @@ class FakeService:
 
 
 def told(
-    generation: int, committables: tuple[StateEntry, ...] = (), decide_by_s: float | None = None
+    attempt_id: int, committables: tuple[StateEntry, ...] = (), decide_by_s: float | None = None
 ) -> _PreCommitted:
     """By a task of a run."""
-    return _PreCommitted(f"run {generation}", generation, committables, decide_by_s)
+    return _PreCommitted(f"run {attempt_id}", attempt_id, committables, decide_by_s)
 
 
 def writer(service: FakeService) -> DropInStreamWriter:
@@ -74,10 +74,12 @@ def writer(service: FakeService) -> DropInStreamWriter:
     return DropInStreamWriter("sluice-kafka", options, cast(DropInClient, service))
 
 
-def test_rule_12_an_earlier_runs_batch_is_neither_committed_nor_aborted_as_this_ones() -> None:
+def test_callback_after_commit_an_earlier_runs_batch_is_neither_committed_nor_aborted_as_this_ones() -> (
+    None
+):
     """A process that was slow to begin finds the query restarted, its transactions swept: deciding
     about them would lose them, and failing the new run for them would end it."""
-    service = FakeService(generation=8)
+    service = FakeService(attempt_id=8)
     late = [told(7, (committable("swept"),)), None]
     with pytest.raises(FencedError, match="restarted"):
         writer(service).commit(late, 3)
@@ -85,10 +87,12 @@ def test_rule_12_an_earlier_runs_batch_is_neither_committed_nor_aborted_as_this_
     assert service.calls == []
 
 
-def test_rule_12_a_query_that_begins_where_another_one_was_deleted_takes_nothing_of_its() -> None:
-    """Both begin with generation 0: a batch of the first one that is late would be decided as the
+def test_callback_after_commit_a_query_that_begins_where_another_one_was_deleted_takes_nothing_of_its() -> (
+    None
+):
+    """Both begin with attempt 0: a batch of the first one that is late would be decided as the
     second one's own, whose records of that number would never be written."""
-    service = FakeService(generation=0)
+    service = FakeService(attempt_id=0)
     late = [_PreCommitted("run of before", 0, (committable("late"),))]
     with pytest.raises(FencedError, match="restarted"):
         writer(service).commit(late, 3)
@@ -98,22 +102,24 @@ def test_rule_12_a_query_that_begins_where_another_one_was_deleted_takes_nothing
 
 def test_a_batch_of_this_run_is_committed_and_an_aborted_one_told() -> None:
     """Tasks that wrote nothing, and those that Spark never heard of, count for nothing."""
-    service = FakeService(generation=8)
+    service = FakeService(attempt_id=8)
     writer(service).commit([told(8, (committable("a"),)), told(8)], 3)
     writer(service).abort([told(8), None], 4)
     assert service.calls == [("commit", 3, 1), ("abort", 4, 0)]
 
 
-def test_rule_12_an_abort_that_names_no_run_ends_none() -> None:
+def test_callback_after_commit_an_abort_that_names_no_run_ends_none() -> None:
     """A stopped run's call may be late, and find that the query has begun again."""
-    service = FakeService(generation=8)
+    service = FakeService(attempt_id=8)
     writer(service).abort([None, None], 4)
     assert service.calls == []
 
 
-def test_rule_23_a_batch_is_decided_before_the_first_of_its_transactions_grows_old() -> None:
+def test_transaction_timeout_a_batch_is_decided_before_the_first_of_its_transactions_grows_old() -> (
+    None
+):
     """Tasks run in waves: the first wave's transactions are the oldest. Files keep."""
-    service = FakeService(generation=8)
+    service = FakeService(attempt_id=8)
     written = [
         told(8, (committable("first"),), 100.0),
         told(8, (committable("second"),), 900.0),
@@ -125,9 +131,9 @@ def test_rule_23_a_batch_is_decided_before_the_first_of_its_transactions_grows_o
     assert service.decide_by_s is None
 
 
-def test_rule_10_a_batch_is_not_decided_without_the_word_of_each_of_its_tasks() -> None:
+def test_drop_in_abort_a_batch_is_not_decided_without_the_word_of_each_of_its_tasks() -> None:
     """What the silent one wrote would be aborted by the next sweep, and its range count as read."""
-    service = FakeService(generation=8)
+    service = FakeService(attempt_id=8)
     with pytest.raises(IllegalTransitionError, match="missing=1"):
         writer(service).commit([told(8, (committable("told"),)), None], 4)
     assert service.calls == []

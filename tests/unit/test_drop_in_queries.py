@@ -1,7 +1,7 @@
 """What the drop-in sink's calls do in the user's process, over a real directory and a fake sink.
 
-Spark's ways are played as rule 10 has measured them: `abort` with all messages after a `commit`
-that raised, `abort` with none on a stop, a constructor at three places of every batch.
+Spark's ways are played as rule `drop-in-abort` has measured them: `abort` with all messages after
+a `commit` that raised, `abort` with none on a stop, a constructor at three places of every batch.
 """
 
 import json
@@ -36,7 +36,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-def test_rule_10_an_abort_after_a_commit_that_raised_leaves_the_decision_alone(
+def test_drop_in_abort_an_abort_after_a_commit_that_raised_leaves_the_decision_alone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decided, but not yet committed: Spark is told an error and aborts, and it still commits."""
@@ -241,7 +241,7 @@ def test_of_two_starts_with_one_run_the_options_of_the_first_hold_and_the_other_
     assert world.begin({"topic": "a"}) == run
 
 
-def test_rule_10_the_constructor_aborts_nothing(world: World) -> None:
+def test_drop_in_abort_the_constructor_aborts_nothing(world: World) -> None:
     """It runs again right before `commit` and before `abort`, when the work is pre-committed."""
     run = world.begin()
     transaction = world.write(run, 0)
@@ -251,7 +251,7 @@ def test_rule_10_the_constructor_aborts_nothing(world: World) -> None:
     assert world.broker.read_committed(0) == [0]
 
 
-def test_rule_10_an_undecided_batch_that_spark_aborts_is_thrown_away(world: World) -> None:
+def test_drop_in_abort_an_undecided_batch_that_spark_aborts_is_thrown_away(world: World) -> None:
     """Its open transaction must not hold readers back until the next start."""
     run = world.begin()
     transaction = world.write(run, 0)
@@ -286,7 +286,7 @@ def test_a_decision_tells_the_version_of_the_querys_own_log(
     assert versions == [version]
 
 
-def test_rule_10_a_commit_may_be_repeated(world: World) -> None:
+def test_drop_in_abort_a_commit_may_be_repeated(world: World) -> None:
     """Its answer was lost: the second call finds the batch decided."""
     run = world.begin()
     transaction = world.write(run, 0)
@@ -295,7 +295,7 @@ def test_rule_10_a_commit_may_be_repeated(world: World) -> None:
     assert world.broker.read_committed(0) == [0]
 
 
-def test_rule_23_a_batch_that_grew_old_is_not_decided(world: World) -> None:
+def test_transaction_timeout_a_batch_that_grew_old_is_not_decided(world: World) -> None:
     """Its broker may have aborted a part of it; the next run reads it again."""
     run = world.begin()
     transaction = world.write(run, 0)
@@ -305,13 +305,13 @@ def test_rule_23_a_batch_that_grew_old_is_not_decided(world: World) -> None:
     assert world.broker.read_committed(0) == []
 
 
-def test_rule_10_a_run_that_was_replaced_is_refused(world: World) -> None:
+def test_drop_in_abort_a_run_that_was_replaced_is_refused(world: World) -> None:
     """A late process of the run before decides nothing any more."""
     old = world.begin()
     transaction = world.write(old, 0)
     world.query.runId = "run-2"
     new = world.begin()
-    assert new.generation > old.generation
+    assert new.attempt_id > old.attempt_id
     with pytest.raises(FencedError, match="no longer coordinated"):
         world.commit(old, 0, transaction)
     assert world.broker.read_committed(0) == []
@@ -357,7 +357,7 @@ def test_a_query_that_cannot_be_asked_once_gives_its_prefix_back_later(
         (Execution(mode="RealTimeTrigger"), "realTime"),
     ],
 )
-def test_rule_27_an_execution_without_decided_batches_is_refused_by_name(
+def test_refused_settings_an_execution_without_decided_batches_is_refused_by_name(
     world: World, execution: Execution, told: str
 ) -> None:
     """Also where Spark's own checks have been switched off; nothing is sealed or swept."""
@@ -368,7 +368,7 @@ def test_rule_27_an_execution_without_decided_batches_is_refused_by_name(
 
 
 @pytest.mark.parametrize("value", ["false", " FALSE"])
-def test_rule_21_a_shuffle_made_again_unseen_is_refused_also_where_the_query_alone_has_it(
+def test_stateful_replay_a_shuffle_made_again_unseen_is_refused_also_where_the_query_alone_has_it(
     world: World, value: str
 ) -> None:
     """The application's settings do not tell what `spark.conf.set` has put into its session."""
@@ -380,14 +380,14 @@ def test_rule_21_a_shuffle_made_again_unseen_is_refused_also_where_the_query_alo
     assert not (Path(world.location) / "sluice").exists()
 
 
-def test_rule_27_speculation_is_refused_by_name() -> None:
+def test_refused_settings_speculation_is_refused_by_name() -> None:
     """It runs a task twice on purpose."""
     session = cast(SparkSession, Session({"spark.speculation": "true"}))
     with pytest.raises(ConfigError, match=r"setting=spark\.speculation"):
         prepare(session)
 
 
-def test_rule_14_the_sink_says_what_it_needs() -> None:
+def test_coordinator_in_driver_the_sink_says_what_it_needs() -> None:
     """`install`, and the location as an option: a process of Spark's can find out neither."""
     located = {"checkpointLocation": "/c"}
     with pytest.raises(ConfigError, match=r"sluice\.install"):

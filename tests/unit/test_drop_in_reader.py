@@ -39,7 +39,7 @@ def ranges(made: KafkaStreamReader, start: dict[str, Any], end: dict[str, Any]) 
 
 
 @pytest.mark.usefixtures("cluster")
-def test_rule_15_the_first_batch_is_empty_whatever_has_come_since(
+def test_start_offsets_once_the_first_batch_is_empty_whatever_has_come_since(
     cluster: FakeSourceCluster,
 ) -> None:
     """Spark asks for the start twice; both answers, and the first end, are the same numbers, so the
@@ -56,7 +56,9 @@ def test_rule_15_the_first_batch_is_empty_whatever_has_come_since(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_rule_15_a_replay_of_the_first_batch_reads_nothing(cluster: FakeSourceCluster) -> None:
+def test_start_offsets_once_a_replay_of_the_first_batch_reads_nothing(
+    cluster: FakeSourceCluster,
+) -> None:
     """Asked again in a new process, the start is another one, behind or before the logged end."""
     logged = reader(startingOffsets="latest").initialOffset()
     cluster.log("orders").latest = 15
@@ -66,7 +68,7 @@ def test_rule_15_a_replay_of_the_first_batch_reads_nothing(cluster: FakeSourceCl
     assert ranges(again, logged, end) == [(10, 15)]
 
 
-def test_rule_16_the_trigger_is_the_barrier_and_nothing_new_is_no_batch(
+def test_trigger_is_barrier_the_trigger_is_the_barrier_and_nothing_new_is_no_batch(
     cluster: FakeSourceCluster,
 ) -> None:
     """Each question is a cut, up to what is there now."""
@@ -79,7 +81,9 @@ def test_rule_16_the_trigger_is_the_barrier_and_nothing_new_is_no_batch(
     assert source.latestOffset(at, NO_LIMIT) == at
 
 
-def test_rule_16_available_now_ends_where_it_was_prepared(cluster: FakeSourceCluster) -> None:
+def test_trigger_is_barrier_available_now_ends_where_it_was_prepared(
+    cluster: FakeSourceCluster,
+) -> None:
     """In as many batches as its limit takes, however much is written meanwhile."""
     source = reader(startingOffsets="earliest")
     source.prepareForTriggerAvailableNow()
@@ -93,7 +97,7 @@ def test_rule_16_available_now_ends_where_it_was_prepared(cluster: FakeSourceClu
 
 
 @pytest.mark.usefixtures("cluster")
-def test_rule_16_once_reads_everything_in_its_one_batch() -> None:
+def test_trigger_is_barrier_once_reads_everything_in_its_one_batch() -> None:
     """Spark asks once only: an empty first batch would be all."""
     source = reader(startingOffsets="earliest")
     start = source.initialOffset()

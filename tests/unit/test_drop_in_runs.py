@@ -106,7 +106,7 @@ def test_a_run_announces_itself_beside_its_checkpoints(world: World) -> None:
     assert leader == Leader(
         leader_session_id=run.address.leader_session_id,
         address=run.address.address,
-        generation=run.generation,
+        attempt_id=run.attempt_id,
     )
 
 

@@ -82,7 +82,7 @@ def test_what_a_task_has_written_is_published_once_its_batch_is_decided(query: Q
     assert query.staged() == []
 
 
-def test_rule_8_a_task_of_a_decided_batch_reads_its_rows_to_the_end_and_writes_none(
+def test_batch_identity_a_task_of_a_decided_batch_reads_its_rows_to_the_end_and_writes_none(
     query: Query,
 ) -> None:
     """A query that was killed behind its decision runs the batch again: what it wrote would be in

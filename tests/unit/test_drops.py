@@ -91,10 +91,10 @@ def test_drops_ask_for_no_batch_of_their_own() -> None:
     driver = CoreDriver(FAST)
     driver.tick()
     acknowledge(driver, 3)
-    driver.tell(RegionFailed(region="main", generation=0, error=StreamError("x", {}, "")))
-    generation = driver.restart()
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=StreamError("x", {}, "")))
+    attempt_id = driver.restart()
     driver.tick(1.0)
-    assert driver.poll(3, generation=generation) is None
+    assert driver.poll(3, attempt_id=attempt_id) is None
 
 
 # --- bounds ---------------------------------------------------------------------------------------
@@ -147,11 +147,11 @@ def test_a_job_drops_no_more_than_its_bound_in_all() -> None:
 # --- told -----------------------------------------------------------------------------------------
 
 
-def acknowledge(driver: CoreDriver, end: int, *, generation: int = 0) -> None:
+def acknowledge(driver: CoreDriver, end: int, *, attempt_id: int = 0) -> None:
     """A batch of which everything was dropped."""
-    barrier = driver.poll(end, generation=generation)
+    barrier = driver.poll(end, attempt_id=attempt_id)
     assert barrier is not None
-    batch = BatchKey(region="main", generation=generation, batch_id=end)
+    batch = BatchKey(region="main", attempt_id=attempt_id, batch_id=end)
     ack = driver.acknowledgement(batch, barrier)
     states = drops_after(driver.core._book.regions["main"].record.operator_states, barrier.splits)  # noqa: SLF001
     of_region = dataclasses.replace(ack.region, operator_states=states)
@@ -165,12 +165,12 @@ def test_drops_are_told_once_for_each_decided_checkpoint() -> None:
     driver = CoreDriver(dataclasses.replace(FAST, drop_limit=DropLimit(per_checkpoint=10)))
     driver.tick()
     assert driver.poll(3) is not None
-    driver.tell(RegionFailed(region="main", generation=0, error=StreamError("x", {}, "")))
-    generation = driver.restart()
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=StreamError("x", {}, "")))
+    attempt_id = driver.restart()
     driver.tick(1.0)
-    acknowledge(driver, 3, generation=generation)
+    acknowledge(driver, 3, attempt_id=attempt_id)
     driver.tick(1.0)
-    acknowledge(driver, 5, generation=generation)
+    acknowledge(driver, 5, attempt_id=attempt_id)
     reports = [report.progress for report in driver.seen(Report)]
     marked = [progress.dropped for progress in reports if progress.state is State.MARKED]
     assert marked == [(split(0, 0, 3),), (split(0, 3, 5),)]
@@ -211,7 +211,7 @@ def _run(attempt: int, *, most: int, monkeypatch: pytest.MonkeyPatch) -> tuple[T
         ),
         job_uid="j",
         region="main",
-        generation=1,
+        attempt_id=1,
         factories={},
     )
     chain = Chain(tasks=tasks, reader=reader, functions=(), job_name="j", most_dropped=most)

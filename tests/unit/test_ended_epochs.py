@@ -27,7 +27,7 @@ def test_an_ended_epoch_that_nobody_takes_is_aborted_at_its_sinks() -> None:
     bench.step()
     bench.give(4, split(0, 0, 30))
     bench.step()
-    bench.courier.ended[0].abort()
+    bench.checkpoint_client.ended[0].abort()
     assert bench.writers[0].events[-1] == "abort"
     assert bench.writers[1].events == []
 
@@ -35,13 +35,13 @@ def test_an_ended_epoch_that_nobody_takes_is_aborted_at_its_sinks() -> None:
 def test_an_epoch_tells_whether_it_has_records_from_its_first_one_to_its_end() -> None:
     """By that a coordinator gives a barrier where the sources have nothing new."""
     bench = Bench({0: 10})
-    assert not bench.courier.has_read
+    assert not bench.checkpoint_client.has_read
     bench.step()
-    assert bench.courier.has_read
+    assert bench.checkpoint_client.has_read
     bench.give(4, split(0, 0, 10))
     bench.step()
-    assert len(bench.courier.ended) == 1
-    assert not bench.courier.has_read
+    assert len(bench.checkpoint_client.ended) == 1
+    assert not bench.checkpoint_client.has_read
 
 
 def test_an_epoch_that_ends_before_it_begins_is_never_told() -> None:
@@ -55,11 +55,11 @@ def test_an_epoch_that_ends_before_it_begins_is_never_told() -> None:
     bench.give(5, *(replace(s, start_offset=s.end_offset, end_offset=100) for s in _ranges(bench)))
     with pytest.raises(IllegalTransitionError, match="ends before it begins"):
         bench.step()
-    assert len(bench.courier.ended) == 1
+    assert len(bench.checkpoint_client.ended) == 1
 
 
 def _ranges(bench: Bench) -> tuple[SplitRange, ...]:
-    return bench.courier.ended[-1].pre_commit().ranges
+    return bench.checkpoint_client.ended[-1].pre_commit().ranges
 
 
 def test_a_split_that_has_nothing_to_read_is_not_silent() -> None:
@@ -74,7 +74,7 @@ def test_a_split_that_has_nothing_to_read_is_not_silent() -> None:
         bench.looks(60.0)
         bench.give(checkpoint_id, split(0, starts[0], 100_000), split(1, 5, 5))
         bench.step()
-    assert len(bench.courier.ended) == 5
+    assert len(bench.checkpoint_client.ended) == 5
 
 
 def test_markers_behind_an_earlier_epochs_records_are_of_the_barriers_leader() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.runtime.contracts import RegionRegistration, SweepReport
-from sluice.runtime.coordinator.shell.restart_waits import AskedRestart
+from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart
 from sluice.runtime.errors import StorageUnreachableError, UnreachableError
 from tests.fakes import FakeSink
 from tests.region_queries import ThreadQuery
@@ -17,7 +17,7 @@ def end(watched: Watched) -> ThreadQuery:
     watched.run()
     query = watched.regions.queries["left"][0]
     error = UnreachableError("a broker went away", {}, "Wait.")
-    watched.coordinator.fail("left", watched.regions.generations["left"][0], error)
+    watched.coordinator.fail("left", watched.regions.attempt_ids["left"][0], error)
     wait_for(lambda: not query.is_active, poll_s=0.005)
     return query
 
@@ -30,11 +30,11 @@ def test_why_a_life_ended_is_said_where_the_next_one_begins(
     wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
     told = [line for each in caplog.records if "restarted" in (line := each.getMessage())]
     assert len(told) == 1
-    assert told[0].startswith("region restarted: region=left generation=")
+    assert told[0].startswith("region restarted: region=left attempt_id=")
     assert "why=UnreachableError: a broker went away" in told[0]
 
 
-def test_rule_17_a_life_that_is_over_says_what_it_left_open(
+def test_abort_before_skip_a_life_that_is_over_says_what_it_left_open(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers wait in front of it, and a sweep may be far off: here there is none."""
@@ -51,8 +51,8 @@ def test_rule_17_a_life_that_is_over_says_what_it_left_open(
     monkeypatch.setattr(watched.coordinator, "register_region", register)
     watched.run()
     wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
-    first = watched.regions.generations["left"][0]
-    at_its_begin, at_its_end = [len(each.open) for each in told if each.generation == first]
+    first = watched.regions.attempt_ids["left"][0]
+    at_its_begin, at_its_end = [len(each.open) for each in told if each.attempt_id == first]
     assert at_its_begin <= at_its_end == 1  # it may have begun to write before it was heard of
     wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
 
@@ -67,7 +67,7 @@ def test_a_file_system_that_only_a_host_has_found_away_is_waited_for(
     query.thread.error = query.hindrance = away
     asking, looking = watched.coordinator.ask_restart, ThreadQuery.require_writable
 
-    def ask(region: str) -> AskedRestart:
+    def ask(region: str) -> RequestedRestart:
         asked.append(region)
         return asking(region)
 

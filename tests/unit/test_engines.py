@@ -107,7 +107,7 @@ def test_a_sink_whose_cluster_allows_no_continuous_tasks_hinders_its_region() ->
     assert found == "its brokers"
 
 
-def test_rule_18_no_region_waits_for_a_core_for_ever() -> None:
+def test_continuous_order_no_region_waits_for_a_core_for_ever() -> None:
     """With fewer cores than regions no checkpoint would ever be complete."""
     regions = [_region(name) for name in ("a", "b", "c")]
     names = frozenset({"a", "b", "c"})

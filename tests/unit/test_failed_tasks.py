@@ -40,7 +40,7 @@ def test_the_stack_of_java_behind_a_traceback_is_left_out() -> None:
     """Spark puts what its worker said first."""
     worker = _trace(ValueError("not this time"))
     error = RuntimeError(f"Lost task 0.0: {worker}\n\tat org.apache.spark.A.b(A.scala:1)\n\tat C.d")
-    failed = task_failed("the task failed", error, region="main", generation=3)
+    failed = task_failed("the task failed", error, region="main", attempt_id=3)
     assert failed.args[1]["error"] == "ValueError: not this time"
     assert "org.apache" not in str(failed)
     assert "raise error from cause" in str(failed)
@@ -50,7 +50,7 @@ def test_the_stack_of_java_behind_a_traceback_is_left_out() -> None:
 def test_what_spark_says_of_its_query_is_left_out() -> None:
     """Its plan may be pages, and tells nothing of what went wrong."""
     error = RuntimeError("no worker\n=== Streaming Query ===\nIdentifier: x\nState: ACTIVE")
-    failed = task_failed("the query failed", error, region="main", generation=3)
+    failed = task_failed("the query failed", error, region="main", attempt_id=3)
     assert failed.args[1]["error"] == "RuntimeError: no worker"
     assert "Identifier" not in str(failed)
 
@@ -58,8 +58,8 @@ def test_what_spark_says_of_its_query_is_left_out() -> None:
 def test_failed_work_in_short_is_where_and_what_was_raised() -> None:
     """Neither the traceback, nor that it goes on, which whoever ends a job must not repeat."""
     error = _raised(ValueError("no"))
-    failed = task_failed("the task failed", error, region="main", generation=3)
-    short = "StreamError: the task failed [region=main generation=3 error=ValueError: no]"
+    failed = task_failed("the task failed", error, region="main", attempt_id=3)
+    short = "StreamError: the task failed [region=main attempt_id=3 error=ValueError: no]"
     assert in_short(failed) == short
 
 
@@ -69,7 +69,7 @@ def test_failed_work_crosses_processes_without_the_error_itself() -> None:
     class Local(ValueError):
         pass
 
-    failed = task_failed("the task failed", Local("no"), region="main", generation=3)
+    failed = task_failed("the task failed", Local("no"), region="main", attempt_id=3)
     again = pickle.loads(pickle.dumps(failed))
     assert str(again) == str(failed)
     assert again.__cause__ is None

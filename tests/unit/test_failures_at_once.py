@@ -9,7 +9,7 @@ from sluice.runtime.coordinator.core.events import (
     Publish,
     RegionFailed,
     RegionRestarted,
-    RestartAsked,
+    RestartRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.policy.handlers import (
@@ -35,16 +35,16 @@ def regions(count: int) -> tuple[RegionPlan, ...]:
     )
 
 
-def epoch(driver: CoreDriver, end: int, lives: dict[str, int]) -> None:
+def epoch(driver: CoreDriver, end: int, attempts: dict[str, int]) -> None:
     """One whole checkpoint of these lives."""
     driver.tick(1.0)
-    for name, generation in lives.items():
-        barrier = driver.poll(end, region=name, generation=generation)
-        driver.ack(barrier, region=name, generation=generation)
+    for name, attempt_id in attempts.items():
+        barrier = driver.poll(end, region=name, attempt_id=attempt_id)
+        driver.ack(barrier, region=name, attempt_id=attempt_id)
 
 
-def fail(driver: CoreDriver, name: str, generation: int) -> None:
-    driver.tell(RegionFailed(region=name, generation=generation, error=_LOST))
+def fail(driver: CoreDriver, name: str, attempt_id: int) -> None:
+    driver.tell(RegionFailed(region=name, attempt_id=attempt_id, error=_LOST))
 
 
 @pytest.mark.parametrize("handler", _HANDLERS, ids=lambda handler: type(handler).__name__)
@@ -53,13 +53,13 @@ def test_a_lost_executor_is_one_failure_however_many_tasks_it_had(
 ) -> None:
     """Each of them ends by itself between two barriers, where there is no checkpoint to abort."""
     driver = CoreDriver(CheckpointSettings(handler=handler), regions=regions(8))
-    lives = {f"r{number}": 0 for number in range(8)}
-    epoch(driver, 3, lives)
-    for name in lives:
+    attempts = {f"r{number}": 0 for number in range(8)}
+    epoch(driver, 3, attempts)
+    for name in attempts:
         fail(driver, name, 0)
     assert not driver.core.is_over
-    lives = {name: driver.restart(name) for name in lives}
-    epoch(driver, 6, lives)
+    attempts = {name: driver.restart(name) for name in attempts}
+    epoch(driver, 6, attempts)
     assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
 
 
@@ -69,12 +69,12 @@ def test_a_region_that_fails_in_each_of_its_lives_ends_the_job(handler: Checkpoi
     settings = CheckpointSettings(handler=handler, tolerable_failures=3)
     driver = CoreDriver(settings, regions=regions(2))
     epoch(driver, 3, {"r0": 0, "r1": 0})
-    generation = 0
+    attempt_id = 0
     for _ in range(3):
-        fail(driver, "r0", generation)
+        fail(driver, "r0", attempt_id)
         assert not driver.core.is_over
-        generation = driver.restart("r0")
-    fail(driver, "r0", generation)
+        attempt_id = driver.restart("r0")
+    fail(driver, "r0", attempt_id)
     assert driver.core.is_over
 
 
@@ -91,25 +91,25 @@ def test_who_grew_old_while_another_region_was_away_begins_again_at_once(
     epoch(driver, 3, {"r0": 0, "r1": 0})
     began_s = driver.clock()
     fail(driver, "r0", 0)
-    driver.tell(RestartAsked(region="r0"))
+    driver.tell(RestartRequested(region="r0"))
     assert not driver.seen(RegionRestarted)
     driver.tick(_DELAY_S)
     (back,) = driver.seen(RegionRestarted)
     driver.tick(1.0)
-    driver.poll(6, region="r0", generation=back.generation)
+    driver.poll(6, region="r0", attempt_id=back.attempt_id)
     old(driver, driver.poll(6, region="r1"), decide_by_s=began_s + _KEPT_S)
     driver.tick()
     assert not driver.core.is_live("r1", 0)
     for name in ("r0", "r1"):
-        driver.tell(RestartAsked(region=name))
+        driver.tell(RestartRequested(region=name))
     driver.tick()  # no delay, for either
-    lives = {begun.region: begun.generation for begun in driver.seen(RegionRestarted)}
-    assert lives.keys() == {"r0", "r1"}
-    epoch(driver, 9, lives)
+    attempts = {begun.region: begun.attempt_id for begun in driver.seen(RegionRestarted)}
+    assert attempts.keys() == {"r0", "r1"}
+    epoch(driver, 9, attempts)
     assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
 
 
 def old(driver: CoreDriver, barrier: Barrier | None, *, decide_by_s: float) -> None:
     """``r1`` acknowledges what it has had open for too long."""
-    ack = driver.acknowledgement(BatchKey(region="r1", generation=0, batch_id=2), barrier)
+    ack = driver.acknowledgement(BatchKey(region="r1", attempt_id=0, batch_id=2), barrier)
     driver.tell(Acknowledged(ack=replace(ack, decide_by_s=decide_by_s)))

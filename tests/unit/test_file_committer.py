@@ -177,7 +177,7 @@ def test_an_abort_that_runs_out_of_time_says_so_and_goes_on_later() -> None:
     assert disk.files == {}
 
 
-def test_rule_20_what_was_published_by_a_copy_leaves_no_second_one() -> None:
+def test_rename_settled_what_was_published_by_a_copy_leaves_no_second_one() -> None:
     """Both names hold the same bytes: the file is there, and the staged one goes."""
     disk = Disk(files={".s/a/s0": b"x", "orders/part-0": b"x"})
     committer = FileCommitter(lambda uri: FakeFileSystem(disk, uri=uri))

@@ -57,7 +57,7 @@ def _made(options: Mapping[str, str], _query: object) -> Any:
 
 def _writer(run: QueryRun, batch_id: int, client: CoordinatorClient) -> FileWriter:
     factory: WriterFactory = pickle.loads(run.writer_factory)
-    batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
+    batch = BatchKey(region=REGION, attempt_id=run.attempt_id, batch_id=batch_id)
     scope = TaskScope(
         job_uid=run.job_uid,
         operator_id=run.operator_id,
@@ -117,10 +117,11 @@ def test_a_task_that_does_not_see_the_drivers_directory_writes_nothing(
 
 
 @pytest.mark.parametrize("spoilt", [b"PAR1", b"PAR1" * 4096], ids=["shorter", "longer"])
-def test_rule_20_a_staged_file_that_is_not_what_its_task_wrote_is_never_seen(
+def test_rename_settled_a_staged_file_that_is_not_what_its_task_wrote_is_never_seen(
     world: World, tmp_path: Path, spoilt: bytes
 ) -> None:
-    """Rule 20: the driver has not seen it before, so it looks before it gives it its name."""
+    """Rule `rename-settled`: the driver has not seen it before, so it looks before it gives it its
+    name."""
     target = tmp_path / "out" / "orders"
     options = {"path": str(target), "partitionBy": "day"}
     run = world.begin(options)

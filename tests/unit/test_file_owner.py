@@ -11,7 +11,7 @@ from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_
 from sluice.runtime.contracts import SinkContext, SweepView
 from sluice.runtime.errors import FencedError, StorageError
 from sluice.runtime.model.model import BatchKey
-from sluice.runtime.ownership.lease_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, OwnerRecord
+from sluice.runtime.ownership.lease_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, LeaseRecord
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.fakes import ManualClock
 
@@ -68,10 +68,10 @@ def runs() -> Runs:
     return Runs()
 
 
-def test_rule_22_a_copy_of_a_job_of_files_that_runs_is_refused(runs: Runs) -> None:
+def test_lease_guards_outputs_a_copy_of_a_job_of_files_that_runs_is_refused(runs: Runs) -> None:
     """Before it has deleted what the other one stages: its own records do not name that."""
     first = runs.claimed(CONTEXT)
-    attempt = StagingAttempt.draw(BatchKey(region="main", generation=1, batch_id=1))
+    attempt = StagingAttempt.draw(BatchKey(region="main", attempt_id=1, batch_id=1))
     staged = f"{ROOT}/{attempt.path}/part-0"
     runs.disk.write(staged, b"rows")
     runs.meanwhile = first.renew
@@ -82,7 +82,7 @@ def test_rule_22_a_copy_of_a_job_of_files_that_runs_is_refused(runs: Runs) -> No
     assert first.sweep(_view(), timeout_s=1).aborted == 0
 
 
-def test_rule_22_a_copy_has_the_files_once_the_other_job_is_gone(runs: Runs) -> None:
+def test_lease_guards_outputs_a_copy_has_the_files_once_the_other_job_is_gone(runs: Runs) -> None:
     """A directory that was moved: who has not been heard of for three renewals is dead, and one
     that lives after all ends before its next decision."""
     first = runs.claimed(CONTEXT)
@@ -95,7 +95,7 @@ def test_rule_22_a_copy_has_the_files_once_the_other_job_is_gone(runs: Runs) -> 
     second.renew()
 
 
-def test_rule_22_who_was_frozen_in_a_renewal_does_not_end_who_took_over(
+def test_lease_guards_outputs_who_was_frozen_in_a_renewal_does_not_end_who_took_over(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has looked, stands still until another run has its files, and writes: that one writes once
@@ -121,7 +121,9 @@ def test_rule_22_who_was_frozen_in_a_renewal_does_not_end_who_took_over(
             first.renew()
 
 
-def test_rule_22_a_renewal_that_lands_late_does_not_end_who_took_over(runs: Runs) -> None:
+def test_lease_guards_outputs_a_renewal_that_lands_late_does_not_end_who_took_over(
+    runs: Runs,
+) -> None:
     """Its rename was answered by nobody, and happens once another run has the files."""
     first = runs.claimed(CONTEXT)
     runs.fault = Fault.LATE
@@ -135,7 +137,9 @@ def test_rule_22_a_renewal_that_lands_late_does_not_end_who_took_over(runs: Runs
         first.renew()
 
 
-def test_rule_22_a_store_that_stands_still_does_not_make_a_run_look_dead(runs: Runs) -> None:
+def test_lease_guards_outputs_a_store_that_stands_still_does_not_make_a_run_look_dead(
+    runs: Runs,
+) -> None:
     """It holds up the renewals of the one that lives as long as the other one's look."""
     first = runs.claimed(CONTEXT)
     stills = iter([WATCH_S])
@@ -151,7 +155,7 @@ def test_rule_22_a_store_that_stands_still_does_not_make_a_run_look_dead(runs: R
         runs.claimed(COPY)
 
 
-def test_rule_22_a_restart_waits_for_nobody(runs: Runs) -> None:
+def test_lease_guards_outputs_a_restart_waits_for_nobody(runs: Runs) -> None:
     """The same directory: the seal has stopped the run before."""
     first = runs.claimed(CONTEXT)
     runs.claimed(replace(CONTEXT, leader_session_id="second"))
@@ -160,10 +164,10 @@ def test_rule_22_a_restart_waits_for_nobody(runs: Runs) -> None:
         first.renew()
 
 
-def test_rule_22_a_run_that_ends_gives_its_files_back(runs: Runs) -> None:
+def test_lease_guards_outputs_a_run_that_ends_gives_its_files_back(runs: Runs) -> None:
     """The next one may have its directory somewhere else. Whose they were stays on record."""
     runs.claimed(CONTEXT).close()
-    left = OwnerRecord.decode(runs.disk.files[f"{ROOT}/.sluice-owner"].decode())
+    left = LeaseRecord.decode(runs.disk.files[f"{ROOT}/.sluice-lease"].decode())
     assert left is not None
     assert (left.is_ended, left.session, left.checkpoint_uri) == (
         True,
@@ -174,7 +178,7 @@ def test_rule_22_a_run_that_ends_gives_its_files_back(runs: Runs) -> None:
     assert runs.waited_s == 0
 
 
-def test_rule_22_other_jobs_write_into_the_same_directory(runs: Runs) -> None:
+def test_lease_guards_outputs_other_jobs_write_into_the_same_directory(runs: Runs) -> None:
     """Each stages for itself, and so does each sink of a job."""
     sinks = [
         runs.claimed(CONTEXT),
@@ -208,10 +212,10 @@ def test_a_store_that_fails_at_the_end_leaves_the_record_to_be_watched(
 
 def test_a_record_that_cannot_be_read_has_no_owner(runs: Runs) -> None:
     """Somebody else's file of that name locks nobody out."""
-    runs.disk.write(f"{ROOT}/.sluice-owner", b"\xff\x00{")
+    runs.disk.write(f"{ROOT}/.sluice-lease", b"\xff\x00{")
     runs.claimed(CONTEXT).renew()
     assert runs.waited_s == 0
 
 
 def _view() -> SweepView:
-    return SweepView(job_uid="job", generations={"main": 1}, protected=(), orphans=())
+    return SweepView(job_uid="job", attempt_ids={"main": 1}, protected=(), orphans=())

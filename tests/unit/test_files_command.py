@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from sluice.connectors.hdfs.committing.file_lease import FileOwnerStore
+from sluice.connectors.hdfs.committing.file_lease import FileLeaseStore
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
 from sluice.connectors.hdfs.staging.held_files import HeldFile, HeldFiles, encode_held_files
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_root
 from sluice.connectors.hdfs.tools.files_cli import app
-from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, place_name
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, slot_name
 from sluice.runtime.errors import DamagedCheckpointError, FencedError
 from sluice.runtime.model.model import (
     BatchKey,
@@ -23,7 +23,7 @@ from sluice.runtime.model.model import (
     RegionRecord,
     StateEntry,
 )
-from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.ownership.lease_record import LeaseRecord
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import JOB_UID, record
 
@@ -44,9 +44,9 @@ class Ended:
     def data(self) -> Path:
         return self.directory / "data"
 
-    def stage(self, generation: int, name: str = "part-0") -> tuple[StagingAttempt, StateEntry]:
+    def stage(self, attempt_id: int, name: str = "part-0") -> tuple[StagingAttempt, StateEntry]:
         """An attempt with one file of four bytes."""
-        batch = BatchKey(region="r0", generation=generation, batch_id=7)
+        batch = BatchKey(region="r0", attempt_id=attempt_id, batch_id=7)
         attempt = StagingAttempt.draw(batch)
         staging = f"{staging_root('orders', job_uid=JOB_UID, operator_id='op')}/{attempt.path}"
         file = self.data / staging / name
@@ -80,7 +80,7 @@ class Ended:
     ) -> None:
         """A record at the next place."""
         region = RegionRecord(
-            region="r0", generation=0, batch_id=7, committables=entries, operator_states=states
+            region="r0", attempt_id=0, batch_id=7, committables=entries, operator_states=states
         )
         self.store.publish(
             record(
@@ -95,7 +95,7 @@ class Ended:
 
     def own(self, uri: str, *, session: str, is_ended: bool = False) -> None:
         """A run that has the staging directory, or had it when it was killed, or ended in order."""
-        owner = OwnerRecord(
+        owner = LeaseRecord(
             job_uid=JOB_UID,
             checkpoint_uri=uri,
             session=session,
@@ -105,7 +105,7 @@ class Ended:
             is_ended=is_ended,
         )
         root = staging_root("orders", job_uid=JOB_UID, operator_id="op")
-        FileOwnerStore(LocalFileSystem(self.data), root).write(owner)
+        FileLeaseStore(LocalFileSystem(self.data), root).write(owner)
 
     def run(self, *words: str) -> Any:
         """The command's JSON."""
@@ -162,7 +162,8 @@ def test_clean_deletes_unnamed_attempts_of_earlier_runs_alone(job: Ended) -> Non
 
 
 def test_what_a_checkpoint_holds_is_shown_and_never_an_orphan(job: Ended) -> None:
-    """Rule 19: it is published by a later epoch, and safe from clean until then."""
+    """Rule `files-with-decision`: it is published by a later epoch, and safe from clean until
+    then."""
     held, _ = job.stage(1)
     gone, _ = job.stage(1, "part-1")
     job.decide(0, states=(job.hold(held),))
@@ -173,12 +174,12 @@ def test_what_a_checkpoint_holds_is_shown_and_never_an_orphan(job: Ended) -> Non
     assert held.path in lines[0]["uri"]
     assert job.run("clean", "--delete")["orphans"] == []
     job.decide(4)
-    (job.directory / "checkpoint" / place_name(0) / "_metadata").unlink()
+    (job.directory / "checkpoint" / slot_name(0) / "_metadata").unlink()
     (found,) = job.run("orphans")["orphans"]
     assert found["uri"].endswith(held.path)
 
 
-def test_rule_29_what_newer_checkpoints_hold_is_safe_while_older_ones_are_retired_meanwhile(
+def test_retire_after_commit_what_newer_checkpoints_hold_is_safe_while_older_ones_are_retired_meanwhile(
     job: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job runs, and goes on faster than the command reads: the last checkpoint that was listed
@@ -190,7 +191,7 @@ def test_rule_29_what_newer_checkpoints_hold_is_safe_while_older_ones_are_retire
     read = CheckpointStore.read
 
     def late(store: CheckpointStore, checkpoint_id: int) -> CheckpointRecord | None:
-        place = job.directory / "checkpoint" / place_name(checkpoint_id)
+        place = job.directory / "checkpoint" / slot_name(checkpoint_id)
         if checkpoint_id == 4 and place.exists():
             shutil.rmtree(place)
             job.decide(5, states=(job.hold(held),))
@@ -205,7 +206,7 @@ def test_nothing_is_called_an_orphan_beside_a_checkpoint_that_cannot_be_read(job
     job.stage(1)
     job.decide(0)
     job.decide(3)
-    file = job.directory / "checkpoint" / place_name(0) / "_metadata"
+    file = job.directory / "checkpoint" / slot_name(0) / "_metadata"
     file.write_bytes(file.read_bytes()[:-20])
     answer = CliRunner().invoke(app, ["clean", str(job.directory / "checkpoint"), "--delete"])
     assert isinstance(answer.exception, DamagedCheckpointError)
@@ -214,7 +215,7 @@ def test_nothing_is_called_an_orphan_beside_a_checkpoint_that_cannot_be_read(job
 
 @pytest.mark.parametrize("is_ended", [False, True])
 @pytest.mark.parametrize("words", [("orphans",), ("clean", "--delete")])
-def test_rule_22_what_a_run_of_another_directory_has_staged_is_no_orphan(
+def test_lease_guards_outputs_what_a_run_of_another_directory_has_staged_is_no_orphan(
     job: Ended, words: tuple[str, ...], is_ended: bool
 ) -> None:
     """A copy was started by mistake, and refused behind its seal: its checkpoints do not name what
@@ -226,7 +227,7 @@ def test_rule_22_what_a_run_of_another_directory_has_staged_is_no_orphan(
     answer = CliRunner().invoke(app, [*words, str(job.directory / "checkpoint")])
     assert isinstance(answer.exception, FencedError)
     assert "file:///original" in str(answer.exception)
-    assert "delete the record '.sluice-owner' there" in str(answer.exception)
+    assert "delete the record '.sluice-lease' there" in str(answer.exception)
     assert list(job.data.rglob("part-0"))
 
 

@@ -8,14 +8,14 @@ from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
-    AskCut,
     BarrierPolled,
     Commit,
     EndJob,
     FailBatches,
+    FetchBarrierOffsets,
     GiveBarrier,
     Publish,
-    RegionCut,
+    RegionBarrierOffsets,
     Repair,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost, RegionPlan
@@ -34,7 +34,7 @@ def _driver(settings: CheckpointSettings = FAST) -> CoreDriver:
 
 def _ack(driver: CoreDriver, barrier: Barrier, batch_id: int, *, end: int) -> Acknowledgement:
     """Of an epoch that ends elsewhere than what was cut."""
-    batch = BatchKey(region="main", generation=0, batch_id=batch_id)
+    batch = BatchKey(region="main", attempt_id=0, batch_id=batch_id)
     made = driver.acknowledgement(batch, barrier)
     start = barrier.splits[0].start_offset
     return replace(made, region=replace(made.region, splits=(split(0, start, end),)))
@@ -76,7 +76,7 @@ def test_a_bounded_one_ends_when_a_cut_finds_nothing() -> None:
     assert [end.finished for end in driver.seen(EndJob)] == [True]
 
 
-def test_rule_11_a_repair_ends_the_life_that_has_written_on() -> None:
+def test_two_phase_repair_a_repair_ends_the_life_that_has_written_on() -> None:
     """What it has written since lies before what is written again: it must never be committed."""
     driver = _driver(replace(FAST, on_lost=OnLost.REPAIR))
     driver.outcomes[b"main.0.0"] = CommitOutcome.ABORTED
@@ -89,7 +89,7 @@ def test_rule_11_a_repair_ends_the_life_that_has_written_on() -> None:
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_rule_11_nothing_is_decided_behind_an_epoch_that_may_have_to_be_repaired(
+def test_two_phase_repair_nothing_is_decided_behind_an_epoch_that_may_have_to_be_repaired(
     is_lost: bool,
 ) -> None:
     """With several checkpoints at once: the later epoch lies before what a repair writes, and what
@@ -180,13 +180,13 @@ def test_an_epoch_to_end_is_asked_for_though_nothing_is_left_to_cut() -> None:
     """A split of it was given away, or its partition is gone."""
     driver = _driver()
     driver.tick(1.0)
-    polled = BarrierPolled(region="main", generation=0, has_read=True)
-    (asked,) = [a for a in driver.tell(polled) if isinstance(a, AskCut)]
+    polled = BarrierPolled(region="main", attempt_id=0, has_read=True)
+    (asked,) = [a for a in driver.tell(polled) if isinstance(a, FetchBarrierOffsets)]
     assert asked.has_read
-    cut = RegionCut(
+    cut = RegionBarrierOffsets(
         checkpoint_id=asked.checkpoint_id,
         region="main",
-        generation=0,
+        attempt_id=0,
         splits=asked.positions,
         finished=False,
         has_read=asked.has_read,

@@ -26,7 +26,7 @@ def task(directory: Path, *, by: str = "city") -> FrameTask:
         partitions=PartitionPaths(columns=(by,)),
         root=str(directory.parent),
         path=str(directory),
-        batch=BatchKey(region="main", generation=2, batch_id=5),
+        batch=BatchKey(region="main", attempt_id=2, batch_id=5),
         checkpoint_id=9,
     )
     found: FrameTask = pickle.loads(pickle.dumps(made))
@@ -52,7 +52,7 @@ def test_each_partition_has_a_whole_file_of_its_rows(tmp_path: Path) -> None:
     assert [file.rows for file in files] == [2, 2, 2]
 
 
-def test_rule_20_two_attempts_of_a_task_share_no_file(tmp_path: Path) -> None:
+def test_rename_settled_two_attempts_of_a_task_share_no_file(tmp_path: Path) -> None:
     """Neither staged nor published."""
     first, second = (answered(task(tmp_path), ROWS) for _ in range(2))
     assert not {f.staged for f in first} & {f.staged for f in second}

@@ -19,7 +19,7 @@ from tests.fake_file_system import Disk, FakeFileSystem
 SCOPE = TaskScope(
     job_uid="job",
     operator_id="op",
-    batch=BatchKey(region="main", generation=3, batch_id=7),
+    batch=BatchKey(region="main", attempt_id=3, batch_id=7),
     checkpoint_id=9,
     committed_through=8,
 )
@@ -59,7 +59,7 @@ def writer(disk: Disk) -> FileFrameWriter:
     )
 
 
-def test_rule_4_an_attempt_is_registered_before_its_first_file() -> None:
+def test_ids_never_reused_an_attempt_is_registered_before_its_first_file() -> None:
     """And the committable names its directory: the sweep tells one from the other by that."""
     disk = Disk()
     registry = Registry(disk)
@@ -73,7 +73,7 @@ def test_rule_4_an_attempt_is_registered_before_its_first_file() -> None:
     assert (found.target, attempt.checkpoint_id) == ("fake:///data/orders", 9)
 
 
-def test_rule_19_no_reader_sees_a_file_before_the_decision() -> None:
+def test_files_with_decision_no_reader_sees_a_file_before_the_decision() -> None:
     """All that a committable names is staged, beside the target and not below it."""
     disk = Disk()
     (entry,) = writer(disk).write(2, SCOPE, Registry(disk)).committables
@@ -113,7 +113,7 @@ def test_rows_of_which_no_file_is_made_are_rows_of_the_frame() -> None:
 
 
 def test_two_attempts_of_a_batch_share_no_directory() -> None:
-    """Rule 20: a zombie cannot write over another's file."""
+    """Rule `rename-settled`: a zombie cannot write over another's file."""
     disk = Disk()
     registry = Registry(disk)
     for _ in range(2):

@@ -1,6 +1,6 @@
 """Requests that a client has given up, as its statistics tell: whether one may begin a transaction.
 
-What counts is what was given up since the transaction was begun (rule 5).
+What counts is what was given up since the transaction was begun (`outcome-from-broker`).
 """
 
 import json
@@ -65,14 +65,14 @@ def test_what_was_under_way_at_the_begin_and_given_up_later_counts() -> None:
     assert not may_begin(told(), told(added=1, under_way=1))
 
 
-def test_rule_5_a_late_answer_does_not_make_up_for_a_later_loss() -> None:
+def test_outcome_from_broker_a_late_answer_does_not_make_up_for_a_later_loss() -> None:
     """It answers a question from before the begin; the request to add a partition is still lost."""
     assert may_begin(told(lost=1), told(added=2, lost=2, late=1))
     assert may_begin(told(), told(added=2, lost=1, late=1))
     assert not may_begin(told(lost=1), told(added=1, lost=1, late=1))
 
 
-def test_rule_4_a_late_answer_does_not_make_up_for_a_lost_request_of_an_id() -> None:
+def test_ids_never_reused_a_late_answer_does_not_make_up_for_a_lost_request_of_an_id() -> None:
     """The client asks for another epoch behind an abort."""
     assert may_arrive_late(told(asked=3, lost=2, late=1), told(lost=1))
     assert not may_arrive_late(told(asked=3, lost=1, late=1), told(lost=1))
@@ -88,18 +88,22 @@ def test_what_was_given_up_when_no_addition_was_under_way_was_none() -> None:
     )
 
 
-def test_rule_5_an_addition_that_is_under_way_for_long_and_given_up_then_is_told() -> None:
+def test_outcome_from_broker_an_addition_that_is_under_way_for_long_and_given_up_then_is_told() -> (
+    None
+):
     """In a paused broker's socket, or before it was sent at all."""
     for waits in (told(added=1, under_way=1), told(added=1, waiting=1)):
         assert may_begin(told(), waits, waits, waits, told(added=1, lost=1))
 
 
-def test_rule_5_what_is_counted_in_two_steps_is_one_addition() -> None:
+def test_outcome_from_broker_what_is_counted_in_two_steps_is_one_addition() -> None:
     """The client counts while it tells: the kind in one report, and that it is sent in the next."""
     assert may_begin(told(), told(added=1), told(added=1, lost=1), told(added=2, lost=1))
 
 
-def test_rule_5_what_looks_given_up_in_one_report_takes_nothing_back_in_the_next() -> None:
+def test_outcome_from_broker_what_looks_given_up_in_one_report_takes_nothing_back_in_the_next() -> (
+    None
+):
     """A question that is counted as sent, and not yet as waited for; or so before the begin."""
     lost = told(added=1, under_way=1), told(added=1, lost=1)
     assert may_begin(told(), *lost, told(added=1, lost=2), told(added=2, lost=1))
@@ -117,7 +121,7 @@ def test_a_broker_that_the_client_has_forgotten_hides_what_was_given_up(now: str
     assert may_begin(told(added=30, lost=1), now)
 
 
-def test_rule_5_a_topic_may_be_called_like_the_coordinator() -> None:
+def test_outcome_from_broker_a_topic_may_be_called_like_the_coordinator() -> None:
     """Where its leader is told of, ahead of the coordinator, as librdkafka writes it."""
     leader = (
         '"brokers":{"b:9092/1": { "name":"b:9092/1", "toppars":{ "TxnCoordinator-0": '
@@ -132,7 +136,7 @@ def test_rule_5_a_topic_may_be_called_like_the_coordinator() -> None:
     assert may_begin(led(told()), led(told(added=2, lost=1)))
 
 
-def test_rule_5_statistics_that_nobody_can_read_end_no_thread_and_confirm_nothing(
+def test_outcome_from_broker_statistics_that_nobody_can_read_end_no_thread_and_confirm_nothing(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They come in the client's callback: what that raises breaks out of whatever polls."""
@@ -151,7 +155,9 @@ def test_a_connection_lost_before_its_begin_costs_no_epoch(rig: Rig) -> None:
     assert len(rig.writer.pre_commit()) == 1
 
 
-def test_rule_5_a_late_answer_hides_no_request_that_may_begin_a_transaction(rig: Rig) -> None:
+def test_outcome_from_broker_a_late_answer_hides_no_request_that_may_begin_a_transaction(
+    rig: Rig,
+) -> None:
     """Of a client that keeps connections which were slow (``socket.max.fails``)."""
     rig.cluster.lost_questions = 1
     rig.renew()
@@ -161,7 +167,7 @@ def test_rule_5_a_late_answer_hides_no_request_that_may_begin_a_transaction(rig:
         rig.writer.pre_commit()
 
 
-def test_rule_5_an_addition_that_is_under_way_for_long_is_not_settled() -> None:
+def test_outcome_from_broker_an_addition_that_is_under_way_for_long_is_not_settled() -> None:
     """It may be lost, and sent again, behind the newest report: a commit waits for the next."""
     begun = Additions.since(told()).then(told(added=1, under_way=1))
     assert not begun.is_settled, "just added"
@@ -170,7 +176,7 @@ def test_rule_5_an_addition_that_is_under_way_for_long_is_not_settled() -> None:
     assert waits.then(told(added=1)).is_settled
 
 
-def test_rule_5_statistics_that_tell_of_no_coordinator_settle_nothing() -> None:
+def test_outcome_from_broker_statistics_that_tell_of_no_coordinator_settle_nothing() -> None:
     """Neither those of before the begin nor any later ones, whatever is told behind them."""
     for before, now in (("{}", told(added=1)), (told(), "{}")):
         found = Additions.since(before).then(now).then(told(added=1)).then(told(added=1))
@@ -178,7 +184,9 @@ def test_rule_5_statistics_that_tell_of_no_coordinator_settle_nothing() -> None:
         assert found.is_unknown
 
 
-def test_rule_4_a_broker_that_the_client_has_forgotten_hides_a_request_for_an_id() -> None:
+def test_ids_never_reused_a_broker_that_the_client_has_forgotten_hides_a_request_for_an_id() -> (
+    None
+):
     """Its requests may arrive late, and nothing tells of them any more."""
     before = told(asked=1)
     gone = json.dumps({"brokers": {}, "topics": {}})

@@ -61,25 +61,18 @@ def test_a_handle_survives_storage(handle: TransactionHandle) -> None:
     entry = encode_handle(handle, operator_id="op")
 
     assert decode_handle(entry) == handle
-    assert (entry.kind, entry.version) == (COMMITTABLE_KIND, 2)
+    assert (entry.kind, entry.version) == (COMMITTABLE_KIND, 1)
 
 
-def test_version_2_is_written_byte_for_byte() -> None:
+def test_version_1_is_written_byte_for_byte() -> None:
     """What a checkpoint holds today is what a later release will find."""
-    stored = (DATA / "kafka-transaction-v2.json").read_bytes().rstrip(b"\n")
+    stored = (DATA / "kafka-transaction-v1.json").read_bytes().rstrip(b"\n")
 
     assert encode_handle(HANDLE, operator_id="op").payload == stored
     assert decode_handle(_entry(stored)) == HANDLE
 
 
-def test_version_1_is_read_for_ever() -> None:
-    """It counted the records of each partition; they add up to those of the topic."""
-    stored = (DATA / "kafka-transaction-v1.json").read_bytes().rstrip(b"\n")
-
-    assert decode_handle(_entry(stored, version=1)) == HANDLE
-
-
-def _entry(payload: bytes, *, kind: str = COMMITTABLE_KIND, version: int = 2) -> StateEntry:
+def _entry(payload: bytes, *, kind: str = COMMITTABLE_KIND, version: int = 1) -> StateEntry:
     return StateEntry(
         operator_id="op",
         state_name="committables",
@@ -90,7 +83,7 @@ def _entry(payload: bytes, *, kind: str = COMMITTABLE_KIND, version: int = 2) ->
     )
 
 
-@pytest.mark.parametrize(("kind", "version"), [("hdfs-file", 1), (COMMITTABLE_KIND, 3)])
+@pytest.mark.parametrize(("kind", "version"), [("hdfs-file", 1), (COMMITTABLE_KIND, 2)])
 def test_another_kind_or_a_later_version_is_named(kind: str, version: int) -> None:
     """An unknown committable stops the restore; it is never skipped."""
     with pytest.raises(UnsupportedFormatError) as caught:
@@ -128,7 +121,7 @@ def test_a_damaged_payload_is_a_typed_error(damage: bytes) -> None:
     ],
 )
 def test_a_handle_out_of_range_cannot_be_made_nor_restored(name: str, value: int) -> None:
-    """Rule 5: among others, a task that produced nothing has no handle."""
+    """Rule `outcome-from-broker`: among others, a task that produced nothing has no handle."""
     with pytest.raises(InvalidHandleError):
         dataclasses.replace(HANDLE, **{name: value})  # type: ignore[arg-type]
     content = json.loads(encode_handle(HANDLE, operator_id="op").payload) | {name: value}
@@ -145,16 +138,17 @@ def test_handles_cross_processes() -> None:
     prefix=st.text(min_size=1).filter(lambda text: not text.endswith("/")),
     uid=names,
     region=names,
-    generation=st.integers(0),
+    attempt_id=st.integers(0),
     owner=names,
     slot=st.integers(0),
 )
-def test_rule_4_a_transactional_id_names_its_owner(
-    prefix: str, uid: str, region: str, generation: int, owner: str, slot: int
+def test_ids_never_reused_a_transactional_id_names_its_owner(
+    prefix: str, uid: str, region: str, attempt_id: int, owner: str, slot: int
 ) -> None:
-    """Rule 4: the sweep reads job, region and generation back from the id alone."""
+    """Rule `ids-never-reused`: the sweep reads job, region and attempt back from the id
+    alone."""
     name = TransactionalId(
-        prefix=prefix, job_uid=uid, region=region, generation=generation, owner=owner, slot=slot
+        prefix=prefix, job_uid=uid, region=region, attempt_id=attempt_id, owner=owner, slot=slot
     )
 
     assert TransactionalId.parse(str(name)) == name
@@ -173,8 +167,8 @@ def test_rule_4_a_transactional_id_names_its_owner(
         "p//r.1/o/0",
     ],
 )
-def test_rule_4_other_programs_ids_are_not_ours(text: str) -> None:
-    """Rule 4: what does not have the layout is never taken for an orphan."""
+def test_ids_never_reused_other_programs_ids_are_not_ours(text: str) -> None:
+    """Rule `ids-never-reused`: what does not have the layout is never taken for an orphan."""
     assert TransactionalId.parse(text) is None
 
 
@@ -184,12 +178,13 @@ def test_a_part_that_would_confuse_the_layout_is_refused(part: str, value: str) 
     """A slash inside a part would make another job's id of it, and a null cut the id off there."""
     parts: dict[str, str] = {"job_uid": "u", "region": "r", "owner": "o"} | {part: value}
     with pytest.raises(ConfigError):
-        TransactionalId(prefix="p", generation=1, slot=0, **parts)
+        TransactionalId(prefix="p", attempt_id=1, slot=0, **parts)
 
 
 @given(st.text(), st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1))
 def test_a_registered_attempt_names_its_transaction(name: str, producer: int, epoch: int) -> None:
-    """Rule 4: ownership is told by (id, producer id, epoch), whatever the id holds."""
+    """Rule `ids-never-reused`: ownership is told by (id, producer id, epoch), whatever the id
+    holds."""
     identity = TransactionIdentity(
         transactional_id=name, producer_id=producer, producer_epoch=epoch
     )
@@ -204,10 +199,10 @@ def test_a_resource_that_names_no_transaction_is_an_error(resource: str) -> None
         TransactionIdentity.parse(resource)
 
 
-@pytest.mark.parametrize("wrong", [{"prefix": ""}, {"generation": -1}, {"slot": -1}])
+@pytest.mark.parametrize("wrong", [{"prefix": ""}, {"attempt_id": -1}, {"slot": -1}])
 def test_an_id_that_names_nobody_cannot_be_made(wrong: dict[str, object]) -> None:
     """Without a prefix the sweep would take every job's transactions for its own."""
-    parts: dict[str, object] = {"prefix": "p", "job_uid": "u", "region": "r", "generation": 0}
+    parts: dict[str, object] = {"prefix": "p", "job_uid": "u", "region": "r", "attempt_id": 0}
     with pytest.raises(ConfigError, match="transactionalIdPrefix"):
         TransactionalId(**(parts | {"owner": "o", "slot": 0} | wrong))  # type: ignore[arg-type]
 

@@ -149,9 +149,9 @@ class TestCoordinator:
         coordinator = self.on(tmp_path)
         coordinator.claim(CONTEXT, timeout_s=1)
         assert list((tmp_path / "orders").iterdir()) == []
-        assert [each.name for each in (tmp_path / ROOT).iterdir()] == [".sluice-owner"]
+        assert [each.name for each in (tmp_path / ROOT).iterdir()] == [".sluice-lease"]
         coordinator.close()
-        assert [each.name for each in (tmp_path / ROOT).iterdir()] == [".sluice-owner"]
+        assert [each.name for each in (tmp_path / ROOT).iterdir()] == [".sluice-lease"]
 
     @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST])
     def test_a_rename_that_fails_is_said_before_the_first_decision(self, fault: Fault) -> None:
@@ -167,7 +167,7 @@ class TestCoordinator:
         with pytest.raises(StorageError, match=r"one device .* one encryption zone"):
             coordinator.claim(CONTEXT, timeout_s=1)
         coordinator.close()
-        assert set(disk.files) == {f"{ROOT}/.sluice-owner"}
+        assert set(disk.files) == {f"{ROOT}/.sluice-lease"}
 
     def test_a_rename_that_is_answered_with_no_is_said_before_the_first_decision(self) -> None:
         """A decided file that keeps its staged name would stop the job for good. No client is left
@@ -185,7 +185,7 @@ class TestCoordinator:
         coordinator = FileSinkCoordinator(
             "fake:///data/orders", lambda uri: Refusing(Disk(), uri=uri)
         )
-        view = SweepView(job_uid="job", generations={"main": 2}, protected=(), orphans=())
+        view = SweepView(job_uid="job", attempt_ids={"main": 2}, protected=(), orphans=())
         with pytest.raises(IllegalTransitionError, match="before it was claimed"):
             coordinator.sweep(view, timeout_s=1)
         with pytest.raises(StorageError, match=r"one device .* one encryption zone"):
@@ -198,8 +198,8 @@ class TestCoordinator:
         coordinator = self.on(tmp_path)
         coordinator.claim(CONTEXT, timeout_s=1)
         old, now = (
-            StagingAttempt.draw(BatchKey(region="main", generation=generation, batch_id=1))
-            for generation in (1, 2)
+            StagingAttempt.draw(BatchKey(region="main", attempt_id=attempt_id, batch_id=1))
+            for attempt_id in (1, 2)
         )
         root = tmp_path / ROOT
         kept = [
@@ -211,7 +211,7 @@ class TestCoordinator:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("x")
         (root / "gone.0" / "x").unlink()
-        view = SweepView(job_uid="job", generations={"main": 2}, protected=(), orphans=())
+        view = SweepView(job_uid="job", attempt_ids={"main": 2}, protected=(), orphans=())
         assert coordinator.sweep(view, timeout_s=1).aborted == 1
         assert not (root / old.path).exists()
         assert not (root / "gone.0").exists()
@@ -222,9 +222,9 @@ class TestCoordinator:
         coordinator = self.on(tmp_path)
         coordinator.claim(CONTEXT, timeout_s=1)
         (tmp_path / ROOT / ".sluice-probe-0").write_text("sluice")
-        old = StagingAttempt.draw(BatchKey(region="main", generation=1, batch_id=1))
+        old = StagingAttempt.draw(BatchKey(region="main", attempt_id=1, batch_id=1))
         (tmp_path / ROOT / old.path).mkdir(parents=True)
-        view = SweepView(job_uid="job", generations={"main": 2}, protected=(), orphans=())
+        view = SweepView(job_uid="job", attempt_ids={"main": 2}, protected=(), orphans=())
         assert coordinator.sweep(view, timeout_s=1).aborted == 1
 
     def test_what_killed_runs_have_left_half_made_goes_in_the_end(self) -> None:
@@ -235,9 +235,9 @@ class TestCoordinator:
             "fake:///data/orders", lambda uri: FakeFileSystem(disk, uri=uri), clock=clock
         )
         coordinator.claim(CONTEXT, timeout_s=1)
-        view = SweepView(job_uid="job", generations={"main": 2}, protected=(), orphans=())
-        left = [f"{ROOT}/..sluice-owner.{'0' * 32}.tmp", f"{ROOT}/.sluice-probe-{'1' * 32}"]
-        theirs = [f"{ROOT}/.sluice-owner", f"{ROOT}/notes.tmp"]
+        view = SweepView(job_uid="job", attempt_ids={"main": 2}, protected=(), orphans=())
+        left = [f"{ROOT}/..sluice-lease.{'0' * 32}.tmp", f"{ROOT}/.sluice-probe-{'1' * 32}"]
+        theirs = [f"{ROOT}/.sluice-lease", f"{ROOT}/notes.tmp"]
         for path in [*left, *theirs]:
             disk.write(path, b"x")
         coordinator.sweep(view, timeout_s=1)

@@ -170,7 +170,7 @@ def test_files_that_the_writer_splits_are_not_merged_again() -> None:
     ("now_ms", "is_last", "published"),
     [(6_999, False, 0), (7_000, False, 1), (61_000, False, 2), (0, True, 2)],
 )
-def test_rule_19_a_directory_rolls_when_it_is_old_idle_or_over(
+def test_files_with_decision_a_directory_rolls_when_it_is_old_idle_or_over(
     now_ms: int, is_last: bool, published: int
 ) -> None:
     """Each directory by itself: the first has had no row since 5 s, the other one has."""
@@ -182,7 +182,9 @@ def test_rule_19_a_directory_rolls_when_it_is_old_idle_or_over(
     assert again_in_s(files, roll, now_ms=6_000) == 1.0
 
 
-def test_rule_19_a_clock_that_was_set_back_holds_no_row_longer_than_the_policy_does() -> None:
+def test_files_with_decision_a_clock_that_was_set_back_holds_no_row_longer_than_the_policy_does() -> (
+    None
+):
     """A run whose clock went ahead by a day has staged them; from now on they are of today."""
     roll = Roll(age=55.0, idle=20.0)
     day_ms = 86_400_000

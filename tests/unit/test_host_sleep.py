@@ -47,7 +47,7 @@ def sleep(*clocks: ManualClock, seconds: float) -> None:
 def acknowledge(driver: CoreDriver, region: str = "main") -> None:
     """The region's next batch, which brokers keep for a while from now on."""
     barrier = driver.poll(3, region=region)
-    batch = BatchKey(region=region, generation=0, batch_id=1)
+    batch = BatchKey(region=region, attempt_id=0, batch_id=1)
     decide_by_s = driver.clock() + driver.missed_s + _KEPT_S
     ack = replace(driver.acknowledgement(batch, barrier), decide_by_s=decide_by_s)
     driver.tell(Acknowledged(ack=ack))
@@ -115,7 +115,7 @@ def test_this_host_has_an_age_clock() -> None:
 # --- the core -------------------------------------------------------------------------------------
 
 
-def test_rule_23_what_grew_old_while_the_host_slept_is_not_decided() -> None:
+def test_transaction_timeout_what_grew_old_while_the_host_slept_is_not_decided() -> None:
     """The brokers have gone on, and aborted it: decided it would be lost."""
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
@@ -148,13 +148,13 @@ def test_who_waits_has_not_waited_while_the_host_slept() -> None:
     assert driver.core.last_committed == 1
 
 
-def test_rule_23_a_batch_that_waited_while_the_host_slept_joins_no_checkpoint() -> None:
+def test_transaction_timeout_a_batch_that_waited_while_the_host_slept_joins_no_checkpoint() -> None:
     """It would take the others' epochs along."""
     driver = CoreDriver(replace(FAST, handler=RegionalCheckpointHandler()), regions=TWO)
     driver.tick()
     driver.ack(driver.poll(3))
     driver.ack(driver.poll(3, region="side"), region="side")
-    batch = BatchKey(region="main", generation=0, batch_id=9)
+    batch = BatchKey(region="main", attempt_id=0, batch_id=9)
     decide_by_s = driver.clock() + _KEPT_S
     ack = replace(driver.acknowledgement(batch, None), decide_by_s=decide_by_s)
     driver.tell(Acknowledged(ack=ack))
@@ -172,13 +172,13 @@ _PAYING = [
 ]
 
 
-def night(driver: CoreDriver, generation: int, stage: str, *, works_s: float = 0.0) -> int:
+def night(driver: CoreDriver, attempt_id: int, stage: str, *, works_s: float = 0.0) -> int:
     """The host sleeps over open work, which would have been decided in time but for that, unless
-    it was at work for too long itself; the region's next generation."""
+    it was at work for too long itself; the region's next attempt."""
     driver.tick(1.0)
     (end,) = driver.core.positions()["main"]
-    barrier = driver.poll(end.end_offset + 3, generation=generation)
-    batch = BatchKey(region="main", generation=generation, batch_id=1)
+    barrier = driver.poll(end.end_offset + 3, attempt_id=attempt_id)
+    batch = BatchKey(region="main", attempt_id=attempt_id, batch_id=1)
     decide_by_s = driver.clock() + driver.missed_s + _KEPT_S
     ack = replace(driver.acknowledgement(batch, barrier), decide_by_s=decide_by_s)
     driver.clock.advance(works_s)
@@ -194,8 +194,8 @@ def night(driver: CoreDriver, generation: int, stage: str, *, works_s: float = 0
         driver.held.remove(action)
         driver.tell(unknown)
     driver.tick(1.0)
-    assert not driver.core.is_live("main", generation)
-    return driver.restart() if not driver.core.is_over else generation
+    assert not driver.core.is_live("main", attempt_id)
+    return driver.restart() if not driver.core.is_over else attempt_id
 
 
 @_ANY_HANDLER
@@ -207,9 +207,9 @@ def test_nobody_pays_for_what_the_host_has_slept(
     """A laptop that sleeps each night with a transaction open ends no job."""
     regions = TWO if stage == "acknowledged" else TWO[:1]
     driver = CoreDriver(replace(FAST, handler=handler, **paying), regions=regions)
-    generation = 0
+    attempt_id = 0
     for _ in range(3):
-        generation = night(driver, generation, stage)
+        attempt_id = night(driver, attempt_id, stage)
     assert not driver.core.is_over
     assert driver.core.last_committed == 0
 
@@ -220,9 +220,9 @@ def test_work_that_was_too_slow_pays_though_the_host_slept_too(
     handler: CheckpointHandler, paying: dict[str, Any]
 ) -> None:
     driver = CoreDriver(replace(FAST, timeout_s=100.0, handler=handler, **paying), regions=TWO[:1])
-    generation = night(driver, 0, "at work", works_s=_KEPT_S)
+    attempt_id = night(driver, 0, "at work", works_s=_KEPT_S)
     if not driver.core.is_over:
-        night(driver, generation, "at work", works_s=_KEPT_S)
+        night(driver, attempt_id, "at work", works_s=_KEPT_S)
     assert driver.core.is_over
 
 
@@ -234,12 +234,12 @@ def test_a_sleep_before_the_work_was_begun_excuses_nobody(
     """Else one night would excuse a region that is too slow, again and again."""
     driver = CoreDriver(replace(FAST, timeout_s=100.0, handler=handler, **paying), regions=TWO[:1])
     driver.poll()
-    generation = 0
+    attempt_id = 0
     for _ in range(2):
         driver.missed_s += 8 * 3600.0
         driver.tick(1.0)
-        barrier = driver.poll(3, generation=generation)
-        batch = BatchKey(region="main", generation=generation, batch_id=1)
+        barrier = driver.poll(3, attempt_id=attempt_id)
+        batch = BatchKey(region="main", attempt_id=attempt_id, batch_id=1)
         decide_by_s = driver.clock() + driver.missed_s + _KEPT_S
         driver.clock.advance(_KEPT_S)
         ack = replace(driver.acknowledgement(batch, barrier), decide_by_s=decide_by_s)
@@ -247,7 +247,7 @@ def test_a_sleep_before_the_work_was_begun_excuses_nobody(
         driver.tick(1.0)
         if driver.core.is_over:
             break
-        generation = driver.restart()
+        attempt_id = driver.restart()
     assert driver.core.is_over
 
 
@@ -262,17 +262,17 @@ def test_a_sleep_before_its_work_was_begun_excuses_no_region_that_follows_its_sp
     driver.tick(1.0)
     driver.ack(driver.poll(6))
     assert driver.core.last_committed == 2
-    generation = 0
+    attempt_id = 0
     for batch_id in (3, 1):
         driver.tick(1.0)
-        barrier = driver.poll(9, generation=generation)
-        batch = BatchKey(region="main", generation=generation, batch_id=batch_id)
+        barrier = driver.poll(9, attempt_id=attempt_id)
+        batch = BatchKey(region="main", attempt_id=attempt_id, batch_id=batch_id)
         decide_by_s = driver.clock() + driver.missed_s
         ack = replace(driver.acknowledgement(batch, barrier), decide_by_s=decide_by_s)
         driver.tell(Acknowledged(ack=ack))
         driver.tick(1.0)
         if batch_id == 3:
-            generation = driver.restart()
+            attempt_id = driver.restart()
             driver.missed_s += 8 * 3600.0
     assert driver.core.is_over
 
@@ -301,29 +301,29 @@ def test_a_held_batch_that_grew_old_while_the_host_slept_is_not_paid_for(
     driver = CoreDriver(settings)
     driver.tick()
     driver.ack(driver.poll(3))
-    generation = 0
+    attempt_id = 0
     for _ in range(3):
-        batch = BatchKey(region="main", generation=generation, batch_id=9)
+        batch = BatchKey(region="main", attempt_id=attempt_id, batch_id=9)
         decide_by_s = driver.clock() + driver.missed_s + _KEPT_S
         ack = replace(driver.acknowledgement(batch, None), decide_by_s=decide_by_s)
-        driver.poll(generation=generation)
+        driver.poll(attempt_id=attempt_id)
         driver.tell(Acknowledged(ack=ack))
         driver.missed_s += _KEPT_S
         driver.trigger(CheckpointKind.SAVEPOINT, "user")
-        assert not driver.core.is_live("main", generation)
+        assert not driver.core.is_live("main", attempt_id)
         driver.tick(1.0)
         assert not driver.core.is_over
-        generation = driver.restart()
+        attempt_id = driver.restart()
 
 
 def test_nobody_pays_for_a_first_batch_without_a_barrier_that_the_host_has_slept_over() -> None:
     """As a state may ask for: it began behind the region's own, not when it was acknowledged."""
     strategy = FixedDelayRestart(attempts=1, delay_s=0.0)
     driver = CoreDriver(replace(FAST, interval_s=10 * _KEPT_S, restart_strategy=strategy))
-    driver.tell(RegionRegistered(registration=RegionRegistration(region="main", generation=0)))
+    driver.tell(RegionRegistered(registration=RegionRegistration(region="main", attempt_id=0)))
     decide_by_s = driver.clock() + _KEPT_S
     driver.missed_s += 8 * 3600.0
-    batch = BatchKey(region="main", generation=0, batch_id=1)
+    batch = BatchKey(region="main", attempt_id=0, batch_id=1)
     ack = replace(driver.acknowledgement(batch, None), decide_by_s=decide_by_s)
     driver.tell(Acknowledged(ack=ack))
     driver.tick(1.0)
@@ -331,7 +331,7 @@ def test_nobody_pays_for_a_first_batch_without_a_barrier_that_the_host_has_slept
     assert driver.core._book.regions["main"].restarts.count == 0  # noqa: SLF001
 
 
-def test_rule_23_a_decision_on_its_way_is_looked_at_again_behind_a_sleep() -> None:
+def test_transaction_timeout_a_decision_on_its_way_is_looked_at_again_behind_a_sleep() -> None:
     """It was asked for before, and the thread that makes it woke behind."""
     driver = CoreDriver(FAST)
     driver.auto = False
@@ -339,10 +339,10 @@ def test_rule_23_a_decision_on_its_way_is_looked_at_again_behind_a_sleep() -> No
     acknowledge(driver)
     (decision,) = driver.seen(Publish)
     store, ages = FakeStore(), ManualClock()
-    hands = hands_of(store, age_clock=ages)
+    io_executor = hands_of(store, age_clock=ages)
     sleep(ages, seconds=_KEPT_S)
     unknown = Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
-    assert drive(hands.perform(decision)) == unknown
+    assert drive(io_executor.perform(decision)) == unknown
     assert store.records == {}
 
 
@@ -389,6 +389,6 @@ def test_an_attempt_is_registered_by_the_age_clock() -> None:
         slept=lambda: 500.0,
     ) as coordinator:
         started = coordinator.start(PATIENCE_S)
-        batch = BatchKey(region="main", generation=started.generation, batch_id=1)
+        batch = BatchKey(region="main", attempt_id=started.attempt_id, batch_id=1)
         attempt = RegisteredAttempt(batch=batch, operator_id="sink", resource="id", checkpoint_id=1)
         assert coordinator.register(attempt) == clock() + 500.0

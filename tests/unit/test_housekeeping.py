@@ -44,7 +44,7 @@ def started() -> Iterator[Callable[..., Housekeeper]]:
         each.stop(timeout_s=PATIENCE_S)
 
 
-def test_rule_4_a_sweep_that_fails_is_repeated_at_its_interval(
+def test_ids_never_reused_a_sweep_that_fails_is_repeated_at_its_interval(
     started: Callable[..., Housekeeper], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also after an error of a client: readers would wait for orphans as long as the job runs."""
@@ -55,7 +55,7 @@ def test_rule_4_a_sweep_that_fails_is_repeated_at_its_interval(
     assert levels == [logging.WARNING, logging.ERROR]
 
 
-def test_rule_17_who_waits_for_a_sweep_goes_on_though_it_failed(
+def test_abort_before_skip_who_waits_for_a_sweep_goes_on_though_it_failed(
     started: Callable[..., Housekeeper],
 ) -> None:
     """A new life waits for one try: the next sweep comes in any case."""

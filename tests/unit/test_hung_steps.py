@@ -61,7 +61,7 @@ def test_a_step_that_never_returns_ends_the_job(step: type[Action]) -> None:
     assert "checkpoint_id=1" in str(end.error)
 
 
-def test_rule_7_the_end_of_the_job_is_no_answer_to_a_step_that_hangs() -> None:
+def test_publish_whole_the_end_of_the_job_is_no_answer_to_a_step_that_hangs() -> None:
     """It may have decided: nothing of it is aborted, and when it returns it counts as ever."""
     driver = _hanging(Publish)
     _watch(driver, 2 * HUNG.hung_after_s)
@@ -98,7 +98,7 @@ def test_no_step_could_return_while_the_whole_driver_was_stopped() -> None:
     assert driver.core.last_committed == 1
 
 
-def test_rule_11_a_repair_takes_as_long_as_it_takes() -> None:
+def test_two_phase_repair_a_repair_takes_as_long_as_it_takes() -> None:
     """It writes again what all tasks of a region had written, in one process."""
     driver = CoreDriver(replace(HUNG, on_lost=OnLost.REPAIR), regions=CHAINED)
     driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sluice.runtime.checkpoint.checkpoint_slots import SEALS_FILE
-from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, place_name
+from sluice.runtime.checkpoint.checkpoint_slots import FENCING_FILE
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, slot_name
 from sluice.runtime.checkpoint.format.metadata import encode
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.coordinator.committing.commit_steps import drive
@@ -14,7 +14,7 @@ from sluice.runtime.coordinator.core.events import Publish, Published
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import FencedError, StorageError
-from sluice.runtime.model.model import SEAL, CheckpointKind, CheckpointRecord, Verdict
+from sluice.runtime.model.model import FENCING, CheckpointKind, CheckpointRecord, Verdict
 from tests.checkpoint_records import committable
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.fake_store import FakeStore
@@ -82,7 +82,7 @@ class _Pauses:
 
 
 @pytest.mark.parametrize("first", range(1, _MOST_LOOKS, 3))
-def test_rule_6_a_start_that_returns_has_stopped_every_older_run(first: int) -> None:
+def test_fence_first_a_start_that_returns_has_stopped_every_older_run(first: int) -> None:
     """Paused twice, wherever: the older run decides, and retires what the start has listed."""
     for second in range(first + 1, first + 25):
         disk = Disk()
@@ -94,18 +94,18 @@ def test_rule_6_a_start_that_returns_has_stopped_every_older_run(first: int) -> 
         older.go_on(1)
         assert older.decided == decided, (second, "it decides behind a start")
         assert found.record.checkpoint_id == decided
-        assert _store(disk).places()[-1] == found.generation
+        assert _store(disk).places()[-1] == found.attempt_id
 
 
 @pytest.mark.parametrize("at", range(1, _MOST_LOOKS))
-def test_rule_6_a_first_start_that_is_overtaken_marks_nothing_superseded(at: int) -> None:
+def test_fence_first_a_first_start_that_is_overtaken_marks_nothing_superseded(at: int) -> None:
     """Wherever it sleeps: another start seals behind its checkpoint 0, decides and goes on."""
     disk = Disk()
 
     def meanwhile() -> None:
         store = _store(disk)
         found = _start(store, "fast")
-        run = _Run(store, "fast", last=found.generation, job_uid=found.record.job_uid)
+        run = _Run(store, "fast", last=found.attempt_id, job_uid=found.record.job_uid)
         run.go_on(5)
         decided.append(run.decided)
 
@@ -116,7 +116,7 @@ def test_rule_6_a_first_start_that_is_overtaken_marks_nothing_superseded(at: int
         found = None
     places = _store(disk)
     assert not any(places.is_superseded(each) for each in places.places())
-    if decided and found is not None and places.places()[-1] == found.generation:
+    if decided and found is not None and places.places()[-1] == found.attempt_id:
         assert found.record.checkpoint_id == decided[0]
 
 
@@ -126,8 +126,8 @@ def test_a_start_puts_the_seals_that_it_has_read_on_record() -> None:
     _Run(_store(disk), "older", last=-1).go_on(2)
     for number in range(20):
         _start(_store(disk), f"again-{number}")
-    assert SEALS_FILE in disk.files
-    assert len(_store(disk).known_seals()) >= 16
+    assert FENCING_FILE in disk.files
+    assert len(_store(disk).known_fencing_records()) >= 16
 
 
 class _Overtaken(FakeStore):
@@ -136,11 +136,13 @@ class _Overtaken(FakeStore):
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
         """See `MetadataStore.read`."""
         if checkpoint_id == 3:
-            self.records[3] = aborted(3, leader_session_id="fast", asked_by=SEAL)
+            self.records[3] = aborted(3, leader_session_id="fast", requested_by=FENCING)
         return FakeStore.read(self, checkpoint_id)
 
 
-def test_rule_22_a_start_that_slept_behind_its_seal_leaves_the_owner_record_alone() -> None:
+def test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_owner_record_alone() -> (
+    None
+):
     """It would fence the run that has taken over, and both would end."""
     job = Job()
     job.store = _Overtaken(records={0: record(0), 1: record(1)})
@@ -157,10 +159,10 @@ class _OvertakenLate(FakeStore):
     def mark_committed(self, checkpoint_id: int) -> None:
         """See `MetadataStore.mark_committed`."""
         FakeStore.mark_committed(self, checkpoint_id)
-        self.records[3] = aborted(3, leader_session_id="fast", asked_by=SEAL)
+        self.records[3] = aborted(3, leader_session_id="fast", requested_by=FENCING)
 
 
-def test_rule_6_a_start_that_is_overtaken_while_it_settles_does_not_return() -> None:
+def test_fence_first_a_start_that_is_overtaken_while_it_settles_does_not_return() -> None:
     """Whoever looks for the job would be told its address, and not that of the run that lives."""
     job = Job()
     job.store = _OvertakenLate(records={0: record(0), 1: record(1)})
@@ -171,14 +173,14 @@ def test_rule_6_a_start_that_is_overtaken_while_it_settles_does_not_return() -> 
 
 
 @pytest.mark.parametrize("at", range(1, 12))
-def test_rule_11_a_repair_that_lands_in_a_retired_place_is_no_repair(at: int) -> None:
+def test_two_phase_repair_a_repair_that_lands_in_a_retired_place_is_no_repair(at: int) -> None:
     """Wherever its writer sleeps: another start repairs the same, commits, marks, goes on and
     retires the place. What it repaired is visible; ours may not be, too."""
     disk = Disk()
     older = _Run(_store(disk), "older", last=-1)
     older.go_on(2)
     lost = record(1, entries=(committable(b"lost"),))
-    disk.files[f"{place_name(1)}/_metadata"] = encode(lost)
+    disk.files[f"{slot_name(1)}/_metadata"] = encode(lost)
     theirs: list[PublishOutcome] = []
 
     def meanwhile() -> None:
@@ -194,7 +196,7 @@ def test_rule_11_a_repair_that_lands_in_a_retired_place_is_no_repair(at: int) ->
 
 
 @pytest.mark.parametrize("unsynced", ["record", "repair"])
-def test_rule_7_a_start_commits_nothing_by_what_may_not_last(unsynced: str) -> None:
+def test_publish_whole_a_start_commits_nothing_by_what_may_not_last(unsynced: str) -> None:
     """Whoever put it there died before it was durable: a crash of the machine would take it along,
     and what it names would be visible without it."""
     job, disk = Job(record(0)), Disk()
@@ -230,24 +232,24 @@ class _Unanswered(FakeStore):
         return outcome
 
 
-def test_rule_6_a_decision_that_was_followed_and_retired_is_not_decided_again() -> None:
+def test_fence_first_a_decision_that_was_followed_and_retired_is_not_decided_again() -> None:
     """Its run was not answered, slept, and asks again: the place is empty, and its own."""
     job = Job()
     job.store = store = _Unanswered(records={0: record(0, leader_session_id="slept")})
-    hands = job.hands(session="slept", generation=0)
+    io_executor = job.io_executor(session="slept", attempt_id=0)
     decision = Publish(
         checkpoint_id=1,
         kind=CheckpointKind.CHECKPOINT,
         verdict=Verdict.DECIDED,
-        asked_by="interval",
+        requested_by="interval",
         reason="",
         regions=(),
         assignment=None,
         steps=(),
     )
-    first = drive(hands.perform(decision))
+    first = drive(io_executor.perform(decision))
     assert first == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
     del store.records[1]  # another run has committed it, gone on, and retired it
-    store.records[2] = aborted(2, leader_session_id="fast", asked_by=SEAL)
-    again = drive(hands.perform(decision))
+    store.records[2] = aborted(2, leader_session_id="fast", requested_by=FENCING)
+    again = drive(io_executor.perform(decision))
     assert again == Published(checkpoint_id=1, outcome=PublishOutcome.TAKEN)

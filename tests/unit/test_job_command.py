@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sluice.runtime.checkpoint.checkpoint_store import open_store, place_name
+from sluice.runtime.checkpoint.checkpoint_store import open_store, slot_name
 from sluice.runtime.errors import ConfigError, StorageError, StreamError
 from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.graph.job_graph import regions_of
@@ -21,7 +21,7 @@ def run_of(parts: int, checkpoint_id: int) -> CheckpointRecord:
     """What a job in so many parts records."""
     pipeline = Pipeline(StubSource(), [], [StubSink()])
     graph, regions = regions_of([pipeline], [False], parts=parts)
-    records = (RegionRecord(region=each.name, generation=1) for each in regions)
+    records = (RegionRecord(region=each.name, attempt_id=1) for each in regions)
     return replace(record(checkpoint_id), graph=graph, regions=tuple(records))
 
 
@@ -59,7 +59,7 @@ def test_graph_as_mermaid_is_a_diagram_and_nothing_else(directory: Path) -> None
 def test_graph_of_an_older_checkpoint(directory: Path) -> None:
     """By option, or by the path of its place."""
     older = run("graph", str(directory), "--id", "0")
-    assert older == run("graph", f"{directory}/{place_name(0)}")
+    assert older == run("graph", f"{directory}/{slot_name(0)}")
     assert "checkpoint 0" in older
     assert "orders-2" not in older
 

@@ -37,7 +37,7 @@ from tests.waiting import wait_for
 PARKING = replace(
     QUICK,
     handler=RegionalCheckpointHandler(),
-    on_region_failure=OnRegionFailure.PARK,
+    on_region_failure=OnRegionFailure.SUSPEND,
     look_interval_s=0.02,
 )
 NO_USE = DeliveryError("too large", {"topic": "t"}, "Make room.")
@@ -68,8 +68,8 @@ def _told(
     fs: LocalFileSystem, address: CoordinatorAddress, is_newest: Callable[[], bool] = lambda: True
 ) -> AbstractContextManager[None]:
     """As a run tells of itself."""
-    assert address.generation is not None
-    return announced(fs, address, address.generation, is_newest=is_newest)
+    assert address.attempt_id is not None
+    return announced(fs, address, address.attempt_id, is_newest=is_newest)
 
 
 @pytest.fixture
@@ -89,11 +89,11 @@ def directory(coordinator: BarrierCoordinator, hosts: Hosts, tmp_path: Path) -> 
         yield tmp_path
 
 
-def park(coordinator: BarrierCoordinator, region: str = "left") -> None:
+def suspend(coordinator: BarrierCoordinator, region: str = "left") -> None:
     started = coordinator.started
     assert started is not None
-    coordinator.fail(region, started.generation, NO_USE)
-    assert coordinator.is_parked(region)
+    coordinator.fail(region, started.attempt_id, NO_USE)
+    assert coordinator.is_suspended(region)
 
 
 def run(*arguments: str) -> str:
@@ -110,33 +110,33 @@ def test_an_epoch_that_is_not_visible_yet_is_shown_with_its_age(
     started = coordinator.started
     assert started is not None
     job.source.ends[0] = 7
-    wait_for(lambda: coordinator.poll_barrier("left", started.generation, wait_s=0.2))
+    wait_for(lambda: coordinator.poll_barrier("left", started.attempt_id, wait_s=0.2))
     shown = run("status", str(directory))
     assert re.search(r"under way: checkpoint 1, aligning, \d+ s since its barrier", shown)
 
 
-def test_a_parked_region_is_shown_with_its_growing_lag(
+def test_a_suspended_region_is_shown_with_its_growing_lag(
     coordinator: BarrierCoordinator, job: Job, directory: Path
 ) -> None:
     """Its source is asked, for nobody cuts it; what retention took is told, too."""
-    park(coordinator)
+    suspend(coordinator)
     job.source.ends[0] = 7
     wait_for(lambda: "lag=7 records" in run("status", str(directory)), poll_s=0.02)
     job.source.ends[0] = 1234
     job.source.first[0] = 11
     wait_for(lambda: "lag=1,234 records" in run("status", str(directory)), poll_s=0.02)
     shown = run("status", str(directory))
-    assert "left  parked" in shown
-    assert "parked: DeliveryError: too large" in shown
+    assert "left  suspended" in shown
+    assert "suspended: DeliveryError: too large" in shown
     assert "deleted by retention, unread: 11 records" in shown
     assert "right  running" in shown
     found = json.loads(run("status", str(directory), "--json"))["job"]["regions"][0]
     assert found["lags"] == {"input-0": 1234}
 
 
-def test_metrics_show_what_is_parked(coordinator: BarrierCoordinator, job: Job) -> None:
+def test_metrics_show_what_is_suspended(coordinator: BarrierCoordinator, job: Job) -> None:
     """When they are asked for, not when a checkpoint comes."""
-    park(coordinator)
+    suspend(coordinator)
     job.source.ends[0] = 7
     with CoordinatorService(coordinator) as service:
         address = service.command_address
@@ -149,21 +149,21 @@ def test_metrics_show_what_is_parked(coordinator: BarrierCoordinator, job: Job) 
         wanted = 'sluice_region_lag_records{region="left",split="input-0"} 7.0'
         wait_for(lambda: wanted in scraped(), poll_s=0.02)
         text = scraped()
-    assert 'sluice_region_parked{region="left"} 1.0' in text
-    assert 'sluice_region_parked{region="right"} 0.0' in text
+    assert 'sluice_region_suspended{region="left"} 1.0' in text
+    assert 'sluice_region_suspended{region="right"} 0.0' in text
     assert 'sluice_region_pressure_alarm{region="right"} 0.0' in text
 
 
-def test_restart_brings_all_parked_regions_back(
+def test_restart_brings_all_suspended_regions_back(
     coordinator: BarrierCoordinator, directory: Path
 ) -> None:
     """Whoever runs them asks for their next lives."""
-    park(coordinator)
+    suspend(coordinator)
     assert run("restart", str(directory)) == "restarted: left\n"
-    assert not coordinator.is_parked("left")
+    assert not coordinator.is_suspended("left")
     asked = coordinator.ask_restart("left")
     restarted = wait_for(asked.poll, poll_s=0.01)
-    assert coordinator.is_live("left", restarted.generation)
+    assert coordinator.is_live("left", restarted.attempt_id)
 
 
 def test_a_running_region_is_restarted_off_a_host(
@@ -175,13 +175,13 @@ def test_a_running_region_is_restarted_off_a_host(
     assert hosts.excluded == ["bad"]
     started = coordinator.started
     assert started is not None
-    assert not coordinator.is_live("right", started.generation)
+    assert not coordinator.is_live("right", started.attempt_id)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "why"),
     [
-        ((), ConfigError, "no region of the job is parked"),
+        ((), ConfigError, "no region of the job is suspended"),
         (("--region", "middle"), WrongJobError, r"known=left,right\]\. Choose one of these\."),
         (("--region", "left", "--exclude-host", "god"), ConfigError, "never ran anything"),
     ],
@@ -200,7 +200,7 @@ def test_what_makes_no_sense_is_refused_whole(
     assert not hosts.excluded
     started = coordinator.started
     assert started is not None
-    assert coordinator.is_live("left", started.generation)
+    assert coordinator.is_live("left", started.attempt_id)
 
 
 def test_the_file_is_its_owners_alone_and_goes_with_the_job(
@@ -220,13 +220,13 @@ def test_the_file_is_its_owners_alone_and_goes_with_the_job(
         os.umask(before)
 
 
-def _run(generation: int) -> CoordinatorAddress:
+def _run(attempt_id: int) -> CoordinatorAddress:
     return CoordinatorAddress(
         address="http://127.0.0.1:9",
         token="t",
-        leader_session_id=f"session-{generation}",
+        leader_session_id=f"session-{attempt_id}",
         job_uid="u",
-        generation=generation,
+        attempt_id=attempt_id,
     )
 
 
@@ -245,13 +245,13 @@ def test_a_run_that_slept_behind_its_announcement_hides_no_later_one(tmp_path: P
 
 def test_a_later_run_that_begins_while_others_are_looked_for_keeps_its_file(tmp_path: Path) -> None:
     """It has sealed before it announces itself: who looks behind its list finds that."""
-    fs, is_sealed = LocalFileSystem(tmp_path), False
+    fs, is_fenced = LocalFileSystem(tmp_path), False
     later = _told(fs, _run(10))
 
     def is_newest() -> bool:
-        nonlocal is_sealed
-        if not is_sealed:
-            is_sealed = True
+        nonlocal is_fenced
+        if not is_fenced:
+            is_fenced = True
             later.__enter__()
         return True  # as of a moment before
 
@@ -318,7 +318,7 @@ def test_a_command_of_an_older_run_is_refused(
     coordinator: BarrierCoordinator, directory: Path
 ) -> None:
     """Its file names another leader."""
-    park(coordinator)
+    suspend(coordinator)
     address = command_address(LocalFileSystem(directory))
     older = replace(address, leader_session_id="older")
     with (
@@ -326,16 +326,16 @@ def test_a_command_of_an_older_run_is_refused(
         pytest.raises(StreamError, match="another coordinator"),
     ):
         client.restart([], timeout_s=60.0)
-    assert coordinator.is_parked("left")
+    assert coordinator.is_suspended("left")
 
 
 def test_a_job_whose_hosts_nobody_can_exclude_says_so_and_restarts_nothing(
     coordinator: BarrierCoordinator,
 ) -> None:
     """A life off that host was asked for; one on it would fail again."""
-    park(coordinator)
+    suspend(coordinator)
     commands = JobCommands(coordinator, hosts=None)
     with pytest.raises(ConfigError, match="hosts cannot be excluded"):
         commands.restart(["left"], ["bad"])
-    assert coordinator.is_parked("left")
+    assert coordinator.is_suspended("left")
     assert commands.restart(["left"], []).regions == ("left",)

@@ -53,7 +53,7 @@ def recorded(
 ) -> CheckpointRecord:
     """A record of a run of these regions; ``changed`` ones by name."""
     records = (
-        changed.get(each.name, RegionRecord(region=each.name, generation=1)) for each in regions
+        changed.get(each.name, RegionRecord(region=each.name, attempt_id=1)) for each in regions
     )
     return replace(record(5), graph=graph, regions=tuple(records))
 
@@ -177,9 +177,7 @@ def test_a_diagram_frames_each_region_and_tells_how_it_stands() -> None:
     """No edge leaves a frame; a carried region names the checkpoint that it stands for."""
     pipeline = Pipeline(StubSource(), [], [StubSink()])
     graph, regions = regions_of([pipeline], [False], parts=2)
-    late = RegionRecord(
-        region="orders-0", generation=1, status=RegionStatus.CARRIED, carried_from=4
-    )
+    late = RegionRecord(region="orders-0", attempt_id=1, status=RegionStatus.SKIPPED, snapshot_id=4)
     assert view_of_record(recorded(graph, regions, **{"orders-0": late})).mermaid() == MERMAID
 
 
@@ -203,7 +201,7 @@ def test_a_record_of_before_the_parallelism_is_shown_by_its_regions() -> None:
 def test_a_drop_in_query_is_one_region_of_its_own_name() -> None:
     """Its graph is its sink: Spark has the rest."""
     sink = OperatorNode(operator_id="s", name="out", kind="sink", upstream=())
-    region = RegionRecord(region="query", generation=1)
+    region = RegionRecord(region="query", attempt_id=1)
     shown = view_of_record(replace(record(5), graph=(sink,), regions=(region,)))
     assert [(each.name, len(each.subtasks)) for each in shown.regions] == [("query", 1)]
 

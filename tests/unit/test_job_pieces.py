@@ -109,11 +109,11 @@ def identity(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_deal_gives_every_record_to_exactly_one_task(sizes: Sequence[int], tasks: int) -> None:
     """No range is lost or read twice, and no task is empty."""
     splits = [split(i, 5, 5 + size) for i, size in enumerate(sizes)]
-    hands = deal(splits, tasks)
-    dealt = sorted((s for hand in hands for s in hand), key=lambda s: s.partition)
+    io_executor = deal(splits, tasks)
+    dealt = sorted((s for hand in io_executor for s in hand), key=lambda s: s.partition)
     assert dealt == [s for s in splits if not s.is_empty]
-    assert len(hands) <= tasks
-    assert all(hands)
+    assert len(io_executor) <= tasks
+    assert all(io_executor)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_chained_batch_reads_each_range_once(tasks: list[tuple[SplitRange, ...
     cut = Barrier(
         checkpoint_id=4,
         region="r",
-        generation=3,
+        attempt_id=3,
         splits=(split(0, 3, 9), split(1, 0, 4), split(2, 5, 5)),
     )
     whole = [TaskResult(ranges=(split(1, 0, 4),)), TaskResult(ranges=(split(0, 3, 9),))]
@@ -154,8 +154,8 @@ def test_rows_that_go_on_into_files_are_those_that_the_tasks_answer_for(
 
 
 def test_offset_is_self_contained() -> None:
-    """Rule 9: the barrier comes back whole from Spark's offset log."""
-    barrier = Barrier(checkpoint_id=4, region="r", generation=3, splits=(split(2, 3, 9, "a-b"),))
+    """Rule `restore-by-attempt`: the barrier comes back whole from Spark's offset log."""
+    barrier = Barrier(checkpoint_id=4, region="r", attempt_id=3, splits=(split(2, 3, 9, "a-b"),))
     assert offsets.decode(offsets.encode(barrier)) == barrier
     assert not offsets.is_initial(offsets.encode(barrier))
     assert offsets.is_initial(offsets.encode(barrier, initial=True))
@@ -170,7 +170,8 @@ def test_offset_of_a_later_version_is_refused() -> None:
 
 
 def test_rewind_keeps_the_decided_batch_and_drops_what_follows() -> None:
-    """Rule 9: entries and their checksum files beyond the decision go, nothing else."""
+    """Rule `restore-by-attempt`: entries and their checksum files beyond the decision go, nothing
+    else."""
     names = ["0", ".0.crc", "9", "10", ".10.crc", "metadata", "11.tmp"]
     assert batches_beyond(names, 9) == [".10.crc", "10"]
     assert batches_beyond(names, -1) == [".0.crc", ".10.crc", "0", "10", "9"]
@@ -235,7 +236,7 @@ def described() -> Iterator[tuple[str, list[Pipeline], list[bool]]]:
 def test_a_job_that_cannot_be_exact_is_refused(
     reason: str, pipelines: list[Pipeline], stateful: list[bool]
 ) -> None:
-    """Rule 21 and the graph's rules, before anything is started."""
+    """Rule `stateful-replay` and the graph's rules, before anything is started."""
     with pytest.raises(ConfigError, match=reason):
         regions_of(pipelines, stateful)
 
@@ -274,10 +275,10 @@ def test_a_jobs_settings_are_its_coordinators() -> None:
         "discovery_interval_s": 6.0,
         "pressure_alarm_s": 5.0,
     }
-    words: dict[str, Any] = {"on_lost": "repair", "on_region_failure": "park"}
+    words: dict[str, Any] = {"on_lost": "repair", "on_region_failure": "suspend"}
     made = Job("j", nowhere, checkpoint_dir="/c", **words, **given).spec.settings
     assert made == CheckpointSettings(
-        on_lost=OnLost.REPAIR, on_region_failure=OnRegionFailure.PARK, **given
+        on_lost=OnLost.REPAIR, on_region_failure=OnRegionFailure.SUSPEND, **given
     )
     assert Job("j", nowhere, checkpoint_dir="/c").spec.settings == CheckpointSettings()
     assert CheckpointSettings().on_lost is OnLost.FAIL
@@ -289,7 +290,7 @@ def test_a_jobs_settings_are_its_coordinators() -> None:
         Job("j", nowhere, checkpoint_dir="/c", restart_strategy=strategy, tolerable_failures=0)
     with pytest.raises(ConfigError, match="on_lost"):
         Job("j", nowhere, checkpoint_dir="/c", on_lost="ignore")
-    with pytest.raises(ConfigError, match="on_region_failure=ignore known=fail, park"):
+    with pytest.raises(ConfigError, match="on_region_failure=ignore known=fail, suspend"):
         Job("j", nowhere, checkpoint_dir="/c", on_region_failure="ignore")
 
 

@@ -33,7 +33,7 @@ def split(partition: int, start: int, end: int) -> SplitRange:
 
 def barrier(checkpoint_id: int, *splits: SplitRange) -> Barrier:
     """The cut of a checkpoint."""
-    return Barrier(checkpoint_id=checkpoint_id, region="main", generation=GENERATION, splits=splits)
+    return Barrier(checkpoint_id=checkpoint_id, region="main", attempt_id=GENERATION, splits=splits)
 
 
 def logged(cut: Barrier) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def logged(cut: Barrier) -> dict[str, Any]:
 
 
 RESTORED = RegionRecord(
-    region="main", generation=2, batch_id=4, splits=(split(0, 40, 50), split(1, 7, 7))
+    region="main", attempt_id=2, batch_id=4, splits=(split(0, 40, 50), split(1, 7, 7))
 )
 
 
@@ -54,8 +54,8 @@ class Client:
     answer: Barrier | Exception | None = None
     asked: list[tuple[str, int]] = field(default_factory=list)
 
-    def poll_barrier(self, region: str, generation: int, *, wait_s: float) -> Barrier | None:
-        self.asked.append((region, generation))
+    def poll_barrier(self, region: str, attempt_id: int, *, wait_s: float) -> Barrier | None:
+        self.asked.append((region, attempt_id))
         assert wait_s < 1, "Spark asks again and again; it must not wait here"
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -77,8 +77,8 @@ def reader(
             address="http://127.0.0.1:1", token="t", leader_session_id="l", job_uid="u"
         ),
         region="main",
-        generation=GENERATION,
-        initial_offset=initial_offset(RESTORED, generation=GENERATION, after=7),
+        attempt_id=GENERATION,
+        initial_offset=initial_offset(RESTORED, attempt_id=GENERATION, after=7),
         tasks=tasks,
         shares_tasks=shares,
         chain=pickle.dumps(None) if chained else None,
@@ -89,27 +89,30 @@ def reader(
     return JobStreamReader(plan, client=cast(CoordinatorClient, client or Client()))
 
 
-def hands(found: Any) -> list[object]:
+def io_executor(found: Any) -> list[object]:
     """What each task is told."""
     return [partition.value for partition in found]
 
 
-def test_rule_15_the_initial_offset_is_the_restored_position_in_numbers() -> None:
+def test_start_offsets_once_the_initial_offset_is_the_restored_position_in_numbers() -> None:
     """Resolved before the run began and asked of nobody: the same however often Spark asks."""
     client = Client(barrier(8, split(0, 50, 90)))
     made = reader(client)
     first = made.initialOffset()
     assert first["splits"] == {"orders-0": [50, 50], "orders-1": [7, 7]}
-    assert (first["checkpoint"], first["generation"]) == (7, GENERATION)
+    assert (first["checkpoint"], first["attempt_id"]) == (7, GENERATION)
     assert offsets.is_initial(first)
     assert made.initialOffset() == first
     assert client.asked == []
 
 
 @pytest.mark.parametrize("chained", [True, False])
-def test_rule_9_the_tasks_of_a_batch_follow_from_its_end_alone(*, chained: bool) -> None:
-    """Rules 9 and 15: Spark replays a batch from its log, perhaps with another start beside it and
-    in another process, and the coordinator knows the range no more."""
+def test_restore_by_attempt_the_tasks_of_a_batch_follow_from_its_end_alone(
+    *, chained: bool
+) -> None:
+    """Rules `restore-by-attempt` and `start-offsets-once`: Spark replays a batch from its log,
+    perhaps with another start beside it and in another process, and the coordinator knows the
+    range no more."""
     end = logged(barrier(9, split(0, 50, 90), split(1, 7, 10)))
     starts = [
         reader().initialOffset(),
@@ -117,7 +120,9 @@ def test_rule_9_the_tasks_of_a_batch_follow_from_its_end_alone(*, chained: bool)
         logged(barrier(2, split(0, 0, 1))),
     ]
     client = Client(UnreachableError("gone", {}, "Wait."))
-    found = [hands(reader(client, chained=chained).partitions(start, end)) for start in starts]
+    found = [
+        io_executor(reader(client, chained=chained).partitions(start, end)) for start in starts
+    ]
     assert found[0] == [(9, (split(0, 50, 90),)), (9, (split(1, 7, 10),))]
     assert found[1:] == [found[0]] * 2
     assert client.asked == []
@@ -132,9 +137,9 @@ def test_a_batch_that_is_run_once_more_reads_what_the_driver_found_left_of_it(
     whole = barrier(9, split(0, 50, 90))
     made = reader(chained=False, replayed=replace(whole, splits=left))
     start = made.initialOffset()
-    assert hands(made.partitions(start, logged(whole))) == [(9, (part,)) for part in left]
-    for later in (barrier(10, split(0, 50, 90)), replace(whole, generation=GENERATION + 1)):
-        found = hands(made.partitions(start, logged(later)))
+    assert io_executor(made.partitions(start, logged(whole))) == [(9, (part,)) for part in left]
+    for later in (barrier(10, split(0, 50, 90)), replace(whole, attempt_id=GENERATION + 1)):
+        found = io_executor(made.partitions(start, logged(later)))
         assert found == [(later.checkpoint_id, (split(0, 50, 90),))]
 
 
@@ -151,14 +156,14 @@ def test_where_all_cores_are_known_few_records_make_no_more_tasks_than_run_at_on
     made = reader(tasks=2, chained=False, shares=True)
     start = made.initialOffset()
     few = logged(barrier(9, split(0, 50, 90), split(1, 7, 10), split(2, 0, 5), split(3, 4, 4)))
-    read = [part for _, hand in hands(made.partitions(start, few)) for part in hand]
+    read = [part for _, hand in io_executor(made.partitions(start, few)) for part in hand]
     assert len(made.partitions(start, few)) == 2
     assert sorted(part.partition for part in read) == [0, 1, 2]
     much = logged(barrier(9, *(split(number, 0, 200_000) for number in range(3))))
     assert len(made.partitions(start, much)) == 3
 
 
-def test_rule_15_nothing_is_read_up_to_an_initial_offset_or_between_equal_ones() -> None:
+def test_start_offsets_once_nothing_is_read_up_to_an_initial_offset_or_between_equal_ones() -> None:
     """Batch 0 is empty, also when Spark replays it; so is a batch that a barrier did not move."""
     made = reader()
     initial = made.initialOffset()
@@ -170,7 +175,8 @@ def test_rule_15_nothing_is_read_up_to_an_initial_offset_or_between_equal_ones()
 
 
 def test_latest_offset_is_the_barrier_that_is_due() -> None:
-    """Asked for this region's run alone; whole, so that the batch needs nothing else (rule 9)."""
+    """Asked for this region's run alone; whole, so that the batch needs nothing else
+    (`restore-by-attempt`)."""
     due = barrier(8, split(0, 50, 90))
     client = Client(due)
     made = reader(client)
@@ -179,7 +185,7 @@ def test_latest_offset_is_the_barrier_that_is_due() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, UnreachableError("no answer", {}, "Wait.")])
-def test_rule_15_no_barrier_leaves_spark_where_it_is(answer: Exception | None) -> None:
+def test_start_offsets_once_no_barrier_leaves_spark_where_it_is(answer: Exception | None) -> None:
     """None due, or the coordinator is late: the start unchanged, and Spark runs no batch."""
     made = reader(Client(answer))
     start = made.initialOffset()

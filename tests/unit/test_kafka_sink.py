@@ -171,7 +171,7 @@ SETTINGS = write_settings(TaskMemory(), {})
 
 
 def test_the_default_transaction_timeout_is_the_brokers_maximum() -> None:
-    """Rule 23: 60 s would turn an outage of a minute into lost transactions."""
+    """Rule `transaction-timeout`: 60 s would turn an outage of a minute into lost transactions."""
     limits = ClusterLimits(transaction_timeout_s=1800)
     config = transactional_config(CONNECTION, limits, SETTINGS, transaction_timeout_s=None)
     assert config["transaction.timeout.ms"] == 1_800_000

@@ -1,4 +1,5 @@
-"""The writer's promises, over a fake cluster: rules 1, 3, 4 and 5."""
+"""The writer's promises, over a fake cluster: rules `pre-commit-confirmed`,
+`handle-from-producer`, `ids-never-reused` and `outcome-from-broker`."""
 
 import pyarrow as pa
 import pytest
@@ -29,7 +30,7 @@ ORDERS = SplitRange(
 SCOPE = TaskScope(
     job_uid="j",
     operator_id="o",
-    batch=BatchKey(region="r", generation=0, batch_id=4),
+    batch=BatchKey(region="r", attempt_id=0, batch_id=4),
     checkpoint_id=5,
     committed_through=4,
     task="0.0",
@@ -122,7 +123,8 @@ def records(*values: bytes | None, first_offset: int = 100) -> pa.RecordBatch:
 
 
 def test_an_epoch_without_records_costs_no_transaction(rig: Rig) -> None:
-    """Rule 5: nothing produced, nothing begun, nothing to commit, nothing registered."""
+    """Rule `outcome-from-broker`: nothing produced, nothing begun, nothing to commit, nothing
+    registered."""
     rig.writer.write(records())
     assert rig.writer.pre_commit() == []
     assert rig.cluster.transactions == []
@@ -130,7 +132,8 @@ def test_an_epoch_without_records_costs_no_transaction(rig: Rig) -> None:
 
 
 def test_a_pre_commit_names_the_registered_transaction_and_leaves_it_open(rig: Rig) -> None:
-    """Rules 3 and 4: the handle is the producer's own, told before the first record."""
+    """Rules `handle-from-producer` and `ids-never-reused`: the handle is the producer's own, told
+    before the first record."""
     rig.writer.write(records(b"a", b"b"))
     rig.writer.write(records(b"c", first_offset=102))
     [entry] = rig.writer.pre_commit()
@@ -146,7 +149,7 @@ def test_a_pre_commit_names_the_registered_transaction_and_leaves_it_open(rig: R
     assert [m.record_value for m in transaction.records] == [b"a", b"b", b"c"]
 
 
-def test_rule_23_a_pre_commit_says_until_when_its_transaction_is_safe(rig: Rig) -> None:
+def test_transaction_timeout_a_pre_commit_says_until_when_its_transaction_is_safe(rig: Rig) -> None:
     """By the clock of the coordinator, who was told before the broker was; with room to commit."""
     rig.timeout_ms = 600_000
     rig.renew()
@@ -182,7 +185,8 @@ def refuse_value(value: bytes, code: str) -> object:
 def test_a_record_refused_by_the_broker_is_never_pre_committed(
     rig: Rig, code: str, kind: type[StreamError], at_flush: bool
 ) -> None:
-    """Rule 1: `flush` returns 0 although a record was refused; its report must count."""
+    """Rule `pre-commit-confirmed`: `flush` returns 0 although a record was refused; its report
+    must count."""
     rig.cluster.refuse = refuse_value(b"bad", code)  # type: ignore[assignment]
     rig.cluster.answers_at_flush = at_flush
     with pytest.raises(kind) as caught:
@@ -207,7 +211,8 @@ def write_and_pre_commit(rig: Rig, *batches: pa.RecordBatch) -> None:
 
 
 def test_a_record_that_the_client_does_not_accept_is_never_left_out(rig: Rig) -> None:
-    """Rule 1: every record must be accepted, also by the client's own checks."""
+    """Rule `pre-commit-confirmed`: every record must be accepted, also by the client's own
+    checks."""
     rig.cluster.refuse_at_produce = refuse_value(b"bad", "MSG_SIZE_TOO_LARGE")  # type: ignore[assignment]
     with pytest.raises(DeliveryError) as caught:
         write_and_pre_commit(rig, records(b"a", b"b", b"bad", b"c"))
@@ -235,7 +240,7 @@ def test_a_partition_that_does_not_exist_is_asked_for_and_refused(rig: Rig) -> N
 
 
 def test_records_that_are_not_confirmed_are_never_pre_committed(rig: Rig) -> None:
-    """Rule 1: `flush` must return 0."""
+    """Rule `pre-commit-confirmed`: `flush` must return 0."""
     rig.cluster.never_confirmed = 2
     rig.writer = TransactionalWriter(
         rig.pool, SCOPE, rig.registry, "out", waits=WaitLimits(flush_s=0)
@@ -313,7 +318,7 @@ def test_a_record_refused_before_the_client_said_why_waits_for_the_reason(rig: R
 
 
 def test_another_producer_epoch_after_the_flush_is_never_pre_committed(rig: Rig) -> None:
-    """Rule 3: the identity must be unchanged after the flush."""
+    """Rule `handle-from-producer`: the identity must be unchanged after the flush."""
     rig.writer.write(records(b"a"))
     rig.client.epoch += 1
     with pytest.raises(TransactionAbortedError, match="not the one that was begun"):
@@ -321,7 +326,8 @@ def test_another_producer_epoch_after_the_flush_is_never_pre_committed(rig: Rig)
 
 
 def test_a_transaction_that_is_no_longer_open_is_never_pre_committed(rig: Rig) -> None:
-    """Rule 3: librdkafka's state must be InTransaction when it is asked after the flush."""
+    """Rule `handle-from-producer`: librdkafka's state must be InTransaction when it is asked after
+    the flush."""
     rig.writer.write(records(b"a"))
     rig.client.state = "AbortableError"
     with pytest.raises(UnreachableError, match="_TIMED_OUT"):
@@ -329,14 +335,17 @@ def test_a_transaction_that_is_no_longer_open_is_never_pre_committed(rig: Rig) -
 
 
 def test_a_transaction_that_ended_unseen_is_never_pre_committed(rig: Rig) -> None:
-    """Rule 3: nobody but the pre-commit may have brought it to another state."""
+    """Rule `handle-from-producer`: nobody but the pre-commit may have brought it to another
+    state."""
     rig.writer.write(records(b"a"))
     rig.client.state = "CommittingTransaction"
     with pytest.raises(TransactionAbortedError, match=r"state=CommittingTransaction"):
         rig.writer.pre_commit()
 
 
-def test_rule_5_a_transaction_that_may_be_begun_again_is_never_pre_committed(rig: Rig) -> None:
+def test_outcome_from_broker_a_transaction_that_may_be_begun_again_is_never_pre_committed(
+    rig: Rig,
+) -> None:
     """Behind its commit, by a copy of a request: timed out, it would be described as aborted."""
     rig.cluster.lost_additions = 1
     rig.writer.write(records(b"a"))
@@ -370,7 +379,7 @@ def test_a_fenced_writer_is_told_of_both_reasons(rig: Rig) -> None:
 
 
 def test_a_batch_that_is_no_longer_wanted_writes_nothing(rig: Rig) -> None:
-    """Rule 4: registering comes first, and may be refused."""
+    """Rule `ids-never-reused`: registering comes first, and may be refused."""
     rig.registry.refusal = FencedError("the batch is over", {}, "Stop.")
     with pytest.raises(FencedError):
         rig.writer.write(records(b"a"))
@@ -477,7 +486,7 @@ def test_dead_letters_go_with_the_epoch_that_is_given_up(rig: Rig) -> None:
     assert [t.state for t in rig.cluster.transactions] == ["aborted"]
 
 
-def test_rule_1_a_refused_dead_letter_is_never_pre_committed(rig: Rig) -> None:
+def test_pre_commit_confirmed_a_refused_dead_letter_is_never_pre_committed(rig: Rig) -> None:
     """Its epoch fails with the source's position: no record is left out unseen."""
     rig.cluster.refuse = refuse_value(b"x", "MSG_SIZE_TOO_LARGE")  # type: ignore[assignment]
     rig.cluster.answers_at_flush = True

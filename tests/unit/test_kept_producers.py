@@ -41,7 +41,9 @@ def test_a_kept_transaction_is_committed_by_its_own_producer(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("code", ["_TIMED_OUT", "_FENCED", "_STATE"])
-def test_rule_5_a_commit_without_an_acknowledgement_is_not_told_as_one(rig: Rig, code: str) -> None:
+def test_outcome_from_broker_a_commit_without_an_acknowledgement_is_not_told_as_one(
+    rig: Rig, code: str
+) -> None:
     """It may have happened; no error of it ends the task, and the producer is not used again."""
     writer = _kept(rig)
     rig.cluster.commit_error = kafka_error(code, fatal=code == "_FENCED")
@@ -50,7 +52,9 @@ def test_rule_5_a_commit_without_an_acknowledgement_is_not_told_as_one(rig: Rig,
         _ = rig.producers[0].client
 
 
-def test_rule_5_what_may_be_begun_again_is_not_committed_by_its_own_producer(rig: Rig) -> None:
+def test_outcome_from_broker_what_may_be_begun_again_is_not_committed_by_its_own_producer(
+    rig: Rig,
+) -> None:
     """That would leave the epoch as it is; the driver's EndTxn raises it."""
     writer = _kept(rig)
     rig.cluster.lost_additions = 1  # and told only now
@@ -58,7 +62,7 @@ def test_rule_5_what_may_be_begun_again_is_not_committed_by_its_own_producer(rig
     assert rig.cluster.transactions[0].state == "open"
 
 
-def test_rule_5_an_epoch_of_which_nothing_was_told_yet_waits_for_its_statistics(
+def test_outcome_from_broker_an_epoch_of_which_nothing_was_told_yet_waits_for_its_statistics(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is shorter than their interval: confirmed and decided before they tell that a
@@ -97,7 +101,7 @@ def test_an_epoch_of_which_all_was_told_waits_for_nothing(
     assert writer.commit(timeout_s=1)
 
 
-def test_rule_5_statistics_that_do_not_come_leave_the_commit_to_the_driver(
+def test_outcome_from_broker_statistics_that_do_not_come_leave_the_commit_to_the_driver(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the time that it has: the driver looks itself then."""
@@ -117,7 +121,7 @@ def test_what_a_writer_releases_stays_open(rig: Rig) -> None:
     assert not writer.commit(timeout_s=1)
 
 
-def test_rule_5_an_id_rests_until_its_epoch_is_committed_on_record(rig: Rig) -> None:
+def test_outcome_from_broker_an_id_rests_until_its_epoch_is_committed_on_record(rig: Rig) -> None:
     """That its own commit was acknowledged is not enough."""
     writer = _kept(rig)
     (transaction,) = rig.cluster.transactions

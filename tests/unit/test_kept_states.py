@@ -1,6 +1,7 @@
 """What operators keep is spared by every sweep, as long as a record that keeps it can be restored.
 
-Protocol rules 19 and 29: staged files that are held over epochs are named by such states alone.
+Protocol rules `files-with-decision` and `retire-after-commit`: staged files that are held over
+epochs are named by such states alone.
 """
 
 from collections.abc import Collection
@@ -13,7 +14,7 @@ from sluice.runtime.coordinator.committing.commit_steps import drive
 from sluice.runtime.coordinator.core.events import Retire
 from sluice.runtime.errors import DamagedCheckpointError
 from sluice.runtime.model.model import (
-    SEAL,
+    FENCING,
     BatchKey,
     CheckpointKind,
     CheckpointRecord,
@@ -50,13 +51,13 @@ def record(checkpoint_id: int, *names: str, verdict: Verdict = Verdict.DECIDED) 
         run_attempt=1,
         regions=(
             RegionRecord(
-                region="main", generation=0, operator_states=tuple(state(name) for name in names)
+                region="main", attempt_id=0, operator_states=tuple(state(name) for name in names)
             ),
         ),
     )
 
 
-def test_rule_29_what_an_older_record_keeps_is_kept_until_it_is_retired() -> None:
+def test_retire_after_commit_what_an_older_record_keeps_is_kept_until_it_is_retired() -> None:
     kept = KeptStates()
     kept.note(record(1, "a", "b"))
     kept.note(record(2, "b", "c"))
@@ -81,13 +82,13 @@ def test_a_start_reads_what_every_record_keeps() -> None:
     assert set(KeptStates.read(store).entries()) == {state("a"), state("b")}
 
 
-def test_rule_29_a_start_reads_what_is_kept_behind_seals_and_damaged_records() -> None:
+def test_retire_after_commit_a_start_reads_what_is_kept_behind_seals_and_damaged_records() -> None:
     """What they hide would be taken for nobody's, and deleted."""
     store = FakeStore()
     for made in (
         record(0, "damaged"),
         record(1, "a"),
-        replace(record(2, verdict=Verdict.ABORTED), asked_by=SEAL),
+        replace(record(2, verdict=Verdict.ABORTED), requested_by=FENCING),
         record(3, "b"),
     ):
         store.publish(made, timeout_s=1.0)
@@ -102,11 +103,11 @@ def test_rule_29_a_start_reads_what_is_kept_behind_seals_and_damaged_records() -
         assert set(KeptStates.read(store).entries()) == {state("a"), state("b")}
 
 
-def test_rule_4_a_batch_is_settled_once_it_is_committed_on_record() -> None:
+def test_ids_never_reused_a_batch_is_settled_once_it_is_committed_on_record() -> None:
     """Then what it wrote and nobody names is an orphan; nothing of another life is judged by it."""
     driver = CoreDriver(FAST)
     view = driver.core.sweep_view("uid", ())
-    assert not view.is_settled(BatchKey(region="main", generation=0, batch_id=0))
+    assert not view.is_settled(BatchKey(region="main", attempt_id=0, batch_id=0))
     driver.auto = False
     batch = driver.epoch_batch(3)
     for _ in ("it is decided", "it is committed"):
@@ -118,29 +119,29 @@ def test_rule_4_a_batch_is_settled_once_it_is_committed_on_record() -> None:
     view = driver.core.sweep_view("uid", ())
     assert view.is_settled(batch)
     assert not view.is_settled(replace(batch, batch_id=batch.batch_id + 1))
-    assert not view.is_settled(replace(batch, generation=1))
+    assert not view.is_settled(replace(batch, attempt_id=1))
 
 
-def test_rule_4_no_batch_of_a_new_life_is_settled_by_what_an_older_one_decided() -> None:
+def test_ids_never_reused_no_batch_of_a_new_life_is_settled_by_what_an_older_one_decided() -> None:
     """Its batch ids may begin anew: what it has staged, and nobody has decided, is no orphan."""
     driver = CoreDriver(FAST)
     batch = driver.epoch_batch(3)
-    generation = driver.restart()
-    assert not driver.core.sweep_view("uid", ()).is_settled(replace(batch, generation=generation))
+    attempt_id = driver.restart()
+    assert not driver.core.sweep_view("uid", ()).is_settled(replace(batch, attempt_id=attempt_id))
 
 
-def test_rule_29_a_run_that_was_taken_over_retires_nothing() -> None:
+def test_retire_after_commit_a_run_that_was_taken_over_retires_nothing() -> None:
     """It knows nothing of what the newer decisions keep: its own sweep would take what the retired
     record named for nobody's."""
     mine = record(1, "a")
     theirs = [replace(record(each), leader_session_id="new") for each in (2, 3, 4, 5)]
-    theirs[0] = replace(theirs[0], verdict=Verdict.ABORTED, asked_by=SEAL)
+    theirs[0] = replace(theirs[0], verdict=Verdict.ABORTED, requested_by=FENCING)
     store = FakeStore(records={each.checkpoint_id: each for each in (record(0), mine, *theirs)})
     store.committed |= {0, 1, 3, 4, 5}
     kept = KeptStates()
     kept.note(mine)
-    hands = hands_of(store, kept=kept)
-    drive(hands.perform(Retire(retained=1)))
+    io_executor = hands_of(store, kept=kept)
+    drive(io_executor.perform(Retire(retained=1)))
     assert sorted(store.records) == [0, 1, 2, 3, 4, 5]
     assert kept.entries() == (state("a"),)
 
@@ -162,7 +163,9 @@ def test_a_record_that_is_retired_while_a_start_reads_keeps_nothing() -> None:
     assert KeptStates.read(store).entries() == (state("b"),)
 
 
-def test_rule_29_what_a_record_kept_that_was_retired_beside_a_newer_run_is_spared() -> None:
+def test_retire_after_commit_what_a_record_kept_that_was_retired_beside_a_newer_run_is_spared() -> (
+    None
+):
     """A newer decision, which is not ours to read, may keep it too: its run sweeps."""
 
     class Overtaken(FakeStore):
@@ -172,7 +175,9 @@ def test_rule_29_what_a_record_kept_that_was_retired_beside_a_newer_run_is_spare
             super().retire(checkpoint_ids)
             for place, verdict in ((3, Verdict.ABORTED), (4, Verdict.DECIDED)):
                 theirs = replace(record(place, verdict=verdict), leader_session_id="new")
-                self.records[place] = replace(theirs, asked_by=SEAL if place == 3 else "interval")
+                self.records[place] = replace(
+                    theirs, requested_by=FENCING if place == 3 else "interval"
+                )
 
     mine = [record(0), record(1, "a"), record(2)]
     store = Overtaken(records={each.checkpoint_id: each for each in mine})
@@ -180,7 +185,7 @@ def test_rule_29_what_a_record_kept_that_was_retired_beside_a_newer_run_is_spare
     kept = KeptStates()
     for each in mine:
         kept.note(each)
-    drive(hands_of(store, kept=kept, generation=2).perform(Retire(retained=1)))
+    drive(hands_of(store, kept=kept, attempt_id=2).perform(Retire(retained=1)))
     assert 1 not in store.records
     assert kept.entries() == (state("a"),)
 

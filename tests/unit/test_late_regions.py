@@ -9,7 +9,7 @@ from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     EndJob,
     Publish,
-    RegionParked,
+    RegionSuspended,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -23,7 +23,7 @@ from tests.core_driver import FAST, TWO, CoreDriver, committable
 _CARRIES = 3
 _LATE = replace(
     FAST,
-    handler=RegionalCheckpointHandler(region_timeout_s=2.0, max_carried_in_a_row=_CARRIES),
+    handler=RegionalCheckpointHandler(region_timeout_s=2.0, max_skipped_in_a_row=_CARRIES),
 )
 _BOUND_S = 40  # of carries, an interval and a time limit each, and of the last one's time-out
 
@@ -54,7 +54,7 @@ def _quiet(driver: CoreDriver, seconds: int, *, finished: bool = False) -> None:
 
 
 @pytest.mark.parametrize("follows", [False, True], ids=["micro-batch", "continuous"])
-def test_rule_17_a_late_region_that_hangs_ends_though_the_others_are_quiet(
+def test_abort_before_skip_a_late_region_that_hangs_ends_though_the_others_are_quiet(
     *, follows: bool
 ) -> None:
     """Its open transaction holds back readers of partitions that it shares with them."""
@@ -63,16 +63,16 @@ def test_rule_17_a_late_region_that_hangs_ends_though_the_others_are_quiet(
     _quiet(driver, _BOUND_S)
     assert not driver.core.is_live("side", 0)
     assert driver.core.is_live("main", 0)
-    carried = [
+    skipped = [
         published
         for published in driver.seen(Publish)
         for region in published.regions
-        if region.region == "side" and region.status is RegionStatus.CARRIED
+        if region.region == "side" and region.status is RegionStatus.SKIPPED
     ]
-    assert len(carried) == _CARRIES
+    assert len(skipped) == _CARRIES
 
 
-def test_rule_17_a_barrier_that_nobody_cut_before_a_region_was_late_counts_too() -> None:
+def test_abort_before_skip_a_barrier_that_nobody_cut_before_a_region_was_late_counts_too() -> None:
     """It was begun while the late region's own checkpoint was open, and would stay idle."""
     driver, _ = _hanging(replace(_LATE, max_concurrent=2))
     _quiet(driver, _BOUND_S)
@@ -80,7 +80,7 @@ def test_rule_17_a_barrier_that_nobody_cut_before_a_region_was_late_counts_too()
     assert driver.core.is_live("main", 0)
 
 
-def test_rule_9_a_late_region_that_asks_again_gets_the_barrier_that_it_has() -> None:
+def test_restore_by_attempt_a_late_region_that_asks_again_gets_the_barrier_that_it_has() -> None:
     """Spark may not have logged it: another one would leave its range out for ever."""
     driver, late = _hanging()
     driver.tick(1.0)
@@ -88,21 +88,21 @@ def test_rule_9_a_late_region_that_asks_again_gets_the_barrier_that_it_has() -> 
     assert driver.poll(9, region="side") == late
 
 
-def test_rule_17_a_bounded_job_ends_though_a_late_region_hangs() -> None:
+def test_abort_before_skip_a_bounded_job_ends_though_a_late_region_hangs() -> None:
     """The others have read everything; the late one reads its range again in a new life."""
     bounded = tuple(replace(plan, follows=True, bounded=True) for plan in TWO)
     driver, _ = _hanging(regions=bounded, finished=True)
     _quiet(driver, _BOUND_S, finished=True)
     assert not driver.core.is_live("side", 0)
-    generation = driver.restart("side")
+    attempt_id = driver.restart("side")
     for _ in range(4):
         driver.tick(1.0)
         driver.poll(3, finished=True)
         if driver.core.is_over:
             break
-        barrier = driver.poll(3, region="side", generation=generation, finished=True)
+        barrier = driver.poll(3, region="side", attempt_id=attempt_id, finished=True)
         if barrier is not None:
-            driver.ack(barrier, region="side", generation=generation)
+            driver.ack(barrier, region="side", attempt_id=attempt_id)
     (ended,) = driver.seen(EndJob)
     assert ended.finished
 
@@ -127,12 +127,12 @@ def test_a_late_region_that_comes_through_keeps_its_life_while_the_others_are_qu
 
 def _ack_old(driver: CoreDriver, late: Barrier) -> None:
     """Side's batch comes when its broker may soon end a transaction of it."""
-    batch = BatchKey(region="side", generation=0, batch_id=1)
+    batch = BatchKey(region="side", attempt_id=0, batch_id=1)
     ack = replace(driver.acknowledgement(batch, late), decide_by_s=driver.clock() - 1.0)
     driver.tell(Acknowledged(ack=ack))
 
 
-def test_rule_23_a_late_region_that_is_too_old_takes_no_other_along() -> None:
+def test_transaction_timeout_a_late_region_that_is_too_old_takes_no_other_along() -> None:
     """The others' epoch is decided without it; it reads its own again, and nothing of it stays."""
     driver, late = _hanging()
     driver.tick(1.0)
@@ -142,20 +142,20 @@ def test_rule_23_a_late_region_that_is_too_old_takes_no_other_along() -> None:
     assert not driver.core.is_live("side", 0)
     driver.ack(barrier)
     assert driver.core.last_committed == 2
-    generation = driver.restart("side")
+    attempt_id = driver.restart("side")
     (aborted,) = (each for each in driver.seen(AbortWork) if each.committables)
     assert aborted.committables == (committable("side.0.1"),)
     driver.tick(1.0)
-    again = driver.poll(3, region="side", generation=generation)
+    again = driver.poll(3, region="side", attempt_id=attempt_id)
     assert again is not None
     assert again.splits == late.splits
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["between two", "for the next one"])
-def test_rule_23_a_late_region_that_is_too_old_ends_no_job(*, is_open: bool) -> None:
+def test_transaction_timeout_a_late_region_that_is_too_old_ends_no_job(*, is_open: bool) -> None:
     """Whatever is done without a region that has failed: no other one is blamed."""
-    park = replace(_LATE, on_region_failure=OnRegionFailure.PARK, tolerable_failures=0)
-    driver, late = _hanging(park)
+    suspend = replace(_LATE, on_region_failure=OnRegionFailure.SUSPEND, tolerable_failures=0)
+    driver, late = _hanging(suspend)
     driver.tick(1.0)
     barrier = driver.poll(6) if is_open else None
     _ack_old(driver, late)
@@ -165,17 +165,19 @@ def test_rule_23_a_late_region_that_is_too_old_ends_no_job(*, is_open: bool) -> 
     assert not driver.seen(EndJob)
     assert driver.core.is_live("main", 0)
     assert not driver.core.is_live("side", 0)
-    assert not driver.core.is_parked("main")
+    assert not driver.core.is_suspended("main")
 
 
-def test_rule_23_in_a_checkpoint_that_all_share_the_one_that_is_too_old_is_blamed() -> None:
+def test_transaction_timeout_in_a_checkpoint_that_all_share_the_one_that_is_too_old_is_blamed() -> (
+    None
+):
     """It takes the others' epochs along, but not their place in the job."""
-    settings = replace(FAST, on_region_failure=OnRegionFailure.PARK, tolerable_failures=0)
+    settings = replace(FAST, on_region_failure=OnRegionFailure.SUSPEND, tolerable_failures=0)
     driver = CoreDriver(settings, regions=TWO)
     driver.tick()
     driver.ack(driver.poll(3))
     late = driver.poll(3, region="side")
     assert late is not None
     _ack_old(driver, late)
-    assert [told.region for told in driver.seen(RegionParked)] == ["side"]
+    assert [told.region for told in driver.seen(RegionSuspended)] == ["side"]
     assert not driver.seen(EndJob)

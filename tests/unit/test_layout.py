@@ -13,7 +13,7 @@ from sluice.connectors.kafka.sink.writer.kafka_writer import KafkaWriterFactory
 from sluice.runtime.errors import ConfigError, MissingRequirementError, UnreachableError
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.job.job import Job
-from sluice.runtime.spark.frames.plan_analysis import FrameLook
+from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
 from sluice.runtime.spark.run import region_layout as layouts
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.region_layout import lay_out, refusals
@@ -42,12 +42,12 @@ class _Asked:
 
     def __init__(
         self,
-        lives_s: float | None,
+        attempts_s: float | None,
         *,
         error: Exception | None = None,
         close_error: Exception | None = None,
     ) -> None:
-        self.lives_s = lives_s
+        self.attempts_s = attempts_s
         self.error = error
         self.close_error = close_error
         self.closed = 0
@@ -55,7 +55,7 @@ class _Asked:
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         if self.error is not None:
             raise self.error
-        return {} if self.lives_s is None else {"transaction_timeout_s": f"{self.lives_s:g}"}
+        return {} if self.attempts_s is None else {"transaction_timeout_s": f"{self.attempts_s:g}"}
 
     def close(self) -> None:
         self.closed += 1
@@ -236,8 +236,8 @@ def test_a_sink_that_no_continuous_task_would_write_to_is_not_asked() -> None:
 def test_each_region_is_told_what_its_own_pipeline_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """By that its source leaves columns out: with another pipeline's look, some that are read."""
 
-    def look(_spark: object, pipeline: Pipeline) -> FrameLook:
-        return FrameLook(keeps_state=False, columns=frozenset({pipeline.sinks[0].name}))
+    def look(_spark: object, pipeline: Pipeline) -> PlanAnalysis:
+        return PlanAnalysis(keeps_state=False, columns=frozenset({pipeline.sinks[0].name}))
 
     monkeypatch.setattr(layouts, "look_at", look)
     layout = lay_out(_job(_Sink(_Asked(900.0), "a"), _Sink(_Asked(900.0), "b")))
@@ -250,7 +250,7 @@ def test_what_a_transform_lacks_is_said_before_a_broker_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever the brokers would say; and nothing has been changed."""
-    lacking = FrameLook(keeps_state=False, modules=("no_such_package",))
+    lacking = PlanAnalysis(keeps_state=False, modules=("no_such_package",))
     monkeypatch.setattr(layouts, "look_at", lambda *_: lacking)
     job = _job(_Sink(_Asked(900.0)))
     with pytest.raises(MissingRequirementError, match="pip install no_such_package"):

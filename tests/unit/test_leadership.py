@@ -20,7 +20,7 @@ _NOBODY = CoordinatorAddress(
     token="t",
     leader_session_id="first",
     job_uid="u",
-    generation=4,
+    attempt_id=4,
     checkpoint_uri="",
 )
 
@@ -29,11 +29,11 @@ def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
     """The record in the checkpoint directory ends it long before its deadline."""
     store = FileLeaderStore(LocalFileSystem(tmp_path))
     gone = replace(_NOBODY, checkpoint_uri=tmp_path.as_uri())
-    store.announce(Leader(leader_session_id="first", address=gone.address, generation=4))
+    store.announce(Leader(leader_session_id="first", address=gone.address, attempt_id=4))
     with CoordinatorClient(gone, deadline_s=0.1) as client, pytest.raises(UnreachableError):
         client.poll_barrier("main", 0, wait_s=0.0)
     elsewhere = "http://elsewhere"
-    store.announce(Leader(leader_session_id="second", address=elsewhere, generation=7))
+    store.announce(Leader(leader_session_id="second", address=elsewhere, attempt_id=7))
     with CoordinatorClient(gone) as client, pytest.raises(FencedError, match="elsewhere"):
         client.poll_barrier("main", 0, wait_s=0.0)
 
@@ -42,9 +42,9 @@ def test_a_start_that_slept_behind_its_seal_announces_itself_over_no_later_run()
     """People and tasks would be sent to it for as long as that one runs. A record that was left in
     an emptied directory hinders nobody."""
     leaders = FileLeaderStore(FakeFileSystem(Disk()))
-    later = Leader(leader_session_id="later", address="http://later", generation=7)
+    later = Leader(leader_session_id="later", address="http://later", attempt_id=7)
     leaders.announce(later)
-    slept = Leader(leader_session_id="slept", address="http://slept", generation=4)
+    slept = Leader(leader_session_id="slept", address="http://slept", attempt_id=4)
     with pytest.raises(FencedError, match="taken over"):
         leaders.announce(slept, is_newest=lambda: False)
     assert leaders.current() == later
@@ -55,8 +55,8 @@ def test_a_start_that_slept_behind_its_seal_announces_itself_over_no_later_run()
 def test_a_later_run_announces_itself_over_an_earlier_one_without_a_look() -> None:
     """Its seal lies above that one's; nobody has to be asked."""
     leaders = FileLeaderStore(FakeFileSystem(Disk()))
-    leaders.announce(Leader(leader_session_id="first", address="http://first", generation=4))
-    later = Leader(leader_session_id="later", address="http://later", generation=7)
+    leaders.announce(Leader(leader_session_id="first", address="http://first", attempt_id=4))
+    later = Leader(leader_session_id="later", address="http://later", attempt_id=7)
     leaders.announce(later, is_newest=lambda: False)
     assert leaders.current() == later
 
@@ -66,7 +66,7 @@ def test_a_run_announces_itself_over_a_record_that_does_not_say_of_which_run_it_
     disk = Disk()
     leaders = FileLeaderStore(FakeFileSystem(disk))
     leaders.announce(Leader(leader_session_id="first", address="http://first"))
-    again = Leader(leader_session_id="again", address="http://again", generation=7)
+    again = Leader(leader_session_id="again", address="http://again", attempt_id=7)
     leaders.announce(again, is_newest=lambda: False)
     assert leaders.current() == again
     unsaid = Leader(leader_session_id="unsaid", address="http://unsaid")
@@ -79,7 +79,7 @@ def test_a_run_announces_itself_over_the_record_of_a_later_release() -> None:
     disk = Disk()
     leaders = FileLeaderStore(FakeFileSystem(disk))
     disk.files[LEADER_FILE] = b'{"format_version": 99}'
-    again = Leader(leader_session_id="again", address="http://again", generation=7)
+    again = Leader(leader_session_id="again", address="http://again", attempt_id=7)
     leaders.announce(again, is_newest=lambda: False)
     assert leaders.current() == again
 
@@ -87,7 +87,7 @@ def test_a_run_announces_itself_over_the_record_of_a_later_release() -> None:
 def test_a_client_without_a_jvm_learns_it_over_webhdfs() -> None:
     """As a task does, whose checkpoints lie on HDFS; where no record lies it is told of silence."""
     disk = Disk()
-    later = Leader(leader_session_id="second", address="http://elsewhere", generation=7)
+    later = Leader(leader_session_id="second", address="http://elsewhere", attempt_id=7)
     FileLeaderStore(FakeFileSystem(disk)).announce(later)
     (record,) = disk.files.values()
     with FakeWebHdfs() as hdfs:
@@ -125,7 +125,7 @@ def test_a_client_that_a_proxy_answers_in_its_drivers_place_learns_who_leads(
     thread.start()
     address = f"http://127.0.0.1:{server.server_address[1]}"
     gone = replace(_NOBODY, address=address, checkpoint_uri=tmp_path.as_uri())
-    second = Leader(leader_session_id="second", address="http://elsewhere", generation=7)
+    second = Leader(leader_session_id="second", address="http://elsewhere", attempt_id=7)
     FileLeaderStore(LocalFileSystem(tmp_path)).announce(second)
     try:
         with (
@@ -139,9 +139,9 @@ def test_a_client_that_a_proxy_answers_in_its_drivers_place_learns_who_leads(
         server.server_close()
 
 
-@pytest.mark.parametrize("generation", [3, None])
+@pytest.mark.parametrize("attempt_id", [3, None])
 def test_a_leader_that_has_not_sealed_behind_ours_ends_nobody(
-    tmp_path: Path, generation: int | None
+    tmp_path: Path, attempt_id: int | None
 ) -> None:
     """An earlier run that slept announces itself late, or a record does not say where it sealed."""
     address = CoordinatorAddress(
@@ -149,10 +149,10 @@ def test_a_leader_that_has_not_sealed_behind_ours_ends_nobody(
         token="t",
         leader_session_id="ours",
         job_uid="u",
-        generation=4,
+        attempt_id=4,
         checkpoint_uri=tmp_path.as_uri(),
     )
-    other = Leader(leader_session_id="other", address="http://elsewhere", generation=generation)
+    other = Leader(leader_session_id="other", address="http://elsewhere", attempt_id=attempt_id)
     FileLeaderStore(LocalFileSystem(tmp_path)).announce(other)
     with CoordinatorClient(address, deadline_s=0.1) as client, pytest.raises(UnreachableError):
         client.poll_barrier("main", 0, wait_s=0.0)

@@ -42,10 +42,10 @@ def test_what_is_due_of_a_checkpoint_is_nothing_of_a_later_one() -> None:
 
 def test_a_sink_is_told_of_no_region_that_does_not_write_to_it() -> None:
     """That one was carried is no matter of its committer's."""
-    carried = RegionRecord(
-        region="side", generation=0, status=RegionStatus.CARRIED, carried_from=1, batch_id=1
+    skipped = RegionRecord(
+        region="side", attempt_id=0, status=RegionStatus.SKIPPED, snapshot_id=1, batch_id=1
     )
-    work = DecidedWork(checkpoint_id=2, regions=(carried,), entries=())
+    work = DecidedWork(checkpoint_id=2, regions=(skipped,), entries=())
     assert failed_detail(work, {"main"}) is None
     told_of = failed_detail(work, {"main", "side"})
     assert told_of is not None

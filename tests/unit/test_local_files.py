@@ -12,7 +12,7 @@ from sluice.runtime.errors import ConfigError, StorageError, StorageUnreachableE
 from sluice.runtime.storage.local_fs import LocalFileSystem
 
 
-def test_rule_7_a_record_is_on_the_disk_before_it_has_its_name(
+def test_publish_whole_a_record_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A power cut may leave the name out, but never a name without its content."""
@@ -49,14 +49,14 @@ def test_a_tree_goes_from_the_directory_that_it_lies_in_alone(
     has made for him. What a crash leaves of it nobody sees, and the next one takes it along."""
     fs = LocalFileSystem(tmp_path)
     for name in ("first", "second"):
-        fs.write_temporary(f"life/{name}/part-0", b"rows")
+        fs.write_temporary(f"attempt/{name}/part-0", b"rows")
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
-        fs.delete("life/first")
-    assert [path.name for path in tmp_path.iterdir()] == ["life"]
-    assert [entry.name for entry in fs.entries("life")] == ["second"]
-    fs.delete("life/second")
-    assert list((tmp_path / "life").iterdir()) == []
+        fs.delete("attempt/first")
+    assert [path.name for path in tmp_path.iterdir()] == ["attempt"]
+    assert [entry.name for entry in fs.entries("attempt")] == ["second"]
+    fs.delete("attempt/second")
+    assert list((tmp_path / "attempt").iterdir()) == []
 
 
 _LOOKS: dict[str, Callable[[LocalFileSystem], object]] = {

@@ -1,4 +1,5 @@
-"""Rule 11 at a start of several regions: exactly what is lost is written again, or it is named."""
+"""Rule `two-phase-repair` at a start of several regions: exactly what is lost is written again, or
+it is named."""
 
 import dataclasses
 from typing import Any
@@ -26,12 +27,12 @@ def _repairs(job: Job, repairer: Rewriter) -> Repairs:
         sources={"source": job.source},
         session="s",
         job_uid="uid",
-        generation=2,
+        attempt_id=2,
         timeout_s=1.0,
     )
 
 
-def test_rule_11_exactly_the_lost_slices_of_several_regions_are_written_again() -> None:
+def test_two_phase_repair_exactly_the_lost_slices_of_several_regions_are_written_again() -> None:
     """What is committed, or can be, is left alone; each region's slice is asked for by itself."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
@@ -47,7 +48,7 @@ def test_rule_11_exactly_the_lost_slices_of_several_regions_are_written_again() 
     assert 1 in job.store.committed
 
 
-def test_rule_11_a_function_declared_non_deterministic_stops_with_the_ranges() -> None:
+def test_two_phase_repair_a_function_declared_non_deterministic_stops_with_the_ranges() -> None:
     """Also with ``repair``; what is not lost is committed all the same."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
@@ -59,7 +60,7 @@ def test_rule_11_a_function_declared_non_deterministic_stops_with_the_ranges() -
     assert 1 not in job.store.committed
 
 
-def test_rule_11_what_a_sink_lost_that_another_pipeline_has_now_is_named() -> None:
+def test_two_phase_repair_what_a_sink_lost_that_another_pipeline_has_now_is_named() -> None:
     """The functions that made the records do not lead to it any more: nothing is written again,
     and nothing is passed over."""
     job = half_lost()
@@ -74,7 +75,7 @@ def test_rule_11_what_a_sink_lost_that_another_pipeline_has_now_is_named() -> No
     assert [work.region for work in job.store.unsettled(1)] == ["main"]
 
 
-def test_rule_11_a_start_writes_again_what_it_can_before_the_rest_stops_it() -> None:
+def test_two_phase_repair_a_start_writes_again_what_it_can_before_the_rest_stops_it() -> None:
     """What is lost of the other region is named, and nothing else."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
@@ -90,7 +91,7 @@ def test_rule_11_a_start_writes_again_what_it_can_before_the_rest_stops_it() -> 
     assert 1 not in job.store.committed
 
 
-def test_rule_11_a_start_commits_what_is_not_lost_before_it_ends() -> None:
+def test_two_phase_repair_a_start_commits_what_is_not_lost_before_it_ends() -> None:
     """A coordinator that is away comes back within the start's time."""
     job = half_lost()
     coordinators = away(job, "side-open")
@@ -99,7 +100,7 @@ def test_rule_11_a_start_commits_what_is_not_lost_before_it_ends() -> None:
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
 
 
-def test_rule_11_a_start_tells_a_loss_in_time_though_the_rest_stays_open() -> None:
+def test_two_phase_repair_a_start_tells_a_loss_in_time_though_the_rest_stays_open() -> None:
     """Its own limit is the bound."""
     job = half_lost()
     away(job, "side-open")
@@ -109,7 +110,7 @@ def test_rule_11_a_start_tells_a_loss_in_time_though_the_rest_stays_open() -> No
     assert 30.0 <= job.clock() - began_s <= 31.0
 
 
-def test_rule_11_a_start_tells_a_loss_at_once_where_nothing_else_is_open() -> None:
+def test_two_phase_repair_a_start_tells_a_loss_at_once_where_nothing_else_is_open() -> None:
     """Nobody waits for what will not come."""
     job = half_lost()
     began_s = job.clock()
@@ -118,7 +119,7 @@ def test_rule_11_a_start_tells_a_loss_at_once_where_nothing_else_is_open() -> No
     assert job.clock() - began_s < 1.0
 
 
-def test_rule_11_a_start_writes_nothing_again_unless_it_is_told_to() -> None:
+def test_two_phase_repair_a_start_writes_nothing_again_unless_it_is_told_to() -> None:
     """The default is to stop with the ranges, also where it could."""
     job = half_lost()
     job.repairer = rewriter = Rewriter(job)
@@ -128,7 +129,7 @@ def test_rule_11_a_start_writes_nothing_again_unless_it_is_told_to() -> None:
     assert not job.store.repairs
 
 
-def test_rule_11_a_loss_of_a_region_that_is_gone_and_read_nothing_is_named() -> None:
+def test_two_phase_repair_a_loss_of_a_region_that_is_gone_and_read_nothing_is_named() -> None:
     """Its splits had moved to others, so of the regions that are left none comes in its place."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
@@ -142,7 +143,7 @@ def test_rule_11_a_loss_of_a_region_that_is_gone_and_read_nothing_is_named() -> 
     assert rewriter.calls == 1, "what main has lost is written again"
 
 
-def test_rule_11_whatever_ends_a_repair_is_noted_and_can_be_accepted() -> None:
+def test_two_phase_repair_whatever_ends_a_repair_is_noted_and_can_be_accepted() -> None:
     """Else every start ends the same way, and a person has nothing to accept."""
 
     class Broken(Rewriter):
@@ -160,8 +161,10 @@ def test_rule_11_whatever_ends_a_repair_is_noted_and_can_be_accepted() -> None:
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
 
 
-def test_rule_11_what_a_repair_has_written_is_aborted_if_the_next_region_cannot_be() -> None:
-    """No record names it, and no sweep takes what is of the newest generation."""
+def test_two_phase_repair_what_a_repair_has_written_is_aborted_if_the_next_region_cannot_be() -> (
+    None
+):
+    """No record names it, and no sweep takes what is of the newest attempt."""
     job = half_lost()
     (main, side) = job.store.records[1].regions
     parts = tuple(
@@ -197,7 +200,9 @@ class _HalfAble(Rewriter):
 
 
 @pytest.mark.parametrize("unable", ["main", "side"])
-def test_rule_11_a_region_is_written_again_though_anothers_range_is_gone(unable: str) -> None:
+def test_two_phase_repair_a_region_is_written_again_though_anothers_range_is_gone(
+    unable: str,
+) -> None:
     """Only what cannot be is named, and is all that a person gives up."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
@@ -215,7 +220,7 @@ def test_rule_11_a_region_is_written_again_though_anothers_range_is_gone(unable:
 
 
 @pytest.mark.parametrize("points", range(20))
-def test_rule_11_a_start_that_dies_between_two_repairs_leaves_the_rest_to_the_next(
+def test_two_phase_repair_a_start_that_dies_between_two_repairs_leaves_the_rest_to_the_next(
     points: int,
 ) -> None:
     """Each is on record by itself; what was written for none is swept."""
@@ -226,7 +231,7 @@ def test_rule_11_a_start_that_dies_between_two_repairs_leaves_the_rest_to_the_ne
     for _ in range(points):
         next(steps, None)
     steps.close()
-    job.start(session="lives", plan=two_regions())
+    job.start(session="attempts", plan=two_regions())
     first, second, *rest = sorted(map(str, job.broker.read_committed(0)))
     assert rest == ["main-done", "side-open"]
     assert first.startswith("again")
@@ -237,7 +242,7 @@ def test_rule_11_a_start_that_dies_between_two_repairs_leaves_the_rest_to_the_ne
     assert 1 in job.store.committed
 
 
-def test_rule_11_a_repair_that_fails_slowly_leaves_the_rest_its_time() -> None:
+def test_two_phase_repair_a_repair_that_fails_slowly_leaves_the_rest_its_time() -> None:
     """What a repair takes does not count for the limit of the start."""
     job = half_lost()
     coordinators = away(job, "side-open")
@@ -264,19 +269,19 @@ class _Overtaken(Rewriter):
     def repair(self, checkpoint_id: int, lost: object, **limits: object) -> dict[bytes, StateEntry]:
         """See `sluice.runtime.coordinator.committing.repairs.Repairer`."""
         if not self.calls:
-            other = self.job.pre_commit("other", generation=1)
+            other = self.job.pre_commit("other", attempt_id=1)
             self.job.store.repairs.setdefault(checkpoint_id, []).append(
                 {self._first.payload: other}
             )
         assert isinstance(lost, LostCommittables)
         self.calls += 1
         return {
-            entry.payload: self.job.pre_commit(f"again-{self.calls}-{number}", generation=1)
+            entry.payload: self.job.pre_commit(f"again-{self.calls}-{number}", attempt_id=1)
             for number, entry in enumerate(lost.committables)
         }
 
 
-def test_rule_11_what_another_repair_has_left_is_written_again() -> None:
+def test_two_phase_repair_what_another_repair_has_left_is_written_again() -> None:
     """It was one of the two alone: the other is no more beyond repair than before."""
     job = Job(record(0), committed=(0,))
     entries = (job.pre_commit("one"), job.pre_commit("two"))
@@ -289,7 +294,7 @@ def test_rule_11_what_another_repair_has_left_is_written_again() -> None:
     assert not job.broker.ongoing()
 
 
-def test_rule_11_what_was_in_vain_is_not_put_on_record_later() -> None:
+def test_two_phase_repair_what_was_in_vain_is_not_put_on_record_later() -> None:
     """Another run was faster, so it is aborted: by a record that names it all would be lost."""
     job = half_lost()
     lost = LostCommittables(
@@ -305,12 +310,12 @@ def test_rule_11_what_was_in_vain_is_not_put_on_record_later() -> None:
     assert first[1] != second[1]
 
 
-def test_rule_11_an_error_names_all_that_is_lost_or_why_it_could_not_be_mended() -> None:
+def test_two_phase_repair_an_error_names_all_that_is_lost_or_why_it_could_not_be_mended() -> None:
     """Where each of several regions was refused for itself, one of their errors would be half."""
     parts = [
         LostCommittables(
             region=RegionRecord(
-                region=name, generation=1, batch_id=1, splits=(split(number, 0, 5),)
+                region=name, attempt_id=1, batch_id=1, splits=(split(number, 0, 5),)
             ),
             committables=(),
         )
@@ -331,7 +336,7 @@ class _OneOfTwo(Rewriter):
         return lost.region.splits[:1]
 
 
-def test_rule_11_only_what_the_lost_work_was_made_of_has_to_be_there_still() -> None:
+def test_two_phase_repair_only_what_the_lost_work_was_made_of_has_to_be_there_still() -> None:
     """Another topic of the region has been deleted since: nobody has to give up anything."""
     job = half_lost()
     (main, _) = job.store.records[1].regions
@@ -367,7 +372,7 @@ class _ShorterLog(Rewriter):
 
 
 @pytest.mark.parametrize("repairer", [_OtherLog, _ShorterLog])
-def test_rule_11_nothing_is_written_again_from_another_log_of_the_same_name(
+def test_two_phase_repair_nothing_is_written_again_from_another_log_of_the_same_name(
     repairer: type[Rewriter],
 ) -> None:
     """It may hold as many records; what was lost is named instead, and the rest is settled."""
@@ -382,7 +387,7 @@ def test_rule_11_nothing_is_written_again_from_another_log_of_the_same_name(
     assert sorted(work.region for work in job.store.unsettled(1)) == ["main", "side"]
 
 
-def test_rule_11_a_loss_of_a_source_that_the_job_left_is_named() -> None:
+def test_two_phase_repair_a_loss_of_a_source_that_the_job_left_is_named() -> None:
     """Nobody can say whose log it is that was read."""
     job = half_lost()
     (lost, _) = job.store.records[1].regions
@@ -394,7 +399,7 @@ def test_rule_11_a_loss_of_a_source_that_the_job_left_is_named() -> None:
         sources={},
         session="s",
         job_uid="uid",
-        generation=2,
+        attempt_id=2,
         timeout_s=1.0,
     )
     with pytest.raises(TransactionLostError, match="reads it no more"):

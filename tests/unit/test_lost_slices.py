@@ -1,4 +1,5 @@
-"""Rule 11 in a run of several regions: exactly what is lost is written again, or it is named."""
+"""Rule `two-phase-repair` in a run of several regions: exactly what is lost is written again, or
+it is named."""
 
 import dataclasses
 
@@ -29,7 +30,7 @@ CHAINED = (RegionPlan(name="main", source_ids=("source",), chained=True),)
 REPAIRING = dataclasses.replace(FAST, on_lost=OnLost.REPAIR)
 
 
-def test_rule_11_of_several_regions_only_the_lost_slice_is_repaired() -> None:
+def test_two_phase_repair_of_several_regions_only_the_lost_slice_is_repaired() -> None:
     """What is committed stays as it is; what is open in others is committed with the repair."""
     plans = (*CHAINED, RegionPlan(name="side", source_ids=("source",), chained=True))
     driver = CoreDriver(REPAIRING, regions=plans)
@@ -46,7 +47,9 @@ def test_rule_11_of_several_regions_only_the_lost_slice_is_repaired() -> None:
     assert driver.core.last_committed == 1
 
 
-def test_rule_11_one_region_that_cannot_be_repaired_stops_the_job_with_the_ranges() -> None:
+def test_two_phase_repair_one_region_that_cannot_be_repaired_stops_the_job_with_the_ranges() -> (
+    None
+):
     """Its function is declared non-deterministic; the ranges are those of what is lost alone."""
     driver = _mixed_run()
     driver.outcomes[b"side.0.1"] = CommitOutcome.ABORTED
@@ -57,7 +60,7 @@ def test_rule_11_one_region_that_cannot_be_repaired_stops_the_job_with_the_range
     assert "regions=side ranges=input-1:[0,3)" in str(end.error)
 
 
-def test_rule_11_what_can_be_written_again_is_before_the_rest_stops_the_job() -> None:
+def test_two_phase_repair_what_can_be_written_again_is_before_the_rest_stops_the_job() -> None:
     """Two regions have lost something; the error names only the one that stays so."""
     driver = _mixed_run()
     driver.outcomes |= dict.fromkeys((b"main.0.1", b"side.0.1"), CommitOutcome.ABORTED)
@@ -96,7 +99,7 @@ def _half_lost_run(
     return driver
 
 
-def test_rule_11_what_is_not_lost_is_committed_before_the_job_ends() -> None:
+def test_two_phase_repair_what_is_not_lost_is_committed_before_the_job_ends() -> None:
     """Nobody else would do it until the next start, and it may be lost by then."""
     driver = _half_lost_run()
     for _ in range(20):
@@ -108,7 +111,7 @@ def test_rule_11_what_is_not_lost_is_committed_before_the_job_ends() -> None:
     assert "regions=main ranges=input-0:[0,3)" in str(end.error)
 
 
-def test_rule_11_what_is_lost_meanwhile_is_named_with_it() -> None:
+def test_two_phase_repair_what_is_lost_meanwhile_is_named_with_it() -> None:
     """The error tells all of it."""
     driver = _half_lost_run()
     driver.outcomes[b"side.0.1"] = CommitOutcome.ABORTED
@@ -117,7 +120,7 @@ def test_rule_11_what_is_lost_meanwhile_is_named_with_it() -> None:
     assert "regions=main,side ranges=input-0:[0,3) input-1:[0,3)" in str(end.error)
 
 
-def test_rule_11_a_loss_is_told_in_time_though_the_rest_stays_open() -> None:
+def test_two_phase_repair_a_loss_is_told_in_time_though_the_rest_stays_open() -> None:
     """The limit is that of every decision that cannot be settled."""
     driver = _half_lost_run()
     driver.tick(FAST.settle_timeout_s - FAST.max_retry_s)
@@ -128,7 +131,7 @@ def test_rule_11_a_loss_is_told_in_time_though_the_rest_stays_open() -> None:
     assert driver.core.is_idle, "the next start goes on with what is open"
 
 
-def test_rule_5_what_is_not_unknown_is_committed_before_the_job_ends() -> None:
+def test_outcome_from_broker_what_is_not_unknown_is_committed_before_the_job_ends() -> None:
     """As with what is lost, whatever the limit for the unknown."""
     driver = _half_lost_run()
     driver.outcomes[b"main.0.1"] = CommitOutcome.UNKNOWN
@@ -144,7 +147,9 @@ def test_rule_5_what_is_not_unknown_is_committed_before_the_job_ends() -> None:
 GONE = DataLostError("retention has taken the range", {"region": "main"}, "Look.")
 
 
-def test_rule_11_what_is_not_lost_is_committed_before_a_failed_repair_ends_the_job() -> None:
+def test_two_phase_repair_what_is_not_lost_is_committed_before_a_failed_repair_ends_the_job() -> (
+    None
+):
     """As where nothing could be repaired: by the next start it may be lost, too."""
     driver = _half_lost_run(REPAIRING)
     _fail(driver, GONE)
@@ -161,7 +166,7 @@ def test_rule_11_what_is_not_lost_is_committed_before_a_failed_repair_ends_the_j
     assert driver.core.is_idle
 
 
-def test_rule_11_nothing_is_decided_behind_a_repair_that_has_failed() -> None:
+def test_two_phase_repair_nothing_is_decided_behind_a_repair_that_has_failed() -> None:
     """The same as behind a loss that nobody could repair."""
     driver = _half_lost_run(dataclasses.replace(REPAIRING, max_concurrent=2))
     _fail(driver, GONE)
@@ -173,7 +178,7 @@ def test_rule_11_nothing_is_decided_behind_a_repair_that_has_failed() -> None:
 
 
 @pytest.mark.parametrize("unable", ["main", "side"])
-def test_rule_11_a_repair_that_fails_hinders_no_other_regions(unable: str) -> None:
+def test_two_phase_repair_a_repair_that_fails_hinders_no_other_regions(unable: str) -> None:
     """Each is a step of its own, whichever comes first; what stays lost is named, and no more."""
     able = "side" if unable == "main" else "main"
     driver = _half_lost_run(REPAIRING, side=CommitOutcome.ABORTED)
@@ -190,7 +195,7 @@ def test_rule_11_a_repair_that_fails_hinders_no_other_regions(unable: str) -> No
     assert [work.region for work in noted.works] == [unable]
 
 
-def test_rule_6_a_repair_that_is_fenced_changes_nothing_more() -> None:
+def test_fence_first_a_repair_that_is_fenced_changes_nothing_more() -> None:
     """Whoever has taken over settles the decision."""
     driver = _half_lost_run(REPAIRING)
     commits = len(driver.seen(Commit))
@@ -206,7 +211,7 @@ def _fail(driver: CoreDriver, error: Exception) -> None:
     driver.tell(StepFailed(checkpoint_id=repair.checkpoint_id, error=error))
 
 
-def test_rule_11_nothing_is_decided_behind_a_loss_that_ends_the_job() -> None:
+def test_two_phase_repair_nothing_is_decided_behind_a_loss_that_ends_the_job() -> None:
     """It could not be committed before somebody has looked at the loss, and be lost as well."""
     driver = _half_lost_run(dataclasses.replace(FAST, max_concurrent=2))
     driver.tick(FAST.max_retry_s)
@@ -226,7 +231,7 @@ def test_rule_11_nothing_is_decided_behind_a_loss_that_ends_the_job() -> None:
 def test_the_ranges_of_an_error_are_those_of_the_lost_transactions_where_they_are_told() -> None:
     """Another task's part of the epoch is visible: to write it again by hand would double it."""
     region = RegionRecord(
-        region="main", generation=0, splits=(split(0, 0, 5), split(1, 0, 9), split(2, 4, 4))
+        region="main", attempt_id=0, splits=(split(0, 0, 5), split(1, 0, 9), split(2, 4, 4))
     )
     lost = (LostCommittables(region=region, committables=(committable("gone"),)),)
     done = CommitReport(outcome=CommitOutcome.COMMITTED)
@@ -242,7 +247,7 @@ def test_what_a_decision_does_not_name_is_none_of_its_losses() -> None:
     own."""
     region = RegionRecord(
         region="main",
-        generation=0,
+        attempt_id=0,
         splits=(split(0, 3, 5), split(1, 7, 7)),
         committables=(committable("mine"),),
     )
@@ -257,7 +262,7 @@ def test_what_is_accepted_as_lost_is_the_lost_transactions_own_part() -> None:
     again by hand would double them."""
     region = RegionRecord(
         region="main",
-        generation=0,
+        attempt_id=0,
         splits=(split(0, 3, 5), split(1, 7, 9)),
         committables=(committable("mine"), committable("other")),
     )

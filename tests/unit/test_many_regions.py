@@ -8,12 +8,16 @@ from sluice.runtime.coordinator.core.events import (
     Publish,
     RegionFailed,
     RegionRestarted,
-    RestartAsked,
     RestartCommanded,
+    RestartRequested,
     TriggerBarrier,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure, RegionPlan
-from sluice.runtime.coordinator.policy.handlers import Alignment, RegionalCheckpointHandler, Ruling
+from sluice.runtime.coordinator.policy.handlers import (
+    Alignment,
+    HandlerDecision,
+    RegionalCheckpointHandler,
+)
 from tests.core_driver import FAST, CoreDriver
 
 
@@ -23,7 +27,7 @@ class CountedHandler(RegionalCheckpointHandler):
 
     asked: list[Alignment] = field(default_factory=list)
 
-    def rule(self, alignment: Alignment, *, timeout_s: float) -> Ruling:
+    def rule(self, alignment: Alignment, *, timeout_s: float) -> HandlerDecision:
         self.asked.append(alignment)
         return super().rule(alignment, timeout_s=timeout_s)
 
@@ -63,10 +67,10 @@ def test_a_failure_among_many_is_ruled_on_at_once() -> None:
     for name in ("r0", "r1", "r2"):
         driver.ack(barriers[name], region=name)
     assert not driver.seen(Publish)
-    driver.tell(RegionFailed(region="r3", generation=0, error=RuntimeError("killed")))
+    driver.tell(RegionFailed(region="r3", attempt_id=0, error=RuntimeError("killed")))
     assert handler.asked[-1].failed == {"r3"}
     published = driver.seen(Publish)[-1]
-    assert [r.region for r in published.regions if r.carried_from is not None] == ["r3"]
+    assert [r.region for r in published.regions if r.snapshot_id is not None] == ["r3"]
 
 
 def test_behind_the_handlers_deadline_every_acknowledgement_may_decide() -> None:
@@ -82,7 +86,7 @@ def test_behind_the_handlers_deadline_every_acknowledgement_may_decide() -> None
 
 
 def _fail(driver: CoreDriver, name: str) -> None:
-    driver.tell(RegionFailed(region=name, generation=0, error=RuntimeError("killed")))
+    driver.tell(RegionFailed(region=name, attempt_id=0, error=RuntimeError("killed")))
 
 
 def test_what_expires_begins_no_checkpoint_that_could_not_be_decided() -> None:
@@ -101,7 +105,7 @@ def test_what_expires_begins_no_checkpoint_that_could_not_be_decided() -> None:
 
 
 def test_a_region_that_was_carried_too_often_holds_up_the_next_checkpoint() -> None:
-    driver = many(4, RegionalCheckpointHandler(max_carried_in_a_row=2))
+    driver = many(4, RegionalCheckpointHandler(max_skipped_in_a_row=2))
     driver.tick(1.0)
     _fail(driver, "r3")
     for end in (10, 20, 30):
@@ -125,17 +129,17 @@ def test_a_cut_that_leaves_records_behind_begins_the_next_checkpoint_at_once(
     assert len(driver.seen(TriggerBarrier)) == begun
 
 
-def test_a_region_whose_next_life_was_asked_for_while_parked_begins_by_command() -> None:
-    settings = replace(FAST, on_region_failure=OnRegionFailure.PARK)
+def test_a_region_whose_next_life_was_asked_for_while_suspended_begins_by_command() -> None:
+    settings = replace(FAST, on_region_failure=OnRegionFailure.SUSPEND)
     settings = replace(settings, handler=RegionalCheckpointHandler())
     plans = [RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(3)]
     driver = CoreDriver(settings, regions=plans)
     driver.tick(1.0)
     error = RuntimeError("for good")
-    driver.tell(RegionFailed(region="r2", generation=0, error=error, permanent=True))
-    driver.tell(RestartAsked(region="r2"))
+    driver.tell(RegionFailed(region="r2", attempt_id=0, error=error, permanent=True))
+    driver.tell(RestartRequested(region="r2"))
     driver.tick(1.0)
-    assert driver.core.is_parked("r2")
+    assert driver.core.is_suspended("r2")
     assert not driver.seen(RegionRestarted)
     driver.tell(RestartCommanded(regions=("r2",)))
     driver.tick(1.0)

@@ -25,8 +25,8 @@ from sluice.connectors.hdfs.staging.held_files import (
 )
 from sluice.runtime.contracts import (
     AttemptRegistry,
+    CommitListener,
     Frame,
-    RegionFollower,
     RegionProgress,
     StagedFrame,
     TaskScope,
@@ -288,7 +288,7 @@ def test_a_sink_of_two_pipelines_marks_when_both_have_been_heard(
     sink.decide(sink.write("dt=1970-01-01"), watermark_ms=10**9)
     assert sink.marked == []
     committer = other.committer
-    assert isinstance(committer, RegionFollower)
+    assert isinstance(committer, CommitListener)
     for watermark_ms, expected in ((0, []), (10**9, ["dt=1970-01-01"])):
         progress = RegionProgress(
             region="elsewhere", status=RegionStatus.COMPLETED, least_watermark_ms=watermark_ms
@@ -315,7 +315,7 @@ def test_a_sink_object_of_two_jobs_that_run_is_refused(sink_of: SinkOf, disk: Di
     assert sink.marked == ["dt=1"]
     sink.coordinator.close()
     other.check(timeout_s=1.0)
-    sink.seal("another")
+    sink.fencing_record("another")
     other.claim(context, timeout_s=1.0)
     sink.coordinator, sink.states = other, ()
     sink.writer = sink.marks.writer(sink.inner)
@@ -329,7 +329,7 @@ def test_a_run_behind_which_another_one_has_sealed_marks_nothing(sink_of: SinkOf
     first = sink_of(PartitionCommit())
     staged = first.write("dt=1")
     second = sink_of(PartitionCommit())
-    second.seal("another")
+    second.fencing_record("another")
     first.decide(staged)
     first.coordinator.close()
     second.coordinator.close()

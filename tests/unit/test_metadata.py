@@ -22,16 +22,10 @@ from sluice.runtime.checkpoint.format.metadata import (
 )
 from sluice.runtime.checkpoint.format.schema import (
     METADATA_V1,
-    METADATA_V2,
-    METADATA_V3,
-    METADATA_V4,
     METADATA_VERSION,
 )
-from sluice.runtime.coordinator.policy.assignment import recorded
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from sluice.runtime.model.model import (
-    Assignment,
-    CheckpointRecord,
     FileReference,
     Redistribution,
     StateEntry,
@@ -46,71 +40,25 @@ def _rewritten(version: int = METADATA_VERSION, **changes: Any) -> bytes:
     """A whole, correctly summed file, whose content a faulty or later writer chose."""
     reader: Any = fastavro.reader(io.BytesIO(encode(full_record())))
     fields: dict[str, Any] = {**next(reader), "format_version": version, **changes}
-    return ContainerWriter(METADATA_V4, format_version=version).write(fields)
+    return ContainerWriter(METADATA_V1, format_version=version).write(fields)
 
 
-def _version_3(record: CheckpointRecord) -> CheckpointRecord:
-    """As versions before 4 have it."""
-    regions = tuple(replace(region, other_offsets_sha256="") for region in record.regions)
-    return replace(record, regions=regions)
-
-
-def _without_epoch_ends(record: CheckpointRecord) -> CheckpointRecord:
-    """As versions before 3 have it."""
-    return replace(
-        record,
-        regions=tuple(
-            replace(
-                region,
-                other_offsets_sha256="",
-                splits=tuple(replace(split, leader_epoch_end=None) for split in region.splits),
-            )
-            for region in record.regions
-        ),
-    )
-
-
-def test_metadata_of_version_1_is_read_for_ever() -> None:
-    """The golden file decodes to the record it was made of, which had no assignment yet: each
-    region goes on with the splits that stand in it."""
-    found = decode((_DATA / "metadata-v1.avro").read_bytes())
-    assert found == replace(_without_epoch_ends(full_record()), assignment=None)
-    mine = frozenset({("a" * 32, "orders", 3)})
-    assert recorded(found) == Assignment(version=1, regions={"r0": mine, "r1": frozenset()})
-
-
-def test_metadata_of_version_2_is_read_for_ever() -> None:
-    """The golden file decodes to the record it was made of: what a leader's epoch tells was then
-    told of all before a split's end."""
-    found = decode((_DATA / "metadata-v2.avro").read_bytes())
-    assert found == _without_epoch_ends(full_record())
-
-
-def test_metadata_of_version_3_is_read_for_ever() -> None:
+def test_metadata_of_version_1_is_read() -> None:
     """The golden file decodes to the record it was made of, in every later Sluice."""
-    assert decode((_DATA / "metadata-v3.avro").read_bytes()) == _version_3(full_record())
+    assert decode((_DATA / "metadata-v1.avro").read_bytes()) == full_record()
 
 
-def test_metadata_of_version_4_is_read_for_ever() -> None:
-    """The golden file decodes to the record it was made of, in every later Sluice."""
-    assert decode((_DATA / "metadata-v4.avro").read_bytes()) == full_record()
-
-
-@pytest.mark.parametrize(
-    ("version", "schema"),
-    [(1, METADATA_V1), (2, METADATA_V2), (3, METADATA_V3), (4, METADATA_V4)],
-)
-def test_each_version_was_written_as_its_schema_says(version: int, schema: Any) -> None:
-    """What stands in the code of the older ones is what stands in their files."""
-    golden = (_DATA / f"metadata-v{version}.avro").read_bytes()
+def test_the_file_of_version_1_was_written_as_its_schema_says() -> None:
+    """The schema in the code is the schema in the file."""
+    golden = (_DATA / "metadata-v1.avro").read_bytes()
     written: Any = fastavro.reader(io.BytesIO(golden)).writer_schema
-    assert to_parsing_canonical_form(written) == to_parsing_canonical_form(schema)
+    assert to_parsing_canonical_form(written) == to_parsing_canonical_form(METADATA_V1)
 
 
-def test_format_version_4_is_frozen() -> None:
-    """As long as version 4 is written, its bytes do not change: a change needs a new version."""
-    assert METADATA_VERSION == 4
-    assert encode(full_record()) == (_DATA / "metadata-v4.avro").read_bytes()
+def test_format_version_1_is_frozen() -> None:
+    """As long as version 1 is written, its bytes do not change: a change needs a new version."""
+    assert METADATA_VERSION == 1
+    assert encode(full_record()) == (_DATA / "metadata-v1.avro").read_bytes()
 
 
 def test_a_split_in_two_regions_is_damage() -> None:
@@ -141,7 +89,7 @@ def test_metadata_is_avro_that_any_tool_reads() -> None:
     fields = next(reader)
     assert next(iter(fields.items())) == ("format_version", METADATA_VERSION)
     assert fields["job_name"] == full_record().job_name
-    assert reader.metadata[VERSION_KEY] == "4"
+    assert reader.metadata[VERSION_KEY] == "1"
     assert len(reader.metadata[DIGEST_KEY]) == 64
 
 
@@ -204,8 +152,8 @@ def test_other_files_are_damage_and_say_where(data: bytes) -> None:
 
 def test_later_version_is_refused_by_number() -> None:
     """A whole file of a later format is not damage; the error says which, and what is read."""
-    with pytest.raises(UnsupportedFormatError, match=r"format version 5; this Sluice reads 1 to 4"):
-        decode(_rewritten(version=5))
+    with pytest.raises(UnsupportedFormatError, match=r"format version 2; this Sluice reads 1"):
+        decode(_rewritten(version=2))
 
 
 @pytest.mark.parametrize(
@@ -275,8 +223,8 @@ def test_paths_inside_a_checkpoint_are_relative(path: str) -> None:
 def test_a_record_that_contradicts_its_own_format_version_is_damage() -> None:
     """Which of the two is true cannot be told, so neither is taken."""
     reader: Any = fastavro.reader(io.BytesIO(encode(full_record())))
-    fields: dict[str, Any] = {**next(reader), "format_version": 1}
-    data = ContainerWriter(METADATA_V4, format_version=METADATA_VERSION).write(fields)
+    fields: dict[str, Any] = {**next(reader), "format_version": 2}
+    data = ContainerWriter(METADATA_V1, format_version=METADATA_VERSION).write(fields)
     with pytest.raises(DamagedCheckpointError, match="two format versions differ"):
         decode(data)
 

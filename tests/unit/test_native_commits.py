@@ -39,7 +39,7 @@ class ByHand:
 
 
 class Rig:
-    """Two lives that have each told one epoch of one transaction, generation 7."""
+    """Two lives that have each told one epoch of one transaction, attempt 7."""
 
     def __init__(self, *, answer_s: float = PATIENCE_S) -> None:
         self.commits = NativeCommits()
@@ -48,13 +48,13 @@ class Rig:
         self.entries = {name: committable(name) for name in _REGIONS}
         for name, entry in self.entries.items():
             self.commits.begin(name, 7)
-            self.commits.told(BatchKey(region=name, generation=7, batch_id=4), (entry,))
+            self.commits.told(BatchKey(region=name, attempt_id=7, batch_id=4), (entry,))
 
     def answer(
-        self, region: str, *, generation: int = 7, operators: tuple[str, ...] = ("sink",)
+        self, region: str, *, attempt_id: int = 7, operators: tuple[str, ...] = ("sink",)
     ) -> None:
         epochs = [CommittedEpoch(batch_id=4, operators=operators)]
-        self.commits.answered(region, generation, epochs)
+        self.commits.answered(region, attempt_id, epochs)
 
     def commit(self, *asked: Callable[[], None], after_crash: bool = False) -> dict[str, str]:
         """Both epochs are decided; what tasks do when they are asked. Who committed what."""
@@ -87,14 +87,14 @@ def test_what_tasks_have_committed_is_not_ended_by_hand() -> None:
     assert rig.handed == []
 
 
-def test_rule_5_a_commit_that_was_not_acknowledged_is_settled_by_the_verdict() -> None:
+def test_outcome_from_broker_a_commit_that_was_not_acknowledged_is_settled_by_the_verdict() -> None:
     """It may have happened: EndTxn goes out only behind a look."""
     rig = Rig()
     rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side", operators=()))
     assert rig.handed == [(["side"], True)]
 
 
-def test_rule_18_a_task_that_does_not_answer_is_waited_for_with_a_bound() -> None:
+def test_continuous_order_a_task_that_does_not_answer_is_waited_for_with_a_bound() -> None:
     """Paused, or cut off; what it says later is not heard any more."""
     rig = Rig(answer_s=0.05)
     rig.commit(lambda: rig.answer("main"))
@@ -128,12 +128,12 @@ def test_a_life_that_ends_while_it_is_waited_for_ends_the_wait() -> None:
     assert rig.handed == [(["side"], True)]
 
 
-def test_rule_12_an_older_life_is_not_heard() -> None:
+def test_callback_after_commit_an_older_life_is_not_heard() -> None:
     """Its transactions were settled, or belong to nobody."""
     rig = Rig(answer_s=0.05)
     rig.commits.begin("side", 9)
-    rig.commits.told(BatchKey(region="side", generation=9, batch_id=4), (rig.entries["side"],))
-    rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side", generation=7))
+    rig.commits.told(BatchKey(region="side", attempt_id=9, batch_id=4), (rig.entries["side"],))
+    rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side", attempt_id=7))
     assert rig.handed == [(["side"], True)]
 
 
@@ -157,7 +157,7 @@ def test_an_epoch_of_two_sinks_is_committed_with_one_question() -> None:
     """Each sink has a committer of its own; the second finds the answer there."""
     rig = Rig()
     other = replace(committable("other"), operator_id="other")
-    batch = BatchKey(region="main", generation=7, batch_id=4)
+    batch = BatchKey(region="main", attempt_id=7, batch_id=4)
     rig.commits.told(batch, (rig.entries["main"], other))
     rig.commit(lambda: rig.answer("main", operators=("sink", "other")), lambda: rig.answer("side"))
     rig.commits.wakes(lambda: None)
@@ -166,11 +166,13 @@ def test_an_epoch_of_two_sinks_is_committed_with_one_question() -> None:
     assert rig.handed == []
 
 
-def test_rule_5_what_a_task_may_have_committed_before_it_died_is_settled_by_the_verdict() -> None:
+def test_outcome_from_broker_what_a_task_may_have_committed_before_it_died_is_settled_by_the_verdict() -> (
+    None
+):
     """It was asked for both sinks at once, and is over before the second one's turn."""
     rig = Rig()
     other = replace(committable("other"), operator_id="other")
-    batch = BatchKey(region="main", generation=7, batch_id=4)
+    batch = BatchKey(region="main", attempt_id=7, batch_id=4)
     rig.commits.told(batch, (rig.entries["main"], other))
     rig.commit(lambda: rig.answer("main", operators=("sink", "other")), lambda: rig.answer("side"))
     rig.commits.begin("main", 9)
@@ -183,7 +185,7 @@ def test_an_answer_is_forgotten_once_its_epoch_is_committed_on_record() -> None:
     rig = Rig()
     rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side"))
     rig.commits.settled("main", 7, through=4)
-    assert rig.commits.ask(rig.entries.values()).lives == {"side": 7}
+    assert rig.commits.ask(rig.entries.values()).attempts == {"side": 7}
 
 
 def test_what_nobody_has_asked_for_is_not_heard() -> None:
@@ -194,7 +196,7 @@ def test_what_nobody_has_asked_for_is_not_heard() -> None:
     assert rig.handed == [(["main"], True)]
 
 
-def test_rule_18_a_silent_task_is_waited_for_once_and_not_for_each_sink() -> None:
+def test_continuous_order_a_silent_task_is_waited_for_once_and_not_for_each_sink() -> None:
     """Until it is heard of again; meanwhile the driver does what it would have done."""
     rig = Rig(answer_s=0.01)
     assert set(rig.commit().values()) == {"by hand"}
@@ -218,7 +220,7 @@ def test_where_no_task_lives_nothing_is_waited_for() -> None:
     assert rig.handed == [(["main", "side"], False)]
 
 
-def test_rule_5_what_is_given_up_is_aborted_by_the_driver_alone() -> None:
+def test_outcome_from_broker_what_is_given_up_is_aborted_by_the_driver_alone() -> None:
     """No task is asked: it might have died with it, and its next one fences it."""
     rig = Rig()
     entry = rig.entries["main"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from sluice.runtime.contracts import LifeState, RegionLife
+from sluice.runtime.contracts import AttemptState, RegionAttempt
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -158,7 +158,7 @@ def test_a_drop_in_query_whose_service_does_not_start_keeps_nothing(
         world.close()
 
 
-class _Life(ThreadQuery):
+class _Attempt(ThreadQuery):
     """One that cannot be told of its stop."""
 
     def __init__(self) -> None:
@@ -182,11 +182,11 @@ def test_a_life_that_cannot_be_told_of_its_stop_is_stopped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Else it would write on beside its successor."""
-    life = _Life()
-    region = HostedRegion("main", lambda _: life)
-    restored = RegionRecord(region="main", generation=1)
-    region.start(RegionLife(generation=1, restored=restored, after=0), timeout_s=1.0)
+    attempt = _Attempt()
+    region = HostedRegion("main", lambda _: attempt)
+    restored = RegionRecord(region="main", attempt_id=1)
+    region.start(RegionAttempt(attempt_id=1, restored=restored, after=0), timeout_s=1.0)
     assert region.stop(1, timeout_s=PATIENCE_S)
-    assert life.stops == 1
-    assert region.status(timeout_s=1.0).state is LifeState.STOPPED
+    assert attempt.stops == 1
+    assert region.status(timeout_s=1.0).state is AttemptState.STOPPED
     assert "its JVM is gone" in caplog.text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.contracts import CommitOutcome
-from sluice.runtime.coordinator.core.events import EndJob, RegionFailed, StopAsked
+from sluice.runtime.coordinator.core.events import EndJob, RegionFailed, StopRequested
 from sluice.runtime.coordinator.shell.wait_log import WaitLog
 from sluice.runtime.errors import StorageError, StorageUnreachableError
 from sluice.runtime.spark.run.outages import Outages
@@ -92,16 +92,16 @@ def test_a_human_is_called_also_when_a_connection_was_lost_too() -> None:
 def test_an_outage_costs_no_tolerable_failure() -> None:
     """However often a region is tried again in it; other failures are counted all the same."""
     driver = CoreDriver(FAST)
-    generation = 0
+    attempt_id = 0
     for _ in range(3 * FAST.tolerable_failures):
-        driver.tell(RegionFailed(region="main", generation=generation, error=AWAY))
-        generation = driver.restart("main")
+        driver.tell(RegionFailed(region="main", attempt_id=attempt_id, error=AWAY))
+        attempt_id = driver.restart("main")
     assert not driver.seen(EndJob)
     for _ in range(FAST.tolerable_failures):
-        driver.tell(RegionFailed(region="main", generation=generation, error=RuntimeError("bug")))
-        generation = driver.restart("main")
+        driver.tell(RegionFailed(region="main", attempt_id=attempt_id, error=RuntimeError("bug")))
+        attempt_id = driver.restart("main")
     assert not driver.seen(EndJob)
-    driver.tell(RegionFailed(region="main", generation=generation, error=RuntimeError("bug")))
+    driver.tell(RegionFailed(region="main", attempt_id=attempt_id, error=RuntimeError("bug")))
     assert driver.seen(EndJob)
 
 
@@ -113,7 +113,7 @@ def test_a_stop_does_not_wait_for_a_commit_that_has_long_been_unanswered() -> No
     for _ in range(8):
         driver.tick(FAST.max_retry_s)
     assert not driver.core.is_idle
-    driver.tell(StopAsked())
+    driver.tell(StopRequested())
     driver.tick(FAST.max_retry_s)
     assert driver.core.is_idle
 
@@ -123,7 +123,7 @@ def test_a_stop_asks_again_what_has_not_been_answered_once() -> None:
     driver = CoreDriver(FAST)
     driver.outcomes[b"main.0.1"] = CommitOutcome.PENDING
     driver.epoch(3)
-    driver.tell(StopAsked())
+    driver.tell(StopRequested())
     driver.tick(FAST.retry_s)
     assert not driver.core.is_idle
     driver.outcomes.clear()

@@ -1,4 +1,4 @@
-"""Rule 22: one job at a time uses a transactional id prefix."""
+"""Rule `lease-guards-outputs`: one job at a time uses a transactional id prefix."""
 
 import socket
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from sluice.runtime.errors import FencedError
 from sluice.runtime.ownership.lease_record import (
     RENEWAL_INTERVAL_S,
     WATCHED_INTERVALS,
+    Lease,
+    LeaseRecord,
     OwnedName,
-    OwnerClaim,
-    OwnerRecord,
 )
 
 WATCH_S = RENEWAL_INTERVAL_S * WATCHED_INTERVALS
@@ -25,22 +25,22 @@ WATCH_S = RENEWAL_INTERVAL_S * WATCHED_INTERVALS
 class FakeStore:
     """The record in memory; ``on_sleep`` is what another job does meanwhile."""
 
-    record: OwnerRecord | None = None
+    record: LeaseRecord | None = None
     now_s: float = 0.0
     on_sleep: Callable[[], None] | None = None
-    written: list[OwnerRecord] = field(default_factory=list)
+    written: list[LeaseRecord] = field(default_factory=list)
 
-    def read(self) -> OwnerRecord | None:
-        """See `OwnerStore.read`."""
+    def read(self) -> LeaseRecord | None:
+        """See `LeaseStore.read`."""
         return self.record
 
-    def write(self, record: OwnerRecord) -> None:
-        """See `OwnerStore.write`; through the codec, as Kafka would give it back."""
+    def write(self, record: LeaseRecord) -> None:
+        """See `LeaseStore.write`; through the codec, as Kafka would give it back."""
         self.written.append(record)
-        self.record = OwnerRecord.decode(record.encode())
+        self.record = LeaseRecord.decode(record.encode())
 
     def close(self) -> None:
-        """See `OwnerStore.close`."""
+        """See `LeaseStore.close`."""
 
     def sleep(self, seconds: float) -> None:
         """Time passes, the other job lives."""
@@ -53,10 +53,10 @@ class FakeStore:
 class SlowStore(FakeStore):
     """A write that was on its way lands behind the next one."""
 
-    on_its_way: OwnerRecord | None = None
+    on_its_way: LeaseRecord | None = None
 
-    def write(self, record: OwnerRecord) -> None:
-        """See `OwnerStore.write`."""
+    def write(self, record: LeaseRecord) -> None:
+        """See `LeaseStore.write`."""
         super().write(record)
         late, self.on_its_way = self.on_its_way, None
         if late is not None:
@@ -70,7 +70,7 @@ def _claim(
     uri: str = "file:/a",
     session: str,
     slept: Callable[[], float] = lambda: 0.0,
-) -> OwnerClaim:
+) -> Lease:
     context = SinkContext(
         job_uid=uid,
         job_name="job",
@@ -79,13 +79,11 @@ def _claim(
         leader_session_id=session,
     )
     owned = OwnedName(kind="transactional id prefix", name="orders", remedy="Take another one.")
-    return OwnerClaim(
-        store, context, owned, clock=lambda: store.now_s, sleep=store.sleep, slept=slept
-    )
+    return Lease(store, context, owned, clock=lambda: store.now_s, sleep=store.sleep, slept=slept)
 
 
-def test_rule_22_a_free_prefix_is_taken_at_once() -> None:
-    """Rule 22: nobody has it, nobody is watched."""
+def test_lease_guards_outputs_a_free_prefix_is_taken_at_once() -> None:
+    """Rule `lease-guards-outputs`: nobody has it, nobody is watched."""
     store = FakeStore()
     _claim(store, session="s1").take()
 
@@ -94,8 +92,9 @@ def test_rule_22_a_free_prefix_is_taken_at_once() -> None:
     assert store.now_s == 0
 
 
-def test_rule_22_the_same_job_and_directory_takes_over_at_once() -> None:
-    """Rule 22: a restart; the seal stops the older coordinator, the record tells it why."""
+def test_lease_guards_outputs_the_same_job_and_directory_takes_over_at_once() -> None:
+    """Rule `lease-guards-outputs`: a restart; the seal stops the older coordinator, the record
+    tells it why."""
     store = FakeStore()
     older = _claim(store, session="s1")
     older.take()
@@ -106,7 +105,7 @@ def test_rule_22_the_same_job_and_directory_takes_over_at_once() -> None:
         older.renew()
 
 
-def test_rule_22_a_take_over_names_the_run_that_may_still_live(
+def test_lease_guards_outputs_a_take_over_names_the_run_that_may_still_live(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Once for all sinks of a prefix: somebody may have started the job twice. A run that has ended
@@ -131,7 +130,7 @@ def test_rule_22_a_take_over_names_the_run_that_may_still_live(
     assert len(caplog.records) == 1
 
 
-def test_rule_22_a_renewal_that_slept_does_not_end_the_newer_run() -> None:
+def test_lease_guards_outputs_a_renewal_that_slept_does_not_end_the_newer_run() -> None:
     """It had looked before the newer run wrote. Its job finds that record the next time."""
     store = FakeStore()
     older, newer = _claim(store, session="s1"), _claim(store, session="s2")
@@ -146,7 +145,7 @@ def test_rule_22_a_renewal_that_slept_does_not_end_the_newer_run() -> None:
         older.renew()
 
 
-def test_rule_22_a_renewal_that_slept_does_not_end_the_start_either() -> None:
+def test_lease_guards_outputs_a_renewal_that_slept_does_not_end_the_start_either() -> None:
     """It lands between the newer run's write and its look."""
     store = SlowStore()
     _claim(store, session="s1").take()
@@ -156,7 +155,7 @@ def test_rule_22_a_renewal_that_slept_does_not_end_the_start_either() -> None:
     assert store.record.session == "s2"
 
 
-def test_rule_22_a_renewal_that_slept_does_not_end_a_job_of_two_sinks() -> None:
+def test_lease_guards_outputs_a_renewal_that_slept_does_not_end_a_job_of_two_sinks() -> None:
     """Both have the prefix; the second one finds the first one's record, not the older run's."""
     store = FakeStore()
     _claim(store, session="s1").take()
@@ -171,7 +170,7 @@ def test_rule_22_a_renewal_that_slept_does_not_end_a_job_of_two_sinks() -> None:
     assert store.record.session == "s2"
 
 
-def test_rule_22_a_copy_of_the_job_that_lives_on_ends_one_of_both() -> None:
+def test_lease_guards_outputs_a_copy_of_the_job_that_lives_on_ends_one_of_both() -> None:
     """The same directory's name on another machine: no seal stops it, and it keeps writing."""
     store = FakeStore()
     older, newer = _claim(store, session="s1"), _claim(store, session="s2")
@@ -187,8 +186,11 @@ def test_rule_22_a_copy_of_the_job_that_lives_on_ends_one_of_both() -> None:
 
 
 @pytest.mark.parametrize(("uid", "uri"), [("u2", "file:/b"), ("u1", "file:/b"), ("u2", "file:/a")])
-def test_rule_22_a_second_live_job_is_refused_before_it_writes(uid: str, uri: str) -> None:
-    """Rule 22: the record changes while it is watched, so the other job lives."""
+def test_lease_guards_outputs_a_second_live_job_is_refused_before_it_writes(
+    uid: str, uri: str
+) -> None:
+    """Rule `lease-guards-outputs`: the record changes while it is watched, so the other job
+    lives."""
     store = FakeStore()
     first = _claim(store, session="s1")
     first.take()
@@ -203,8 +205,9 @@ def test_rule_22_a_second_live_job_is_refused_before_it_writes(uid: str, uri: st
     assert caught.value.args[1]["checkpoint"] == "file:/a"
 
 
-def test_rule_22_a_dead_jobs_record_is_taken_after_three_intervals() -> None:
-    """Rule 22: no clocks are compared; the record is watched for a fixed time."""
+def test_lease_guards_outputs_a_dead_jobs_record_is_taken_after_three_intervals() -> None:
+    """Rule `lease-guards-outputs`: no clocks are compared; the record is watched for a fixed
+    time."""
     store = FakeStore()
     _claim(store, uid="dead", session="s1").take()
     _claim(store, session="s2").take()
@@ -214,8 +217,9 @@ def test_rule_22_a_dead_jobs_record_is_taken_after_three_intervals() -> None:
     assert store.record.session == "s2"
 
 
-def test_rule_22_a_live_holder_renews_within_the_watch() -> None:
-    """Rule 22: one renewal at the very end of the watch is enough to be seen."""
+def test_lease_guards_outputs_a_live_holder_renews_within_the_watch() -> None:
+    """Rule `lease-guards-outputs`: one renewal at the very end of the watch is enough to be
+    seen."""
     store = FakeStore()
     first = _claim(store, uid="other", session="s1")
     first.take()
@@ -229,8 +233,8 @@ def test_rule_22_a_live_holder_renews_within_the_watch() -> None:
         _claim(store, session="s2").take()
 
 
-def test_rule_22_a_record_given_back_while_watched_is_free() -> None:
-    """Rule 22: the other job ends in time."""
+def test_lease_guards_outputs_a_record_given_back_while_watched_is_free() -> None:
+    """Rule `lease-guards-outputs`: the other job ends in time."""
     store = FakeStore()
     first = _claim(store, uid="other", session="s1")
     first.take()
@@ -242,8 +246,9 @@ def test_rule_22_a_record_given_back_while_watched_is_free() -> None:
     assert store.record.session == "s2"
 
 
-def test_rule_22_a_holder_that_was_replaced_stops_and_does_not_write() -> None:
-    """Rule 22: it finds another session in the record; also giving back leaves that alone."""
+def test_lease_guards_outputs_a_holder_that_was_replaced_stops_and_does_not_write() -> None:
+    """Rule `lease-guards-outputs`: it finds another session in the record; also giving back leaves
+    that alone."""
     store = FakeStore()
     first = _claim(store, session="s1")
     first.take()
@@ -257,11 +262,12 @@ def test_rule_22_a_holder_that_was_replaced_stops_and_does_not_write() -> None:
     assert len(store.written) == count
 
 
-def test_rule_22_of_two_that_start_at_once_one_is_refused() -> None:
-    """Rule 22: both found the prefix free; the last writer has it, the other one sees that."""
+def test_lease_guards_outputs_of_two_that_start_at_once_one_is_refused() -> None:
+    """Rule `lease-guards-outputs`: both found the prefix free; the last writer has it, the other
+    one sees that."""
 
     class Racing(FakeStore):
-        def write(self, record: OwnerRecord) -> None:
+        def write(self, record: LeaseRecord) -> None:
             super().write(record)
             if record.session == "s1":
                 _claim(self, uid="u2", uri="file:/b", session="s2")._write()  # noqa: SLF001
@@ -288,13 +294,13 @@ class SlowAnswers(FakeStore):
     call_s: float = 0.0
     written_at_s: list[float] = field(default_factory=list)
 
-    def read(self) -> OwnerRecord | None:
-        """See `OwnerStore.read`."""
+    def read(self) -> LeaseRecord | None:
+        """See `LeaseStore.read`."""
         self.now_s += self.call_s
         return super().read()
 
-    def write(self, record: OwnerRecord) -> None:
-        """See `OwnerStore.write`."""
+    def write(self, record: LeaseRecord) -> None:
+        """See `LeaseStore.write`."""
         self.now_s += self.call_s
         self.written_at_s.append(self.now_s)
         super().write(record)
@@ -307,8 +313,8 @@ class PausingStore(FakeStore):
     slept_s: float = 0.0
     on_write: Callable[[], None] | None = None
 
-    def write(self, record: OwnerRecord) -> None:
-        """See `OwnerStore.write`."""
+    def write(self, record: LeaseRecord) -> None:
+        """See `LeaseStore.write`."""
         happens, self.on_write = self.on_write, None
         if happens is not None:
             happens()
@@ -316,7 +322,7 @@ class PausingStore(FakeStore):
 
 
 @pytest.mark.parametrize("asleep", [False, True])
-def test_rule_22_who_renews_behind_a_pause_looks_whether_it_was_taken_for_dead(
+def test_lease_guards_outputs_who_renews_behind_a_pause_looks_whether_it_was_taken_for_dead(
     asleep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However short the renewal is: the pause began before it, or the host's clock stood still in
@@ -340,7 +346,7 @@ def test_rule_22_who_renews_behind_a_pause_looks_whether_it_was_taken_for_dead(
     assert store.record.session == "s2"
 
 
-def test_rule_22_a_run_whose_store_is_slow_never_looks_dead() -> None:
+def test_lease_guards_outputs_a_run_whose_store_is_slow_never_looks_dead() -> None:
     """Its second look takes time, too: the record of a run that lives changes within a watch."""
     store = SlowAnswers()
     claim = _claim(store, session="s1")
@@ -355,7 +361,9 @@ def test_rule_22_a_run_whose_store_is_slow_never_looks_dead() -> None:
     assert behind[-1] < 2 * RENEWAL_INTERVAL_S, "it has caught up"
 
 
-def test_rule_22_a_renewal_that_slept_does_not_end_a_newer_run_that_looks_twice() -> None:
+def test_lease_guards_outputs_a_renewal_that_slept_does_not_end_a_newer_run_that_looks_twice() -> (
+    None
+):
     """The newer one was paused, too, and the older one's write lands between its looks."""
     store = FakeStore()
     older, newer = _claim(store, session="s1"), _claim(store, session="s2")
@@ -373,7 +381,7 @@ def test_rule_22_a_renewal_that_slept_does_not_end_a_newer_run_that_looks_twice(
     assert store.record.session == "s2"
 
 
-def test_rule_22_who_was_taken_over_ends_though_it_writes_over_the_answer() -> None:
+def test_lease_guards_outputs_who_was_taken_over_ends_though_it_writes_over_the_answer() -> None:
     """Its late renewal writes twice: once over the record of the run that took over, and once over
     what that one wrote upon finding it."""
     store = PausingStore()
@@ -392,7 +400,9 @@ def test_rule_22_who_was_taken_over_ends_though_it_writes_over_the_answer() -> N
     newer.renew()
 
 
-def test_rule_22_who_was_taken_over_ends_though_the_record_was_given_back_meanwhile() -> None:
+def test_lease_guards_outputs_who_was_taken_over_ends_though_the_record_was_given_back_meanwhile() -> (
+    None
+):
     """Between its two looks, by a run that has swept."""
     store = PausingStore()
     older, newer = _claim(store, session="s1"), _claim(store, session="s2")
@@ -409,7 +419,7 @@ def test_rule_22_who_was_taken_over_ends_though_the_record_was_given_back_meanwh
         older.renew()
 
 
-def test_rule_22_who_finds_no_record_behind_a_pause_ends() -> None:
+def test_lease_guards_outputs_who_finds_no_record_behind_a_pause_ends() -> None:
     """Another run had it, and gave it back: what this one has open was swept."""
     store = FakeStore()
     older, newer = _claim(store, session="s1"), _claim(store, uri="file:/copy", session="s2")
@@ -423,7 +433,7 @@ def test_rule_22_who_finds_no_record_behind_a_pause_ends() -> None:
     assert [record.renewals for record in store.written] == [1, 1, 2]
 
 
-def test_rule_22_a_record_that_somebody_deletes_is_written_again() -> None:
+def test_lease_guards_outputs_a_record_that_somebody_deletes_is_written_again() -> None:
     """Nobody has watched for long enough: it was a person, or a group that was taken for unused."""
     store = FakeStore()
     claim = _claim(store, session="s1")
@@ -433,7 +443,7 @@ def test_rule_22_a_record_that_somebody_deletes_is_written_again() -> None:
     assert store.record is not None
 
 
-def test_rule_22_who_renews_in_time_looks_once() -> None:
+def test_lease_guards_outputs_who_renews_in_time_looks_once() -> None:
     """A decision may wait for it."""
     store = FakeStore()
     claim = _claim(store, session="s1")
@@ -448,7 +458,7 @@ def test_rule_22_who_renews_in_time_looks_once() -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"v":3}', "not json", '{"v":1,"uid":1}'])
 def test_a_foreign_record_is_no_owner(text: str) -> None:
     """A group of that name with other metadata does not lock anybody out."""
-    assert OwnerRecord.decode(text) is None
+    assert LeaseRecord.decode(text) is None
 
 
 def test_a_record_fits_kafkas_offset_metadata() -> None:
@@ -461,4 +471,4 @@ def test_a_record_fits_kafkas_offset_metadata() -> None:
     assert store.now_s == 0
     assert store.record is not None
     assert len(store.record.encode()) < 4096
-    assert owner_group("orders") == "sluice-owner.orders"
+    assert owner_group("orders") == "sluice-lease.orders"

@@ -9,15 +9,15 @@ import pytest
 from sluice.connectors.kafka.client.confluent import KafkaError, TopicPartition
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer import transaction_lease as owner
-from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaOwnerStore
+from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseStore
 from sluice.runtime.errors import AuthenticationError, UnreachableError
-from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.ownership.lease_record import LeaseRecord
 from tests.fake_producer import kafka_error
 from tests.waiting import PATIENCE_S
 
 
-def _record(session: str, *, renewals: int = 3) -> OwnerRecord:
-    return OwnerRecord(
+def _record(session: str, *, renewals: int = 3) -> LeaseRecord:
+    return LeaseRecord(
         job_uid="u1",
         checkpoint_uri="file:/a",
         session=session,
@@ -63,7 +63,7 @@ class FakeConsumer:
             self._told(error, [asked])
 
 
-Opened = Callable[[float], tuple[KafkaOwnerStore, FakeConsumer]]
+Opened = Callable[[float], tuple[KafkaLeaseStore, FakeConsumer]]
 
 
 @pytest.fixture
@@ -75,15 +75,15 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
         made.append(FakeConsumer(config))
         return made[-1]
 
-    def store(timeout_s: float) -> tuple[KafkaOwnerStore, FakeConsumer]:
+    def store(timeout_s: float) -> tuple[KafkaLeaseStore, FakeConsumer]:
         connection = KafkaConnection(bootstrap_servers="h:1")
-        return KafkaOwnerStore(connection, "orders", timeout_s=timeout_s), made[-1]
+        return KafkaLeaseStore(connection, "orders", timeout_s=timeout_s), made[-1]
 
     monkeypatch.setattr(owner, "make_consumer", make)
     return store
 
 
-def test_rule_22_a_coordinator_that_loads_is_asked_again_until_it_answers(
+def test_lease_guards_outputs_a_coordinator_that_loads_is_asked_again_until_it_answers(
     opened: Opened,
 ) -> None:
     """A place that cannot be read yet is not a place without an owner."""
@@ -95,7 +95,7 @@ def test_rule_22_a_coordinator_that_loads_is_asked_again_until_it_answers(
     assert store.read() == record
 
 
-def test_rule_22_who_may_not_use_the_group_is_told_at_once(
+def test_lease_guards_outputs_who_may_not_use_the_group_is_told_at_once(
     opened: Opened,
 ) -> None:
     """No time makes it better; and the record counts neither as read nor as written."""
@@ -107,7 +107,7 @@ def test_rule_22_who_may_not_use_the_group_is_told_at_once(
     assert consumer.metadata is None
 
 
-def test_rule_22_a_record_that_is_not_confirmed_in_time_is_not_written(
+def test_lease_guards_outputs_a_record_that_is_not_confirmed_in_time_is_not_written(
     opened: Opened,
 ) -> None:
     """It may be, or not: who asks must look again before he decides anything."""
@@ -119,7 +119,7 @@ def test_rule_22_a_record_that_is_not_confirmed_in_time_is_not_written(
         store.read()
 
 
-def test_rule_22_the_late_answer_to_an_earlier_record_is_none_to_the_next(
+def test_lease_guards_outputs_the_late_answer_to_an_earlier_record_is_none_to_the_next(
     opened: Opened,
 ) -> None:
     """Else a name would count as given back that is not: the program ends, and the next job watches

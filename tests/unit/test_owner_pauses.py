@@ -1,4 +1,5 @@
-"""Rule 22 in virtual time: what a decision waits for, and the end of a watch."""
+"""Rule `lease-guards-outputs` in virtual time: what a decision waits for, and the end of a
+watch."""
 
 from collections.abc import Callable, Mapping
 from typing import cast
@@ -7,7 +8,7 @@ import pytest
 
 from sluice.runtime.contracts import SinkCoordinator
 from sluice.runtime.errors import FencedError
-from sluice.runtime.ownership.lease_watch import _PATIENCE_S, OwnerWatch
+from sluice.runtime.ownership.lease_watch import _RETRY_FOR_S, LeaseWatch
 from tests.switched_threads import Process, Switched
 
 _FENCED = FencedError("another job uses this prefix", {}, "Stop one of them.")
@@ -47,14 +48,14 @@ class Job:
 
         self.switched.spawn(pause, process=Process("host"), name="sleep")
 
-    def live(self, main: Callable[[OwnerWatch], None]) -> None:
+    def live(self, main: Callable[[LeaseWatch], None]) -> None:
         """What its main thread does while the record is watched."""
         with self.switched.in_modules("sluice.runtime.ownership.lease_watch"):
             sinks = cast(Mapping[str, SinkCoordinator], {"sink": self})
             clock = self.switched.clock
 
             def run() -> None:
-                owners = OwnerWatch(sinks, interval_s=_INTERVAL_S, age_clock=clock)
+                owners = LeaseWatch(sinks, interval_s=_INTERVAL_S, age_clock=clock)
                 owners.start()
                 main(owners)
                 owners.stop(timeout_s=0.0)
@@ -66,17 +67,17 @@ class Job:
                 self.switched.end()
 
 
-def test_rule_22_a_decision_waits_from_the_beginning_behind_a_pause() -> None:
+def test_lease_guards_outputs_a_decision_waits_from_the_beginning_behind_a_pause() -> None:
     """Its patience had nearly run out when the host slept, and another job has the record since:
     the look that finds it was paused, too."""
 
     def look(job: Job) -> None:
-        job.switched.sleep(_PATIENCE_S - 0.5)  # that is over while the host sleeps
+        job.switched.sleep(_RETRY_FOR_S - 0.5)  # that is over while the host sleeps
         job.switched.sleep(6.0)
         raise _FENCED
 
-    def main(owners: OwnerWatch) -> None:
-        job.pause_in(_PATIENCE_S - 1.0)
+    def main(owners: LeaseWatch) -> None:
+        job.pause_in(_RETRY_FOR_S - 1.0)
         with pytest.raises(FencedError):
             owners.require()
 
@@ -85,25 +86,27 @@ def test_rule_22_a_decision_waits_from_the_beginning_behind_a_pause() -> None:
     assert job.looks == 1
 
 
-def test_rule_22_a_decision_waits_so_long_and_no_longer_for_a_look_that_hangs() -> None:
+def test_lease_guards_outputs_a_decision_waits_so_long_and_no_longer_for_a_look_that_hangs() -> (
+    None
+):
     """Where nothing was paused it does not begin anew."""
     took_s = list[float]()
 
-    def main(owners: OwnerWatch) -> None:
+    def main(owners: LeaseWatch) -> None:
         began_s = job.switched.now_s
         owners.require()
         took_s.append(job.switched.now_s - began_s)
 
     job = Job(lambda job: job.switched.sleep(_PAUSE_S))
     job.live(main)
-    assert took_s == [pytest.approx(_PATIENCE_S, abs=0.5)]
+    assert took_s == [pytest.approx(_RETRY_FOR_S, abs=0.5)]
 
 
 @pytest.mark.parametrize(("timeout_s", "looks"), [(60.0, 1), (1.0, 0)])
 def test_the_end_of_a_watch_waits_for_a_look_under_way(timeout_s: float, looks: int) -> None:
     """Its client is closed behind that. But not for ever, for it may hang."""
 
-    def main(owners: OwnerWatch) -> None:
+    def main(owners: LeaseWatch) -> None:
         job.switched.sleep(_INTERVAL_S + 0.5)
         owners.stop(timeout_s=timeout_s)
         assert job.looks == looks

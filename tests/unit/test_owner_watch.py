@@ -1,4 +1,5 @@
-"""Rule 22: whose prefix it is, is asked before a decision, and not only every few seconds."""
+"""Rule `lease-guards-outputs`: whose prefix it is, is asked before a decision, and not only every
+few seconds."""
 
 import contextlib
 import threading
@@ -15,7 +16,7 @@ from sluice.runtime.coordinator.core.events import Publish, Published
 from sluice.runtime.coordinator.shell.serial_calls import SerialSink
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError
 from sluice.runtime.model.model import CheckpointKind, Verdict
-from sluice.runtime.ownership.lease_watch import _PATIENCE_S, OwnerWatch
+from sluice.runtime.ownership.lease_watch import _RETRY_FOR_S, LeaseWatch
 from tests.fake_store import FakeStore
 from tests.run_hands import hands_of
 from tests.waiting import PATIENCE_S, join, wait_for
@@ -48,11 +49,11 @@ class Time:
 
 
 @contextlib.contextmanager
-def watch(sink: Sink, time: Clock, *others: Sink) -> Iterator[OwnerWatch]:
+def watch(sink: Sink, time: Clock, *others: Sink) -> Iterator[LeaseWatch]:
     """Of sinks that are renewed where somebody asks, and else too seldom for any test."""
     named = {f"sink{number}": each for number, each in enumerate([sink, *others])}
     sinks = cast(Mapping[str, SinkCoordinator], named)
-    owners = OwnerWatch(sinks, interval_s=INTERVAL_S, age_clock=time)
+    owners = LeaseWatch(sinks, interval_s=INTERVAL_S, age_clock=time)
     owners.start()
     try:
         yield owners
@@ -60,7 +61,7 @@ def watch(sink: Sink, time: Clock, *others: Sink) -> Iterator[OwnerWatch]:
         owners.stop(timeout_s=PATIENCE_S)
 
 
-def test_rule_22_a_record_that_was_not_looked_at_lately_is_looked_at_first() -> None:
+def test_lease_guards_outputs_a_record_that_was_not_looked_at_lately_is_looked_at_first() -> None:
     """A process that was paused does not know what has become of its prefix."""
     sink, time = Sink(), Time()
     with watch(sink, time) as owners:
@@ -79,7 +80,7 @@ def test_rule_22_a_record_that_was_not_looked_at_lately_is_looked_at_first() -> 
             sink.finds = None
 
 
-def test_rule_22_a_run_looks_before_its_first_decision() -> None:
+def test_lease_guards_outputs_a_run_looks_before_its_first_decision() -> None:
     """Two starts at one moment both found no record; the one that wrote last has it."""
     sink, time = Sink(), Time()
     sink.finds = FENCED
@@ -87,7 +88,7 @@ def test_rule_22_a_run_looks_before_its_first_decision() -> None:
         owners.require()
 
 
-def test_rule_22_a_renewal_that_is_not_answered_fences_nobody() -> None:
+def test_lease_guards_outputs_a_renewal_that_is_not_answered_fences_nobody() -> None:
     sink, time = Sink(), Time()
     sink.finds = UnreachableError("no broker answers", {}, "Start one.")
     with watch(sink, time) as owners:
@@ -95,16 +96,16 @@ def test_rule_22_a_renewal_that_is_not_answered_fences_nobody() -> None:
     assert sink.renewals == 1
 
 
-def renewing(sinks: object, *, interval_s: float) -> OwnerWatch:
+def renewing(sinks: object, *, interval_s: float) -> LeaseWatch:
     """Renews by itself."""
-    owners = OwnerWatch(
+    owners = LeaseWatch(
         cast(Mapping[str, SinkCoordinator], sinks), interval_s=interval_s, age_clock=monotonic
     )
     owners.start()
     return owners
 
 
-def test_rule_22_renewals_go_on_whatever_one_of_them_meets() -> None:
+def test_lease_guards_outputs_renewals_go_on_whatever_one_of_them_meets() -> None:
     """Nor does one sink's trouble keep the others from theirs."""
     broken, away, sink = Sink(), Sink(), Sink()
     broken.finds = cast(StreamError, ValueError("a client's own bug"))
@@ -117,7 +118,7 @@ def test_rule_22_renewals_go_on_whatever_one_of_them_meets() -> None:
         owners.stop(timeout_s=PATIENCE_S)
 
 
-def test_rule_22_who_is_told_later_is_told_of_what_was_found_before() -> None:
+def test_lease_guards_outputs_who_is_told_later_is_told_of_what_was_found_before() -> None:
     """A start found out, in its repair: its run ends before its first decision."""
     sink, told = Sink(), list[FencedError]()
     sink.finds = FENCED
@@ -131,7 +132,7 @@ def test_rule_22_who_is_told_later_is_told_of_what_was_found_before() -> None:
     assert sink.renewals == 1
 
 
-def test_rule_22_a_running_job_is_told_at_once() -> None:
+def test_lease_guards_outputs_a_running_job_is_told_at_once() -> None:
     sink, told = Sink(), list[FencedError]()
     owners = renewing({"sink": sink}, interval_s=0.002)
     owners.tell(told.append)
@@ -148,7 +149,9 @@ def test_rule_22_a_running_job_is_told_at_once() -> None:
         pytest.param(6 * INTERVAL_S, 2, id="unless the process stopped meanwhile"),
     ],
 )
-def test_rule_22_a_look_from_before_a_pause_is_not_believed(now_s: float, renewals: int) -> None:
+def test_lease_guards_outputs_a_look_from_before_a_pause_is_not_believed(
+    now_s: float, renewals: int
+) -> None:
     """The thread's renewal had read the record when the process stopped: it is read once more."""
     sink, time = Sink(), Time()
     at_renewal, go_on = threading.Event(), threading.Event()
@@ -185,7 +188,7 @@ class HangingSink(Sink):
         assert self.is_back.wait(PATIENCE_S)
 
 
-def decided(owners: OwnerWatch) -> tuple[threading.Thread, list[FencedError]]:
+def decided(owners: LeaseWatch) -> tuple[threading.Thread, list[FencedError]]:
     """A decision that is under way, and what refuses it."""
     refused = list[FencedError]()
 
@@ -200,7 +203,7 @@ def decided(owners: OwnerWatch) -> tuple[threading.Thread, list[FencedError]]:
     return thread, refused
 
 
-def test_rule_22_all_records_are_known_at_the_moment_of_a_decision() -> None:
+def test_lease_guards_outputs_all_records_are_known_at_the_moment_of_a_decision() -> None:
     """The process stopped while it waited for the second one: the first may be another's since."""
     first, second, time = Sink(), HangingSink(), Time()
     with watch(first, time, second) as owners:
@@ -215,7 +218,7 @@ def test_rule_22_all_records_are_known_at_the_moment_of_a_decision() -> None:
     assert refused == [FENCED]
 
 
-def test_rule_22_a_renewal_that_is_not_answered_holds_up_no_other_record() -> None:
+def test_lease_guards_outputs_a_renewal_that_is_not_answered_holds_up_no_other_record() -> None:
     """Three renewals missed, and another job takes this one for dead. Nor may `tell` wait for it:
     a run begins with that."""
     away, sink = HangingSink(), Sink()
@@ -235,7 +238,7 @@ def test_rule_22_a_renewal_that_is_not_answered_holds_up_no_other_record() -> No
     assert told == [FENCED]
 
 
-def test_rule_22_a_renewal_that_hangs_holds_up_neither_a_decision_nor_the_end(
+def test_lease_guards_outputs_a_renewal_that_hangs_holds_up_neither_a_decision_nor_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """On a mount that is away it may hang for ever; and what is not answered fences nobody."""
@@ -246,7 +249,7 @@ def test_rule_22_a_renewal_that_hangs_holds_up_neither_a_decision_nor_the_end(
         assert away.is_waiting.wait(PATIENCE_S)
         with (
             patch("sluice.runtime.coordinator.shell.serial_calls._CLOSE_S", 0.01),
-            patch("sluice.runtime.ownership.lease_watch._PATIENCE_S", 0.01),
+            patch("sluice.runtime.ownership.lease_watch._RETRY_FOR_S", 0.01),
         ):
             ends = [threading.Thread(target=each) for each in (owners.require, serial.close)]
             for each in ends:
@@ -259,12 +262,12 @@ def test_rule_22_a_renewal_that_hangs_holds_up_neither_a_decision_nor_the_end(
     assert "sink is not closed, a renewal of its owner record hangs" in caplog.text
 
 
-def test_rule_22_a_decision_whose_own_look_hangs_goes_by_what_is_known() -> None:
+def test_lease_guards_outputs_a_decision_whose_own_look_hangs_goes_by_what_is_known() -> None:
     """Behind a pause it may be the first to look; the next one looks when that is over."""
     away, time = HangingSink(), Time()
     with watch(away, time) as owners:
         try:
-            with patch("sluice.runtime.ownership.lease_watch._PATIENCE_S", 0.01):
+            with patch("sluice.runtime.ownership.lease_watch._RETRY_FOR_S", 0.01):
                 for _ in range(2):
                     owners.require()
         finally:
@@ -274,13 +277,13 @@ def test_rule_22_a_decision_whose_own_look_hangs_goes_by_what_is_known() -> None
             owners.require()
 
 
-def test_rule_22_of_several_records_the_one_that_hangs_is_named(
+def test_lease_guards_outputs_of_several_records_the_one_that_hangs_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     away = HangingSink()
     with (
         watch(Sink(), Time(), away) as owners,
-        patch("sluice.runtime.ownership.lease_watch._PATIENCE_S", 0.01),
+        patch("sluice.runtime.ownership.lease_watch._RETRY_FOR_S", 0.01),
     ):
 
         def warned() -> str:
@@ -295,7 +298,7 @@ def test_rule_22_of_several_records_the_one_that_hangs_is_named(
             away.is_back.set()
 
 
-def test_rule_22_a_host_that_stalls_all_the_time_holds_up_no_decision_for_ever(
+def test_lease_guards_outputs_a_host_that_stalls_all_the_time_holds_up_no_decision_for_ever(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Behind each pause it waits from the beginning, for the looks were paused, too."""
@@ -307,7 +310,7 @@ def test_rule_22_a_host_that_stalls_all_the_time_holds_up_no_decision_for_ever(
 
     with watch(away, stalling) as owners:
         try:
-            with patch("sluice.runtime.ownership.lease_watch._PATIENCE_S", 0.01):
+            with patch("sluice.runtime.ownership.lease_watch._RETRY_FOR_S", 0.01):
                 decision, refused = decided(owners)
                 join(decision)
         finally:
@@ -316,7 +319,7 @@ def test_rule_22_a_host_that_stalls_all_the_time_holds_up_no_decision_for_ever(
     assert "a renewal hangs: sink=sink0" in caplog.text
 
 
-def test_rule_22_a_look_that_began_before_a_run_is_not_its_first() -> None:
+def test_lease_guards_outputs_a_look_that_began_before_a_run_is_not_its_first() -> None:
     """It was under way when the start was over: another start may have written behind it."""
     sink, time = Sink(), Time()
     at_renewal, go_on = threading.Event(), threading.Event()
@@ -327,7 +330,7 @@ def test_rule_22_a_look_that_began_before_a_run_is_not_its_first() -> None:
 
     with watch(sink, time) as owners:
         with patch.object(sink, "renew", renew):
-            with patch("sluice.runtime.ownership.lease_watch._PATIENCE_S", 0.01):
+            with patch("sluice.runtime.ownership.lease_watch._RETRY_FOR_S", 0.01):
                 owners.require()
             assert at_renewal.wait(PATIENCE_S)
         time.now_s = 1.0
@@ -338,7 +341,9 @@ def test_rule_22_a_look_that_began_before_a_run_is_not_its_first() -> None:
             owners.require()
 
 
-def test_rule_22_a_run_that_has_ended_decides_nothing_that_nobody_has_looked_for() -> None:
+def test_lease_guards_outputs_a_run_that_has_ended_decides_nothing_that_nobody_has_looked_for() -> (
+    None
+):
     """A commit that hung held the decision up until the record was renewed no more."""
     sink, time = Sink(), Time()
     with watch(sink, time) as owners:
@@ -351,7 +356,9 @@ def test_rule_22_a_run_that_has_ended_decides_nothing_that_nobody_has_looked_for
     assert sink.renewals == 1
 
 
-def test_rule_22_who_waits_for_a_look_is_told_of_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_lease_guards_outputs_who_waits_for_a_look_is_told_of_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """At once, and not by a warning of a renewal that hangs."""
     away, time = HangingSink(), Time()
     with watch(away, time) as owners:
@@ -366,7 +373,9 @@ def test_rule_22_who_waits_for_a_look_is_told_of_the_end(caplog: pytest.LogCaptu
     assert "hangs" not in caplog.text
 
 
-def test_rule_22_who_waits_is_told_at_once_of_a_fence_that_a_look_under_way_finds() -> None:
+def test_lease_guards_outputs_who_waits_is_told_at_once_of_a_fence_that_a_look_under_way_finds() -> (
+    None
+):
     """Behind a pause the record's own thread is often the first to look."""
     sink, time = Sink(), Time()
     at_renewal, go_on = threading.Event(), threading.Event()
@@ -394,7 +403,7 @@ def test_rule_22_who_waits_is_told_at_once_of_a_fence_that_a_look_under_way_find
         wait_for(lambda: second.native_id is not None)
         go_on.set()
         join(first, second)
-    assert max(took_s) < _PATIENCE_S
+    assert max(took_s) < _RETRY_FOR_S
 
 
 class SweepingSink(Sink):
@@ -412,11 +421,11 @@ class SweepingSink(Sink):
         return SweepReport(aborted=0)
 
 
-def test_rule_22_a_sweep_that_waits_holds_up_no_renewal() -> None:
+def test_lease_guards_outputs_a_sweep_that_waits_holds_up_no_renewal() -> None:
     """Three renewals missed, and another job takes this one for dead."""
     sink = SweepingSink()
     serial = SerialSink(cast(SinkCoordinator, sink))
-    view = SweepView(job_uid="u", protected=(), generations={}, orphans=())
+    view = SweepView(job_uid="u", protected=(), attempt_ids={}, orphans=())
     sweep = threading.Thread(target=lambda: serial.sweep(view, timeout_s=10))
     sweep.start()
     assert sink.is_sweeping.wait(PATIENCE_S)
@@ -438,7 +447,7 @@ def publish(verdict: Verdict) -> Publish:
         checkpoint_id=1,
         kind=CheckpointKind.CHECKPOINT,
         verdict=verdict,
-        asked_by="interval",
+        requested_by="interval",
         reason="" if verdict is Verdict.DECIDED else "expired",
         regions=(),
         assignment=None,
@@ -446,7 +455,7 @@ def publish(verdict: Verdict) -> Publish:
     )
 
 
-def test_rule_22_nothing_is_decided_under_a_prefix_that_another_job_has() -> None:
+def test_lease_guards_outputs_nothing_is_decided_under_a_prefix_that_another_job_has() -> None:
     """An abort needs no prefix: it makes nothing visible, and closes the place."""
     store = FakeStore()
     with pytest.raises(FencedError):
@@ -456,7 +465,7 @@ def test_rule_22_nothing_is_decided_under_a_prefix_that_another_job_has() -> Non
     assert aborted == Published(checkpoint_id=1, outcome=PublishOutcome.OURS)
 
 
-def test_rule_22_who_found_it_first_has_told_it() -> None:
+def test_lease_guards_outputs_who_found_it_first_has_told_it() -> None:
     """Two sinks' looks, at the same moment, find that the prefix is another's."""
     first, second, told = Sink(), Sink(), list[FencedError]()
     at_renewal, go_on = threading.Event(), threading.Event()

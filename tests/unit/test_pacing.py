@@ -47,7 +47,8 @@ def test_slow_epochs_do_not_shrink_to_nothing() -> None:
 
 
 def test_an_expired_epoch_is_cut_smaller_without_a_floor() -> None:
-    """Rule 9: the same records would expire again; only time-outs go below the floor."""
+    """Rule `restore-by-attempt`: the same records would expire again; only time-outs go below the
+    floor."""
     pace = Pace(limit=800)
     for records in (800, 400, 200):
         pace.cut((_split(records),), 0.0)

@@ -55,7 +55,7 @@ def test_a_carried_region_holds_back_what_it_has_not_passed() -> None:
     sink.epoch({"main": [hour(0)], "other": [hour(0)]}, main=HOUR_MS - 5, other=HOUR_MS - 5)
     sink.stage("main", hour(1))
     sink.watermarks["main"] = 5 * HOUR_MS
-    sink.decide(carried=["other"])
+    sink.decide(skipped=["other"])
     sink.tell()
     sink.pass_s(1_000.0)
     assert sink.told == []
@@ -202,7 +202,7 @@ def test_process_time_waits_for_a_carried_region() -> None:
     """Files of it may be on their way into the partition."""
     sink = MarkedSink(PartitionCommit(), regions=("main", "other"))
     sink.stage("main", "country=it")
-    sink.decide(carried=["other"])
+    sink.decide(skipped=["other"])
     sink.tell()
     assert sink.told == []
     sink.decide()
@@ -315,10 +315,10 @@ def test_who_may_have_been_told_is_remembered_while_the_partition_is_not_due() -
     )
     sink.epoch({"main": ["dt=1"]})
     assert sink.told == [("dt=1", False)]
-    sink.decide(carried=["other"])
+    sink.decide(skipped=["other"])
     sink.tell()
     assert not sink.ledger.due()
-    sink.loses_answers, sink.refuses, sink.carried = False, True, ()
+    sink.loses_answers, sink.refuses, sink.skipped = False, True, ()
     sink.pass_s(60.0)
     sink.decide()
     sink.tell()

@@ -132,9 +132,9 @@ def test_two_regions_that_write_one_partition_are_told_apart() -> None:
     sink = MarkedSink(PartitionCommit(delay_s=1.0), regions=("main", "other"))
     sink.stage("other", "country=it")
     sink.stage("main", "country=it")
-    sink.decide(carried=["other"])
+    sink.decide(skipped=["other"])
     sink.ledger._staged.clear()  # noqa: SLF001 - as after a restart of the driver
-    sink.carried = ()
+    sink.skipped = ()
     sink.pass_s(1.0)
     sink.tell()
     assert sink.told == [("country=it", False)]

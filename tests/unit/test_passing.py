@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.runtime.errors import ConfigError, DeliveryError, IllegalTransitionError
-from sluice.runtime.spark.tasks.file_pass_through import Passing, TaskAnswers
+from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough, TaskAnswers
 from sluice.runtime.spark.tasks.task_result import TaskResult
 
 SCHEMA = pa.schema({"key": pa.binary(), "value": pa.int64()})
@@ -24,10 +24,10 @@ class Answers:
         self.value = TaskAnswers().addInPlace(self.value, term)
 
 
-def passing(*results: TaskResult, columns: pa.Schema | None = SCHEMA) -> Passing:
+def pass_through(*results: TaskResult, columns: pa.Schema | None = SCHEMA) -> FilePassThrough:
     answers: Any = Answers()
     answers.value = list(results)
-    return Passing(columns=columns, answers=answers)
+    return FilePassThrough(columns=columns, answers=answers)
 
 
 def written(*batches: pa.RecordBatch, result: TaskResult) -> Generator[Any, None, TaskResult]:
@@ -43,7 +43,7 @@ def test_rows_are_handed_on_and_the_answer_comes_after_them() -> None:
     """What the task wrote is what Spark's writer gets; its committables come by the answers."""
     rows = batch(key=[b"k"], value=[1])
     result = TaskResult(task="0.0", records_out=1)
-    through = passing()
+    through = pass_through()
     assert list(through.on(written(rows, result=result))) == [rows]
     assert through.take() == [result]
     assert through.take() == []
@@ -51,7 +51,7 @@ def test_rows_are_handed_on_and_the_answer_comes_after_them() -> None:
 
 def test_an_answer_is_missing_where_the_rows_were_not_all_taken() -> None:
     """A task that Spark gives up half way counts for nothing."""
-    through = passing()
+    through = pass_through()
     rows = through.on(written(batch(), batch(), result=TaskResult(task="0.0")))
     next(rows)
     cast(Generator[Any, None, None], rows).close()
@@ -59,15 +59,16 @@ def test_an_answer_is_missing_where_the_rows_were_not_all_taken() -> None:
 
 
 def test_a_typed_error_of_a_task_is_raised_with_its_type() -> None:
-    through = passing(TaskResult(task="0.0"), TaskResult(error=DeliveryError("no", {}, "")))
+    through = pass_through(TaskResult(task="0.0"), TaskResult(error=DeliveryError("no", {}, "")))
     with pytest.raises(DeliveryError):
         through.take()
 
 
 def test_a_task_that_answers_twice_has_run_twice() -> None:
-    """Rule 4: which of the two attempts the files are of is not known, so nothing is decided."""
+    """Rule `ids-never-reused`: which of the two attempts the files are of is not known, so nothing
+    is decided."""
     with pytest.raises(IllegalTransitionError, match="more than once"):
-        passing(TaskResult(task="0.0"), TaskResult(task="1.0"), TaskResult(task="0.1")).take()
+        pass_through(TaskResult(task="0.0"), TaskResult(task="1.0"), TaskResult(task="0.1")).take()
 
 
 def test_types_become_those_that_spark_was_told() -> None:
@@ -75,23 +76,23 @@ def test_types_become_those_that_spark_was_told() -> None:
     rows = pa.RecordBatch.from_pydict(
         {"value": pa.array([1], pa.int32()), "key": pa.array([None], pa.null())}
     )
-    conformed = passing().conform(rows)
+    conformed = pass_through().conform(rows)
     assert conformed.schema.equals(SCHEMA)
     assert conformed.to_pylist() == [{"key": None, "value": 1}]
-    assert passing(columns=None).conform(rows) is rows
+    assert pass_through(columns=None).conform(rows) is rows
 
 
 @pytest.mark.parametrize("columns", [{"key": [b"k"]}, {"key": [b"k"], "valu": [1]}, {}])
 def test_other_columns_than_for_an_empty_batch_are_refused(columns: dict[str, Any]) -> None:
     """By both names, before anything of the batch is decided."""
     with pytest.raises(ConfigError, match="empty batch"):
-        passing().conform(pa.RecordBatch.from_pydict(columns))
+        pass_through().conform(pa.RecordBatch.from_pydict(columns))
 
 
 def test_a_null_where_none_was_told_of_is_named() -> None:
     """Spark reads such a column without looking for any, and fails of an index."""
     told = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("m", pa.int64())])
-    through = passing(columns=told)
+    through = pass_through(columns=told)
     full = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([None], pa.int64())], schema=told)
     assert through.conform(full) is full
     for schema in (told, pa.schema({"n": pa.int64(), "m": pa.int64()})):
@@ -104,7 +105,7 @@ def test_a_null_where_none_was_told_of_is_named() -> None:
 def test_a_value_that_does_not_fit_is_an_error_and_not_another_value() -> None:
     rows = pa.RecordBatch.from_pydict({"key": [b"k"], "value": [1.5]})
     with pytest.raises(ConfigError, match="value"):
-        passing().conform(rows)
+        pass_through().conform(rows)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_the_same_value_in_another_type_goes_on(
     told: pa.DataType, now: pa.DataType, value: object
 ) -> None:
     rows = pa.RecordBatch.from_pydict({"value": pa.array([value, None], now)})
-    conformed = passing(columns=pa.schema({"value": told})).conform(rows)
+    conformed = pass_through(columns=pa.schema({"value": told})).conform(rows)
     assert conformed.column(0).null_count == 1
 
 
@@ -171,7 +172,7 @@ def test_no_infinity_no_other_zone_and_no_less_comes_of_a_value(
     """Arrow would cast nearly each without a word."""
     rows = pa.RecordBatch.from_pydict({"value": pa.array([value], now)})
     with pytest.raises(ConfigError, match="column=value"):
-        passing(columns=pa.schema({"value": told})).conform(rows)
+        pass_through(columns=pa.schema({"value": told})).conform(rows)
 
 
 def test_what_means_the_same_is_cast_at_every_depth() -> None:
@@ -185,7 +186,7 @@ def test_what_means_the_same_is_cast_at_every_depth() -> None:
             "shares": pa.array([[("a", 0.5)], None], pa.map_(pa.string(), pa.float64())),
         }
     )
-    conformed = passing(columns=pa.schema(kinds)).conform(rows)
+    conformed = pass_through(columns=pa.schema(kinds)).conform(rows)
     assert conformed.schema.equals(pa.schema(kinds))
     assert conformed.column("at").cast(pa.int64()).to_pylist() == [0, None]
     assert conformed.column("share").to_pylist() == [float("inf"), pytest.approx(0.1)]

@@ -84,11 +84,11 @@ def test_no_guarantee_goes_on_behind_a_refused_record(caplog: pytest.LogCaptureF
     assert "records=2" in caplog.text
 
 
-def test_a_task_of_the_past_leaves_the_client_of_a_later_generation_alone() -> None:
+def test_a_task_of_the_past_leaves_the_client_of_a_later_attempt_alone() -> None:
     """Its records are another task's: neither an abort throws them away, nor a late start."""
     producers, cluster = PlainProducers(), FakeCluster()
     past, present = (
-        replace(SCOPE, batch=replace(SCOPE.batch, generation=number)) for number in (3, 4)
+        replace(SCOPE, batch=replace(SCOPE.batch, attempt_id=number)) for number in (3, 4)
     )
 
     def make() -> FakeClient:
@@ -99,7 +99,7 @@ def test_a_task_of_the_past_leaves_the_client_of_a_later_generation_alone() -> N
     assert new is not old
     queue(new, b"a")
     producers.drop(past)
-    with pytest.raises(FencedError, match="generation=3"):
+    with pytest.raises(FencedError, match="attempt_id=3"):
         producers.client(past, make)
     assert len(new) == 1
     assert producers.client(present, make) is new
@@ -146,7 +146,7 @@ def keyed_writer(*, partition_count: int | None) -> tuple[PlainWriter, list[Fake
     return writer, seen
 
 
-def test_rule_30_dead_letters_keep_their_order_and_leave_partitions_to_the_client() -> None:
+def test_produce_order_dead_letters_keep_their_order_and_leave_partitions_to_the_client() -> None:
     """The output's partitions, by which keyed records are put together, are not theirs."""
     writer, seen = keyed_writer(partition_count=2)
     given = letters(*(b"%d" % n for n in range(50)))

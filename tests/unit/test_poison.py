@@ -49,11 +49,11 @@ class Task:
         self.run = FunctionRun(functions, job_name="job")
         self.buried: list[tuple[str, pa.RecordBatch]] = []
 
-    def bury(self, topic: str, letters: pa.RecordBatch) -> None:
+    def write_dead_letter(self, topic: str, letters: pa.RecordBatch) -> None:
         self.buried.append((topic, letters))
 
     def through(self, *batches: pa.RecordBatch) -> list[bytes | None]:
-        return values_of(self.run.applied(iter(batches), self.bury))
+        return values_of(self.run.applied(iter(batches), self.write_dead_letter))
 
     def dead(self, topic: str = "dead") -> list[bytes | None]:
         return values_of(letters for named, letters in self.buried if named == topic)
@@ -102,7 +102,7 @@ def test_a_batch_without_poison_is_one_call_and_one_batch() -> None:
         return batch
 
     run = FunctionRun([chained(counted)])
-    assert len(list(run.applied(iter([source_rows(b"1", b"2")]), Task().bury))) == 1
+    assert len(list(run.applied(iter([source_rows(b"1", b"2")]), Task().write_dead_letter))) == 1
     assert calls == [2]
 
 

@@ -38,7 +38,7 @@ class Made:
             topic=None,
             look=self._look,
             hot_path=HotPath.PLAIN,
-            patience_s=10.0,
+            retry_for_s=10.0,
         )
 
     def _look(self) -> LimitsLook:
@@ -61,7 +61,7 @@ def test_a_broker_that_was_away_and_takes_less_than_the_others_ends_no_job(
     assert made.timeouts_ms == [900_000, 60_000]
 
 
-def test_rule_4_behind_a_request_without_an_answer_another_id_is_tried(
+def test_ids_never_reused_behind_a_request_without_an_answer_another_id_is_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As while that broker was coming back."""
@@ -73,7 +73,7 @@ def test_rule_4_behind_a_request_without_an_answer_another_id_is_tried(
     assert made.timeouts_ms == [900_000, 60_000]
 
 
-def test_rule_4_a_look_that_fails_does_not_hide_a_request_without_an_answer(
+def test_ids_never_reused_a_look_that_fails_does_not_hide_a_request_without_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its id would be given to another task, whose transaction the late request aborts."""

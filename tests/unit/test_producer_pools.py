@@ -31,14 +31,15 @@ def test_the_next_producer_is_made_ready_while_this_one_is_written() -> None:
     assert len(cluster.epochs) == 2
 
 
-def test_ids_name_prefix_job_region_generation_owner_and_slot() -> None:
-    """Rule 4: the sweep reads the region and its generation out of an id; the owner is random."""
+def test_ids_name_prefix_job_region_attempt_owner_and_slot() -> None:
+    """Rule `ids-never-reused`: the sweep reads the region and its attempt out of an id; the
+    owner is random."""
     cluster, threads = FakeCluster(), Threads()
     names = []
     for _ in range(2):
-        pool = pool_of(cluster, scope(generation=3), threads)
-        pool.enter(scope(generation=3))
-        names.append(pool.take(scope(generation=3), timeout_s=10).producer.transactional_id)
+        pool = pool_of(cluster, scope(attempt_id=3), threads)
+        pool.enter(scope(attempt_id=3))
+        names.append(pool.take(scope(attempt_id=3), timeout_s=10).producer.transactional_id)
     first, second = (name.split("/") for name in names)
     assert first[:3] == second[:3] == ["p", "j", "r.3"]
     assert first[3] != second[3]
@@ -71,12 +72,12 @@ def test_what_a_pool_does_in_the_background_keeps_no_worker_alive() -> None:
     assert seen[0].daemon
 
 
-def test_a_new_generation_drops_the_pool_and_fences_the_old_one() -> None:
-    """A zombie task of an older generation gets no producer in this process."""
+def test_a_new_attempt_drops_the_pool_and_fences_the_old_one() -> None:
+    """A zombie task of an older attempt gets no producer in this process."""
     cluster, threads, pools = FakeCluster(), Threads(), ProducerPools()
     old = pools.enter("p", scope(), lambda: pool_of(cluster, scope(), threads))
     assert pools.enter("p", scope(), lambda: pool_of(cluster, scope(), threads)) is old
-    new_scope = scope(generation=1)
+    new_scope = scope(attempt_id=1)
     new = pools.enter("p", new_scope, lambda: pool_of(cluster, new_scope, threads))
     assert new is not old
     with pytest.raises(FencedError):
@@ -86,7 +87,7 @@ def test_a_new_generation_drops_the_pool_and_fences_the_old_one() -> None:
 
 
 def test_a_forked_worker_owns_none_of_its_parents_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 4: an id belongs to one process for ever; a fork is another process."""
+    """Rule `ids-never-reused`: an id belongs to one process for ever; a fork is another process."""
     parents = process_pools()
     assert process_pools() is parents
     monkeypatch.setattr(producers, "_pid", os.getpid() + 1)
@@ -95,7 +96,7 @@ def test_a_forked_worker_owns_none_of_its_parents_ids(monkeypatch: pytest.Monkey
 
 
 def test_a_pool_that_was_closed_lets_nothing_more_in_and_keeps_no_thread() -> None:
-    """A newer generation runs: a producer that becomes ready too late, a writer that comes back,
+    """A newer attempt runs: a producer that becomes ready too late, a writer that comes back,
     and a lease that is given back find it closed, and none of them holds or breaks anything."""
     cluster, late, task = FakeCluster(), [], scope()
     pool = pool_of(cluster, task, lambda function: late.append(function))
@@ -142,7 +143,7 @@ def test_the_producer_of_an_epoch_that_is_flushed_outlives_the_begin_of_the_next
         pytest.param(lambda pool, lease: pool.abort(lease, timeout_s=1), id="abort"),
     ],
 )
-def test_rule_4_a_writer_that_was_given_up_does_not_give_back_the_id_of_another(
+def test_ids_never_reused_a_writer_that_was_given_up_does_not_give_back_the_id_of_another(
     gives_back: Callable[[ProducerPool, Lease], object],
 ) -> None:
     """It comes back when its id has long been free, and is in the hands of the next writer: to

@@ -1,4 +1,5 @@
-"""Rule 4 step by step: when an id may be initialised again, and how many there are."""
+"""Rule `ids-never-reused` step by step: when an id may be initialised again, and how many there
+are."""
 
 import inspect
 from dataclasses import replace
@@ -45,7 +46,8 @@ def test_every_pair_of_state_and_event_is_in_the_table_or_refused(
 
 
 def test_an_id_rests_until_its_checkpoint_is_committed_on_record() -> None:
-    """Rule 4: `init_transactions` would abort what is decided but not yet committed."""
+    """Rule `ids-never-reused`: `init_transactions` would abort what is decided but not yet
+    committed."""
     book = SlotBook()
     slot = used_slot(book, scope())
     book.enter(scope(batch_id=1, checkpoint_id=2, committed_through=0))
@@ -55,7 +57,8 @@ def test_an_id_rests_until_its_checkpoint_is_committed_on_record() -> None:
 
 
 def test_an_id_of_a_late_batch_rests_although_its_hinted_checkpoint_is_over() -> None:
-    """Rule 8: the checkpoint id is a hint; the batch may be decided in a later checkpoint."""
+    """Rule `batch-identity`: the checkpoint id is a hint; the batch may be decided in a later
+    checkpoint."""
     book = SlotBook()
     slot = used_slot(book, scope(batch_id=5, checkpoint_id=5, committed_through=4))
     book.enter(scope(batch_id=5, checkpoint_id=6, committed_through=5, task="1.0"))
@@ -63,7 +66,8 @@ def test_an_id_of_a_late_batch_rests_although_its_hinted_checkpoint_is_over() ->
 
 
 def test_an_id_rests_until_its_batch_is_committed_where_its_checkpoint_was_not_known() -> None:
-    """Rule 4: a long task begins an epoch before its barrier; its scope says which are over."""
+    """Rule `ids-never-reused`: a long task begins an epoch before its barrier; its scope says
+    which are over."""
     book = SlotBook()
     slot = used_slot(book, scope(batch_id=3))
     for committed, state in [(2, SlotState.SPENT), (3, SlotState.FREE)]:
@@ -88,7 +92,7 @@ def test_an_id_that_a_dead_writer_left_is_given_up_and_a_living_ones_is_not() ->
 
 
 def test_a_task_whose_transactions_rest_gets_three_ids_and_then_an_error() -> None:
-    """The bound of rule 4 holds when no checkpoint is committed."""
+    """The bound of rule `ids-never-reused` holds when no checkpoint is committed."""
     book = SlotBook()
     used = {used_slot(book, scope(task=f"0.{attempt}")) for attempt in range(IDS_PER_TASK)}
     assert used == set(range(IDS_PER_TASK))
@@ -126,7 +130,7 @@ def test_ids_without_an_answer_do_not_use_up_the_three_of_a_task() -> None:
     assert len(book.to_prepare(at_least=1)) == 1
 
 
-def test_rule_4_a_task_has_an_id_for_each_epoch_that_a_job_can_have_open() -> None:
+def test_ids_never_reused_a_task_has_an_id_for_each_epoch_that_a_job_can_have_open() -> None:
     """One undecided for each checkpoint under way, one being written, one made ready. A job has one
     checkpoint under way, and nothing to change that."""
     assert CheckpointSettings().max_concurrent + 2 == IDS_PER_TASK

@@ -16,7 +16,7 @@ def _news(checkpoint_id: int) -> Progress:
     return Progress(
         checkpoint_id=checkpoint_id,
         kind=CheckpointKind.CHECKPOINT,
-        asked_by="interval",
+        requested_by="interval",
         state=State.MARKED,
     )
 

@@ -1,4 +1,5 @@
-"""Rule 7: each answer of the step that puts a record in its place, settled by looking."""
+"""Rule `publish-whole`: each answer of the step that puts a record in its place, settled by
+looking."""
 
 import itertools
 from dataclasses import replace
@@ -41,7 +42,7 @@ def standing(disk: Disk) -> CheckpointRecord | None:
         (Fault.LATE, PublishOutcome.UNKNOWN, None),
     ],
 )
-def test_rule_7_an_error_is_no_answer(
+def test_publish_whole_an_error_is_no_answer(
     fault: Fault, outcome: PublishOutcome, stands: CheckpointRecord | None
 ) -> None:
     """What stands there says that it happened; that nothing does says only: not yet."""
@@ -52,7 +53,7 @@ def test_rule_7_an_error_is_no_answer(
     assert standing(disk) == (OURS if fault is Fault.LATE else stands)
 
 
-def test_rule_7_a_lost_answer_is_settled_by_looking_however_little_time_is_left() -> None:
+def test_publish_whole_a_lost_answer_is_settled_by_looking_however_little_time_is_left() -> None:
     """Else a decision that stands would be given up by a second try that nobody makes."""
     disk = Disk()
     lost = store(disk, place=Fault.ANSWER_LOST)
@@ -61,7 +62,7 @@ def test_rule_7_a_lost_answer_is_settled_by_looking_however_little_time_is_left(
 
 
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.REFUSED, Fault.LATE])
-def test_rule_7_a_place_that_somebody_took_is_taken(fault: Fault) -> None:
+def test_publish_whole_a_place_that_somebody_took_is_taken(fault: Fault) -> None:
     """However the step answers, also if it lands later: it replaces nothing."""
     disk = Disk()
     assert store(disk).publish(THEIRS, timeout_s=3) is PublishOutcome.OURS
@@ -70,7 +71,7 @@ def test_rule_7_a_place_that_somebody_took_is_taken(fault: Fault) -> None:
     assert standing(disk) == THEIRS
 
 
-def test_rule_7_what_was_never_tried_is_certainly_not_there() -> None:
+def test_publish_whole_what_was_never_tried_is_certainly_not_there() -> None:
     """The temporary file could not be written: an error says so, and the place is free."""
     disk = Disk()
     with pytest.raises(StorageError):
@@ -79,7 +80,7 @@ def test_rule_7_what_was_never_tried_is_certainly_not_there() -> None:
     assert standing(disk) is None
 
 
-def test_rule_7_a_late_try_makes_a_later_error_no_answer_either() -> None:
+def test_publish_whole_a_late_try_makes_a_later_error_no_answer_either() -> None:
     """It may land any time, so an error of the next try does not say that nothing is there."""
     disk = Disk()
     clock = itertools.count()
@@ -94,7 +95,7 @@ def test_rule_7_a_late_try_makes_a_later_error_no_answer_either() -> None:
     assert standing(disk) == OURS
 
 
-def test_rule_7_a_store_that_says_taken_of_an_empty_place_is_asked_again() -> None:
+def test_publish_whole_a_store_that_says_taken_of_an_empty_place_is_asked_again() -> None:
     """What it promises is that nothing is replaced; what stands there decides, and nothing does."""
 
     class Lying(FakeFileSystem):
@@ -141,7 +142,7 @@ def test_whoever_was_slower_by_a_moment_leaves_nothing_behind() -> None:
     assert not [path for path in disk.files if path.endswith(".tmp")]
 
 
-def test_rule_11_each_repair_of_a_session_is_on_record_by_itself() -> None:
+def test_two_phase_repair_each_repair_of_a_session_is_on_record_by_itself() -> None:
     """A start writes the regions of a decision again one by one; a repetition adds none."""
     of = store(Disk())
     of.publish(OURS, timeout_s=3)
@@ -154,7 +155,7 @@ def test_rule_11_each_repair_of_a_session_is_on_record_by_itself() -> None:
     assert found == [{b"a": committable("again-a")}, {b"b": committable("again-b")}]
 
 
-def test_rule_11_a_repair_is_ours_only_once_it_is_durable() -> None:
+def test_two_phase_repair_a_repair_is_ours_only_once_it_is_durable() -> None:
     """It stands there, and its directory could not be synced: what replaces the lost work must not
     be committed by a record that the next start may not find."""
     disk = Disk()
@@ -169,7 +170,7 @@ def test_rule_11_a_repair_is_ours_only_once_it_is_durable() -> None:
     assert store(disk).publish_repair(5, replaced, session="ours") is PublishOutcome.OURS
 
 
-def test_rule_11_nothing_is_repaired_in_a_place_that_no_decision_holds() -> None:
+def test_two_phase_repair_nothing_is_repaired_in_a_place_that_no_decision_holds() -> None:
     """Whoever asks takes that for somebody else's, and commits nothing by it."""
     of = store(Disk())
     of.publish(replace(OURS, verdict=Verdict.ABORTED), timeout_s=3)

@@ -14,7 +14,7 @@ from sluice.runtime.model.model import Barrier, RegionRecord, SplitRange
 from sluice.runtime.spark.microbatch.query_logs import (
     LoggedBatch,
     PlannedFiles,
-    newest_generation,
+    newest_attempt_id,
     require_logged,
 )
 from sluice.runtime.spark.microbatch.region_start import make_ready
@@ -49,7 +49,7 @@ def logged(
 
 
 def offset_of(splits: tuple[SplitRange, ...]) -> str:
-    barrier = Barrier(checkpoint_id=1, region="query", generation=0, splits=splits)
+    barrier = Barrier(checkpoint_id=1, region="query", attempt_id=0, splits=splits)
     return json.dumps(offsets.encode(barrier))
 
 
@@ -71,8 +71,8 @@ def test_a_batch_reads_what_its_offset_says() -> None:
 
 
 def test_a_batch_without_records_repeats_the_offset_and_reads_nothing() -> None:
-    """Rule 8: a watermark query runs such a batch to emit what it closes; reading the range into
-    its record again would look like records that are written twice."""
+    """Rule `batch-identity`: a watermark query runs such a batch to emit what it closes; reading
+    the range into its record again would look like records that are written twice."""
     read = (split(5, 9), split(0, 4, partition=1))
     fs = logged((split(0, 5),), read, read, (split(9, 12), split(4, 4, partition=1)))
     assert ranges_read(fs, 2) == (split(9, 9), split(4, 4, partition=1))
@@ -86,7 +86,7 @@ def test_two_sources_of_one_topic_are_kept_apart() -> None:
         lines = [
             json.dumps(
                 offsets.encode(
-                    Barrier(checkpoint_id=number, region="query", generation=0, splits=(one,))
+                    Barrier(checkpoint_id=number, region="query", attempt_id=0, splits=(one,))
                 )
             )
             for one in splits
@@ -103,7 +103,7 @@ def test_a_batch_that_is_not_logged_has_no_ranges() -> None:
 
 def decided(batch_id: int, *splits: SplitRange) -> RegionRecord:
     """The region as the last decided checkpoint has it."""
-    return RegionRecord(region="query", generation=1, batch_id=batch_id, splits=splits)
+    return RegionRecord(region="query", attempt_id=1, batch_id=batch_id, splits=splits)
 
 
 def test_a_log_that_holds_the_decided_batch_may_be_gone_on_with() -> None:
@@ -112,7 +112,7 @@ def test_a_log_that_holds_the_decided_batch_may_be_gone_on_with() -> None:
     for record in (
         decided(0, split(0, 5)),
         decided(1, split(9, 9)),
-        RegionRecord(region="query", generation=0),
+        RegionRecord(region="query", attempt_id=0),
     ):
         require_logged(fs, record)
 
@@ -143,15 +143,16 @@ def test_batches_that_somebody_else_may_have_written_are_told(
     fs = logged(*[(split(0, 5),)] * batches)
     for number in range(committed):
         fs.replace(f"commits/{number}", b"v1")
-    last = RegionRecord(region="query", generation=0, batch_id=record, splits=(split(0, 5),))
+    last = RegionRecord(region="query", attempt_id=0, batch_id=record, splits=(split(0, 5),))
     require_logged(fs, replace(last, other_offsets_sha256=digest_of(fs)))
     assert len(caplog.records) == len(told)
     assert all(what in caplog.text for what in told)
 
 
 def test_a_decided_batch_that_spark_has_forgotten_is_not_run_with_other_records() -> None:
-    """Rule 8: the id alone would call the new records decided, and nobody would ever write them.
-    Spark does not sync its log, so a power cut may take what our decision is about."""
+    """Rule `batch-identity`: the id alone would call the new records decided, and nobody would
+    ever write them. Spark does not sync its log, so a power cut may take what our decision is
+    about."""
     record = decided(1, split(5, 9))
     with pytest.raises(DamagedCheckpointError, match="offsets/1"):
         require_logged(logged((split(0, 5),)), record)
@@ -195,20 +196,20 @@ def test_a_stateful_region_goes_on_only_behind_the_batch_that_was_decided() -> N
         lines = ["v2", "{}", f"source_s:{offset_of((split(5, end),))}"]
         fs = FakeFileSystem(Disk(files={"at/offsets/1": "\n".join(lines).encode()}))
         if end == 9:
-            make_ready(fs, region, "at", record, generation=1)
+            make_ready(fs, region, "at", record, attempt_id=1)
         else:
             with pytest.raises(DamagedCheckpointError, match="logged_end=12"):
-                make_ready(fs, region, "at", record, generation=1)
+                make_ready(fs, region, "at", record, attempt_id=1)
     with pytest.raises(DamagedCheckpointError, match="restore_from"):
-        make_ready(FakeFileSystem(Disk()), region, "at", record, generation=1)
+        make_ready(FakeFileSystem(Disk()), region, "at", record, attempt_id=1)
 
 
-def test_rule_8_another_plan_of_a_source_that_is_not_ours_is_refused() -> None:
+def test_batch_identity_another_plan_of_a_source_that_is_not_ours_is_refused() -> None:
     """Its positions are nowhere else: what the new plan has more would be skipped. A new plan of
     the same offsets, at another time, is the same batch."""
     decided = RegionRecord(
         region="query",
-        generation=0,
+        attempt_id=0,
         batch_id=0,
         splits=(split(0, 5),),
         other_offsets_sha256=digest_of(logged((split(0, 5),))),
@@ -223,7 +224,7 @@ def test_a_decision_of_an_older_sluice_says_nothing_of_other_sources_and_the_log
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Formats 1 to 3 have no digest: the start goes on, and somebody may look."""
-    older = RegionRecord(region="query", generation=0, batch_id=0, splits=(split(0, 5),))
+    older = RegionRecord(region="query", attempt_id=0, batch_id=0, splits=(split(0, 5),))
     require_logged(logged((split(0, 5),)), older)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
@@ -239,8 +240,8 @@ def test_a_decision_of_an_older_sluice_says_nothing_of_other_sources_and_the_log
 def test_whose_a_log_is_tells_its_newest_batch_whatever_lies_beside_it() -> None:
     """Hadoop's checksums, Spark's temporary files, lines of other formats, and torn ones."""
 
-    def of(generation: int) -> str:
-        found = Barrier(checkpoint_id=1, region="main", generation=generation, splits=())
+    def of(attempt_id: int) -> str:
+        found = Barrier(checkpoint_id=1, region="main", attempt_id=attempt_id, splits=())
         return json.dumps(offsets.encode(found))
 
     def newest(*lines: str) -> int:
@@ -251,7 +252,7 @@ def test_whose_a_log_is_tells_its_newest_batch_whatever_lies_beside_it() -> None
             ".11.6a3f.tmp": f"v2\n{{}}\nours:{of(8)}",
         }
         disk = Disk(files={f"at/offsets/{name}": text.encode() for name, text in files.items()})
-        return newest_generation(FakeFileSystem(disk), "at")
+        return newest_attempt_id(FakeFileSystem(disk), "at")
 
     others = ["rate:7", FOREIGN, 'torn:{"checkpoint": 1, "gener', "-"]
     assert newest(f"ours:{of(3)}", *others) == newest(*others, f"ours:{of(3)}") == 3
@@ -280,7 +281,7 @@ def _with_files(logs: dict[str, list[str]], *, offset: int = 8, by_name: bool = 
 
 
 @pytest.mark.parametrize("by_name", [False, True], ids=["by place", "by name"])
-def test_rule_8_the_same_number_of_other_files_is_another_plan(*, by_name: bool) -> None:
+def test_batch_identity_the_same_number_of_other_files_is_another_plan(*, by_name: bool) -> None:
     """Spark's source of files keeps a log of its own, which is not synced, too: where its last
     entry is lost, the next plan gives its number to whatever files there are then."""
     decided = _with_files({"8": [_file("a", 8), _file("b", 8)]}, by_name=by_name)

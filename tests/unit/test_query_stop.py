@@ -1,4 +1,5 @@
-"""A region's query is stopped, and waited for with a bound that is Sluice's own (rule 12)."""
+"""A region's query is stopped, and waited for with a bound that is Sluice's own
+(`callback-after-commit`)."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -69,20 +70,22 @@ def never() -> Iterator[Callable[[], None]]:
     over.set()
 
 
-def test_rule_12_a_limit_of_the_users_is_not_the_end_of_the_wait() -> None:
+def test_callback_after_commit_a_limit_of_the_users_is_not_the_end_of_the_wait() -> None:
     """A callback may take longer, and a next life beside it would write with it."""
     query = Query([too_short, too_short, joined])
     stop(query)
     assert query.asked == 3
 
 
-def test_rule_12_a_query_that_never_stops_is_told_by_its_region(never: Callable[[], None]) -> None:
+def test_callback_after_commit_a_query_that_never_stops_is_told_by_its_region(
+    never: Callable[[], None],
+) -> None:
     """Spark would wait for ever, and the job with it, without a word."""
     with pytest.raises(WaitedTooLongError, match=r"did not stop .*region=orders"):
         stop(Query([never]), timeout_s=0.01)
 
 
-def test_rule_12_so_is_one_of_which_spark_says_so_again_and_again() -> None:
+def test_callback_after_commit_so_is_one_of_which_spark_says_so_again_and_again() -> None:
     """Its limit is the shorter one."""
     with pytest.raises(WaitedTooLongError, match="did not stop"):
         stop(Query([too_short]), timeout_s=0.01)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.runtime.coordinator.core.events import AskCut, BarrierPolled, NothingDue
+from sluice.runtime.coordinator.core.events import BarrierPolled, FetchBarrierOffsets, NothingDue
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.region.pacing import QuietTime
 from tests.core_driver import FAST, TWO, CoreDriver
@@ -14,11 +14,11 @@ LEAST_S = 0.05
 
 def looks_in(driver: CoreDriver, seconds: float, *, region: str = "main") -> int:
     """How often a region cuts that polls every 50 ms and finds nothing."""
-    before = len(driver.seen(AskCut))
+    before = len(driver.seen(FetchBarrierOffsets))
     for _ in range(round(seconds / LEAST_S)):
         driver.tick(LEAST_S)
         assert driver.poll(region=region) is None
-    return len(driver.seen(AskCut)) - before
+    return len(driver.seen(FetchBarrierOffsets)) - before
 
 
 def test_the_longer_nothing_comes_the_less_often_the_source_is_asked() -> None:
@@ -50,7 +50,9 @@ def test_behind_an_epoch_with_records_it_is_looked_at_as_often_as_at_first() -> 
     assert looks_in(driver, 0.5) == 10
 
 
-def test_rule_26_a_quiet_region_answers_at_once_when_another_one_has_records() -> None:
+def test_one_batch_per_checkpoint_a_quiet_region_answers_at_once_when_another_one_has_records() -> (
+    None
+):
     """Its "same offsets" is awaited; the checkpoint would be late by its pause."""
     driver = CoreDriver(FAST, regions=TWO)
     for _ in range(400):
@@ -70,8 +72,8 @@ def test_a_region_that_has_read_on_is_asked_where_it_is_at_once() -> None:
     plan = RegionPlan(name="main", source_ids=("source",), follows=True)
     driver = CoreDriver(FAST, regions=[plan])
     looks_in(driver, 60.0)
-    told = driver.tell(BarrierPolled(region="main", generation=0, has_read=True))
-    assert any(isinstance(action, AskCut) for action in told)
+    told = driver.tell(BarrierPolled(region="main", attempt_id=0, has_read=True))
+    assert any(isinstance(action, FetchBarrierOffsets) for action in told)
 
 
 def test_a_sink_that_wants_a_batch_gets_it_when_it_does() -> None:

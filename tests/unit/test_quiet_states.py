@@ -32,32 +32,32 @@ def test_a_state_is_asked_once_in_each_life() -> None:
     """What it had to give when the last life ended is not on record."""
     driver = CoreDriver(FAST, regions=[STATEFUL])
     driver.tick()
-    first = BatchKey(region="main", generation=0, batch_id=1)
+    first = BatchKey(region="main", attempt_id=0, batch_id=1)
     kept = driver.acknowledgement(first, driver.poll(3))
     state = StateSnapshot(
         provider="RocksDB", checkpoint_format_version=2, state_version=2, state_partitions=1
     )
     driver.tell(Acknowledged(ack=replace(kept, region=replace(kept.region, state=state))))
-    generation = driver.restart()
+    attempt_id = driver.restart()
     driver.tick(1.0)
-    barrier = driver.poll(3, generation=generation)
+    barrier = driver.poll(3, attempt_id=attempt_id)
     assert barrier is not None
-    second = BatchKey(region="main", generation=generation, batch_id=2)
+    second = BatchKey(region="main", attempt_id=attempt_id, batch_id=2)
     driver.tell(Acknowledged(ack=driver.acknowledgement(second, barrier)))
     driver.tick(1.0)
-    assert driver.poll(3, generation=generation) is None
+    assert driver.poll(3, attempt_id=attempt_id) is None
 
 
 def test_a_region_that_has_become_stateless_has_no_batch_without_records() -> None:
-    """And its batches are told from those of older lives by their generation, not by their ids."""
+    """And its batches are told from those of older lives by their attempt, not by their ids."""
     state = StateSnapshot(
         provider="RocksDB", checkpoint_format_version=2, state_version=9, state_partitions=0
     )
-    record = RegionRecord(region="main", generation=0, batch_id=8, state=state)
+    record = RegionRecord(region="main", attempt_id=0, batch_id=8, state=state)
     for plan, goes_on in ((STATEFUL, True), (replace(STATEFUL, stateful=False), False)):
-        region = RegionState(plan=plan, generation=5, record=record, pace=Pace(limit=1))
+        region = RegionState(plan=plan, attempt_id=5, record=record, pace=Pace(limit=1))
         assert region.wants_a_batch(0.0, is_last=False) is goes_on
-        assert region.is_decided(BatchKey(region="main", generation=5, batch_id=1)) is goes_on
+        assert region.is_decided(BatchKey(region="main", attempt_id=5, batch_id=1)) is goes_on
 
 
 def test_a_bounded_state_has_a_batch_behind_its_last_records() -> None:

@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, place_name
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, slot_name
 from sluice.runtime.contracts import CommitOutcome, SinkCoordinator
 from sluice.runtime.coordinator.committing.commit_steps import Steps, drive
 from sluice.runtime.coordinator.core.events import Commit, CommitReported, MarkCommitted, Marked
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import FencedError, StorageError
-from sluice.runtime.model.model import SEAL, CheckpointRecord, Verdict
+from sluice.runtime.model.model import FENCING, CheckpointRecord, Verdict
 from tests.core_driver import committable
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.fake_store import FakeStore
@@ -43,7 +43,7 @@ def _first_start(disk: Disk, session: str) -> Steps[Found]:
     return sequence.run(timeout_s=60, restore_from=None)
 
 
-def test_rule_6_of_two_first_starts_the_slower_one_seals() -> None:
+def test_fence_first_of_two_first_starts_the_slower_one_seals() -> None:
     """Both found an empty directory and drew a job uid; it is one job, and the later one has it."""
     disk = Disk()
     slow = _first_start(disk, "slow")
@@ -55,12 +55,12 @@ def test_rule_6_of_two_first_starts_the_slower_one_seals() -> None:
     assert fast.is_new
     assert not found.is_new
     assert found.record.job_uid == fast.record.job_uid
-    seal = CheckpointStore(FakeFileSystem(disk)).read(1)
-    assert seal is not None
-    assert (seal.verdict, seal.leader_session_id) == (Verdict.ABORTED, "slow")
+    fencing_record = CheckpointStore(FakeFileSystem(disk)).read(1)
+    assert fencing_record is not None
+    assert (fencing_record.verdict, fencing_record.leader_session_id) == (Verdict.ABORTED, "slow")
 
 
-def test_rule_5_what_the_older_run_has_marked_meanwhile_is_not_unknown() -> None:
+def test_outcome_from_broker_what_the_older_run_has_marked_meanwhile_is_not_unknown() -> None:
     """The older run commits its last decision behind our seal, marks it, and uses the id again:
     the broker cannot tell any more what became of it, the mark does."""
     job = Job()
@@ -77,14 +77,16 @@ def test_rule_5_what_the_older_run_has_marked_meanwhile_is_not_unknown() -> None
 
 
 @pytest.mark.parametrize("looks", ["at once", "when the store answers again"])
-def test_rule_12_no_batch_of_a_run_returns_behind_one_that_went_back_with_state(looks: str) -> None:
+def test_callback_after_commit_no_batch_of_a_run_returns_behind_one_that_went_back_with_state(
+    looks: str,
+) -> None:
     """Else Spark logs it where the newer run has rewound its logs, and the next life there would
     take the older run's state for that of the newer one's batch of this number."""
     stateful = dataclasses.replace(PLAN.regions[0], stateful=True)
     plan = dataclasses.replace(PLAN, regions=(stateful,))
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
-    older = job.hands(session="old", generation=1, plan=plan)
-    older_stateless = job.hands(session="old", generation=1)
+    older = job.io_executor(session="old", attempt_id=1, plan=plan)
+    older_stateless = job.io_executor(session="old", attempt_id=1)
     mark = MarkCommitted(checkpoint_id=2, regions=record(2).regions)
     assert drive(older.perform(mark)) == Marked(checkpoint_id=2, durable=True)
 
@@ -92,7 +94,7 @@ def test_rule_12_no_batch_of_a_run_returns_behind_one_that_went_back_with_state(
 
     if looks == "when the store answers again":
         job.store = _Unreadable(records=job.store.records, committed=job.store.committed)
-        older = job.hands(session="old", generation=1, plan=plan)
+        older = job.io_executor(session="old", attempt_id=1, plan=plan)
         assert drive(older.perform(mark)) == Marked(checkpoint_id=2, durable=False)
     with pytest.raises(FencedError):
         drive(older.perform(mark))
@@ -110,7 +112,7 @@ class _Unreadable(FakeStore):
         return super().read(checkpoint_id)
 
 
-def test_rule_5_what_the_older_run_has_marked_meanwhile_is_not_lost() -> None:
+def test_outcome_from_broker_what_the_older_run_has_marked_meanwhile_is_not_lost() -> None:
     """As above, and what the id carried next was aborted: at transaction.version 0 that looks as
     if the decided one had been, and a repair would write its records twice."""
     job = Job()
@@ -125,7 +127,9 @@ def test_rule_5_what_the_older_run_has_marked_meanwhile_is_not_lost() -> None:
     assert drive(steps).record.checkpoint_id == 1
 
 
-def test_rule_5_behind_what_the_older_run_has_marked_the_next_decision_is_committed() -> None:
+def test_outcome_from_broker_behind_what_the_older_run_has_marked_the_next_decision_is_committed() -> (
+    None
+):
     """The older run ends between its two decisions; the later one waits for nobody."""
     job = Job()
     first, second = job.pre_commit("a"), job.pre_commit("b")
@@ -145,7 +149,7 @@ def test_rule_5_behind_what_the_older_run_has_marked_the_next_decision_is_commit
     assert job.store.is_committed(2)
 
 
-def test_rule_5_what_a_start_has_marked_and_retired_meanwhile_is_not_lost() -> None:
+def test_outcome_from_broker_what_a_start_has_marked_and_retired_meanwhile_is_not_lost() -> None:
     """As above, by a start behind ours, which has gone on for so long that the place is empty."""
     job = Job()
     entry = job.pre_commit("a")
@@ -173,7 +177,7 @@ def _aborted_behind_its_mark(job: Job) -> Commit:
 
 
 @pytest.mark.parametrize("place", ["marked", "retired", "sealed by a start that slept"])
-def test_rule_5_what_a_start_has_marked_is_not_lost_to_the_run_that_decided_it(
+def test_outcome_from_broker_what_a_start_has_marked_is_not_lost_to_the_run_that_decided_it(
     place: str,
 ) -> None:
     """A repair would write its records twice. Only a start behind it marks them: it is over."""
@@ -183,10 +187,10 @@ def test_rule_5_what_a_start_has_marked_is_not_lost_to_the_run_that_decided_it(
         del job.store.records[1]
         job.store.committed.discard(1)
     if place == "sealed by a start that slept":
-        job.store.records[1] = aborted(1, leader_session_id="slept", asked_by=SEAL)
+        job.store.records[1] = aborted(1, leader_session_id="slept", requested_by=FENCING)
 
     with pytest.raises(FencedError, match="taken over"):
-        drive(job.hands(session="old", generation=0).perform(commit))
+        drive(job.io_executor(session="old", attempt_id=0).perform(commit))
 
 
 class _Away(FakeStore):
@@ -197,13 +201,15 @@ class _Away(FakeStore):
         raise StorageError("no answer", {"checkpoint_id": checkpoint_id}, "Retry.")
 
 
-def test_rule_5_nothing_is_lost_before_the_store_says_that_nobody_has_marked_it() -> None:
+def test_outcome_from_broker_nothing_is_lost_before_the_store_says_that_nobody_has_marked_it() -> (
+    None
+):
     """It is asked again."""
     job = Job()
     commit = _aborted_behind_its_mark(job)
     job.store = _Away()
 
-    told = drive(job.hands(session="old", generation=0).perform(commit))
+    told = drive(job.io_executor(session="old", attempt_id=0).perform(commit))
 
     assert isinstance(told, CommitReported)
     assert [report.outcome for report in told.reports] == [CommitOutcome.PENDING]
@@ -220,17 +226,17 @@ class _Retired(FakeFileSystem):
         return None if path.startswith(self._gone) else super().read(path)
 
 
-def test_rule_29_a_place_that_is_retired_during_a_look_keeps_nothing() -> None:
+def test_retire_after_commit_a_place_that_is_retired_during_a_look_keeps_nothing() -> None:
     """What was listed and is not there was committed, and nobody needs it any more."""
     disk = Disk()
     store = CheckpointStore(FakeFileSystem(disk))
     for checkpoint_id in range(3):
         store.publish(record(checkpoint_id), timeout_s=1.0)
-    looking = CheckpointStore(_Retired(disk, f"{place_name(1)}/"))
+    looking = CheckpointStore(_Retired(disk, f"{slot_name(1)}/"))
     assert [facts.checkpoint_id for facts in looking.facts()] == [0, 2]
 
 
-def test_rule_11_a_repair_that_vanishes_during_a_look_is_no_answer() -> None:
+def test_two_phase_repair_a_repair_that_vanishes_during_a_look_is_no_answer() -> None:
     """Without it a committable would be taken for lost that was written again: asked again."""
     disk = Disk()
     store = CheckpointStore(FakeFileSystem(disk))
@@ -239,6 +245,6 @@ def test_rule_11_a_repair_that_vanishes_during_a_look_is_no_answer() -> None:
     store.publish(decided, timeout_s=1.0)
     store.publish_repair(0, {lost.payload: again}, session="old")
     assert store.effective_committables(decided) == (again,)
-    looking = CheckpointStore(_Retired(disk, f"{place_name(0)}/_repair"))
+    looking = CheckpointStore(_Retired(disk, f"{slot_name(0)}/_repair"))
     with pytest.raises(StorageError, match="vanished"):
         looking.effective_committables(decided)

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sluice import KafkaSink, KafkaSource
-from sluice.runtime.coordinator.core.events import AskCut, RegionFailed, Report
+from sluice.runtime.coordinator.core.events import FetchBarrierOffsets, RegionFailed, Report
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.graph.job_graph import job_plan, regions_of
@@ -121,7 +121,7 @@ def test_a_limited_region_that_is_behind_keeps_to_the_interval() -> None:
     barrier = driver.poll(1_000)
     driver.tick(0.5)
     driver.ack(barrier)
-    assert not any(isinstance(action, AskCut) for action in driver.tell_poll())
+    assert not any(isinstance(action, FetchBarrierOffsets) for action in driver.tell_poll())
     driver.tick(0.5)
     assert driver.asked_cut().max_records == 2_000
 
@@ -141,10 +141,10 @@ def test_a_region_that_comes_back_goes_on_at_its_rate() -> None:
     driver.tick()
     driver.poll(1_000)
     driver.tick(3.0)
-    driver.tell(RegionFailed(region="main", generation=0, error=StreamError("x", {}, "")))
-    generation = driver.restart()
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=StreamError("x", {}, "")))
+    attempt_id = driver.restart()
     driver.tick(5.0)
-    assert driver.asked_cut(generation).max_records == 1_000
+    assert driver.asked_cut(attempt_id).max_records == 1_000
 
 
 def test_status_and_metrics_show_the_rate_of_now() -> None:

@@ -79,10 +79,10 @@ def test_parts_are_added_by_key() -> None:
     }
 
 
-def acknowledge(driver: CoreDriver, end: int, *, region: str = "main", generation: int = 0) -> None:
+def acknowledge(driver: CoreDriver, end: int, *, region: str = "main", attempt_id: int = 0) -> None:
     """A batch with counts, and with totals in its region's record."""
-    barrier = driver.poll(end, region=region, generation=generation)
-    batch = BatchKey(region=region, generation=generation, batch_id=end)
+    barrier = driver.poll(end, region=region, attempt_id=attempt_id)
+    batch = BatchKey(region=region, attempt_id=attempt_id, batch_id=end)
     ack = driver.acknowledgement(batch, barrier)
     totals = (encode_totals(COUNTS, operator_id="parse"),)
     of_region = dataclasses.replace(ack.region, operator_states=totals)
@@ -101,12 +101,12 @@ def test_counts_are_told_once_for_each_decided_checkpoint() -> None:
     driver = CoreDriver(FAST)
     driver.tick()
     assert driver.poll(3) is not None
-    driver.tell(RegionFailed(region="main", generation=0, error=StreamError("x", {}, "")))
-    generation = driver.restart()
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=StreamError("x", {}, "")))
+    attempt_id = driver.restart()
     driver.tick(1.0)
-    acknowledge(driver, 3, generation=generation)
+    acknowledge(driver, 3, attempt_id=attempt_id)
     driver.tick(1.0)
-    acknowledge(driver, 5, generation=generation)
+    acknowledge(driver, 5, attempt_id=attempt_id)
     assert told(driver, State.MARKED) == [{"parse": COUNTS}, {"parse": COUNTS}]
 
 
@@ -130,10 +130,10 @@ def test_counts_ask_for_no_batch_of_their_own() -> None:
     driver = CoreDriver(FAST)
     driver.tick()
     acknowledge(driver, 3)
-    driver.tell(RegionFailed(region="main", generation=0, error=StreamError("x", {}, "")))
-    generation = driver.restart()
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=StreamError("x", {}, "")))
+    attempt_id = driver.restart()
     driver.tick(1.0)
-    assert driver.poll(3, generation=generation) is None
+    assert driver.poll(3, attempt_id=attempt_id) is None
 
 
 def test_a_function_that_counted_may_leave_the_job() -> None:
@@ -155,7 +155,7 @@ def test_metrics_count_what_is_committed_on_record_and_nothing_else() -> None:
             Progress(
                 checkpoint_id=1,
                 kind=CheckpointKind.CHECKPOINT,
-                asked_by="interval",
+                requested_by="interval",
                 state=state,
                 counts={"parse": COUNTS},
             )

@@ -33,7 +33,7 @@ def test_a_new_job_stores_its_start_as_numbers_before_anything_runs() -> None:
     assert [(s.partition, s.end_offset) for s in first.regions[0].splits] == [(0, 0)]
     assert first.job_uid
     assert job.store.committed == {0}
-    assert (found.generation, found.is_new, found.cluster_ids) == (0, True, ("fake-cluster",))
+    assert (found.attempt_id, found.is_new, found.cluster_ids) == (0, True, ("fake-cluster",))
     assert job.sink.calls == ["check", "claim", "sweep"]
 
 
@@ -63,7 +63,7 @@ def test_two_new_starts_make_one_job() -> None:
     fast = job.start(session="fast")
     found = _finish(slow)
     assert found.record.job_uid == fast.record.job_uid
-    assert (found.generation, found.is_new) == (1, False)
+    assert (found.attempt_id, found.is_new) == (1, False)
     assert [r.leader_session_id for r in job.store.history] == ["fast", "slow"]
 
 
@@ -75,13 +75,17 @@ def _finish(steps: Steps[Found]) -> Found:
 
 
 def test_a_start_seals_the_first_empty_place() -> None:
-    """Rule 6: an ABORTED record of the new session; its id is the run's generation."""
+    """Rule `fence-first`: an ABORTED record of the new session; its id is the run's attempt."""
     job = Job(record(0), record(1), committed=(0, 1))
     found = job.start()
-    seal = job.store.records[2]
-    assert (seal.verdict, seal.asked_by, seal.leader_session_id) == (Verdict.ABORTED, "seal", "new")
-    assert (seal.restored_from, seal.run_attempt) == (1, 2)
-    assert (found.generation, found.record.checkpoint_id) == (2, 1)
+    fencing_record = job.store.records[2]
+    assert (
+        fencing_record.verdict,
+        fencing_record.requested_by,
+        fencing_record.leader_session_id,
+    ) == (Verdict.ABORTED, "seal", "new")
+    assert (fencing_record.restored_from, fencing_record.run_attempt) == (1, 2)
+    assert (found.attempt_id, found.record.checkpoint_id) == (2, 1)
     assert [s.end_offset for s in job.source.restored] == [10]
 
 
@@ -101,12 +105,12 @@ def test_a_start_does_not_read_every_seal_that_tells_the_same() -> None:
 
     with patch.object(type(job.store), "read", noted):
         found = job.start()
-    assert (found.record.checkpoint_id, found.generation) == (1, 34)
+    assert (found.record.checkpoint_id, found.attempt_id) == (1, 34)
     assert len(set(read)) < 10
 
 
 def test_nothing_remote_is_changed_before_the_seal() -> None:
-    """Rule 6: until it is durable no transaction is ended and no file deleted."""
+    """Rule `fence-first`: until it is durable no transaction is ended and no file deleted."""
     job = Job(record(0), committed=(0,))
     decided = job.pre_commit("decided")
     job.store.records[1] = record(1, entries=(decided,))
@@ -134,7 +138,7 @@ def test_a_decision_that_lands_before_the_seal_is_taken_as_decided() -> None:
             job.store.records.setdefault(1, record(1, entries=(entry,)))
 
     found = job.start(at=decide)
-    assert (found.generation, found.record.checkpoint_id) == (2, 1)
+    assert (found.attempt_id, found.record.checkpoint_id) == (2, 1)
     assert job.broker.read_committed(0) == ["late"]
     assert 1 in job.store.committed
 
@@ -146,12 +150,12 @@ def test_a_seal_below_a_taken_place_does_not_count() -> None:
 
     def others_run(point: str) -> None:
         if point == "before-seal" and 5 not in job.store.records:
-            job.store.records[4] = aborted(4, leader_session_id="other", asked_by="seal")
+            job.store.records[4] = aborted(4, leader_session_id="other", requested_by="seal")
             job.store.records[5] = record(5, leader_session_id="other")
             job.store.committed.add(5)
 
     found = job.start(at=others_run)
-    assert (found.generation, found.record.checkpoint_id) == (6, 5)
+    assert (found.attempt_id, found.record.checkpoint_id) == (6, 5)
     assert job.store.records[6].leader_session_id == "new"
 
 
@@ -160,17 +164,17 @@ def test_an_unanswered_seal_is_published_again_until_time_is_over() -> None:
     job = Job(record(0), committed=(0,))
     answers = iter([True, True, False])
     job.store.lose_answer = lambda: next(answers, False)
-    assert job.start().generation == 1
+    assert job.start().attempt_id == 1
     job.store.lose_answer = lambda: True
     with pytest.raises(UnreachableError):
         job.start(session="third")
 
 
 def test_a_run_that_crashed_behind_its_seal_counts_as_an_attempt() -> None:
-    """Generations and attempts only grow."""
+    """Attempts and attempts only grow."""
     job = Job(record(0), committed=(0,))
-    generations = [job.start(session=f"s{number}").generation for number in range(3)]
-    assert generations == [1, 2, 3]
+    attempt_ids = [job.start(session=f"s{number}").attempt_id for number in range(3)]
+    assert attempt_ids == [1, 2, 3]
     assert [r.run_attempt for r in job.store.history] == [2, 3, 4]
 
 
@@ -200,7 +204,7 @@ def test_a_crash_at_any_point_of_a_start_is_repaired_by_the_next() -> None:
         steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=None)
         died = all(next(steps, None) is not None for _ in range(number))
         steps.close()
-        found = job.start(session="lives")
+        found = job.start(session="attempts")
         assert job.broker.read_committed(0) == ["decided"]
         assert found.record.checkpoint_id == 1
         assert not job.broker.ongoing()
@@ -244,7 +248,7 @@ def test_a_lost_transaction_stops_the_start_with_its_ranges() -> None:
 
 
 def test_an_unknown_transaction_is_never_repaired() -> None:
-    """Rule 5: only a certain abort may be repaired."""
+    """Rule `outcome-from-broker`: only a certain abort may be repaired."""
     job = Job(record(0), committed=(0,))
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     hidden = job.open("hidden")
@@ -277,9 +281,9 @@ class _Rewriter:
     ) -> dict[bytes, StateEntry]:
         """See `sluice.runtime.coordinator.committing.repairs.Repairer`."""
         self.calls += 1
-        generation = limits["generation"]
-        assert isinstance(generation, int)
-        entry = self.job.pre_commit(f"again-{self.calls}", generation=generation)
+        attempt_id = limits["attempt_id"]
+        assert isinstance(attempt_id, int)
+        entry = self.job.pre_commit(f"again-{self.calls}", attempt_id=attempt_id)
         return {e.payload: entry for e in lost.committables}
 
     def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
@@ -289,7 +293,8 @@ class _Rewriter:
 
 @pytest.mark.parametrize("points", range(12))
 def test_a_repair_survives_a_crash_at_any_point(points: int) -> None:
-    """Rule 11: two phases; the next start follows the record, or writes again what none names."""
+    """Rule `two-phase-repair`: two phases; the next start follows the record, or writes again what
+    none names."""
     job = Job(record(0), committed=(0,))
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = rewriter = _Rewriter(job)
@@ -300,7 +305,7 @@ def test_a_repair_survives_a_crash_at_any_point(points: int) -> None:
     for _ in range(points):
         next(steps, None)
     steps.close()
-    job.start(session="lives")
+    job.start(session="attempts")
     visible = job.broker.read_committed(0)
     assert len(visible) == 1
     assert str(visible[0]).startswith("again")
@@ -333,7 +338,7 @@ def test_a_repair_by_another_start_is_followed() -> None:
 
     def other_is_faster(name: str) -> None:
         if name == "publish_repair" and not job.store.repairs.get(1):
-            theirs = job.pre_commit("theirs", generation=9)
+            theirs = job.pre_commit("theirs", attempt_id=9)
             job.store.repairs[1] = [{entry_of(gone).payload: theirs}]
 
     job.store.on_call = other_is_faster
@@ -353,7 +358,7 @@ def test_a_repair_that_is_found_behind_a_commit_is_followed_and_none_is_written(
 
     def other_is_faster(point: str) -> None:
         if point == "after-commit" and 1 not in job.store.repairs:
-            theirs = job.pre_commit("theirs", generation=9)
+            theirs = job.pre_commit("theirs", attempt_id=9)
             job.store.repairs[1] = [{entry_of(gone).payload: theirs}]
 
     job.start(at=other_is_faster)
@@ -365,7 +370,7 @@ def test_a_repair_that_is_found_behind_a_commit_is_followed_and_none_is_written(
 # --- what living regions of earlier runs tell -----------------------------------------------------
 
 
-def test_rule_17_a_start_compares_what_a_region_has_open_with_what_is_decided() -> None:
+def test_abort_before_skip_a_start_compares_what_a_region_has_open_with_what_is_decided() -> None:
     """What a decision names is committed, what none has is aborted, behind the seal and before the
     run begins; also where the brokers' own listing would not show it."""
     job = Job(record(0), committed=(0,))
@@ -373,17 +378,17 @@ def test_rule_17_a_start_compares_what_a_region_has_open_with_what_is_decided() 
     job.store.records[1] = record(1, entries=(decided,))
 
     def work(batch_id: int, *entries: StateEntry) -> OpenWork:
-        batch = BatchKey(region="main", generation=0, batch_id=batch_id)
+        batch = BatchKey(region="main", attempt_id=0, batch_id=batch_id)
         return OpenWork(batch=batch, committables=entries)
 
     told = RegionRegistration(
-        region="main", generation=0, acknowledged=1, open=(work(1, decided), work(2, left))
+        region="main", attempt_id=0, acknowledged=1, open=(work(1, decided), work(2, left))
     )
     of_another = OpenWork(
-        batch=BatchKey(region="vanished", generation=0, batch_id=1),
+        batch=BatchKey(region="vanished", attempt_id=0, batch_id=1),
         committables=(job.pre_commit("another region's"),),
     )
-    others = RegionRegistration(region="vanished", generation=0, acknowledged=1, open=(of_another,))
+    others = RegionRegistration(region="vanished", attempt_id=0, acknowledged=1, open=(of_another,))
     job.sink.sweep = lambda view, *, timeout_s: 0  # type: ignore[method-assign]
 
     def look(point: str) -> None:
@@ -397,17 +402,17 @@ def test_rule_17_a_start_compares_what_a_region_has_open_with_what_is_decided() 
     assert job.broker.aborts_of_committed == 0
 
 
-def test_rule_17_what_a_region_has_open_since_it_became_stateless_is_aborted() -> None:
+def test_abort_before_skip_what_a_region_has_open_since_it_became_stateless_is_aborted() -> None:
     """Its batch ids have begun anew: those below the last decided one are not decided."""
     kept = record(8)
     regions = tuple(dataclasses.replace(each, state=NEVER_WRITTEN) for each in kept.regions)
     job = Job(record(0), dataclasses.replace(kept, regions=regions), committed=(0, 8))
     job.store.empty.add(NEVER_WRITTEN.location)
     work = OpenWork(
-        batch=BatchKey(region="main", generation=9, batch_id=1),
-        committables=(job.pre_commit("left", generation=9),),
+        batch=BatchKey(region="main", attempt_id=9, batch_id=1),
+        committables=(job.pre_commit("left", attempt_id=9),),
     )
-    told = RegionRegistration(region="main", generation=9, acknowledged=10, open=(work,))
+    told = RegionRegistration(region="main", attempt_id=9, acknowledged=10, open=(work,))
     job.sink.sweep = lambda view, *, timeout_s: 0  # type: ignore[method-assign]
     job.start(told=(told,))
     assert not job.broker.ongoing()
@@ -417,7 +422,9 @@ def test_a_start_that_was_told_of_seals_that_are_none_looks_again() -> None:
     """The list was another directory's: what it hid is looked at."""
     job = Job(record(0), record(1), committed=(0, 1))
     told = [{1: 0}]
-    real = FakeStore.known_seals
-    with patch.object(FakeStore, "known_seals", lambda it: told.pop() if told else real(it)):
+    real = FakeStore.known_fencing_records
+    with patch.object(
+        FakeStore, "known_fencing_records", lambda it: told.pop() if told else real(it)
+    ):
         assert job.start().record.checkpoint_id == 1
     assert not told

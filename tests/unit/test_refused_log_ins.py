@@ -59,7 +59,7 @@ def test_refused_credentials_are_said_and_not_taken_for_silence(
 
 
 @pytest.mark.parametrize("reason", [REFUSED, NO_TOKEN], ids=["password", "token"])
-def test_rule_5_an_end_whose_log_in_is_refused_is_asked_for_again(
+def test_outcome_from_broker_an_end_whose_log_in_is_refused_is_asked_for_again(
     wire_over: Made, reason: Exception
 ) -> None:
     """It never raises, and whether it was sent is not certain."""

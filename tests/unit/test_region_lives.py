@@ -8,20 +8,20 @@ from sluice.runtime.contracts import OpenWork, RegionRegistration
 from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Acknowledged,
-    AskCut,
     BarrierPolled,
     EndJob,
     FailBatches,
+    FetchBarrierOffsets,
     NothingDue,
     Publish,
-    RegionCut,
+    RegionBarrierOffsets,
     RegionFailed,
     RegionRegistered,
     RegionRestarted,
-    RestartAsked,
+    RestartRequested,
     SplitsDiscovered,
     StepFailed,
-    StopAsked,
+    StopRequested,
 )
 from sluice.runtime.coordinator.policy.assignment import hand_over
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
@@ -44,30 +44,31 @@ from tests.core_driver import FAST, TWO, CoreDriver, committable, split
 
 
 def test_a_failed_region_takes_its_open_checkpoint_down_and_comes_back() -> None:
-    """Its next generation is the id of the ABORTED record: larger, durable, never used again."""
+    """Its next attempt is the id of the ABORTED record: larger, durable, never used again."""
     driver = CoreDriver(FAST)
     driver.epoch(3)
     driver.tick(1.0)
     driver.poll(7)
-    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("task failed")))
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("task failed")))
     assert driver.seen(Publish)[1].verdict is Verdict.ABORTED
-    driver.tell(RestartAsked(region="main"))
+    driver.tell(RestartRequested(region="main"))
     (restarted,) = driver.seen(RegionRestarted)
-    assert restarted.generation == 2
+    assert restarted.attempt_id == 2
     assert [s.end_offset for s in restarted.restored.splits] == [3]
     driver.tick(1.0)
-    barrier = driver.poll(7, generation=2)
+    barrier = driver.poll(7, attempt_id=2)
     assert barrier is not None
     assert [(s.start_offset, s.end_offset) for s in barrier.splits] == [(3, 7)]
 
 
 def test_a_new_life_waits_until_the_old_one_is_settled() -> None:
-    """Rule 12: a decided checkpoint is committed before any task of the next attempt starts."""
+    """Rule `callback-after-commit`: a decided checkpoint is committed before any task of the next
+    attempt starts."""
     driver = CoreDriver(FAST)
     driver.auto = False
     driver.epoch(3)
     driver.answer(driver.held.pop(0))
-    driver.tell(RestartAsked(region="main"))
+    driver.tell(RestartRequested(region="main"))
     assert not driver.seen(RegionRestarted)
     driver.auto = True
     for step in list(driver.held):
@@ -77,11 +78,12 @@ def test_a_new_life_waits_until_the_old_one_is_settled() -> None:
 
 
 def test_a_restart_wakes_the_callback_that_waits() -> None:
-    """Rule 12: also when its batch is decided already; raising is always safe."""
+    """Rule `callback-after-commit`: also when its batch is decided already; raising is always
+    safe."""
     driver = CoreDriver(FAST)
     driver.auto = False
     batch = driver.epoch_batch(3)
-    driver.tell(RestartAsked(region="main"))
+    driver.tell(RestartRequested(region="main"))
     (failed,) = driver.seen(FailBatches)
     assert failed.batches == (batch,)
     assert isinstance(failed.error, FencedError)
@@ -95,12 +97,12 @@ def test_other_regions_of_an_aborted_checkpoint_come_back_as_well() -> None:
     driver.ack(driver.poll(3))
     driver.poll(0, region="idle")
     driver.poll(3, region="side")
-    driver.tell(RegionFailed(region="side", generation=0, error=RuntimeError("failed")))
+    driver.tell(RegionFailed(region="side", attempt_id=0, error=RuntimeError("failed")))
     is_open = {view.region: view.is_open for view in driver.status().regions}
     assert is_open == {"main": False, "side": False, "idle": True}
 
 
-def test_rule_17_a_failed_regions_work_is_aborted_before_the_next_decision() -> None:
+def test_abort_before_skip_a_failed_regions_work_is_aborted_before_the_next_decision() -> None:
     """Else its open transactions hold back readers of what the others have committed."""
     third = RegionPlan(name="idle", source_ids=("source",))
     driver = CoreDriver(FAST, regions=(*TWO, third))
@@ -108,7 +110,7 @@ def test_rule_17_a_failed_regions_work_is_aborted_before_the_next_decision() -> 
     batch = driver.ack(driver.poll(3))
     driver.poll(3, region="side")
     driver.auto = False
-    driver.tell(RegionFailed(region="side", generation=0, error=RuntimeError("failed")))
+    driver.tell(RegionFailed(region="side", attempt_id=0, error=RuntimeError("failed")))
     driver.answer(driver.held.pop(0))
     (aborting,) = driver.held
     assert isinstance(aborting, AbortWork)
@@ -118,10 +120,12 @@ def test_rule_17_a_failed_regions_work_is_aborted_before_the_next_decision() -> 
     assert [published.verdict for published in driver.seen(Publish)] == [Verdict.ABORTED]
     driver.auto = True
     driver.answer(aborting)
-    lives = {"main": driver.restart("main"), "side": driver.restart("side"), "idle": 0}
+    attempts = {"main": driver.restart("main"), "side": driver.restart("side"), "idle": 0}
     driver.tick(1.0)
-    for region, life in lives.items():
-        driver.ack(driver.poll(6, region=region, generation=life), region=region, generation=life)
+    for region, attempt in attempts.items():
+        driver.ack(
+            driver.poll(6, region=region, attempt_id=attempt), region=region, attempt_id=attempt
+        )
     assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
 
 
@@ -131,7 +135,7 @@ def test_a_permanent_error_stops_the_job_with_itself() -> None:
     driver.tick()
     driver.poll(3)
     error = DeliveryError("too large", {"topic": "t", "partition": 0, "offset": 2}, "Make room.")
-    driver.tell(RegionFailed(region="main", generation=0, error=error, permanent=True))
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=error, permanent=True))
     (end,) = driver.seen(EndJob)
     assert end.error is error
     assert [published.verdict for published in driver.seen(Publish)] == [Verdict.ABORTED]
@@ -140,7 +144,7 @@ def test_a_permanent_error_stops_the_job_with_itself() -> None:
 def test_a_failure_of_any_text_is_shown() -> None:
     """Whoever prints the status has an output in UTF-8, and a function may quote what has none."""
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=0))
-    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("half \ud800")))
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("half \ud800")))
     status = driver.status()
     (attempt,) = status.regions[0].attempts
     assert attempt.why == "RuntimeError: half ?"
@@ -152,7 +156,7 @@ def test_the_echo_of_a_failure_is_not_counted_twice() -> None:
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=1))
     driver.tick()
     for _ in range(5):
-        driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("failed")))
+        driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("failed")))
     assert not driver.seen(EndJob)
 
 
@@ -176,7 +180,7 @@ def test_a_stop_aborts_what_is_open_and_settles_what_is_decided() -> None:
     driver.tick()
     driver.ack(driver.poll(3))
     driver.poll(3, region="side")
-    driver.tell(StopAsked())
+    driver.tell(StopRequested())
     assert driver.seen(Publish)[0].verdict is Verdict.ABORTED
     assert driver.seen(AbortWork)[0].committables
     assert driver.core.is_idle
@@ -189,7 +193,7 @@ def test_a_stop_tells_whoever_waits_why_the_job_ends() -> None:
     batch = driver.epoch_batch(3)
     driver.answer(driver.held.pop(0))
     error = RuntimeError("a sink cannot go on")
-    driver.tell(StopAsked(error=error))
+    driver.tell(StopRequested(error=error))
     told = [each for each in driver.seen(FailBatches) if batch in each.batches]
     assert [each.error for each in told] == [error]
 
@@ -199,7 +203,7 @@ def test_a_stop_of_an_idle_job_publishes_nothing() -> None:
     driver = CoreDriver(FAST)
     driver.tick()
     driver.poll(0)
-    driver.tell(StopAsked())
+    driver.tell(StopRequested())
     assert not driver.seen(Publish)
     assert driver.core.is_idle
 
@@ -210,7 +214,7 @@ def test_a_bounded_job_ends_with_a_final_checkpoint() -> None:
     driver.tick()
     driver.ack(driver.poll(3, finished=True))
     (published,) = driver.seen(Publish)
-    assert (published.kind, published.asked_by) == (CheckpointKind.FINAL, "end")
+    assert (published.kind, published.requested_by) == (CheckpointKind.FINAL, "end")
     assert driver.seen(EndJob) == [EndJob(error=None, finished=True)]
     assert isinstance(driver.tell_poll()[0], NothingDue)
 
@@ -263,14 +267,14 @@ def test_new_splits_go_to_the_least_loaded_region_and_into_the_record() -> None:
 def test_a_region_has_passed_nothing_that_a_split_found_since_its_cut_has_not() -> None:
     """Nobody has seen a record of it yet, whatever the batch says of the region's others."""
     (old, new), plan = (split(0, 0, 4), split(7, 0, 0)), TWO[0]
-    known = RegionRecord(region="main", generation=0, splits=(old,), least_watermark_ms=7)
-    region = RegionState(plan=plan, generation=0, record=known, pace=Pace(limit=10))
-    batch = BatchKey(region="main", generation=0, batch_id=1)
+    known = RegionRecord(region="main", attempt_id=0, splits=(old,), least_watermark_ms=7)
+    region = RegionState(plan=plan, attempt_id=0, record=known, pace=Pace(limit=10))
+    batch = BatchKey(region="main", attempt_id=0, batch_id=1)
     read = dataclasses.replace(known, batch_id=1, splits=(split(0, 4, 9),), least_watermark_ms=9)
     ack = Acknowledgement(batch=batch, checkpoint_id=1, region=read)
     for discovered, expected in (({}, [9, 7, 7]), ({new.key: new}, [None, None, None])):
         region.discovered = discovered
-        records = (region.record_with(ack), region.record_with(None), region.carried_record())
+        records = (region.record_with(ack), region.record_with(None), region.skipped_record())
         assert [each.least_watermark_ms for each in records] == expected
         assert all(len(each.splits) == 1 + len(discovered) for each in records)
 
@@ -278,26 +282,26 @@ def test_a_region_has_passed_nothing_that_a_split_found_since_its_cut_has_not() 
 def test_a_region_has_passed_nothing_that_a_split_given_to_it_has_not() -> None:
     """With the decision that gives it, before any batch of it."""
     given, kept = dataclasses.replace(split(1, 0, 4), watermark_ms=3), split(0, 0, 4)
-    main = RegionRecord(region="main", generation=0, splits=(kept,), least_watermark_ms=7)
-    side = RegionRecord(region="side", generation=0, splits=(given,), least_watermark_ms=3)
+    main = RegionRecord(region="main", attempt_id=0, splits=(kept,), least_watermark_ms=7)
+    side = RegionRecord(region="side", attempt_id=0, splits=(given,), least_watermark_ms=3)
     owners = {"main": frozenset({kept.key, given.key}), "side": frozenset[SplitKey]()}
-    taker, _ = hand_over((main, side), Assignment(version=2, regions=owners))
-    assert taker.least_watermark_ms == 3
+    target_region, _ = hand_over((main, side), Assignment(version=2, regions=owners))
+    assert target_region.least_watermark_ms == 3
 
 
 def test_a_cut_that_knows_nothing_of_a_new_split_does_not_end_a_bounded_job() -> None:
     """Another region's poll has discovered it while this one's source was cut up to its end."""
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
-    (ask,) = (a for a in driver.tell(BarrierPolled(region="side", generation=0)))
-    assert isinstance(ask, AskCut)
+    (ask,) = (a for a in driver.tell(BarrierPolled(region="side", attempt_id=0)))
+    assert isinstance(ask, FetchBarrierOffsets)
     driver.ack(driver.poll(3, finished=True))
     new = (split(7, 0, 0), split(8, 0, 0))
     driver.tell(SplitsDiscovered(source_id="source", splits=new))
-    stale = RegionCut(
+    stale = RegionBarrierOffsets(
         checkpoint_id=ask.checkpoint_id,
         region="side",
-        generation=0,
+        attempt_id=0,
         splits=(split(1, 0, 0),),
         finished=True,
     )
@@ -321,7 +325,8 @@ def test_splits_of_another_source_are_nobodys() -> None:
 
 
 def test_a_sweep_leaves_open_batches_alone() -> None:
-    """Rule 4: open, decided and unmarked; settled ones may be swept, and discarded ones."""
+    """Rule `ids-never-reused`: open, decided and unmarked; settled ones may be swept, and
+    discarded ones."""
     driver = CoreDriver(FAST)
     driver.auto = False
     batch = driver.epoch_batch(3)
@@ -336,9 +341,9 @@ def test_a_sweep_leaves_open_batches_alone() -> None:
     assert driver.core.sweep_view("job", ()).protected == ()
     later = dataclasses.replace(batch, batch_id=2)
     assert driver.core.fate(later) is Fate.OPEN
-    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("failed")))
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("failed")))
     assert driver.core.fate(later) is Fate.DISCARDED
-    driver.tell(RestartAsked(region="main"))
+    driver.tell(RestartRequested(region="main"))
     assert driver.core.fate(later) is Fate.OUTDATED
     assert driver.core.fate(dataclasses.replace(later, region="gone")) is Fate.OUTDATED
 
@@ -362,7 +367,7 @@ def _told(batch: BatchKey, *names: str) -> RegionRegistered:
     work = OpenWork(batch=batch, committables=tuple(committable(name) for name in names))
     return RegionRegistered(
         registration=RegionRegistration(
-            region=batch.region, generation=batch.generation, open=(work,)
+            region=batch.region, attempt_id=batch.attempt_id, open=(work,)
         )
     )
 
@@ -371,16 +376,16 @@ def _aborted(driver: CoreDriver) -> list[bytes]:
     return [entry.payload for each in driver.seen(AbortWork) for entry in each.committables]
 
 
-def test_rule_17_what_a_life_left_open_is_aborted_before_its_region_is_carried() -> None:
+def test_abort_before_skip_what_a_life_left_open_is_aborted_before_its_region_is_carried() -> None:
     """It had flushed, and failed before it could acknowledge: no checkpoint knows of it."""
     driver = CoreDriver(dataclasses.replace(FAST, handler=RegionalCheckpointHandler()), regions=TWO)
     driver.tick()
     driver.poll(3)
     other = driver.poll(3, region="side")
-    left = BatchKey(region="main", generation=0, batch_id=1)
+    left = BatchKey(region="main", attempt_id=0, batch_id=1)
     driver.tell(_told(left, "living"))
     assert not _aborted(driver), "it may still be acknowledged"
-    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("failed")))
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("failed")))
     driver.tell(_told(left, "left"))
     driver.ack(other, region="side")
     (decided,) = driver.seen(Publish)
@@ -392,13 +397,15 @@ def test_rule_17_what_a_life_left_open_is_aborted_before_its_region_is_carried()
     assert _aborted(driver) == [b"left", b"left"], "told again, it is aborted again"
 
 
-def test_rule_17_what_a_decision_or_an_open_checkpoint_has_is_not_aborted_by_what_is_told() -> None:
+def test_abort_before_skip_what_a_decision_or_an_open_checkpoint_has_is_not_aborted_by_what_is_told() -> (
+    None
+):
     """The committer, or the checkpoint's own abort, ends it in its own time."""
     driver = CoreDriver(FAST)
     driver.auto = False
     batch = driver.epoch_batch(3)
     named = f"main.0.{batch.batch_id}"
-    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("failed")))
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("failed")))
     driver.tell(_told(batch, named))
     assert not _aborted(driver), "its decision is being published"
     driver.auto = True
@@ -408,26 +415,26 @@ def test_rule_17_what_a_decision_or_an_open_checkpoint_has_is_not_aborted_by_wha
     assert not _aborted(driver), "it is committed"
 
 
-def test_rule_12_a_registration_of_a_superseded_generation_is_refused() -> None:
+def test_callback_after_commit_a_registration_of_a_superseded_attempt_is_refused() -> None:
     """And changes nothing; as is one of a life that nobody has begun."""
     driver = CoreDriver(FAST)
     driver.epoch(3)
     now = driver.restart()
-    for generation in (0, now + 1):
-        late = BatchKey(region="main", generation=generation, batch_id=9)
+    for attempt_id in (0, now + 1):
+        late = BatchKey(region="main", attempt_id=attempt_id, batch_id=9)
         with pytest.raises(FencedError, match="newer life"):
             driver.tell(_told(late, "late"))
     with pytest.raises(WrongJobError):
-        driver.tell(_told(BatchKey(region="other", generation=now, batch_id=1), "x"))
+        driver.tell(_told(BatchKey(region="other", attempt_id=now, batch_id=1), "x"))
     assert not _aborted(driver)
-    driver.tell(_told(BatchKey(region="main", generation=now, batch_id=1)))
+    driver.tell(_told(BatchKey(region="main", attempt_id=now, batch_id=1)))
 
 
-def test_rule_8_an_acknowledgement_that_is_repeated_while_it_waits_counts_once() -> None:
+def test_batch_identity_an_acknowledgement_that_is_repeated_while_it_waits_counts_once() -> None:
     """The answer to the first was lost; no checkpoint is open that it could have joined."""
     driver = CoreDriver(FAST)
     driver.epoch(3)
-    ack = driver.acknowledgement(BatchKey(region="main", generation=0, batch_id=2))
+    ack = driver.acknowledgement(BatchKey(region="main", attempt_id=0, batch_id=2))
     for _ in range(2):
         driver.tell(Acknowledged(ack=ack))
     driver.tick(1.0)

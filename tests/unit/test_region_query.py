@@ -27,7 +27,7 @@ from tests.region_world import (
     written,
 )
 
-KEY = BatchKey(region="main", generation=3, batch_id=1)
+KEY = BatchKey(region="main", attempt_id=3, batch_id=1)
 
 
 def test_a_life_says_where_its_source_runner_asks() -> None:
@@ -35,7 +35,7 @@ def test_a_life_says_where_its_source_runner_asks() -> None:
     assert RegionWorld().query.registration().address == ADDRESS.address
 
 
-def test_rule_12_the_callback_returns_once_its_batch_is_committed_on_record() -> None:
+def test_callback_after_commit_the_callback_returns_once_its_batch_is_committed_on_record() -> None:
     """Its return makes Spark write its commit log."""
     world = RegionWorld()
     assert world.batch(1, barrier()).runs == 1
@@ -52,14 +52,14 @@ def test_a_whole_result_that_a_timeout_may_have_changed_is_written(repeats: bool
     assert not world.batch(2, barrier(8)).is_hidden, "records have come"
 
 
-def test_rule_4_sink_tasks_of_a_transform_share_no_worker_with_readers() -> None:
+def test_ids_never_reused_sink_tasks_of_a_transform_share_no_worker_with_readers() -> None:
     """Spark keys its workers by their environment; each with a sink task keeps ids."""
     batch = RegionWorld().batch(1, barrier())
     assert batch.sink_environment
     assert not batch.sparkSession.sparkContext.environment
 
 
-def test_rule_12_the_callback_raises_when_its_batch_is_not_committed() -> None:
+def test_callback_after_commit_the_callback_raises_when_its_batch_is_not_committed() -> None:
     """Briefly, for Spark; the typed error is kept and reported."""
     world = RegionWorld()
     refusal = world.coordinator.refusal = FencedError("not wanted", {}, "Restart.")
@@ -85,7 +85,7 @@ def test_what_a_function_raised_is_an_error_of_its_region_as_in_the_other_engine
     found = world.query.failure()
     assert world.coordinator.told[-1] == ("failed", found)
     assert type(found) is StreamError
-    assert "[region=main generation=3 error=ValueError: not this time traceback=" in str(found)
+    assert "[region=main attempt_id=3 error=ValueError: not this time traceback=" in str(found)
     assert found.__cause__ is error
 
 
@@ -96,7 +96,7 @@ def test_what_ends_a_query_between_two_batches_is_an_error_of_its_region() -> No
     world.frame.error = _of_a_worker()
     found = world.query.failure()
     assert type(found) is StreamError
-    assert "region=main generation=3 error=ValueError: not this time" in str(found)
+    assert "region=main attempt_id=3 error=ValueError: not this time" in str(found)
     assert found.__cause__ is world.frame.error
 
 
@@ -108,7 +108,7 @@ def test_a_process_that_is_told_to_end_is_no_failed_batch() -> None:
     assert world.query.failure() is end
 
 
-def test_rule_12_what_a_stop_raises_is_no_failure() -> None:
+def test_callback_after_commit_what_a_stop_raises_is_no_failure() -> None:
     """The callback is woken by it, and must not return normally."""
     world = RegionWorld()
     world.coordinator.refusal = FencedError("stopped", {}, "Restart.")
@@ -120,7 +120,7 @@ def test_rule_12_what_a_stop_raises_is_no_failure() -> None:
 
 
 @pytest.mark.parametrize(("stateful", "noops"), [(False, 0), (True, 1)])
-def test_rules_8_and_21_a_replay_of_a_decided_batch_writes_nothing(
+def test_batch_identity_and_stateful_replay_a_replay_of_a_decided_batch_writes_nothing(
     stateful: bool, noops: int
 ) -> None:
     """It is known by its batch id, whatever checkpoint its offset hints at; state runs whole."""
@@ -152,7 +152,7 @@ def test_a_replay_says_how_far_it_has_come_while_it_runs(monkeypatch: pytest.Mon
     world.coordinator.decided.add(KEY)
     world.batch(1, barrier())
     (told,) = world.coordinator.registered
-    assert (told.region, told.generation, told.replayed) == ("main", 3, 3)
+    assert (told.region, told.attempt_id, told.replayed) == ("main", 3, 3)
 
 
 @pytest.mark.parametrize(
@@ -249,18 +249,18 @@ def test_a_next_life_has_to_be_able_to_stage_its_files(error: StreamError | None
     assert world.disk.files == before
 
 
-def test_rule_15_the_empty_first_batch_needs_no_decision() -> None:
+def test_start_offsets_once_the_empty_first_batch_needs_no_decision() -> None:
     """It only lets Spark log the starting position."""
     world = RegionWorld()
     assert world.batch(0, barrier(), initial=True).runs == 0
     assert world.coordinator.told == []
 
 
-def test_rule_9_an_undecided_batch_of_an_earlier_life_is_never_written() -> None:
+def test_restore_by_attempt_an_undecided_batch_of_an_earlier_life_is_never_written() -> None:
     """It should have been rewound; its range belongs to the new life's own barriers."""
     world = RegionWorld()
     with pytest.raises(RuntimeError, match="FencedError"):
-        world.batch(1, barrier(generation=2))
+        world.batch(1, barrier(attempt_id=2))
     assert [what for what, _ in cast(list[Any], world.coordinator.told)] == ["failed"]
 
 
@@ -279,7 +279,9 @@ def test_a_writer_gets_its_state_of_the_last_decided_record() -> None:
     assert world.coordinator.region.operator_states == (written("files", 3),)
 
 
-def test_rule_23_a_batch_must_be_decided_before_its_first_transaction_grows_old() -> None:
+def test_transaction_timeout_a_batch_must_be_decided_before_its_first_transaction_grows_old() -> (
+    None
+):
     """Of all its tasks: those of the first wave began long before the last one ended."""
     world = RegionWorld()
     told = tuple(TaskResult(decide_by_s=moment_s) for moment_s in (900.0, 100.0, None))

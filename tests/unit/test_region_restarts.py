@@ -10,7 +10,7 @@ from sluice.runtime.coordinator.core.events import (
     Publish,
     RegionFailed,
     RegionRestarted,
-    RestartAsked,
+    RestartRequested,
     SweepOrphans,
     TriggerBarrier,
 )
@@ -34,34 +34,34 @@ AWAY = StorageUnreachableError("a file system is away", {}, "Wait.")
 def fail(
     driver: CoreDriver,
     region: str = "main",
-    generation: int = 0,
+    attempt_id: int = 0,
     error: BaseException | None = None,
 ) -> None:
     error = error or RuntimeError("a task failed four times")
-    driver.tell(RegionFailed(region=region, generation=generation, error=error))
+    driver.tell(RegionFailed(region=region, attempt_id=attempt_id, error=error))
 
 
 def restarted(driver: CoreDriver, region: str = "main") -> list[int]:
-    """Generations of the lives that began so far."""
-    return [found.generation for found in driver.seen(RegionRestarted) if found.region == region]
+    """Attempts of the lives that began so far."""
+    return [found.attempt_id for found in driver.seen(RegionRestarted) if found.region == region]
 
 
 def come_back(driver: CoreDriver, region: str = "main", *, delay_s: float = 5.0) -> int:
     """Ask, wait for the delay, begin."""
     before = len(restarted(driver, region))
-    driver.tell(RestartAsked(region=region))
+    driver.tell(RestartRequested(region=region))
     driver.tick(delay_s)
     assert len(restarted(driver, region)) == before + 1
     return restarted(driver, region)[-1]
 
 
-def test_rule_17_a_delay_holds_back_the_new_life_and_no_abort() -> None:
+def test_abort_before_skip_a_delay_holds_back_the_new_life_and_no_abort() -> None:
     """What the old one left open is on record as aborted at once: readers do not wait for it."""
     driver = CoreDriver(FIXED)
     driver.tick()
     driver.poll(3)
     fail(driver)
-    driver.tell(RestartAsked(region="main"))
+    driver.tell(RestartRequested(region="main"))
     assert [published.verdict for published in driver.seen(Publish)] == [Verdict.ABORTED]
     driver.tick(4.9)
     assert not restarted(driver)
@@ -70,14 +70,16 @@ def test_rule_17_a_delay_holds_back_the_new_life_and_no_abort() -> None:
     assert restarted(driver) == [1]
 
 
-def test_rule_12_a_delay_that_is_over_does_not_replace_what_has_to_be_settled() -> None:
+def test_callback_after_commit_a_delay_that_is_over_does_not_replace_what_has_to_be_settled() -> (
+    None
+):
     """The old life's decided checkpoint is committed first, however long that takes."""
     driver = CoreDriver(REGIONAL)
     driver.auto = False
     driver.epoch(3)
     driver.answer(driver.held.pop(0))
     fail(driver)
-    driver.tell(RestartAsked(region="main"))
+    driver.tell(RestartRequested(region="main"))
     driver.tick(60.0)
     assert not restarted(driver)
     deadline_s = driver.core.deadline_s()
@@ -100,8 +102,8 @@ def test_a_region_that_went_down_with_anothers_failure_comes_back_at_once() -> N
     driver.tick(1.0)
     assert len(driver.seen(TriggerBarrier)) == 1, "a checkpoint waits for all regions"
     main = come_back(driver)
-    driver.ack(driver.poll(3, region="side", generation=side), region="side", generation=side)
-    driver.ack(driver.poll(3, generation=main), generation=main)
+    driver.ack(driver.poll(3, region="side", attempt_id=side), region="side", attempt_id=side)
+    driver.ack(driver.poll(3, attempt_id=main), attempt_id=main)
     assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
 
 
@@ -111,7 +113,7 @@ def test_others_go_on_while_a_region_waits_for_its_delay() -> None:
     driver.tick()
     driver.poll(3)
     fail(driver)
-    driver.tell(RestartAsked(region="main"))
+    driver.tell(RestartRequested(region="main"))
     for number in range(3):
         driver.tick(1.0)
         driver.ack(driver.poll(3 * (number + 1), region="side"), region="side")
@@ -119,12 +121,12 @@ def test_others_go_on_while_a_region_waits_for_its_delay() -> None:
     assert len(decided) >= 2
     assert driver.seen(SweepOrphans)
     status = {record.region: record.status for record in decided[-1].regions}
-    assert status == {"main": RegionStatus.CARRIED, "side": RegionStatus.COMPLETED}
+    assert status == {"main": RegionStatus.SKIPPED, "side": RegionStatus.COMPLETED}
     assert not restarted(driver)
     driver.tick(2.0)
     (main,) = restarted(driver)
     driver.tick(1.0)
-    driver.ack(driver.poll(9, generation=main), generation=main)
+    driver.ack(driver.poll(9, attempt_id=main), attempt_id=main)
     driver.ack(driver.poll(12, region="side"), region="side")
     assert driver.core.is_live("main", main)
 
@@ -135,12 +137,12 @@ def test_a_region_that_is_given_up_ends_the_job_with_its_name_attempts_and_cause
 ) -> None:
     """Two restarts, and one failure more."""
     driver = CoreDriver(replace(settings, tolerable_failures=0), regions=TWO)
-    generation = 0
+    attempt_id = 0
     for _ in range(2):
-        fail(driver, generation=generation)
+        fail(driver, attempt_id=attempt_id)
         assert not driver.seen(EndJob)
-        generation = come_back(driver)
-    fail(driver, generation=generation, error=ValueError("the last cause"))
+        attempt_id = come_back(driver)
+    fail(driver, attempt_id=attempt_id, error=ValueError("the last cause"))
     (end,) = driver.seen(EndJob)
     assert isinstance(end.error, RegionGivenUpError)
     assert "region=main attempts=3" in str(end.error)
@@ -153,13 +155,13 @@ def test_a_region_that_is_given_up_ends_the_job_with_its_name_attempts_and_cause
 def test_each_region_has_its_own_count() -> None:
     """Two regions may each fail as often as one."""
     driver = CoreDriver(REGIONAL, regions=TWO)
-    lives = {"main": 0, "side": 0}
+    attempts = {"main": 0, "side": 0}
     for _ in range(2):
-        for region, generation in lives.items():
-            fail(driver, region, generation)
-            lives[region] = come_back(driver, region)
+        for region, attempt_id in attempts.items():
+            fail(driver, region, attempt_id)
+            attempts[region] = come_back(driver, region)
     assert not driver.seen(EndJob)
-    fail(driver, "side", lives["side"])
+    fail(driver, "side", attempts["side"])
     (end,) = driver.seen(EndJob)
     assert "region=side attempts=3" in str(end.error)
 
@@ -178,16 +180,16 @@ def test_an_epoch_that_is_too_slow_counts_for_the_slow_region_alone() -> None:
     """The others begin again at once, and keep their attempts."""
     strategy = FixedDelayRestart(attempts=1, delay_s=5.0)
     driver = CoreDriver(replace(FAST, restart_strategy=strategy), regions=TWO)
-    lives = {"main": 0, "side": 0}
+    attempts = {"main": 0, "side": 0}
     for _ in range(2):
         driver.tick(1.0)
-        driver.poll(9, generation=lives["main"])
-        side = driver.poll(3, region="side", generation=lives["side"])
-        driver.ack(side, region="side", generation=lives["side"])
+        driver.poll(9, attempt_id=attempts["main"])
+        side = driver.poll(3, region="side", attempt_id=attempts["side"])
+        driver.ack(side, region="side", attempt_id=attempts["side"])
         driver.tick(10.0)
         if not driver.seen(EndJob):
-            lives["side"] = driver.restart("side")
-            lives["main"] = come_back(driver)
+            attempts["side"] = driver.restart("side")
+            attempts["main"] = come_back(driver)
     (end,) = driver.seen(EndJob)
     assert isinstance(end.error, RegionGivenUpError)
     assert "region=main attempts=2" in str(end.error)
@@ -197,10 +199,10 @@ def test_an_epoch_that_is_too_slow_counts_for_the_slow_region_alone() -> None:
 def test_outages_cost_no_attempt_and_no_delay() -> None:
     """The engine waits for them, and how long."""
     driver = CoreDriver(FIXED)
-    generation = 0
+    attempt_id = 0
     for _ in range(5):
-        fail(driver, generation=generation, error=AWAY)
-        generation = driver.restart()
+        fail(driver, attempt_id=attempt_id, error=AWAY)
+        attempt_id = driver.restart()
     assert not driver.seen(EndJob)
 
 
@@ -208,7 +210,7 @@ def test_an_error_that_would_come_again_ends_the_job_at_once() -> None:
     """Whatever the strategy."""
     driver = CoreDriver(FIXED)
     error = DeliveryError("too large", {"topic": "t"}, "Make room.")
-    driver.tell(RegionFailed(region="main", generation=0, error=error, permanent=True))
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=error, permanent=True))
     assert driver.seen(EndJob)[0].error is error
 
 
@@ -219,7 +221,7 @@ def test_a_stop_does_not_wait_for_a_delay() -> None:
     driver.tick()
     driver.poll(3)
     fail(driver)
-    driver.tell(RestartAsked(region="main"))
+    driver.tell(RestartRequested(region="main"))
     assert driver.status().regions[0].begins_ms == 3_600_000
     driver.stop()
     assert driver.core.is_idle
@@ -233,31 +235,31 @@ def test_jitter_is_drawn_for_each_restart() -> None:
     driver.drawn = 0.0
     fail(driver)
     assert driver.status().regions[0].begins_ms == 5_000
-    generation = come_back(driver)
+    attempt_id = come_back(driver)
     driver.drawn = 0.75
-    fail(driver, generation=generation)
+    fail(driver, attempt_id=attempt_id)
     assert driver.status().regions[0].begins_ms == 5_000 + 18_750
 
 
 def test_the_status_tells_the_attempts_of_each_region() -> None:
-    """Generation, when, why, and how long until the region committed again."""
+    """Attempt, when, why, and how long until the region committed again."""
     driver = CoreDriver(REGIONAL, regions=TWO)
     driver.tick()
     driver.poll(3)
     driver.ack(driver.poll(3, region="side"), region="side")
     driver.tick(2.0)
     fail(driver)
-    generation = come_back(driver)
+    attempt_id = come_back(driver)
     view = driver.status().regions[0]
     assert view.ended == 1
     (attempt,) = view.attempts
-    assert (attempt.generation, attempt.ended_ms) == (0, 2_000)
+    assert (attempt.attempt_id, attempt.ended_ms) == (0, 2_000)
     assert attempt.why == "RuntimeError: a task failed four times"
     assert attempt.committed_after_s is None
     driver.tick(1.0)
-    driver.ack(driver.poll(3, generation=generation), generation=generation)
+    driver.ack(driver.poll(3, attempt_id=attempt_id), attempt_id=attempt_id)
     driver.ack(driver.poll(6, region="side"), region="side")
-    assert driver.core.last_committed > generation
+    assert driver.core.last_committed > attempt_id
     (attempt,) = driver.status().regions[0].attempts
     assert attempt.committed_after_s == pytest.approx(6.0)
     assert not driver.status().regions[1].attempts
@@ -267,12 +269,12 @@ def test_a_checkpoint_that_carries_a_region_is_no_commit_of_it() -> None:
     """Its history goes on waiting, also when it is back and fails before it has acknowledged."""
     driver = CoreDriver(REGIONAL, regions=TWO)
     fail(driver)
-    generation = come_back(driver)
+    attempt_id = come_back(driver)
     driver.tick(1.0)
-    driver.poll(3, generation=generation)
+    driver.poll(3, attempt_id=attempt_id)
     driver.ack(driver.poll(3, region="side"), region="side")
-    fail(driver, generation=generation)
-    assert driver.core.last_committed > generation
+    fail(driver, attempt_id=attempt_id)
+    assert driver.core.last_committed > attempt_id
     assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
     attempts = driver.status().regions[0].attempts
     assert [attempt.committed_after_s for attempt in attempts] == [None, None]
@@ -284,14 +286,14 @@ def test_a_life_that_never_asks_for_its_barrier_is_counted_and_does_not_wait_for
     main = 0
     for _ in range(2):
         driver.tick(1.0)
-        driver.ack(driver.poll(3, generation=main), generation=main)
+        driver.ack(driver.poll(3, attempt_id=main), attempt_id=main)
         driver.tick(10.0)
         assert not driver.seen(EndJob)
         assert driver.core.is_live("side", 0)
         assert driver.status().regions[1].begins_ms is None
         main = driver.restart()
     driver.tick(1.0)
-    driver.ack(driver.poll(3, generation=main), generation=main)
+    driver.ack(driver.poll(3, attempt_id=main), attempt_id=main)
     driver.tick(10.0)
     (end,) = driver.seen(EndJob)
     assert isinstance(end.error, RegionGivenUpError)

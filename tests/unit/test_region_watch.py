@@ -29,7 +29,7 @@ def test_an_alarm_begins_after_the_limit_and_ends_at_once() -> None:
     assert alarm.look(155.0, {"a": 0.9}) == ((), ())
 
 
-def test_a_region_that_is_parked_meanwhile_has_no_alarm() -> None:
+def test_a_region_that_is_suspended_meanwhile_has_no_alarm() -> None:
     """It has no pressure; what is wrong with it is told otherwise."""
     alarm = PressureAlarm(limit_s=0.0)
     assert alarm.look(0.0, {"a": 0.9}) == (("a",), ())
@@ -62,13 +62,15 @@ class Seen:
         self.source = FakeSource("source", {0: 0, 1: 0})
         self.clock = ManualClock()
         self.ratios: Mapping[str, float] = {}
-        self.parked: Sequence[str] = ("left",)
+        self.suspended: Sequence[str] = ("left",)
         self.positions: dict[str, Sequence[SplitRange]] = {
             "left": (split(0, 0, 5),),
             "right": (split(1, 0, 5),),
         }
         self.watch = RegionWatch(
-            lambda: RegionsSeen(positions=self.positions, parked=self.parked, ratios=self.ratios),
+            lambda: RegionsSeen(
+                positions=self.positions, suspended=self.suspended, ratios=self.ratios
+            ),
             sources={"source": self.source},
             interval_s=1.0,
             alarm_s=10.0,
@@ -82,7 +84,7 @@ def test_pressure_is_told_once_when_it_begins_and_once_when_it_ends(
 ) -> None:
     """A human may act in between, and is not asked every few seconds."""
     seen = Seen()
-    seen.parked = ()
+    seen.suspended = ()
     seen.source.ends |= {0: 5, 1: 5}
     with caplog.at_level(logging.WARNING):
         for ratio in (0.9, 0.9, 0.9, 0.9, 0.1, 0.1):
@@ -93,7 +95,7 @@ def test_pressure_is_told_once_when_it_begins_and_once_when_it_ends(
     assert told == ["region is under high pressure", "region is no longer under high pressure"]
 
 
-def test_a_source_that_does_not_answer_leaves_a_parked_regions_lag_unknown(
+def test_a_source_that_does_not_answer_leaves_a_suspended_regions_lag_unknown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Which is said; the other regions' lag comes from their cuts."""
@@ -101,10 +103,10 @@ def test_a_source_that_does_not_answer_leaves_a_parked_regions_lag_unknown(
     seen.source.error = UnreachableError("no broker answers", {}, "Wait.")
     with caplog.at_level(logging.WARNING):
         seen.watch.look()
-    assert "lag of a parked region is not known: region=left" in caplog.text
+    assert "lag of a suspended region is not known: region=left" in caplog.text
 
 
-def test_what_retention_takes_from_a_parked_region_is_an_error(
+def test_what_retention_takes_from_a_suspended_region_is_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Told when it begins, and each time that it has doubled."""
@@ -127,12 +129,12 @@ class Unknowing(FakeSource):
 
 
 def looked(
-    splits: Sequence[SplitRange], *sources: FakeSource, is_parked: bool = False
+    splits: Sequence[SplitRange], *sources: FakeSource, is_suspended: bool = False
 ) -> RegionStatusView:
     """What is shown of the one region that has these splits."""
     watch = RegionWatch(
         lambda: RegionsSeen(
-            positions={"main": splits}, parked=("main",) if is_parked else (), ratios={}
+            positions={"main": splits}, suspended=("main",) if is_suspended else (), ratios={}
         ),
         sources={source.source_id: source for source in sources},
         interval_s=1.0,
@@ -151,24 +153,24 @@ def test_a_split_whose_lag_is_not_known_yet_is_left_out() -> None:
     assert (told.lags, told.lag_records) == ({"input-1": 3}, 3)
 
 
-@pytest.mark.parametrize("is_parked", [False, True])
-def test_each_source_is_asked_for_its_own_splits(*, is_parked: bool) -> None:
+@pytest.mark.parametrize("is_suspended", [False, True])
+def test_each_source_is_asked_for_its_own_splits(*, is_suspended: bool) -> None:
     """Of a region that reads several."""
     told = looked(
         (split(0, 0, 5), split(1, 0, 5, source_id="audit")),
         FakeSource("source", {0: 9}),
         FakeSource("audit", {1: 7}),
-        is_parked=is_parked,
+        is_suspended=is_suspended,
     )
     assert told.lags == {"input-0": 4, "input-1": 2}
 
 
 def test_looks_go_on_after_one_that_failed_by_a_clients_bug() -> None:
-    """Else a parked region's lag would stand still as long as the job runs."""
+    """Else a suspended region's lag would stand still as long as the job runs."""
     looks: list[RegionsSeen] = []
 
     def ask() -> RegionsSeen:
-        looks.append(RegionsSeen(positions={}, parked=(), ratios={}))
+        looks.append(RegionsSeen(positions={}, suspended=(), ratios={}))
         if len(looks) == 1:
             raise ValueError("a client's own bug")
         return looks[-1]
@@ -184,7 +186,7 @@ def test_a_watch_that_is_stopped_before_it_begins_looks_at_nothing() -> None:
     looks: list[RegionsSeen] = []
 
     def ask() -> RegionsSeen:
-        looks.append(RegionsSeen(positions={}, parked=(), ratios={}))
+        looks.append(RegionsSeen(positions={}, suspended=(), ratios={}))
         return looks[-1]
 
     watch = _watching(ask)

@@ -28,13 +28,13 @@ from sluice.runtime.coordinator.core.events import (
     Marked,
     Publish,
     Published,
+    PublishPositions,
     Repair,
     Repaired,
     Retire,
-    TellPositions,
 )
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
-from sluice.runtime.coordinator.shell.io_executor import Hands, RemoteStep
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
 from sluice.runtime.errors import (
     StorageError,
     TransactionLostError,
@@ -60,13 +60,13 @@ from tests.starting_job import JOB_UID, PLAN, aborted, record
 AWAY = StorageError("the store does not answer", {}, "Ask again.")
 
 
-def hands(store: FakeStore, sink: FakeSink | None = None, **parts: Any) -> Hands:
+def io_executor(store: FakeStore, sink: FakeSink | None = None, **parts: Any) -> IoExecutor:
     """Of a run behind one other."""
     parts.setdefault("sinks", {"sink": sink or FakeSink(FakeBroker())})
-    return hands_of(store, plan=PLAN, job_uid=JOB_UID, session="new", generation=1, **parts)
+    return hands_of(store, plan=PLAN, job_uid=JOB_UID, session="new", attempt_id=1, **parts)
 
 
-def done(of: Hands, action: RemoteStep) -> CoreEvent | None:
+def done(of: IoExecutor, action: RemoteStep) -> CoreEvent | None:
     """Its answer to the core."""
     return drive(of.perform(action))
 
@@ -77,7 +77,7 @@ def decision_of(*regions: RegionRecord) -> Publish:
         checkpoint_id=1,
         kind=CheckpointKind.CHECKPOINT,
         verdict=Verdict.DECIDED,
-        asked_by="interval",
+        requested_by="interval",
         reason="",
         regions=regions,
     )
@@ -91,7 +91,7 @@ def refuse(_: str) -> None:
 # --- deciding -------------------------------------------------------------------------------------
 
 
-def test_rule_7_a_taken_place_in_which_nothing_stands_is_no_answer() -> None:
+def test_publish_whole_a_taken_place_in_which_nothing_stands_is_no_answer() -> None:
     """Whose record it was cannot be told: neither a decision of ours nor another run's."""
 
     class Emptied(FakeStore):
@@ -109,7 +109,7 @@ def test_rule_7_a_taken_place_in_which_nothing_stands_is_no_answer() -> None:
         (record(1, leader_session_id="ours", verdict=Verdict.ABORTED), PublishOutcome.TAKEN),
     ],
 )
-def test_rule_7_whose_record_stands_in_a_taken_place_is_looked_at(
+def test_publish_whole_whose_record_stands_in_a_taken_place_is_looked_at(
     standing: CheckpointRecord, outcome: PublishOutcome
 ) -> None:
     """A late try of ours may have landed; with the other verdict it is not what is published now.
@@ -122,10 +122,10 @@ def test_rule_7_whose_record_stands_in_a_taken_place_is_looked_at(
 # --- committing -----------------------------------------------------------------------------------
 
 
-def test_rule_23_a_withdrawal_is_no_repetition_of_the_decision() -> None:
+def test_transaction_timeout_a_withdrawal_is_no_repetition_of_the_decision() -> None:
     """What is published in the place of a decision that was not answered is an abort."""
     store = FakeStore(lose_answer=lambda: False)
-    of = hands(store)
+    of = io_executor(store)
     decision = decision_of()
     store.on_call = refuse
     assert done(of, decision) == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
@@ -135,7 +135,7 @@ def test_rule_23_a_withdrawal_is_no_repetition_of_the_decision() -> None:
     assert store.records[1].verdict is Verdict.ABORTED
 
 
-def test_rule_23_a_withdrawal_finds_the_decision_that_landed_before_it() -> None:
+def test_transaction_timeout_a_withdrawal_finds_the_decision_that_landed_before_it() -> None:
     """Of its own run; another's is another's."""
     for session, outcome in (("ours", PublishOutcome.DECIDED), ("theirs", PublishOutcome.TAKEN)):
         store = FakeStore(records={1: record(1, leader_session_id=session)})
@@ -144,7 +144,9 @@ def test_rule_23_a_withdrawal_finds_the_decision_that_landed_before_it() -> None
 
 
 @pytest.mark.parametrize("slow", ["at its point", "looking for its owner"])
-def test_rule_23_a_decision_that_grew_old_before_its_turn_is_withdrawn(slow: str) -> None:
+def test_transaction_timeout_a_decision_that_grew_old_before_its_turn_is_withdrawn(
+    slow: str,
+) -> None:
     """Its step waited behind others, or its process was stopped: brokers may have aborted it."""
     driver = _decided_within(5.0)
     (decision,) = driver.seen(Publish)
@@ -170,7 +172,7 @@ def test_rule_23_a_decision_that_grew_old_before_its_turn_is_withdrawn(slow: str
     assert aborted.committables == (committable("main.0.1"),)
 
 
-def test_rule_23_a_decision_that_landed_before_it_grew_old_stands() -> None:
+def test_transaction_timeout_a_decision_that_landed_before_it_grew_old_stands() -> None:
     """Its answer was lost; that it is not tried again says nothing of the first try."""
     driver = _decided_within(5.0)
     (decision,) = driver.seen(Publish)
@@ -195,19 +197,19 @@ def _decided_within(seconds: float) -> CoreDriver:
     driver.auto = False
     driver.tick()
     barrier = driver.poll(3)
-    ack = driver.acknowledgement(BatchKey(region="main", generation=0, batch_id=1), barrier)
+    ack = driver.acknowledgement(BatchKey(region="main", attempt_id=0, batch_id=1), barrier)
     driver.tell(Acknowledged(ack=replace(ack, decide_by_s=driver.clock() + seconds)))
     return driver
 
 
-def test_rule_29_a_withdrawal_forgets_nothing_that_a_landed_decision_keeps() -> None:
+def test_retire_after_commit_a_withdrawal_forgets_nothing_that_a_landed_decision_keeps() -> None:
     """Files held over epochs are named by that record alone: the next sweep would delete them."""
     answers = iter([True])
     store = FakeStore(records={0: record(0)}, lose_answer=lambda: next(answers, False))
     kept = KeptStates()
-    of = hands(store, kept=kept)
+    of = io_executor(store, kept=kept)
     held = (replace(committable("held"), state_name="held"),)
-    region = RegionRecord(region="main", generation=0, operator_states=held)
+    region = RegionRecord(region="main", attempt_id=0, operator_states=held)
     decision = decision_of(region)
     assert done(of, decision) == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
     abort = replace(decision, verdict=Verdict.ABORTED, reason="grew old")
@@ -255,7 +257,7 @@ def drive_quietly(steps: Iterable[str]) -> list[CommitReport]:
             return found
 
 
-def test_rule_5_a_loss_that_no_other_run_explains_is_told_as_one() -> None:
+def test_outcome_from_broker_a_loss_that_no_other_run_explains_is_told_as_one() -> None:
     """The place is not marked: nobody behind this run has committed it."""
     broker = FakeBroker()
     gone = broker.init(f"fake/{JOB_UID}/main.0/gone")
@@ -267,7 +269,7 @@ def test_rule_5_a_loss_that_no_other_run_explains_is_told_as_one() -> None:
     action = Commit(
         checkpoint_id=1, committables=(entry,), after_crash=True, regions=decided.regions
     )
-    event = done(hands(store, FakeSink(broker)), action)
+    event = done(io_executor(store, FakeSink(broker)), action)
     assert isinstance(event, CommitReported)
     assert [report.outcome for report in event.reports] == [CommitOutcome.ABORTED]
 
@@ -275,13 +277,13 @@ def test_rule_5_a_loss_that_no_other_run_explains_is_told_as_one() -> None:
 def test_a_decision_that_moves_splits_is_committed_like_any_other() -> None:
     """Tests interrupt it behind its commit; here nothing is armed."""
     store = FakeStore()
-    mine = hands(store)
+    mine = io_executor(store)
     made = record(1)
     publish = Publish(
         checkpoint_id=1,
         kind=made.kind,
         verdict=Verdict.DECIDED,
-        asked_by="interval",
+        requested_by="interval",
         reason="",
         regions=made.regions,
         assignment=None,
@@ -300,28 +302,28 @@ class _Blind(FakeStore):
         raise AWAY
 
 
-def test_rule_6_a_decision_counts_once_the_store_says_that_nobody_has_taken_over() -> None:
+def test_fence_first_a_decision_counts_once_the_store_says_that_nobody_has_taken_over() -> None:
     """A store that is away for a moment is asked again, and ends no job."""
     made = record(1)
     publish = Publish(
         checkpoint_id=1,
         kind=made.kind,
         verdict=Verdict.DECIDED,
-        asked_by="interval",
+        requested_by="interval",
         reason="",
         regions=made.regions,
         assignment=None,
         steps=(),
     )
-    answer = done(hands(_Blind()), publish)
+    answer = done(io_executor(_Blind()), publish)
     assert answer == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
 
 
 def test_positions_are_not_told_while_the_store_is_away() -> None:
     """Lag tools wait for the next ones; the job goes on."""
     source = FakeSource("input", {0: 10})
-    told = TellPositions(checkpoint_id=1, positions=(split(0, 0, 5),))
-    done(hands(_Blind(), sources={"input": source}), told)
+    told = PublishPositions(checkpoint_id=1, positions=(split(0, 0, 5),))
+    done(io_executor(_Blind(), sources={"input": source}), told)
     assert source.group == {}
 
 
@@ -329,8 +331,8 @@ def test_positions_are_not_told_by_a_run_that_was_taken_over() -> None:
     """The newer run's are further on: these would be a step back for lag tools."""
     source = FakeSource("source", {0: 9})
     store = FakeStore(records={1: aborted(1), 2: aborted(2, leader_session_id="newer")})
-    told = TellPositions(checkpoint_id=1, positions=(split(0, 0, 5),))
-    done(hands(store, sources={"source": source}), told)
+    told = PublishPositions(checkpoint_id=1, positions=(split(0, 0, 5),))
+    done(io_executor(store, sources={"source": source}), told)
     assert source.group == {}
 
 
@@ -340,7 +342,7 @@ def test_positions_are_not_told_by_a_run_that_was_taken_over() -> None:
 def test_a_mark_that_is_not_durable_is_asked_for_again() -> None:
     """Callbacks do not return on the strength of a mark that a crash would take away."""
     store = FakeStore(records={1: record(1)}, on_call=refuse)
-    mine = hands(store)
+    mine = io_executor(store)
     action = MarkCommitted(checkpoint_id=1, regions=record(1).regions)
     assert done(mine, action) == Marked(checkpoint_id=1, durable=False)
     store.on_call = lambda _: None
@@ -365,7 +367,7 @@ def test_an_abort_that_a_sink_does_not_answer_is_left_to_the_sweep() -> None:
     entry = entry_of(sink.broker.init(f"fake/{JOB_UID}/main.0/a"))
     sink.committer = Away()
     action = AbortWork(checkpoint_id=1, committables=(entry,))
-    assert done(hands(FakeStore(), sink), action) == AbortedWork(checkpoint_id=1)
+    assert done(io_executor(FakeStore(), sink), action) == AbortedWork(checkpoint_id=1)
 
 
 def test_positions_are_told_to_the_sources_they_are_of_and_to_all_though_one_fails() -> None:
@@ -381,7 +383,10 @@ def test_positions_are_told_to_the_sources_they_are_of_and_to_all_though_one_fai
         "idle": FakeSource("idle", {0: 9}),
     }
     positions = (split(0, 0, 5, source_id="broken"), split(0, 0, 7))
-    done(hands(FakeStore(), sources=sources), TellPositions(checkpoint_id=1, positions=positions))
+    done(
+        io_executor(FakeStore(), sources=sources),
+        PublishPositions(checkpoint_id=1, positions=positions),
+    )
     assert {name: source.group for name, source in sources.items()} == {
         "broken": {},
         "source": {0: 7},
@@ -393,7 +398,7 @@ def test_positions_are_told_to_the_sources_they_are_of_and_to_all_though_one_fai
     ("taken_over", "retired", "is_kept"),
     [("never", True, False), ("before", False, True), ("meanwhile", True, True)],
 )
-def test_rule_29_what_a_newer_run_may_have_begun_with_is_neither_retired_nor_forgotten(
+def test_retire_after_commit_what_a_newer_run_may_have_begun_with_is_neither_retired_nor_forgotten(
     taken_over: str, retired: bool, is_kept: bool
 ) -> None:
     """Files held over epochs that it names are not this run's to sweep."""
@@ -406,14 +411,14 @@ def test_rule_29_what_a_newer_run_may_have_begun_with_is_neither_retired_nor_for
 
     newer = aborted(3, leader_session_id="newer")
     held = (replace(committable("held"), state_name="held"),)
-    region = RegionRecord(region="main", generation=0, operator_states=held)
+    region = RegionRecord(region="main", attempt_id=0, operator_states=held)
     records = {0: record(0), 1: record(1, regions=(region,)), 2: record(2)}
     store = Raced(records={n: replace(r, leader_session_id="new") for n, r in records.items()})
     store.committed |= records.keys()
     kept = KeptStates.read(store)
     if taken_over == "before":
         store.records[3] = newer
-    done(hands(store, kept=kept), Retire(retained=1))
+    done(io_executor(store, kept=kept), Retire(retained=1))
     assert (1 in store.retired) is retired
     assert kept.entries() == (held if is_kept else ())
 
@@ -431,7 +436,7 @@ def test_what_cannot_be_retired_ends_no_job(
         def retire(self, checkpoint_ids: Collection[int]) -> None:
             raise error
 
-    assert done(hands(Stuck(records={0: record(0)})), Retire(retained=1)) is None
+    assert done(io_executor(Stuck(records={0: record(0)})), Retire(retained=1)) is None
     (told,) = [entry for entry in caplog.records if "could not be deleted" in entry.message]
     assert told.levelno == level
 
@@ -445,10 +450,12 @@ def test_a_loss_that_nobody_can_write_again_ends_with_its_ranges() -> None:
     (region,) = record(1, entries=(entry,)).regions
     lost = LostCommittables(region=region, committables=(entry,))
     with pytest.raises(TransactionLostError, match=r"input-0:\[0,10\)"):
-        done(hands(FakeStore()), Repair(checkpoint_id=1, lost=(lost,)))
+        done(io_executor(FakeStore()), Repair(checkpoint_id=1, lost=(lost,)))
 
 
-def test_rule_11_lost_work_is_written_again_once_though_its_record_is_not_confirmed() -> None:
+def test_two_phase_repair_lost_work_is_written_again_once_though_its_record_is_not_confirmed() -> (
+    None
+):
     """Another copy of it would stay open, and hold back readers, until the next run."""
     written: list[StateEntry] = []
 
@@ -459,7 +466,7 @@ def test_rule_11_lost_work_is_written_again_once_though_its_record_is_not_confir
             lost: LostCommittables,
             *,
             job_uid: str,
-            generation: int,
+            attempt_id: int,
             timeout_s: float,
         ) -> Mapping[bytes, StateEntry]:
             written.append(committable(f"again-{len(written)}"))
@@ -472,7 +479,7 @@ def test_rule_11_lost_work_is_written_again_once_though_its_record_is_not_confir
     (region,) = record(1, entries=(entry,)).regions
     action = Repair(checkpoint_id=1, lost=(LostCommittables(region=region, committables=(entry,)),))
     store = FakeStore(on_call=refuse)
-    mine = hands(store, repairer=Rewriter())
+    mine = io_executor(store, repairer=Rewriter())
     unknown = done(mine, action)
     assert isinstance(unknown, Repaired)
     assert unknown.outcome is PublishOutcome.UNKNOWN

@@ -1,4 +1,4 @@
-"""Rule 11: what is written again is what was lost, or nothing of it stays."""
+"""Rule `two-phase-repair`: what is written again is what was lost, or nothing of it stays."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -117,10 +117,10 @@ def repaired(
         job_name="job",
     )
     record = RegionRecord(
-        region="r", generation=1, batch_id=3, splits=(SPLIT,), committables=committables
+        region="r", attempt_id=1, batch_id=3, splits=(SPLIT,), committables=committables
     )
     found = LostCommittables(region=record, committables=committables)
-    return repairer.repair(7, found, job_uid="j", generation=2, timeout_s=5)
+    return repairer.repair(7, found, job_uid="j", attempt_id=2, timeout_s=5)
 
 
 def open_transactions(cluster: FakeCluster) -> list[str]:
@@ -128,7 +128,7 @@ def open_transactions(cluster: FakeCluster) -> list[str]:
     return [t.transactional_id for t in cluster.transactions if t.state == "open" and t.records]
 
 
-def test_rule_11_what_is_written_again_has_as_many_records_as_were_lost() -> None:
+def test_two_phase_repair_what_is_written_again_has_as_many_records_as_were_lost() -> None:
     """And stays open: it is committed once it is on record."""
     cluster, gone = FakeCluster(), lost(1, ("out", 5))
     again = decode_handle(repaired(cluster, Log(5), gone)[gone.payload])
@@ -145,7 +145,7 @@ def test_rule_11_what_is_written_again_has_as_many_records_as_were_lost() -> Non
         ([("dead", 1), ("out", 4)], 5, r"lost=dead:1,out:4 again=out:5\]"),
     ],
 )
-def test_rule_11_a_repair_of_other_records_than_were_lost_is_refused(
+def test_two_phase_repair_a_repair_of_other_records_than_were_lost_is_refused(
     outputs: list[tuple[str, int]], left: int, told: str
 ) -> None:
     """Compaction and retention take records of a range, a function or the sink of the dead letters
@@ -156,8 +156,10 @@ def test_rule_11_a_repair_of_other_records_than_were_lost_is_refused(
     assert open_transactions(cluster) == []
 
 
-def test_rule_11_what_was_written_again_is_aborted_if_the_rest_of_its_region_cannot_be() -> None:
-    """No record names it, and no sweep takes what is of the newest generation."""
+def test_two_phase_repair_what_was_written_again_is_aborted_if_the_rest_of_its_region_cannot_be() -> (
+    None
+):
+    """No record names it, and no sweep takes what is of the newest attempt."""
     cluster = FakeCluster()
     with pytest.raises(TransactionLostError):
         repaired(cluster, Log(5, 3), lost(1, ("out", 5)), lost(2, ("out", 5)))

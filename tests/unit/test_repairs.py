@@ -1,4 +1,4 @@
-"""Under which generation lost work is written again, and of what."""
+"""Under which attempt lost work is written again, and of what."""
 
 from collections.abc import Mapping
 
@@ -19,10 +19,10 @@ _RUN = 3
 
 
 class _Repairer:
-    """Keeps the generations it was given."""
+    """Keeps the attempts it was given."""
 
     def __init__(self) -> None:
-        self.generations: list[int] = []
+        self.attempt_ids: list[int] = []
 
     def repair(
         self,
@@ -30,11 +30,11 @@ class _Repairer:
         lost: LostCommittables,
         *,
         job_uid: str,
-        generation: int,
+        attempt_id: int,
         timeout_s: float,
     ) -> Mapping[bytes, StateEntry]:
         """See `Repairer`."""
-        self.generations.append(generation)
+        self.attempt_ids.append(attempt_id)
         return {entry.payload: committable("again") for entry in lost.committables}
 
     def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
@@ -42,8 +42,8 @@ class _Repairer:
         return lost.region.splits
 
 
-def _written_under(generation: int) -> int:
-    """By a run of generation 3, for a batch of this one."""
+def _written_under(attempt_id: int) -> int:
+    """By a run of attempt 3, for a batch of this one."""
     repairer = _Repairer()
     repairs = Repairs(
         repairer,
@@ -52,29 +52,29 @@ def _written_under(generation: int) -> int:
         sources={},
         session="s",
         job_uid="uid",
-        generation=_RUN,
+        attempt_id=_RUN,
         timeout_s=1.0,
     )
     entry = committable("lost")
-    region = RegionRecord(region="main", generation=generation, batch_id=1, committables=(entry,))
+    region = RegionRecord(region="main", attempt_id=attempt_id, batch_id=1, committables=(entry,))
     lost = LostCommittables(region=region, committables=(entry,))
     outcome, _ = drive(repairs.run(Repair(checkpoint_id=9, lost=(lost,))))
     assert outcome is PublishOutcome.OURS
-    (written,) = repairer.generations
+    (written,) = repairer.attempt_ids
     return written
 
 
 def test_a_repair_of_a_restarted_region_is_not_swept_while_it_is_written() -> None:
-    """What is of an older generation than the region's goes with the next sweep, ten seconds later
+    """What is of an older attempt than the region's goes with the next sweep, ten seconds later
     at most; no record names a repair before it is whole."""
     restarted = 7
-    view = SweepView(job_uid="uid", generations={"main": restarted}, protected=(), orphans=())
+    view = SweepView(job_uid="uid", attempt_ids={"main": restarted}, protected=(), orphans=())
     assert not view.is_left_behind("main", _written_under(restarted))
 
 
 def test_a_repair_at_a_start_is_of_this_run() -> None:
     """Older lives are swept there."""
-    view = SweepView(job_uid="uid", generations={"main": _RUN}, protected=(), orphans=())
+    view = SweepView(job_uid="uid", attempt_ids={"main": _RUN}, protected=(), orphans=())
     assert not view.is_left_behind("main", _written_under(1))
 
 
@@ -101,16 +101,16 @@ def test_what_a_log_has_lost_meanwhile_is_not_waited_for_at_each_start_again(
         sources={"source": source},
         session="s",
         job_uid="uid",
-        generation=_RUN,
+        attempt_id=_RUN,
         timeout_s=1.0,
     )
     region = RegionRecord(
-        region="main", generation=1, batch_id=1, committables=(entry,), splits=ranges
+        region="main", attempt_id=1, batch_id=1, committables=(entry,), splits=ranges
     )
     action = Repair(checkpoint_id=9, lost=(LostCommittables(region=region, committables=(entry,)),))
     with pytest.raises(TransactionLostError, match=r"input-1:\[2,9\).*accept-loss"):
         drive(repairs.run(action))
-    assert not repairer.generations, "nothing was read"
+    assert not repairer.attempt_ids, "nothing was read"
     assert source.counted == [False]
     source.ends, source.error = {0: 9, 1: 9}, None
     outcome, _ = drive(repairs.run(action))

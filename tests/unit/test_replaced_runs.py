@@ -1,4 +1,5 @@
-"""Rule 22: what a run that was replaced decides and sweeps no more, and leaves to the other one."""
+"""Rule `lease-guards-outputs`: what a run that was replaced decides and sweeps no more, and leaves
+to the other one."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -33,7 +34,9 @@ class OwnedSink(FakeSink):
         return super().sweep(view, timeout_s=timeout_s)
 
 
-def test_rule_22_what_a_start_has_found_is_not_enough_for_the_first_decision(job: Job) -> None:
+def test_lease_guards_outputs_what_a_start_has_found_is_not_enough_for_the_first_decision(
+    job: Job,
+) -> None:
     """Its sweep came behind a look; the other start's claim may have come behind that."""
     sink = OwnedSink(job.broker)
     settings = replace(QUICK, interval_s=None, sweep_interval_s=600.0, renew_interval_s=600.0)
@@ -44,8 +47,8 @@ def test_rule_22_what_a_start_has_found_is_not_enough_for_the_first_decision(job
         coordinator._owners.require()  # noqa: SLF001
 
 
-def test_rule_22_a_run_that_was_replaced_sweeps_nothing_more(job: Job) -> None:
-    """What is below its generations may be decided by the other one, which goes on from a copy of
+def test_lease_guards_outputs_a_run_that_was_replaced_sweeps_nothing_more(job: Job) -> None:
+    """What is below its attempts may be decided by the other one, which goes on from a copy of
     the checkpoint directory with lower numbers."""
     sink = OwnedSink(job.broker)
     settings = replace(QUICK, sweep_interval_s=0.02, renew_interval_s=0.02)
@@ -62,7 +65,7 @@ def test_rule_22_a_run_that_was_replaced_sweeps_nothing_more(job: Job) -> None:
     assert sink.sweeps == before
 
 
-def test_rule_22_a_sweep_behind_a_pause_looks_first(job: Job) -> None:
+def test_lease_guards_outputs_a_sweep_behind_a_pause_looks_first(job: Job) -> None:
     """Its threads have slept with it: nobody has told the core yet."""
     sink = OwnedSink(job.broker)
     settings = replace(QUICK, sweep_interval_s=600.0, renew_interval_s=600.0)
@@ -76,7 +79,7 @@ def test_rule_22_a_sweep_behind_a_pause_looks_first(job: Job) -> None:
     wait_for(lambda: coordinator.status().state == "fenced", poll_s=0.005)
 
 
-def test_rule_22_the_first_sweep_of_a_start_looks_too(job: Job) -> None:
+def test_lease_guards_outputs_the_first_sweep_of_a_start_looks_too(job: Job) -> None:
     """It may have waited for a broker since it had the record."""
     sink = OwnedSink(job.broker)
     coordinator = job.coordinator(sink=sink)
@@ -90,7 +93,9 @@ def test_rule_22_the_first_sweep_of_a_start_looks_too(job: Job) -> None:
     assert sink.sweeps == 0
 
 
-def test_rule_22_an_end_waits_for_no_sweep_of_a_run_that_was_replaced(job: Job) -> None:
+def test_lease_guards_outputs_an_end_waits_for_no_sweep_of_a_run_that_was_replaced(
+    job: Job,
+) -> None:
     """What is open is the other one's, and holds readers back for as long as that likes."""
     sink = OwnedSink(job.broker)
     settings = replace(QUICK, sweep_interval_s=600.0, renew_interval_s=600.0)

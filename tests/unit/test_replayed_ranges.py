@@ -77,7 +77,7 @@ def test_what_is_gone_of_a_batch_is_not_lost_by_whoever_does_not_go_on_without_i
 
 
 @pytest.mark.parametrize("grown_to", [7, 9, 40])
-def test_rule_8_what_a_later_leader_wrote_is_none_of_the_batch(grown_to: int) -> None:
+def test_batch_identity_what_a_later_leader_wrote_is_none_of_the_batch(grown_to: int) -> None:
     """It is told to end before that; and its records are checked by the leader of its cut still."""
     bench, logged = logged_by(Bench(), failOnDataLoss="false")
     bench.cluster.log("orders", 0).elect(cut_off_at=7, grown_to=grown_to)

@@ -10,12 +10,12 @@ from sluice.runtime.coordinator.core.events import (
     BarrierPolled,
     GiveBarrier,
     Publish,
-    RegionCut,
+    RegionBarrierOffsets,
     Tick,
 )
 from sluice.runtime.coordinator.policy.assignment import assignment_of
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
-from sluice.runtime.coordinator.start.rescaling import dealt_anew, verify_rescalable
+from sluice.runtime.coordinator.start.rescaling import redistributed, verify_rescalable
 from sluice.runtime.errors import WrongJobError
 from sluice.runtime.functions.at_most_once import (
     Drops,
@@ -55,16 +55,16 @@ def two_regions(checkpoint_id: int, **changes: object) -> CheckpointRecord:
     regions = (
         RegionRecord(
             region="main-0",
-            generation=0,
+            attempt_id=0,
             batch_id=2,
             splits=(split(0, 10, 20), split(2, 10, 20)),
         ),
         RegionRecord(
             region="main-1",
-            generation=0,
+            attempt_id=0,
             batch_id=1,
-            status=RegionStatus.CARRIED,
-            carried_from=1,
+            status=RegionStatus.SKIPPED,
+            snapshot_id=1,
             splits=(split(1, 0, 10),),
         ),
     )
@@ -72,7 +72,9 @@ def two_regions(checkpoint_id: int, **changes: object) -> CheckpointRecord:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def test_rule_9_a_start_with_other_regions_goes_on_at_the_end_of_each_snapshot() -> None:
+def test_restore_by_attempt_a_start_with_other_regions_goes_on_at_the_end_of_each_snapshot() -> (
+    None
+):
     """Carried regions' splits at those of their own; evenly, in a new version of the assignment."""
     job = Job(record(0), two_regions(2), committed=(0, 2))
     found = job.start(plan=plan_of("main-0", "main-1", "main-2"))
@@ -81,7 +83,7 @@ def test_rule_9_a_start_with_other_regions_goes_on_at_the_end_of_each_snapshot()
         name: [(s.partition, s.end_offset) for s in region.splits]
         for name, region in found.regions.items()
     } == {"main-0": [(0, 20)], "main-1": [(1, 10)], "main-2": [(2, 20)]}
-    assert found.regions["main-2"].generation == found.generation
+    assert found.regions["main-2"].attempt_id == found.attempt_id
     assert sorted(s.end_offset for s in job.source.restored) == [10, 20, 20]
 
 
@@ -94,15 +96,15 @@ def test_a_crash_before_the_first_decision_leaves_the_old_assignment() -> None:
     assert [s.partition for s in found.regions["main"].splits] == [0, 1, 2]
     again = job.start(plan=plan_of("main-0", "main-1"))
     assert again.assignment == two_regions(2).assignment
-    assert again.generation > found.generation
+    assert again.attempt_id > found.attempt_id
 
 
-def test_rule_4_what_vanished_regions_opened_is_settled_before_the_run_begins() -> None:
+def test_ids_never_reused_what_vanished_regions_opened_is_settled_before_the_run_begins() -> None:
     """Committed if it is decided, aborted if not, whatever their names were."""
     job = Job(record(0), committed=(0,))
 
     def open_of(region: str, name: str) -> object:
-        batch = BatchKey(region=region, generation=0, batch_id=2)
+        batch = BatchKey(region=region, attempt_id=0, batch_id=2)
         transaction = job.broker.init(transactional_id(JOB_UID, batch, name))
         job.broker.append(transaction, 0, name)
         return transaction
@@ -189,10 +191,10 @@ def test_regions_that_have_exchanged_their_sources_are_refused() -> None:
     """Each would read the other's splits with its own functions."""
     graph = (*GRAPH, replace(GRAPH[0], operator_id="other", name="payments"))
     regions = (
-        RegionRecord(region="a", generation=0, batch_id=1, splits=(split(0, 0, 10),)),
+        RegionRecord(region="a", attempt_id=0, batch_id=1, splits=(split(0, 0, 10),)),
         RegionRecord(
             region="b",
-            generation=0,
+            attempt_id=0,
             batch_id=1,
             splits=(replace(split(0, 0, 10), source_id="other"),),
         ),
@@ -242,9 +244,9 @@ def test_a_region_has_not_passed_a_time_that_a_split_it_gets_has_not() -> None:
         for region, mark in zip(old.regions, (900, 100), strict=True)
     )
     late = replace(old, regions=(fast, slow))
-    (one,), _ = dealt_anew(late, plan_of("main-0"), generation=3)
+    (one,), _ = redistributed(late, plan_of("main-0"), attempt_id=3)
     assert one.least_watermark_ms == 100
-    regions, _ = dealt_anew(late, plan_of("main-0", "main-1", "main-2"), generation=3)
+    regions, _ = redistributed(late, plan_of("main-0", "main-1", "main-2"), attempt_id=3)
     assert [region.least_watermark_ms for region in regions] == [900, 100, 900]
 
 
@@ -266,7 +268,7 @@ def test_dropped_ranges_of_a_vanished_region_stay_counted() -> None:
         replace(region, operator_states=(entry,))
         for region, entry in zip(old.regions, entries, strict=True)
     )
-    (one,), _ = dealt_anew(replace(old, regions=regions), plan_of("main-0"), generation=3)
+    (one,), _ = redistributed(replace(old, regions=regions), plan_of("main-0"), attempt_id=3)
     assert dropped_in_all(one.operator_states) == 12
     (entry,) = drops_after(one.operator_states, [split(0, 20, 23)])
     assert decode_drops(entry).in_all == 15
@@ -283,7 +285,7 @@ def test_what_a_vanished_region_kept_stays_with_readers_of_its_source(kept: str)
         "held": replace(committable("held"), redistribution=Redistribution.SPLIT),
     }[kept]
     main, side = two_regions(2).regions
-    other = RegionRecord(region="a", generation=0, batch_id=1, splits=(split(0, 0, 1),))
+    other = RegionRecord(region="a", attempt_id=0, batch_id=1, splits=(split(0, 0, 1),))
     other = replace(other, splits=(replace(other.splits[0], source_id="audit"),))
     regions = (other, main, replace(side, operator_states=(entry,)))
     old = replace(
@@ -292,7 +294,9 @@ def test_what_a_vanished_region_kept_stays_with_readers_of_its_source(kept: str)
     first, last = plan_of("a", "main-0").regions
     plan = replace(PLAN, regions=(replace(first, source_ids=("audit",)), last), graph=old.graph)
     verify_rescalable(old, plan)
-    states = {each.region: each.operator_states for each in dealt_anew(old, plan, generation=3)[0]}
+    states = {
+        each.region: each.operator_states for each in redistributed(old, plan, attempt_id=3)[0]
+    }
     assert states == {"a": (), "main-0": (entry,)}
 
 
@@ -301,11 +305,11 @@ def test_what_a_function_that_the_graph_does_not_name_has_counted_stays_counted(
     old = two_regions(2)
     counted = encode_totals(RecordCounts(read=5, skipped=1), operator_id="unnamed")
     regions = (old.regions[0], replace(old.regions[1], operator_states=(counted,)))
-    (one,), _ = dealt_anew(replace(old, regions=regions), plan_of("main-0"), generation=3)
+    (one,), _ = redistributed(replace(old, regions=regions), plan_of("main-0"), attempt_id=3)
     assert one.operator_states == (counted,)
 
 
-def test_rule_9_a_region_that_stays_keeps_what_it_reads_of_another_source() -> None:
+def test_restore_by_attempt_a_region_that_stays_keeps_what_it_reads_of_another_source() -> None:
     """Only the source that loses a reader is dealt anew: no range has two regions."""
     audit = split(0, 0, 7, source_id="audit")
     main, side = two_regions(2).regions
@@ -314,7 +318,7 @@ def test_rule_9_a_region_that_stays_keeps_what_it_reads_of_another_source() -> N
     both = ("source", "audit")
     plan = plan_of("main-0", "main-2")
     plan = replace(plan, regions=(replace(plan.regions[0], source_ids=both), plan.regions[1]))
-    found = {region.region: region.splits for region in dealt_anew(old, plan, generation=3)[0]}
+    found = {region.region: region.splits for region in redistributed(old, plan, attempt_id=3)[0]}
     assert audit in found["main-0"]
     read = sorted(each.key for splits in found.values() for each in splits)
     assert read == sorted(each.key for region in regions for each in region.splits)
@@ -323,30 +327,32 @@ def test_rule_9_a_region_that_stays_keeps_what_it_reads_of_another_source() -> N
 def test_the_first_decision_says_who_has_which_split() -> None:
     """And nothing before it does."""
     plan = plan_of("main-0", "main-1", "main-2")
-    regions, assignment = dealt_anew(two_regions(2), plan, generation=3)
+    regions, assignment = redistributed(two_regions(2), plan, attempt_id=3)
     core = CoordinatorCore(
         FAST,
         plan.regions,
         {region.region: region for region in regions},
         assignment=assignment,
-        generation=3,
+        attempt_id=3,
         last_decided=2,
         draw=lambda: 0.5,
     )
     core.step(Tick(), 1.0)
-    (asked,) = core.step(BarrierPolled(region="main-2", generation=3), 1.0)
+    (asked,) = core.step(BarrierPolled(region="main-2", attempt_id=3), 1.0)
     splits = (split(2, 20, 25),)
     assert [s.partition for s in asked.positions] == [2]  # type: ignore[union-attr]
-    cut = RegionCut(checkpoint_id=4, region="main-2", generation=3, splits=splits, finished=False)
+    cut = RegionBarrierOffsets(
+        checkpoint_id=4, region="main-2", attempt_id=3, splits=splits, finished=False
+    )
     given = next(a for a in core.step(cut, 1.0) if isinstance(a, GiveBarrier))
-    batch = BatchKey(region="main-2", generation=3, batch_id=1)
+    batch = BatchKey(region="main-2", attempt_id=3, batch_id=1)
     for name in ("main-0", "main-1"):
         mine = next(region.splits for region in regions if region.region == name)
-        core.step(BarrierPolled(region=name, generation=3), 1.0)
-        empty = RegionCut(
+        core.step(BarrierPolled(region=name, attempt_id=3), 1.0)
+        empty = RegionBarrierOffsets(
             checkpoint_id=4,
             region=name,
-            generation=3,
+            attempt_id=3,
             splits=tuple(s.at_end() for s in mine),
             finished=False,
         )
@@ -354,12 +360,12 @@ def test_the_first_decision_says_who_has_which_split() -> None:
     ack = Acknowledgement(
         batch=batch,
         checkpoint_id=4,
-        region=RegionRecord(region="main-2", generation=3, batch_id=1, splits=given.barrier.splits),
+        region=RegionRecord(region="main-2", attempt_id=3, batch_id=1, splits=given.barrier.splits),
     )
     out = core.step(Acknowledged(ack=ack), 1.1)
     (published,) = (a for a in out if isinstance(a, Publish))
     assert published.assignment == assignment
-    assert {region.region: region.generation for region in published.regions} == {
+    assert {region.region: region.attempt_id for region in published.regions} == {
         "main-0": 0,
         "main-1": 0,
         "main-2": 3,

@@ -132,19 +132,19 @@ def test_a_history_tells_how_long_a_region_was_away() -> None:
     history.committed(7, 20.0)
     history.committed(7, 30.0)
     first, second = history.attempts
-    assert (first.generation, first.why, first.committed_after_s) == (
+    assert (first.attempt_id, first.why, first.committed_after_s) == (
         0,
         "RuntimeError: first line",
         6.0,
     )
-    assert (second.generation, second.why, second.committed_after_s) == (4, "ValueError", 5.0)
+    assert (second.attempt_id, second.why, second.committed_after_s) == (4, "ValueError", 5.0)
 
 
 def test_a_history_keeps_its_newest_and_counts_all() -> None:
     """Also long errors do not make it large."""
     history = AttemptHistory()
-    for generation in range(1_000):
-        history.ended(generation, RuntimeError("x" * 10_000), float(generation))
+    for attempt_id in range(1_000):
+        history.ended(attempt_id, RuntimeError("x" * 10_000), float(attempt_id))
     assert history.count == 1_000
-    assert [attempt.generation for attempt in history.attempts] == list(range(980, 1_000))
+    assert [attempt.attempt_id for attempt in history.attempts] == list(range(980, 1_000))
     assert all(len(attempt.why) <= 300 for attempt in history.attempts)

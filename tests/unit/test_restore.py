@@ -18,7 +18,7 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.model.model import (
-    SEAL,
+    FENCING,
     CheckpointRecord,
     FileReference,
     Redistribution,
@@ -38,7 +38,7 @@ def test_a_start_from_an_older_checkpoint_settles_and_marks_what_it_leaves_behin
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     job.store.records[3] = record(3, entries=(job.pre_commit("third"),))
     found = job.start(restore_from=1)
-    assert (found.record.checkpoint_id, found.generation) == (1, 4)
+    assert (found.record.checkpoint_id, found.attempt_id) == (1, 4)
     assert job.broker.read_committed(0) == ["third"]
     assert job.store.superseded == {2: 4, 3: 4}
     assert [s.end_offset for s in job.source.restored] == [10]
@@ -57,7 +57,7 @@ def test_a_restore_that_crashed_stays_a_restore() -> None:
     assert job.store.superseded.keys() == {2, 3}
 
 
-def test_rule_9_a_source_goes_on_at_its_own_positions_alone() -> None:
+def test_restore_by_attempt_a_source_goes_on_at_its_own_positions_alone() -> None:
     """Two of them may read one topic: what only the other has on record, it has yet to discover."""
     job = Job(record(0), committed=(0,))
     job.other_sources["audit"] = FakeSource("audit", {0: 100, 1: 100})
@@ -82,7 +82,7 @@ def _restored() -> tuple[Job, int]:
     job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
     found = job.start(session="second", restore_from=1)
     assert found.record.checkpoint_id == 1
-    decided = found.generation + 1
+    decided = found.attempt_id + 1
     _decide(job, decided, session="second")
     return job, decided
 
@@ -99,7 +99,7 @@ def test_a_restore_that_was_carried_out_is_not_carried_out_again_by_a_restart(
         assert f"restore_from=1 checkpoint_id={decided}" in caplog.text
     assert decided not in job.store.superseded
     del job.store.records[1]
-    decided = found.generation + 1
+    decided = found.attempt_id + 1
     _decide(job, decided, session="fourth")
     assert job.start(session="fifth", restore_from=1).record.checkpoint_id == decided
 
@@ -130,7 +130,7 @@ def test_a_run_that_went_on_from_a_checkpoint_by_itself_has_not_restored_it() ->
     """Its seal names that checkpoint, too; nobody had asked for it."""
     job = Job(record(0), record(1), committed=(0, 1))
     found = job.start(session="second")
-    _decide(job, found.generation + 1, session="second")
+    _decide(job, found.attempt_id + 1, session="second")
     assert job.start(session="third", restore_from=1).record.checkpoint_id == 1
 
 
@@ -138,7 +138,7 @@ def test_a_seal_that_closed_nothing_carries_no_restore_out() -> None:
     """A start that slept sealed a retired place below a living run, and was killed before it
     sealed behind it."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
-    slept = job.start(session="slept", restore_from=1).generation
+    slept = job.start(session="slept", restore_from=1).attempt_id
     _decide(job, slept + 1, session="living")
     assert job.start(session="third", restore_from=1).record.checkpoint_id == 1
 
@@ -237,7 +237,7 @@ def test_a_damaged_record_stops_a_start_unless_it_is_left_behind_settled() -> No
 
 def test_a_damaged_record_stops_no_start_that_goes_on_from_a_newer_one() -> None:
     """The newest decision is whole and committed; where its own run began says nothing any more."""
-    job = Job(record(0), record(1), aborted(2, asked_by=SEAL, restored_from=1))
+    job = Job(record(0), record(1), aborted(2, requested_by=FENCING, restored_from=1))
     job.store.records[3] = record(3, restored_from=1, leader_session_id="second")
     job.store.committed |= {0, 1, 3}
     job.store = _damaged_at(job.store, 1)
@@ -328,7 +328,7 @@ def test_the_newest_decision_is_found_behind_seals_and_aborts() -> None:
     history = History(
         ids=(1, 2, 3, 4),
         places=(
-            Place(record=aborted(4, asked_by="seal"), is_committed=False, is_superseded=False),
+            Place(record=aborted(4, requested_by="seal"), is_committed=False, is_superseded=False),
             Place(record=record(3), is_committed=True, is_superseded=True),
             Place(record=aborted(2), is_committed=False, is_superseded=False),
             Place(record=record(1), is_committed=True, is_superseded=False),
@@ -340,8 +340,8 @@ def test_the_newest_decision_is_found_behind_seals_and_aborts() -> None:
 def test_only_a_seal_leaves_something_behind() -> None:
     """Each record says where its run began, and lies above what that run has decided before."""
     later = record(6, restored_from=3)
-    seal = aborted(6, asked_by=SEAL, restored_from=3)
-    for above, is_left in ((later, False), (seal, True)):
+    fencing_record = aborted(6, requested_by=FENCING, restored_from=3)
+    for above, is_left in ((later, False), (fencing_record, True)):
         place = Place(record=above, is_committed=False, is_superseded=False)
         assert recovery.is_left_behind(5, [place]) is is_left
         assert not recovery.is_left_behind(3, [place])
@@ -456,7 +456,7 @@ def test_a_sink_that_keeps_state_is_not_exchanged(regions: tuple[RegionPlan, ...
         redistribution=Redistribution.SPLIT,
         payload=b"files",
     )
-    side = RegionRecord(region="side", generation=0)
+    side = RegionRecord(region="side", attempt_id=0)
     (main,) = record(1).regions
     main = dataclasses.replace(main, operator_states=(kept,))
     job = Job(record(1, regions=(main, side)), committed=(1,))

@@ -42,14 +42,10 @@ RULES = (
     "retire-after-commit",
     "produce-order",
 )
-# Tests carry the number of a rule until they are renamed.
-_NUMBERS = re.compile(r"test_rules?_(\d+(?:(?:_|_and_)\d+)*)")
 
 
 def rules_of(test: str) -> Iterator[str]:
     """The rules that a test names."""
-    numbers = _NUMBERS.match(test)
-    yield from (RULES[int(each) - 1] for each in re.findall(r"\d+", numbers[1] if numbers else ""))
     yield from (rule for rule in RULES if rule.replace("-", "_") in test)
 
 
@@ -78,8 +74,6 @@ def test_every_rule_has_a_test_that_is_always_run() -> None:
 @pytest.mark.parametrize(
     ("source", "rules"),
     [
-        ("def test_rule_4_a_b(): ...", ["ids-never-reused"]),
-        ("def test_rules_6_and_17_a(): ...", ["fence-first", "abort-before-skip"]),
         ("def test_fence_first_a(): ...", ["fence-first"]),
         ("@pytest.mark.extended\ndef test_fence_first_a(): ...", []),
         ("pytestmark = [pytest.mark.long]\ndef test_fence_first_a(): ...", []),

@@ -105,7 +105,7 @@ def _objects() -> Iterator[object]:
     yield QueryRun(
         run_id="r",
         job_uid="u",
-        generation=1,
+        attempt_id=1,
         operator_id="o",
         committed_through=0,
         address=_ADDRESS,
@@ -115,7 +115,7 @@ def _objects() -> Iterator[object]:
         address=_ADDRESS,
         job_uid="u",
         region="main",
-        generation=1,
+        attempt_id=1,
         factories={"o": _sink().writer_factory()},
     )
 

@@ -15,7 +15,7 @@ from tests.switched_threads import Process, Switched
 _TAKES_S = 0.5  # of virtual time
 _WAIT_S = 60.0
 _MOST_TURNS = 1_000
-_VIEW = SweepView(job_uid="j", generations={}, protected=(), orphans=())
+_VIEW = SweepView(job_uid="j", attempt_ids={}, protected=(), orphans=())
 _CONTEXT = SinkContext(
     job_uid="j", job_name="j", operator_id="o", checkpoint_uri="u", leader_session_id="s"
 )

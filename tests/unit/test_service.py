@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
+from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import (
@@ -41,7 +41,7 @@ def test_the_address_says_where_its_coordinator_has_sealed_and_where_that_is_to_
     with CoordinatorService(coordinator, checkpoint_uri=uri, checkpoint_web=web) as made:
         address = made.coordinator_address
     assert coordinator.started is not None
-    assert address.generation == coordinator.started.generation
+    assert address.attempt_id == coordinator.started.attempt_id
     assert (address.checkpoint_uri, address.checkpoint_web) == (uri, web)
 
 
@@ -49,7 +49,7 @@ def test_a_source_runner_gets_its_barrier(client: CoordinatorClient, source: Fak
     """Whole: ranges, topic ids, and the same one again until it is acknowledged."""
     barrier = wait_for(lambda: client.poll_barrier("main", 0, wait_s=0.2))
     assert barrier is not None
-    assert (barrier.checkpoint_id, barrier.generation) == (1, 0)
+    assert (barrier.checkpoint_id, barrier.attempt_id) == (1, 0)
     assert barrier.splits == source.cut(
         [dataclasses.replace(barrier.splits[0], end_offset=0)], max_records=None, timeout_s=1.0
     )
@@ -86,14 +86,14 @@ def test_a_poll_returns_as_soon_as_there_is_something(
 
 
 def test_a_task_registers_and_may_repeat_it(client: CoordinatorClient) -> None:
-    """Rule 4: before its first record; refused once nobody wants the batch."""
+    """Rule `ids-never-reused`: before its first record; refused once nobody wants the batch."""
     attempt = RegisteredAttempt(
         batch=BATCH, operator_id="sink", resource='["id", 1, 0]', checkpoint_id=1
     )
     before_s = time.monotonic()
     first_s, again_s = client.register(attempt), client.register(attempt)
     assert before_s <= first_s <= again_s <= time.monotonic(), "the coordinator's clock"
-    old = dataclasses.replace(attempt, batch=dataclasses.replace(BATCH, generation=-1))
+    old = dataclasses.replace(attempt, batch=dataclasses.replace(BATCH, attempt_id=-1))
     with pytest.raises(FencedError, match="restarted"):
         client.register(old)
 
@@ -105,7 +105,7 @@ def test_a_task_that_waits_is_heard_and_told_when_its_life_is_over(
     client.waits(BATCH, "a producer", why="no broker answers")
     client.waited(BATCH, "a producer")
     with pytest.raises(FencedError, match="is over"):
-        client.waits(dataclasses.replace(BATCH, generation=-1), "a producer", why="the same")
+        client.waits(dataclasses.replace(BATCH, attempt_id=-1), "a producer", why="the same")
     with pytest.raises(WrongJobError):
         client.waits(dataclasses.replace(BATCH, region="of another job"), "a producer", why="")
     coordinator.cancel()
@@ -119,15 +119,15 @@ def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(
     coordinator: BarrierCoordinator,
 ) -> None:
     """It asks for no barrier yet, and was taken for one that Spark does not run."""
-    desk = ContinuousDesk(coordinator)
-    book = EpochBook(region="main", generation=0)
-    desk.open(book)
+    barrier_service = BarrierService(coordinator)
+    book = AttemptLog(region="main", attempt_id=0)
+    barrier_service.open(book)
     with (
-        CoordinatorService(coordinator, desk=desk) as service,
+        CoordinatorService(coordinator, barrier_service=barrier_service) as service,
         CoordinatorClient(service.coordinator_address) as client,
     ):
         with pytest.raises(FencedError):
-            client.waits(dataclasses.replace(BATCH, generation=-1), "a producer", why="away")
+            client.waits(dataclasses.replace(BATCH, attempt_id=-1), "a producer", why="away")
         assert not book.pulse.has_asked, "by the task of another life"
         client.waits(BATCH, "a producer", why="away")
         assert book.pulse.has_asked
@@ -136,7 +136,7 @@ def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(
 def test_a_writer_learns_that_its_batch_is_decided(
     client: CoordinatorClient, coordinator: BarrierCoordinator, broker: FakeBroker
 ) -> None:
-    """By (region, generation, batch id)."""
+    """By (region, attempt, batch id)."""
     assert not client.is_decided(BATCH)
     region = RegionThread(coordinator, broker).start()
     wait_for(lambda: client.is_decided(BATCH), poll_s=0.01)
@@ -157,13 +157,13 @@ def test_status_shows_the_job(client: CoordinatorClient) -> None:
 def test_status_shows_why_a_region_came_back(
     client: CoordinatorClient, coordinator: BarrierCoordinator
 ) -> None:
-    """Its attempts: generation, when by the wall clock, why, and how long until it committed."""
+    """Its attempts: attempt, when by the wall clock, why, and how long until it committed."""
     before_ms = int(time.time() * 1000)
     coordinator.fail("main", 0, UnreachableError("a broker went away", {}, "Try again."))
     (region,) = client.status()["job"]["regions"]
     (attempt,) = region["attempts"]
     assert (region["is_open"], region["ended"], region["begins_ms"]) == (False, 1, None)
-    assert attempt["generation"] == 0
+    assert attempt["attempt_id"] == 0
     assert "a broker went away" in attempt["why"]
     assert attempt["committed_after_s"] is None
     assert before_ms - 1_000 <= attempt["ended_ms"] <= int(time.time() * 1000) + 1_000

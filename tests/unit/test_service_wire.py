@@ -36,7 +36,7 @@ def test_a_barrier_crosses_whole() -> None:
     barrier = Barrier(
         checkpoint_id=4,
         region="main",
-        generation=2,
+        attempt_id=2,
         splits=(
             SplitRange(
                 source_id="s",

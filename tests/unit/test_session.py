@@ -42,7 +42,7 @@ class Session:
     sparkContext: Context = field(default_factory=Context)
 
 
-def test_rule_4_two_regions_that_begin_a_batch_at_once_both_get_sink_workers() -> None:
+def test_ids_never_reused_two_regions_that_begin_a_batch_at_once_both_get_sink_workers() -> None:
     """Their callbacks run in threads of their own, and the environment is the session's."""
     session = Session()
     before = session.sparkContext.environment
@@ -121,7 +121,7 @@ def test_two_attempts_of_a_task_may_not_both_commit_their_files() -> None:
         ("spark.shuffle.push.enabled", "true"),
     ],
 )
-def test_rule_21_a_shuffle_that_would_be_made_again_unseen_is_refused(
+def test_stateful_replay_a_shuffle_that_would_be_made_again_unseen_is_refused(
     setting: str, value: str
 ) -> None:
     """For drop-in queries it is the session's, and Spark reads the other one once."""

@@ -70,9 +70,9 @@ def inside(users: dict[str, str], *, batches_to_retain: int = 100) -> dict[str, 
 
 @pytest.mark.parametrize("users", [{}, USERS])
 def test_a_query_is_made_under_the_settings_that_the_rules_need(users: dict[str, str]) -> None:
-    """Whatever the user has set: no batch of Spark's own (rule 8), sources by name, state versions
-    that no late attempt replaces (rule 21), no shuffle of which some tasks have read other rows
-    than the rest (rule 21)."""
+    """Whatever the user has set: no batch of Spark's own (`batch-identity`), sources by name,
+    state versions that no late attempt replaces (`stateful-replay`), no shuffle of which some
+    tasks have read other rows than the rest (`stateful-replay`)."""
     found = inside(users)
     assert found[NO_DATA] == "false"
     assert (found[EVOLUTION], found[SINK_EVOLUTION]) == ("true", "false")
@@ -151,8 +151,9 @@ def test_a_query_that_another_threads_settings_got_into_is_not_run(name: str) ->
 
 
 @pytest.mark.parametrize("name", sorted(USERS))
-def test_rule_21_a_state_that_begins_is_of_the_form_that_the_rules_need(name: str) -> None:
-    """Rule 21: Spark keeps to it in all later lives, and a late attempt could replace versions."""
+def test_stateful_replay_a_state_that_begins_is_of_the_form_that_the_rules_need(name: str) -> None:
+    """Rule `stateful-replay`: Spark keeps to it in all later lives, and a late attempt could
+    replace versions."""
     conf = Conf()
     with query_settings(cast(SparkSession, Session(conf)), batches_to_retain=100):
         _require(conf, begins_state=True)

@@ -21,7 +21,7 @@ def _driver(decided_to: int, *, leader_epoch: int | None) -> CoreDriver:
 
 
 def _tell(driver: CoreDriver, batch_id: int, read: SplitRange) -> None:
-    made = driver.acknowledgement(BatchKey(region="main", generation=0, batch_id=batch_id))
+    made = driver.acknowledgement(BatchKey(region="main", attempt_id=0, batch_id=batch_id))
     driver.tell(Acknowledged(ack=replace(made, region=replace(made.region, splits=(read,)))))
 
 
@@ -48,7 +48,7 @@ def _next(driver: CoreDriver, read: SplitRange) -> None:
         "from further on",
     ],
 )
-def test_rule_8_a_range_that_was_set_back_is_decided(
+def test_batch_identity_a_range_that_was_set_back_is_decided(
     start: int, end: int, before: int | None, after: int | None, set_back_from: int
 ) -> None:
     """And the next one begins at its end; that it was set back is not on record."""
@@ -65,7 +65,7 @@ def test_rule_8_a_range_that_was_set_back_is_decided(
     [(2, None), (2, 9), (1, 10)],
     ids=["not set back", "knew of less than is decided", "by the same leader"],
 )
-def test_rule_8_a_range_that_a_decided_checkpoint_contains_is_refused(
+def test_batch_identity_a_range_that_a_decided_checkpoint_contains_is_refused(
     after: int, set_back_from: int | None
 ) -> None:
     driver = _driver(10, leader_epoch=1)

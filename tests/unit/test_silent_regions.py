@@ -9,7 +9,7 @@ import pytest
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.core.events import EndJob, RegionFailed, RegionRegistered
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.coordinator.region.liveness import Silence
+from sluice.runtime.coordinator.region.liveness import HeartbeatTimeout
 from sluice.runtime.model.model import Barrier
 from tests.core_driver import FAST, TWO, CoreDriver
 
@@ -20,7 +20,7 @@ _FIRST_QUESTION_S = 120  # and so long for what comes before the first question
 
 def _asking_s(regions: int) -> float:
     """Processor time of a question, and the look behind it, where so many ask one after another."""
-    silence = Silence()
+    silence = HeartbeatTimeout()
     names = [f"region-{number}" for number in range(regions)]
     for name in names:
         silence.asked(name, 0.0)
@@ -45,16 +45,16 @@ def _wait(driver: CoreDriver, seconds: int, *asking: str) -> None:
             driver.poll(region=region)
 
 
-def _started(driver: CoreDriver, region: str = "main", generation: int = 0) -> None:
+def _started(driver: CoreDriver, region: str = "main", attempt_id: int = 0) -> None:
     """Whoever runs the region has started this life's query."""
-    told = RegionRegistration(region=region, generation=generation, address="http://driver:4711")
+    told = RegionRegistration(region=region, attempt_id=attempt_id, address="http://driver:4711")
     driver.tell(RegionRegistered(registration=told))
 
 
-def _next_barrier(driver: CoreDriver, region: str = "main", generation: int = 0) -> Barrier:
+def _next_barrier(driver: CoreDriver, region: str = "main", attempt_id: int = 0) -> Barrier:
     """Behind the pause that follows a look that found nothing."""
     driver.tick(1.0)
-    barrier = driver.poll(6, region=region, generation=generation)
+    barrier = driver.poll(6, region=region, attempt_id=attempt_id)
     assert barrier is not None
     return barrier
 
@@ -79,9 +79,9 @@ def test_a_single_region_that_stops_asking_begins_a_new_life() -> None:
     _wait(driver, 2)
     assert not driver.core.is_live("main", 0)
     assert "stopped asking" in str(driver.core.why_ended("main"))
-    generation = driver.restart()
+    attempt_id = driver.restart()
     decided = driver.core.last_committed
-    driver.ack(_next_barrier(driver, generation=generation), generation=generation)
+    driver.ack(_next_barrier(driver, attempt_id=attempt_id), attempt_id=attempt_id)
     assert driver.core.last_committed > decided
 
 
@@ -94,9 +94,9 @@ def test_a_region_that_stands_still_ends_with_the_checkpoint_that_missed_it() ->
     assert not driver.core.is_live("side", 0)
     mine, others = driver.restart("main"), driver.restart("side")
     decided = driver.core.last_committed
-    driver.ack(_next_barrier(driver, generation=mine), generation=mine)
+    driver.ack(_next_barrier(driver, attempt_id=mine), attempt_id=mine)
     barrier = _next_barrier(driver, "side", others)
-    driver.ack(barrier, region="side", generation=others)
+    driver.ack(barrier, region="side", attempt_id=others)
     assert driver.core.last_committed > decided
 
 
@@ -133,7 +133,7 @@ def test_lives_that_never_ask_end_the_job_as_any_that_fail() -> None:
     _started(driver)
     _wait(driver, _FIRST_QUESTION_S + 1)
     assert not driver.seen(EndJob)
-    _started(driver, generation=driver.restart())
+    _started(driver, attempt_id=driver.restart())
     _wait(driver, _FIRST_QUESTION_S - 1)
     assert not driver.seen(EndJob), "the new life has its own time"
     _wait(driver, 2)
@@ -185,9 +185,9 @@ def test_a_life_with_state_has_twice_as_long() -> None:
     assert not driver.core.is_live("main", 0)
 
 
-def _replays(driver: CoreDriver, tasks: int, region: str = "main", generation: int = 0) -> None:
+def _replays(driver: CoreDriver, tasks: int, region: str = "main", attempt_id: int = 0) -> None:
     """The life's query runs its last batch once more, and so many tasks of it have ended."""
-    told = RegionRegistration(region=region, generation=generation, replayed=tasks)
+    told = RegionRegistration(region=region, attempt_id=attempt_id, replayed=tasks)
     driver.tell(RegionRegistered(registration=told))
 
 
@@ -224,13 +224,13 @@ def test_one_replay_is_nobodys_failure_however_long_it_takes() -> None:
     settings = replace(FAST, tolerable_failures=0)
     driver = CoreDriver(settings, regions=(TWO[0], replace(TWO[1], stateful=True)))
     _started(driver, "side")
-    generation = 0
+    attempt_id = 0
     for tasks in range(20):
         _replays(driver, tasks, "side")
         driver.tick(1.0)
-        driver.ack(driver.poll(3, generation=generation), generation=generation)
+        driver.ack(driver.poll(3, attempt_id=attempt_id), attempt_id=attempt_id)
         _wait(driver, round(FAST.timeout_s) + 1)
-        generation = driver.restart()
+        attempt_id = driver.restart()
     assert driver.core.is_live("side", 0)
     assert not driver.seen(EndJob)
 
@@ -239,21 +239,21 @@ def test_replays_that_end_each_other_s_epochs_for_ever_are_failures() -> None:
     """Every life replays for longer than a checkpoint waits, and never with its neighbour."""
     plans = [replace(plan, stateful=True) for plan in TWO]
     driver = CoreDriver(FAST, regions=plans)
-    lives = dict.fromkeys(("main", "side"), 0)
+    attempts = dict.fromkeys(("main", "side"), 0)
     ends_s = {"main": 15, "side": 30}
     for now_s in range(1_000):
         driver.tick(1.0)
         if driver.core.is_over:
             break
-        for name in lives:
-            if not driver.core.is_live(name, lives[name]):
-                lives[name] = driver.restart(name)
+        for name in attempts:
+            if not driver.core.is_live(name, attempts[name]):
+                attempts[name] = driver.restart(name)
                 ends_s[name] = now_s + 30
             if now_s < ends_s[name]:
-                _replays(driver, now_s, name, lives[name])
+                _replays(driver, now_s, name, attempts[name])
             elif now_s == ends_s[name]:
-                barrier = driver.poll(3, region=name, generation=lives[name])
-                driver.ack(barrier, region=name, generation=lives[name])
+                barrier = driver.poll(3, region=name, attempt_id=attempts[name])
+                driver.ack(barrier, region=name, attempt_id=attempts[name])
     assert driver.core.last_committed == 0
     assert "failed more often in a row than it tolerates" in str(driver.seen(EndJob)[0].error)
 
@@ -272,11 +272,11 @@ def test_what_a_dead_life_says_begins_no_watch() -> None:
     driver = CoreDriver(FAST)
     _started(driver)
     failed = RuntimeError("a task failed four times")
-    driver.tell(RegionFailed(region="main", generation=0, error=failed))
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=failed))
     _started(driver)
-    generation = driver.restart()
+    attempt_id = driver.restart()
     _wait(driver, 3 * _FIRST_QUESTION_S)
-    assert driver.core.is_live("main", generation)
+    assert driver.core.is_live("main", attempt_id)
 
 
 # --- who only looks as if it were silent ----------------------------------------------------------
@@ -335,7 +335,7 @@ def test_the_time_of_a_batch_is_no_silence() -> None:
 
 def test_a_late_region_is_not_silent() -> None:
     """Its batch is under way, however long; the limits of carries end it."""
-    handler = RegionalCheckpointHandler(region_timeout_s=2.0, max_carried_in_a_row=1_000)
+    handler = RegionalCheckpointHandler(region_timeout_s=2.0, max_skipped_in_a_row=1_000)
     driver = CoreDriver(replace(FAST, handler=handler), regions=TWO)
     _at_work(driver)
     barrier = _next_barrier(driver)
@@ -350,11 +350,11 @@ def test_a_new_life_that_takes_long_to_begin_is_not_silent() -> None:
     driver = CoreDriver(FAST)
     _at_work(driver)
     failed = RuntimeError("a task failed four times")
-    driver.tell(RegionFailed(region="main", generation=0, error=failed))
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=failed))
     _wait(driver, _SILENCE_S)
-    generation = driver.restart()
+    attempt_id = driver.restart()
     _wait(driver, 3 * _SILENCE_S)
-    assert driver.core.is_live("main", generation)
+    assert driver.core.is_live("main", attempt_id)
 
 
 def test_regions_had_no_chance_to_ask_while_the_whole_driver_was_stopped() -> None:
@@ -378,25 +378,25 @@ def test_a_checkpoint_that_expired_in_a_pause_of_the_driver_blames_no_silent_reg
     assert driver.core.is_live("side", 0)
 
 
-@pytest.mark.parametrize("hears", [Silence.begun, Silence.asked])
+@pytest.mark.parametrize("hears", [HeartbeatTimeout.begun, HeartbeatTimeout.asked])
 def test_silence_begins_when_somebody_was_heard_of(
-    hears: Callable[[Silence, str, float], None],
+    hears: Callable[[HeartbeatTimeout, str, float], None],
 ) -> None:
     """Not at the look before that."""
-    silence = Silence()
+    silence = HeartbeatTimeout()
     silence.watch(0.0)
     hears(silence, "main", 1.5)
     silence.watch(2.5)
     for limit_s, found in ((1.0, ["main"]), (2.0, [])):
-        assert [*silence.over(limit_s), *silence.never_asked(limit_s)] == found
+        assert [*silence.over(limit_s), *silence.never_requested(limit_s)] == found
 
 
 def test_a_start_that_is_told_again_behind_the_first_question_changes_nothing() -> None:
     """A life registers as often as it likes; what it has asked for, it has asked for."""
-    silence = Silence()
+    silence = HeartbeatTimeout()
     silence.begun("main", 0.0, replayed=1)
     assert silence.is_replaying("main")
     silence.asked("main", 1.0)
     silence.begun("main", 2.0, replayed=3)
-    assert silence.never_asked(0.0) == []
+    assert silence.never_requested(0.0) == []
     assert not silence.is_replaying("main")

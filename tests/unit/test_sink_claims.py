@@ -12,7 +12,7 @@ from sluice.connectors.kafka.sink.committer.wire_answers import STATE_TOPIC
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.runtime.contracts import SinkContext, SweepView
 from sluice.runtime.errors import AuthenticationError, FencedError, UnreachableError
-from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.ownership.lease_record import LeaseRecord
 from tests.fake_kafka import FakeWire
 from tests.transaction_harness import JOB_UID, FakeHarness
 from tests.unit.test_owner import FakeStore
@@ -24,7 +24,7 @@ CONTEXT = SinkContext(
     checkpoint_uri="file:/a",
     leader_session_id="s",
 )
-OTHER = OwnerRecord(
+OTHER = LeaseRecord(
     job_uid="other",
     checkpoint_uri="file:/b",
     session="t",
@@ -41,7 +41,7 @@ class _Store(FakeStore):
     closed: int = 0
     is_away: bool = False
 
-    def read(self) -> OwnerRecord | None:
+    def read(self) -> LeaseRecord | None:
         if self.is_away:
             raise UnreachableError("away", {}, "")
         return super().read()
@@ -88,7 +88,7 @@ class Bench:
             transaction_timeout_s=None,
             topics=(),
             connect=self._connect,
-            open_owner_store=lambda *_, **__: self.store,
+            open_lease_store=lambda *_, **__: self.store,
             clock=lambda: self.store.now_s,
             sleep=self.store.sleep,
         )
@@ -101,7 +101,7 @@ class Bench:
         self.sink.claim(CONTEXT, timeout_s=1.0)
 
 
-def test_rule_22_a_sink_that_ends_gives_its_name_back_once() -> None:
+def test_lease_guards_outputs_a_sink_that_ends_gives_its_name_back_once() -> None:
     """So the next job need not watch it; behind that it is nobody's, or another job's."""
     bench = Bench()
     bench.claim()
@@ -135,7 +135,9 @@ def test_a_sink_that_never_had_the_name_closes_its_connections() -> None:
     assert not bench.store.closed
 
 
-def test_rule_22_a_claim_that_is_refused_leaves_no_connection_and_renews_nothing() -> None:
+def test_lease_guards_outputs_a_claim_that_is_refused_leaves_no_connection_and_renews_nothing() -> (
+    None
+):
     """The other job lives, as its record tells by changing."""
     bench = Bench()
     bench.store.record = OTHER
@@ -151,17 +153,17 @@ def _swept_in_vain() -> tuple[Bench, TransactionIdentity]:
     """An orphan that a sweep could not see: its broker was away, and is back."""
     bench = Bench()
     bench.claim()
-    orphan = bench.harness.open(bench.harness.name(generation=1))
+    orphan = bench.harness.open(bench.harness.name(attempt_id=1))
     orphan.produce(1)
     swept = bench.wires[1]
     swept.absent, swept.absent_ids = ("b",), frozenset({orphan.identity.transactional_id})
-    view = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
+    view = SweepView(job_uid=JOB_UID, attempt_ids={"main": 2}, protected=(), orphans=())
     bench.sink.sweep(view, timeout_s=0.0)
     swept.absent, swept.absent_ids = (), frozenset()
     return bench, orphan.identity
 
 
-def test_rule_22_a_renewal_that_finds_another_owner_sweeps_nothing() -> None:
+def test_lease_guards_outputs_a_renewal_that_finds_another_owner_sweeps_nothing() -> None:
     """What is open may be that one's to decide."""
     bench, _ = _swept_in_vain()
     bench.store.record = OTHER
@@ -170,7 +172,7 @@ def test_rule_22_a_renewal_that_finds_another_owner_sweeps_nothing() -> None:
     assert not bench.harness.broker.discarded
 
 
-def test_rule_28_a_renewal_that_is_not_answered_still_sweeps_what_is_left() -> None:
+def test_wait_for_all_brokers_a_renewal_that_is_not_answered_still_sweeps_what_is_left() -> None:
     """It fences nobody; readers wait for the sweep."""
     bench, orphan = _swept_in_vain()
     bench.store.is_away = True
@@ -178,12 +180,12 @@ def test_rule_28_a_renewal_that_is_not_answered_still_sweeps_what_is_left() -> N
     assert list(bench.harness.broker.discarded) == [orphan]
 
 
-def test_rule_28_only_the_first_sweep_waits_for_brokers_that_are_away() -> None:
+def test_wait_for_all_brokers_only_the_first_sweep_waits_for_brokers_that_are_away() -> None:
     """A job that runs sweeps again, with the next renewal at the latest."""
     bench = Bench()
     bench.claim()
     bench.wires[1].absent = ("b",)
-    view = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
+    view = SweepView(job_uid=JOB_UID, attempt_ids={"main": 2}, protected=(), orphans=())
     waited_s = []
     for _ in range(2):
         began_s = bench.store.now_s

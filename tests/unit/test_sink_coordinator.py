@@ -10,11 +10,11 @@ import pytest
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import (
     KafkaSinkCoordinator,
-    OpenOwnerStore,
+    OpenLeaseStore,
     PlainSinkCoordinator,
     check_transaction_timeout,
 )
-from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaOwnerStore
+from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseStore
 from sluice.connectors.kafka.sink.committer.transaction_requests import Cluster
 from sluice.connectors.kafka.sink.committer.transaction_sweep import Sweeper, SweepResult
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
@@ -27,12 +27,12 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.errors import ConfigError, SourceChangedError
 from sluice.runtime.model.model import BatchKey
-from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.ownership.lease_record import LeaseRecord
 from tests.fake_kafka import FakeWire
 from tests.transaction_harness import JOB_UID, FakeHarness, begun, committable
 from tests.waiting import PATIENCE_S, join
 
-VIEW = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
+VIEW = SweepView(job_uid=JOB_UID, attempt_ids={"main": 2}, protected=(), orphans=())
 CLUSTER = Cluster(cluster_id="c", transaction_version=2, max_transaction_timeout_s=900.0)
 
 
@@ -42,7 +42,7 @@ def _coordinator(
     topics: tuple[str, ...] = (),
     options: dict[str, str] | None = None,
     transaction_timeout_s: float | None = None,
-    open_owner_store: OpenOwnerStore = KafkaOwnerStore,
+    open_lease_store: OpenLeaseStore = KafkaLeaseStore,
 ) -> KafkaSinkCoordinator:
     return KafkaSinkCoordinator(
         KafkaConnection(bootstrap_servers="fake:1", options=options or {}),
@@ -50,12 +50,12 @@ def _coordinator(
         transaction_timeout_s=transaction_timeout_s,
         topics=topics,
         connect=lambda _: harness.wire,
-        open_owner_store=open_owner_store,
+        open_lease_store=open_lease_store,
     )
 
 
-def _leave_open(harness: FakeHarness, *, generation: int) -> TransactionIdentity:
-    attempt = harness.open(harness.name(generation=generation))
+def _leave_open(harness: FakeHarness, *, attempt_id: int) -> TransactionIdentity:
+    attempt = harness.open(harness.name(attempt_id=attempt_id))
     attempt.produce(1)
     return attempt.identity
 
@@ -65,10 +65,11 @@ def _hide(wire: FakeWire, *hidden: TransactionIdentity) -> None:
     wire.absent_ids = frozenset(identity.transactional_id for identity in hidden)
 
 
-def test_rule_28_what_a_missing_broker_holds_is_swept_by_the_next_renewal() -> None:
-    """Rule 28: within 5 s of the broker's return, not with the next sweep only."""
+def test_wait_for_all_brokers_what_a_missing_broker_holds_is_swept_by_the_next_renewal() -> None:
+    """Rule `wait-for-all-brokers`: within 5 s of the broker's return, not with the next sweep
+    only."""
     harness = FakeHarness(2)
-    identity = _leave_open(harness, generation=1)
+    identity = _leave_open(harness, attempt_id=1)
     coordinator = _coordinator(harness)
     _hide(harness.wire, identity)
     assert coordinator.sweep(VIEW, timeout_s=0.1) == SweepReport(aborted=0, is_complete=False)
@@ -81,13 +82,13 @@ def test_rule_28_what_a_missing_broker_holds_is_swept_by_the_next_renewal() -> N
     assert identity in harness.broker.discarded
 
 
-def test_rule_28_an_orphan_is_not_forgotten_while_its_broker_is_away() -> None:
-    """Rule 28: later views need not name it again."""
+def test_wait_for_all_brokers_an_orphan_is_not_forgotten_while_its_broker_is_away() -> None:
+    """Rule `wait-for-all-brokers`: later views need not name it again."""
     harness = FakeHarness(2)
-    identity = _leave_open(harness, generation=2)
+    identity = _leave_open(harness, attempt_id=2)
     coordinator = _coordinator(harness)
     declared = RegisteredAttempt(
-        batch=BatchKey(region="main", generation=2, batch_id=1),
+        batch=BatchKey(region="main", attempt_id=2, batch_id=1),
         operator_id="sink-1",
         resource=identity.resource,
     )
@@ -105,10 +106,10 @@ def test_what_a_sweep_could_not_see_is_remembered_within_bounds() -> None:
     renewal; nearly all of them are committed long since."""
     harness = FakeHarness(2)
     coordinator = _coordinator(harness)
-    _hide(harness.wire, _leave_open(harness, generation=2))
+    _hide(harness.wire, _leave_open(harness, attempt_id=2))
     attempts = [
         RegisteredAttempt(
-            batch=BatchKey(region="main", generation=2, batch_id=number),
+            batch=BatchKey(region="main", attempt_id=2, batch_id=number),
             operator_id="sink-1",
             resource=f"{harness.prefix}|{number}|0",
         )
@@ -131,10 +132,10 @@ def test_what_a_sweep_could_not_see_is_remembered_within_bounds() -> None:
     assert seen[-1].orphans == tuple(attempts[-10:])
 
 
-def test_rule_22_a_renewal_does_not_wait_for_a_sweep_that_is_under_way() -> None:
+def test_lease_guards_outputs_a_renewal_does_not_wait_for_a_sweep_that_is_under_way() -> None:
     """That one repeats what an earlier one left, as the renewal would have."""
     harness = FakeHarness(2)
-    identity = _leave_open(harness, generation=1)
+    identity = _leave_open(harness, attempt_id=1)
     coordinator = _coordinator(harness)
     _hide(harness.wire, identity)
     coordinator.sweep(VIEW, timeout_s=0.1)
@@ -160,19 +161,19 @@ class NoOwner:
     """A prefix that nobody has."""
 
     def read(self) -> None:
-        """See `OwnerStore.read`."""
+        """See `LeaseStore.read`."""
 
-    def write(self, record: OwnerRecord) -> None:
-        """See `OwnerStore.write`."""
+    def write(self, record: LeaseRecord) -> None:
+        """See `LeaseStore.write`."""
 
     def close(self) -> None:
-        """See `OwnerStore.close`."""
+        """See `LeaseStore.close`."""
 
 
-def test_rule_24_a_job_whose_prefix_begins_with_ours_is_not_waited_for() -> None:
+def test_commit_acknowledged_a_job_whose_prefix_begins_with_ours_is_not_waited_for() -> None:
     """A prefix may hold slashes; the other one commits ten times a second, and is never done."""
     harness = FakeHarness(2)
-    coordinator = _coordinator(harness, open_owner_store=lambda *_, **__: NoOwner())
+    coordinator = _coordinator(harness, open_lease_store=lambda *_, **__: NoOwner())
     coordinator.claim(
         SinkContext(
             job_uid=JOB_UID,
@@ -199,7 +200,7 @@ def test_a_complete_sweep_is_not_repeated_by_renewals() -> None:
     harness = FakeHarness(2)
     coordinator = _coordinator(harness)
     coordinator.sweep(VIEW, timeout_s=1)
-    identity = _leave_open(harness, generation=1)
+    identity = _leave_open(harness, attempt_id=1)
 
     coordinator.renew()
 
@@ -227,19 +228,20 @@ def test_check_names_what_is_wrong_and_changes_nothing() -> None:
     ("requested_s", "limit_s", "chosen_s"),
     [(None, 900.0, 900.0), (60.0, 900.0, 60.0), (900.0, 900.0, 900.0), (60.0, None, 60.0)],
 )
-def test_rule_23_the_default_timeout_is_the_brokers_maximum(
+def test_transaction_timeout_the_default_timeout_is_the_brokers_maximum(
     requested_s: float | None, limit_s: float | None, chosen_s: float
 ) -> None:
-    """Rule 23: the sweep frees readers, so a short timeout only loses decided transactions."""
+    """Rule `transaction-timeout`: the sweep frees readers, so a short timeout only loses decided
+    transactions."""
     cluster = dataclasses.replace(CLUSTER, max_transaction_timeout_s=limit_s)
 
     assert check_transaction_timeout(requested_s, cluster) == chosen_s
 
 
-def test_rule_23_a_maximum_that_may_not_be_read_leaves_the_clients_default(
+def test_transaction_timeout_a_maximum_that_may_not_be_read_leaves_the_clients_default(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Rule 23: the log tells what to grant or to set."""
+    """Rule `transaction-timeout`: the log tells what to grant or to set."""
     cluster = dataclasses.replace(CLUSTER, max_transaction_timeout_s=None)
 
     assert check_transaction_timeout(None, cluster) is None
@@ -247,8 +249,10 @@ def test_rule_23_a_maximum_that_may_not_be_read_leaves_the_clients_default(
 
 
 @pytest.mark.parametrize("requested_s", [14.9, 0.5])
-def test_rule_23_a_timeout_shorter_than_a_restart_is_refused(requested_s: float) -> None:
-    """Rule 23: a one-minute outage after a decision must not lose it."""
+def test_transaction_timeout_a_timeout_shorter_than_a_restart_is_refused(
+    requested_s: float,
+) -> None:
+    """Rule `transaction-timeout`: a one-minute outage after a decision must not lose it."""
     with pytest.raises(ConfigError, match="restart"):
         check_transaction_timeout(requested_s, CLUSTER)
 

@@ -11,7 +11,7 @@ from tests.fakes import FakeBroker, FakeSink, FakeSource, entry_of
 from tests.unit.test_coordinator import Job
 from tests.waiting import join, wait_for
 
-VIEW = SweepView(job_uid="j", generations={}, protected=(), orphans=())
+VIEW = SweepView(job_uid="j", attempt_ids={}, protected=(), orphans=())
 WAIT_S = 300.0
 
 

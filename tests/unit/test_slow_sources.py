@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
-from sluice.runtime.coordinator.core.events import AskCut, RegionCut
+from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
+from sluice.runtime.coordinator.core.events import FetchBarrierOffsets, RegionBarrierOffsets
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
     JobPlan,
@@ -17,7 +17,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 )
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.serial_calls import SerialSource
-from sluice.runtime.coordinator.shell.source_service import SourceDesk
+from sluice.runtime.coordinator.shell.source_service import SourceService
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.model import SplitRange
 from tests.core_driver import split
@@ -94,11 +94,13 @@ def coordinator(source: PartlyAway) -> Iterator[BarrierCoordinator]:
     found.stop()
 
 
-def asked(desk: ContinuousDesk, region: str, took: list[float], *, until: threading.Event) -> None:
+def asked(
+    barrier_service: BarrierService, region: str, took: list[float], *, until: threading.Event
+) -> None:
     """A task that asks for its next barrier, again and again."""
     while not until.is_set():
         began_s = time.monotonic()
-        desk.next_barrier(region, 0, wait_s=0.05, has_read=False)
+        barrier_service.next_barrier(region, 0, wait_s=0.05, has_read=False)
         took.append(time.monotonic() - began_s)
 
 
@@ -106,13 +108,13 @@ def test_a_task_is_answered_though_its_brokers_are_not(
     coordinator: BarrierCoordinator, source: PartlyAway
 ) -> None:
     """Else it takes the coordinator for dead, and stops: an outage would end a healthy job."""
-    desk = ContinuousDesk(coordinator)
+    barrier_service = BarrierService(coordinator)
     for region in REGIONS:
-        desk.open(EpochBook(region=region, generation=0))
+        barrier_service.open(AttemptLog(region=region, attempt_id=0))
     source.is_away, over = True, threading.Event()
     took: dict[str, list[float]] = {region: [] for region in REGIONS}
     tasks = [
-        threading.Thread(target=lambda r=region: asked(desk, r, took[r], until=over))
+        threading.Thread(target=lambda r=region: asked(barrier_service, r, took[r], until=over))
         for region in REGIONS
     ]
     for task in tasks:
@@ -153,19 +155,19 @@ def test_sources_that_are_slow_are_cut_all_the_same(needs_s: list[float]) -> Non
     clock = ManualClock()
     sources = {f"s{at}": Slow(f"s{at}", each, clock) for at, each in enumerate(needs_s)}
     serial = {name: SerialSource(source) for name, source in sources.items()}
-    desk = SourceDesk(serial, settings=CheckpointSettings(), clock=clock)
+    barrier_service = SourceService(serial, settings=CheckpointSettings(), clock=clock)
 
-    def cut(checkpoint_id: int) -> RegionCut:
-        asked = AskCut(
+    def cut(checkpoint_id: int) -> RegionBarrierOffsets:
+        asked = FetchBarrierOffsets(
             checkpoint_id=checkpoint_id,
             region="main",
-            generation=0,
+            attempt_id=0,
             positions=tuple(replace(split(0, 0, 0), source_id=name) for name in serial),
             max_records=None,
         )
         for _ in range(12):
             clock.advance(1.0)
-            found = desk.cut(asked, list(serial), until_s=desk.deadline_s())
+            found = barrier_service.cut(asked, list(serial), until_s=barrier_service.deadline_s())
             if found is not None:
                 return found
         raise AssertionError("never cut")

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from sluice.runtime.coordinator.core.events import AskCut, SplitsDiscovered
+from sluice.runtime.coordinator.core.events import FetchBarrierOffsets, SplitsDiscovered
 from sluice.runtime.coordinator.policy.balance import LoadBalancer
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.shell.serial_calls import SerialSource
-from sluice.runtime.coordinator.shell.source_service import SourceDesk
+from sluice.runtime.coordinator.shell.source_service import SourceService
 from sluice.runtime.errors import DataLostError, UnreachableError
 from sluice.runtime.model.model import Barrier, SplitKey, SplitRange
 from tests.core_driver import split as core_split
@@ -52,18 +52,20 @@ class Bench:
     clock: ManualClock = field(default_factory=ManualClock)
     told: list[SplitsDiscovered] = field(default_factory=list)
     source: CountedSource = field(init=False)
-    desk: SourceDesk = field(init=False)
+    barrier_service: SourceService = field(init=False)
 
     def __post_init__(self) -> None:
         self.source = CountedSource({0: 3, 1: 5}, meanwhile=self.looked)
         self.source.known = {0}
-        self.desk = SourceDesk(
+        self.barrier_service = SourceService(
             {"source": SerialSource(self.source)}, settings=self.settings, clock=self.clock
         )
 
     def discover(self, after_s: float = 0.0) -> bool:
         self.clock.advance(after_s)
-        return self.desk.discover(["source"], self.told.append, until_s=self.desk.deadline_s())
+        return self.barrier_service.discover(
+            ["source"], self.told.append, until_s=self.barrier_service.deadline_s()
+        )
 
     def is_finished(self) -> bool:
         """Whether a region that reads the known partition has come to its end."""
@@ -75,10 +77,10 @@ class Bench:
             start_offset=0,
             end_offset=0,
         )
-        asked = AskCut(
-            checkpoint_id=1, region="main", generation=0, positions=(at,), max_records=None
+        asked = FetchBarrierOffsets(
+            checkpoint_id=1, region="main", attempt_id=0, positions=(at,), max_records=None
         )
-        cut = self.desk.cut(asked, ["source"], until_s=self.desk.deadline_s())
+        cut = self.barrier_service.cut(asked, ["source"], until_s=self.barrier_service.deadline_s())
         assert cut is not None
         return cut.finished
 
@@ -150,13 +152,15 @@ def test_what_lies_behind_a_cut_is_told_where_splits_may_move_and_the_source_kno
             return super().lag_records(positions) if known else None
 
     at = tuple(core_split(number, 0, 0) for number in (0, 1))
-    asked = AskCut(checkpoint_id=1, region="main", generation=0, positions=at, max_records=2)
+    asked = FetchBarrierOffsets(
+        checkpoint_id=1, region="main", attempt_id=0, positions=at, max_records=2
+    )
     source = Partly("source", {0: 9, 1: 9})
 
     def waiting(settings: CheckpointSettings) -> Mapping[SplitKey, int]:
         serial = {"source": SerialSource(source)}
-        desk = SourceDesk(serial, settings=settings, clock=ManualClock())
-        cut = desk.cut(asked, ["source"], until_s=desk.deadline_s())
+        barrier_service = SourceService(serial, settings=settings, clock=ManualClock())
+        cut = barrier_service.cut(asked, ["source"], until_s=barrier_service.deadline_s())
         assert cut is not None
         return cut.waiting
 
@@ -175,29 +179,33 @@ def test_what_is_left_of_a_batch_is_asked_of_each_source_that_it_has_read() -> N
     sources = {name: FakeSource(name, {0: 7}) for name in ("short", "away", "idle")}
     sources["away"].error = AWAY
     sources["idle"].error = DataLostError("gone", {}, "Stop.")
-    desk = SourceDesk(
+    barrier_service = SourceService(
         {name: SerialSource(each) for name, each in sources.items()},
         settings=SETTINGS,
         clock=ManualClock(),
     )
     ranges = of("short", 2, 10), of("away", 2, 10), of("idle", 9, 9)
-    batch = Barrier(checkpoint_id=4, region="main", generation=1, splits=ranges)
+    batch = Barrier(checkpoint_id=4, region="main", attempt_id=1, splits=ranges)
     left = (of("short", 2, 7), of("away", 2, 10))
-    assert desk.replayable(batch) == replace(batch, splits=left)
+    assert barrier_service.replayable(batch) == replace(batch, splits=left)
     with pytest.raises(DataLostError):
-        desk.replayable(replace(batch, splits=(of("idle", 8, 9),)))
+        barrier_service.replayable(replace(batch, splits=(of("idle", 8, 9),)))
 
 
 def test_a_source_that_has_not_answered_is_left_alone_for_a_while() -> None:
     """Each question holds it, while others wait that it could answer; later ones wait longer."""
     clock, source = ManualClock(), FakeSource("source", {0: 9})
     source.error = AWAY
-    desk = SourceDesk({"source": SerialSource(source)}, settings=SETTINGS, clock=clock)
+    barrier_service = SourceService(
+        {"source": SerialSource(source)}, settings=SETTINGS, clock=clock
+    )
     at = (core_split(0, 0, 0),)
-    asked = AskCut(checkpoint_id=1, region="main", generation=0, positions=at, max_records=2)
+    asked = FetchBarrierOffsets(
+        checkpoint_id=1, region="main", attempt_id=0, positions=at, max_records=2
+    )
     moments: list[float] = []
     for _ in range(100):
-        assert desk.cut(asked, ["source"], until_s=desk.deadline_s()) is None
+        assert barrier_service.cut(asked, ["source"], until_s=barrier_service.deadline_s()) is None
         if len(source.limits) > len(moments):
             moments.append(clock())
         clock.advance(0.01)

@@ -31,7 +31,8 @@ from tests.source_bench import TIMEOUT_S, Bench, bounds
 def test_every_kind_of_start_becomes_numbers(
     options: dict[str, str], first: int, second: int
 ) -> None:
-    """Rule 15. A group without an offset for a partition begins at its first record."""
+    """Rule `start-offsets-once`. A group without an offset for a partition begins at its first
+    record."""
     cluster = FakeSourceCluster()
     cluster.create(
         "orders",
@@ -139,7 +140,8 @@ def test_a_start_behind_the_end_of_the_log_is_no_leaders_word() -> None:
 
 
 def test_latest_is_resolved_once_so_later_records_are_read() -> None:
-    """Rule 15: records that come after the start are not skipped by asking again."""
+    """Rule `start-offsets-once`: records that come after the start are not skipped by asking
+    again."""
     bench = Bench(startingOffsets="latest")
     start = bench.start()
     bench.cluster.log("orders", 0).latest = 15

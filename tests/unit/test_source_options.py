@@ -265,7 +265,8 @@ def test_least_above_largest_is_refused() -> None:
 
 
 def test_read_uncommitted_is_refused_with_exactly_once() -> None:
-    """Rule 27: a source that may see aborted records cannot be part of exactly-once."""
+    """Rule `refused-settings`: a source that may see aborted records cannot be part of
+    exactly-once."""
     uncommitted = {"kafka.isolation.level": "read_uncommitted"}
     text = error_of({**BASE, **uncommitted})
     assert "kafka.isolation.level" in text

@@ -13,7 +13,7 @@ from sluice.connectors.kafka.client.logins import Refusals
 from sluice.connectors.kafka.source.reader import consumers
 from sluice.connectors.kafka.source.reader.consumers import ConsumerPool, PooledConsumer
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
-from sluice.connectors.kafka.source.reader.streaming_reader import KafkaFollowingReader
+from sluice.connectors.kafka.source.reader.streaming_reader import KafkaStreamingReader
 from sluice.runtime.errors import (
     AuthenticationError,
     DataLostError,
@@ -328,7 +328,7 @@ def test_a_follower_that_begins_anew_asks_whether_the_log_is_the_one_it_has_read
     at_end = message(end, KafkaError(END, "end"))
     consumer = FakeConsumer([*found, at_end], [], watermarks=(0, 3))
     consumer.install(monkeypatch)
-    follower = KafkaFollowingReader(reader=READER).follow([split(leader_epoch=4)], None)
+    follower = KafkaStreamingReader(reader=READER).follow([split(leader_epoch=4)], None)
     assert (consumer.places, consumer.checked) == ([(0, None)], [])
     follower.poll()
     follower.restart_at([replace(split(), start_offset=end)])
@@ -348,7 +348,7 @@ def test_a_follower_tells_whose_its_first_record_is_where_nobody_was_asked(
     ]
     consumer = FakeConsumer(*answers, [], watermarks=(0, 3))
     consumer.install(monkeypatch)
-    follower = KafkaFollowingReader(reader=READER).follow([split(leader_epoch=3)], None)
+    follower = KafkaStreamingReader(reader=READER).follow([split(leader_epoch=3)], None)
     assert follower.records_read() == {}
     for read in ((2, 5, 4), (3, 6, 4)):
         follower.poll()
@@ -366,7 +366,7 @@ def test_where_a_follower_begins_anew_behind_markers_nobody_is_asked_again(
     first = [message(0, leader_epoch=4), message(2, KafkaError(END, "end"))]
     consumer = FakeConsumer(first, [message(2, leader_epoch=6)], [], watermarks=(0, 3))
     consumer.install(monkeypatch)
-    follower = KafkaFollowingReader(reader=READER).follow([split(leader_epoch=4)], None)
+    follower = KafkaStreamingReader(reader=READER).follow([split(leader_epoch=4)], None)
     follower.poll()
     follower.restart_at([replace(split(), start_offset=2)])
     assert consumer.places == [(2, None)]
@@ -383,7 +383,7 @@ def test_a_follower_goes_on_before_the_markers_that_it_has_passed(
     events = [message(2, KafkaError(END, "end")), message(2, KafkaError(OUT_OF_RANGE, "no"))]
     consumer = FakeConsumer(events, [], watermarks=(first_left, 2))
     consumer.install(monkeypatch)
-    follower = KafkaFollowingReader(reader=READER).follow([split()], None)
+    follower = KafkaStreamingReader(reader=READER).follow([split()], None)
     follower.poll()
     assert consumer.places == [(place, None)]
     assert follower.positions() == {split().key: 2}
@@ -401,7 +401,7 @@ def test_a_follower_whose_place_is_refused_asks_for_it_again_later(
     refused = message(2, KafkaError(OUT_OF_RANGE, "no"))
     consumer = FakeConsumer([refused], [], watermarks=watermarks)
     consumer.install(monkeypatch)
-    follower = KafkaFollowingReader(reader=READER).follow(
+    follower = KafkaStreamingReader(reader=READER).follow(
         [replace(split(), start_offset=2, end_offset=2)], None
     )
     follower.poll()
@@ -420,7 +420,7 @@ def test_what_a_follower_may_not_read_it_does_not_wait_for(monkeypatch: pytest.M
     refused = message(0, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     consumer = FakeConsumer([refused], [], watermarks=(0, 3))
     consumer.install(monkeypatch)
-    follower = KafkaFollowingReader(reader=READER).follow([split()], None)
+    follower = KafkaStreamingReader(reader=READER).follow([split()], None)
     with pytest.raises(AuthenticationError, match="orders-0"):
         follower.poll()
 
@@ -452,7 +452,7 @@ class RefusedConsumer(FakeConsumer):
     def follow(self, monkeypatch: pytest.MonkeyPatch, *, polls: int) -> int:
         """The position in orders-0 of who follows it from 0 on, after so many looks."""
         self.install(monkeypatch)
-        follower = KafkaFollowingReader(reader=READER).follow([split()], None)
+        follower = KafkaStreamingReader(reader=READER).follow([split()], None)
         for _ in range(polls):
             follower.poll()
         return follower.positions()[split().key]

@@ -60,29 +60,33 @@ def test_a_decision_records_the_assignment_and_its_version_rises_with_it_alone()
     )
 
 
-def test_rule_9_a_new_split_is_on_record_where_it_begins_though_its_region_is_carried() -> None:
+def test_restore_by_attempt_a_new_split_is_on_record_where_it_begins_though_its_region_is_carried() -> (
+    None
+):
     """Retention may move that place: a run that asked for it again would skip what was there."""
     driver = CoreDriver(_REGIONAL, regions=TWO)
     _checkpoint(driver, 1)
     _discover(driver, 2, at=7)  # main's, by order
     driver.tick(1.0)
-    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("a task failed")))
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("a task failed")))
     driver.ack(driver.poll(9, region="side"), region="side")
     decided = driver.seen(Publish)[-1]
     main = decided.regions[0]
-    assert main.status is RegionStatus.CARRIED
+    assert main.status is RegionStatus.SKIPPED
     assert [s for s in main.splits if s.partition == 2] == [split(2, 7, 7)]
     assert decided.assignment is not None
     assert decided.assignment.regions == {"main": _keys(0, 2), "side": _keys(1)}
-    generation = driver.restart()
+    attempt_id = driver.restart()
     driver.tick(1.0)
-    barrier = driver.poll(9, generation=generation)
+    barrier = driver.poll(9, attempt_id=attempt_id)
     assert barrier is not None
     assert split(2, 7, 9) in barrier.splits
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_rule_9_a_batch_that_reads_a_split_of_another_region_is_refused(*, decided: bool) -> None:
+def test_restore_by_attempt_a_batch_that_reads_a_split_of_another_region_is_refused(
+    *, decided: bool
+) -> None:
     """Also one that is assigned and not on record yet; nothing of the batch is taken in."""
     driver = CoreDriver(FAST, regions=TWO)
     foreign = 1 if decided else 3
@@ -92,7 +96,7 @@ def test_rule_9_a_batch_that_reads_a_split_of_another_region_is_refused(*, decid
     barrier = driver.poll(5)
     assert barrier is not None
     stolen = dataclasses.replace(barrier, splits=(*barrier.splits, split(foreign, 0, 5)))
-    batch = BatchKey(region="main", generation=0, batch_id=1)
+    batch = BatchKey(region="main", attempt_id=0, batch_id=1)
     with pytest.raises(IllegalTransitionError, match=f"splits=input-{foreign}"):
         driver.tell(Acknowledged(ack=driver.acknowledgement(batch, stolen)))
     driver.ack(driver.poll(5, region="side"), region="side")
@@ -105,7 +109,7 @@ def test_rule_9_a_batch_that_reads_a_split_of_another_region_is_refused(*, decid
 def _job(assignment: Assignment | None, *, side: tuple[int, ...] = ()) -> Job:
     main = record(1)
     there = RegionRecord(
-        region="side", generation=0, splits=tuple(split(number, 3, 4) for number in side)
+        region="side", attempt_id=0, splits=tuple(split(number, 3, 4) for number in side)
     )
     made = dataclasses.replace(main, regions=(*main.regions, there), assignment=assignment)
     return Job(record(0), made, committed=(0, 1))
@@ -150,13 +154,13 @@ def test_an_assignment_that_does_not_fit_its_positions_is_refused_before_anythin
 @pytest.mark.parametrize(
     "move",
     [
-        Move(split=split(1, 0, 0).key, giver="main", taker="side"),
-        Move(split=split(0, 0, 0).key, giver="gone", taker="side"),
-        Move(split=split(0, 0, 0).key, giver="main", taker="gone"),
+        Move(split=split(1, 0, 0).key, source_region="main", target_region="side"),
+        Move(split=split(0, 0, 0).key, source_region="gone", target_region="side"),
+        Move(split=split(0, 0, 0).key, source_region="main", target_region="gone"),
     ],
     ids=["what the giver lacks", "from nowhere", "to nowhere"],
 )
-def test_rule_9_a_move_that_would_lose_or_double_a_split_is_refused(move: Move) -> None:
+def test_restore_by_attempt_a_move_that_would_lose_or_double_a_split_is_refused(move: Move) -> None:
     """Before it becomes part of a decision, whoever has made it up."""
     assignment = Assignment(version=1, regions={"main": _keys(0), "side": _keys(1)})
     with pytest.raises(IllegalTransitionError, match="nothing was decided"):

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 import pytest
 
 from sluice.runtime.coordinator.core.events import (
-    AskCut,
     BarrierPolled,
+    FetchBarrierOffsets,
     GiveBarrier,
     NothingDue,
     Publish,
-    RegionCut,
+    RegionBarrierOffsets,
     RegionFailed,
     RegionRestarted,
 )
@@ -32,17 +32,20 @@ from tests.core_driver import FAST, CoreDriver, split
 class _Wishes:
     """Moves all splits of one region to another one, whenever it may; notes who may."""
 
-    def __init__(self, giver: str = "main", taker: str = "side") -> None:
-        self.giver, self.taker = giver, taker
+    def __init__(self, source_region: str = "main", target_region: str = "side") -> None:
+        self.source_region, self.target_region = source_region, target_region
         self.seen: list[dict[str, RegionLoad]] = []
 
     def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
         """See `Balancer.choose`."""
         self.seen.append(dict(offered))
-        if not {self.giver, self.taker} <= offered.keys():
+        if not {self.source_region, self.target_region} <= offered.keys():
             return Choice()
-        keys = sorted(offered[self.giver].records)
-        moves = (Move(split=key, giver=self.giver, taker=self.taker) for key in keys)
+        keys = sorted(offered[self.source_region].records)
+        moves = (
+            Move(split=key, source_region=self.source_region, target_region=self.target_region)
+            for key in keys
+        )
         return Choice(moves=tuple(moves))
 
 
@@ -74,7 +77,7 @@ def _owned(driver: CoreDriver) -> dict[str, dict[str, int]]:
     return {view.region: dict(view.splits) for view in driver.status().regions}
 
 
-def test_rule_9_a_split_moves_with_a_decision_and_goes_on_at_its_end() -> None:
+def test_restore_by_attempt_a_split_moves_with_a_decision_and_goes_on_at_its_end() -> None:
     """The record says who read it last and who goes on; the taker's next range follows on."""
     driver = _driver(_Wishes())
     _checkpoint(driver, 5)
@@ -91,7 +94,7 @@ def test_rule_9_a_split_moves_with_a_decision_and_goes_on_at_its_end() -> None:
     assert driver.poll(9) is None
 
 
-def test_rule_9_a_move_takes_effect_only_once_its_decision_is_durable() -> None:
+def test_restore_by_attempt_a_move_takes_effect_only_once_its_decision_is_durable() -> None:
     """An answer that is awaited may be "taken": then nothing has moved."""
     driver = _driver(_Wishes())
     driver.auto = False
@@ -101,14 +104,14 @@ def test_rule_9_a_move_takes_effect_only_once_its_decision_is_durable() -> None:
     assert _owned(driver) == {"main": {}, "side": {"input-1": 5, "input-0": 5}}
 
 
-def test_rule_9_regions_that_are_carried_neither_give_nor_take() -> None:
+def test_restore_by_attempt_regions_that_are_carried_neither_give_nor_take() -> None:
     """The batch under way of a failed region, or its own log, may have the split in it."""
     regional = dataclasses.replace(FAST, handler=RegionalCheckpointHandler())
     wishes = _Wishes()
     driver = _driver(wishes, *_TWO, _plan("third"), settings=regional)
     driver.tick()
     driver.poll(5)
-    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("a task failed")))
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("a task failed")))
     for region in ("side", "third"):
         driver.ack(driver.poll(5, region=region), region=region)
     assert [seen.keys() for seen in wishes.seen] == [{"side", "third"}]
@@ -122,17 +125,25 @@ class _Stubborn(_Wishes):
 
     def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
         """See `Balancer.choose`."""
-        return Choice(moves=(Move(split=split(0, 0, 0).key, giver="main", taker=self.taker),))
+        return Choice(
+            moves=(
+                Move(
+                    split=split(0, 0, 0).key, source_region="main", target_region=self.target_region
+                ),
+            )
+        )
 
 
-@pytest.mark.parametrize("taker", ["main", "side"])
-def test_rule_9_a_balancer_cannot_move_splits_of_a_carried_region(taker: str) -> None:
+@pytest.mark.parametrize("target_region", ["main", "side"])
+def test_restore_by_attempt_a_balancer_cannot_move_splits_of_a_carried_region(
+    target_region: str,
+) -> None:
     """Nothing is decided then, whatever it wants."""
     regional = dataclasses.replace(FAST, handler=RegionalCheckpointHandler())
     plans = (*_TWO, _plan("third"))
-    driver = _driver(_Stubborn(taker=taker), *plans, settings=regional)
+    driver = _driver(_Stubborn(target_region=target_region), *plans, settings=regional)
     driver.tick()
-    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("a task failed")))
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("a task failed")))
     driver.ack(driver.poll(5, region="side"), region="side")
     with pytest.raises(IllegalTransitionError, match="may not take part"):
         driver.ack(driver.poll(5, region="third"), region="third")
@@ -152,15 +163,17 @@ def test_rule_9_a_balancer_cannot_move_splits_of_a_carried_region(taker: str) ->
     ],
     ids=["state", "sinks", "sink state", "planner", "drop-in", "source", "sink"],
 )
-def test_rule_9_regions_that_keep_something_keep_their_splits(main: RegionPlan) -> None:
+def test_restore_by_attempt_regions_that_keep_something_keep_their_splits(main: RegionPlan) -> None:
     """State stays where its splits are; other sources, and other sinks, are not comparable."""
     wishes = _Wishes()
     driver = _driver(wishes, main, _plan("side"))
     driver.tick()
     driver.ack(driver.poll(5, region="side"), region="side")
-    driver.tell(BarrierPolled(region="main", generation=0))
+    driver.tell(BarrierPolled(region="main", attempt_id=0))
     read = (split(0, 0, 5, source_id=main.source_ids[0]),)
-    cut = RegionCut(checkpoint_id=1, region="main", generation=0, splits=read, finished=False)
+    cut = RegionBarrierOffsets(
+        checkpoint_id=1, region="main", attempt_id=0, splits=read, finished=False
+    )
     (given,) = (a for a in driver.tell(cut) if isinstance(a, GiveBarrier))
     driver.ack(given.barrier)
     assert driver.seen(Publish)[0].assignment is not None
@@ -179,12 +192,12 @@ def test_a_sink_that_keeps_a_state_in_a_region_keeps_its_splits_there() -> None:
     assert wishes.seen == []
 
 
-def test_rule_9_a_region_that_has_cut_for_a_later_checkpoint_keeps_its_splits() -> None:
+def test_restore_by_attempt_a_region_that_has_cut_for_a_later_checkpoint_keeps_its_splits() -> None:
     """What it reads by then goes on from the decided end, and so would the taker's next range."""
-    kept = RegionRecord(region="main", generation=0, splits=(split(0, 0, 5),))
-    region = RegionState(plan=_plan("main"), generation=0, record=kept, pace=Pace(limit=1))
+    kept = RegionRecord(region="main", attempt_id=0, splits=(split(0, 0, 5),))
+    region = RegionState(plan=_plan("main"), attempt_id=0, record=kept, pace=Pace(limit=1))
     checkpoint = PendingCheckpoint(
-        checkpoint_id=3, kind=CheckpointKind.CHECKPOINT, asked_by="interval"
+        checkpoint_id=3, kind=CheckpointKind.CHECKPOINT, requested_by="interval"
     )
     region.cuts = {3: (split(0, 5, 7),)}
     assert may_move(region, checkpoint)
@@ -202,25 +215,25 @@ def test_only_checkpoints_of_the_interval_move_splits() -> None:
     assert wishes.seen == []
 
 
-def test_rule_9_a_cut_that_was_asked_for_before_a_move_is_not_taken() -> None:
+def test_restore_by_attempt_a_cut_that_was_asked_for_before_a_move_is_not_taken() -> None:
     """Its region asks again, and is told of the splits that it has now."""
     driver = _driver(_Wishes())
     _checkpoint(driver, 5)
     driver.tick(1.0)
-    asked = driver.tell(BarrierPolled(region="main", generation=0))
-    assert [a.positions for a in asked if isinstance(a, AskCut)] == [()]
-    late = RegionCut(
-        checkpoint_id=2, region="main", generation=0, splits=(split(0, 5, 9),), finished=False
+    asked = driver.tell(BarrierPolled(region="main", attempt_id=0))
+    assert [a.positions for a in asked if isinstance(a, FetchBarrierOffsets)] == [()]
+    late = RegionBarrierOffsets(
+        checkpoint_id=2, region="main", attempt_id=0, splits=(split(0, 5, 9),), finished=False
     )
     assert driver.tell(late) == [NothingDue()]
 
 
-def test_rule_9_a_new_life_begins_with_the_splits_that_the_decision_left_it() -> None:
+def test_restore_by_attempt_a_new_life_begins_with_the_splits_that_the_decision_left_it() -> None:
     """Both regions' queries are restarted behind the move, as after a crash."""
     driver = _driver(_Wishes())
     _checkpoint(driver, 5)
     for region in ("main", "side"):
-        driver.tell(RegionFailed(region=region, generation=0, error=RuntimeError("failed")))
+        driver.tell(RegionFailed(region=region, attempt_id=0, error=RuntimeError("failed")))
         driver.restart(region)
     restored = {r.region: r.restored.splits for r in driver.seen(RegionRestarted)}
     assert restored["main"] == ()
@@ -232,11 +245,11 @@ def test_loads_tell_what_was_cut_and_what_waits_behind_it() -> None:
     wishes = _Wishes("nobody", "nobody")
     driver = _driver(wishes)
     driver.tick()
-    driver.tell(BarrierPolled(region="main", generation=0))
-    cut = RegionCut(
+    driver.tell(BarrierPolled(region="main", attempt_id=0))
+    cut = RegionBarrierOffsets(
         checkpoint_id=1,
         region="main",
-        generation=0,
+        attempt_id=0,
         splits=(split(0, 0, 50),),
         finished=False,
         waiting={split(0, 0, 0).key: 7},

@@ -34,8 +34,8 @@ VERSION_1 = Path(__file__).parent.parent / "data" / "staged-files-v1.json"
 ROOT = staging_root("orders", job_uid="job", operator_id="op")
 
 
-def attempt(*, region: str = "main", generation: int = 3, batch_id: int = 7) -> StagingAttempt:
-    return StagingAttempt.draw(BatchKey(region=region, generation=generation, batch_id=batch_id))
+def attempt(*, region: str = "main", attempt_id: int = 3, batch_id: int = 7) -> StagingAttempt:
+    return StagingAttempt.draw(BatchKey(region=region, attempt_id=attempt_id, batch_id=batch_id))
 
 
 def entry_of(one: StagingAttempt, *, operator_id: str = "op") -> StateEntry:
@@ -104,7 +104,7 @@ class TestNames:
         assert StagingAttempt.parse(path) is None
 
     def test_two_attempts_of_a_batch_never_share_a_final_name(self) -> None:
-        """Rule 20: a name has one content for ever."""
+        """Rule `rename-settled`: a name has one content for ever."""
         written = "part-00003-0f6c1fd2-7f0f-4a43-9ae3-d5d0fd2ed5d8-c000.snappy.parquet"
         first, second = (final_name(attempt(), written, checkpoint_id=42) for _ in range(2))
         assert first != second
@@ -138,8 +138,8 @@ class TestNames:
             split_target(uri)
 
 
-def test_rule_20_the_step_for_a_file_follows_from_both_its_names() -> None:
-    """Rule 20: every combination of absent, whole and other length."""
+def test_rename_settled_the_step_for_a_file_follows_from_both_its_names() -> None:
+    """Rule `rename-settled`: every combination of absent, whole and other length."""
     expected = {
         (5, None): Step.MOVE,
         (None, 5): Step.NONE,
@@ -150,20 +150,20 @@ def test_rule_20_the_step_for_a_file_follows_from_both_its_names() -> None:
 
 
 class TestOrphans:
-    """Rules 4, 6 and 20: what a sweep may delete."""
+    """Rules `ids-never-reused`, `fence-first` and `rename-settled`: what a sweep may delete."""
 
     @staticmethod
     def view(**changes: object) -> SweepView:
-        whole = SweepView(job_uid="job", generations={"main": 3}, protected=(), orphans=())
+        whole = SweepView(job_uid="job", attempt_ids={"main": 3}, protected=(), orphans=())
         return dataclasses.replace(whole, **changes)
 
     @staticmethod
     def gone(found: StagingAttempt, view: SweepView) -> bool:
         return orphans([found], view, root=ROOT, operator_id="op") == [found]
 
-    def test_an_attempt_of_an_older_generation_goes(self) -> None:
-        assert self.gone(attempt(generation=2), self.view())
-        assert self.gone(attempt(region="gone", generation=2), self.view())
+    def test_an_attempt_of_an_older_attempt_goes(self) -> None:
+        assert self.gone(attempt(attempt_id=2), self.view())
+        assert self.gone(attempt(region="gone", attempt_id=2), self.view())
 
     def test_an_attempt_of_the_present_one_stays_until_it_is_declared(self) -> None:
         one = attempt()
@@ -176,7 +176,7 @@ class TestOrphans:
     def test_a_file_system_that_refuses_is_swept_next_time(self) -> None:
         """Orphans cost room, and nobody reads them: no reason to end a job."""
         disk = Disk()
-        path = f"{ROOT}/{attempt(generation=2).path}/part"
+        path = f"{ROOT}/{attempt(attempt_id=2).path}/part"
         FakeFileSystem(disk).write_temporary(path, b"rows")
         away = [Fault.REFUSED]
         fs = FakeFileSystem(disk, fault=lambda _: away.pop() if away else Fault.NONE)
@@ -187,13 +187,13 @@ class TestOrphans:
         assert not disk.files
 
     def test_what_a_decision_names_stays(self) -> None:
-        one = attempt(generation=1)
+        one = attempt(attempt_id=1)
         assert not self.gone(one, self.view(protected=(entry_of(one),)))
         assert self.gone(one, self.view(protected=(entry_of(one, operator_id="other"),)))
 
-    def test_rule_19_what_a_record_holds_stays_however_old_its_life(self) -> None:
+    def test_files_with_decision_what_a_record_holds_stays_however_old_its_life(self) -> None:
         """Of this sink; also where the coordinator has declared it an orphan of its batch."""
-        one = attempt(generation=1)
+        one = attempt(attempt_id=1)
         held = HeldFiles(
             target="hdfs://h:1/data/orders",
             layout="x",
@@ -213,9 +213,9 @@ class TestOrphans:
         kept = (encode_held_files(held, operator_id="op"),)
         assert not self.gone(one, self.view(kept=kept, orphans=(declared,)))
         assert self.gone(one, self.view(kept=(encode_held_files(held, operator_id="other"),)))
-        assert self.gone(attempt(generation=1), self.view(kept=kept))
+        assert self.gone(attempt(attempt_id=1), self.view(kept=kept))
 
-    def test_rule_4_what_a_settled_batch_left_and_nobody_names_goes(self) -> None:
+    def test_ids_never_reused_what_a_settled_batch_left_and_nobody_names_goes(self) -> None:
         """However long ago: the coordinator forgets attempts, a file may be held for hours."""
         one = attempt()
         settled = {"main": one.batch.batch_id}
@@ -223,9 +223,9 @@ class TestOrphans:
         assert not self.gone(one, self.view(settled={"main": one.batch.batch_id - 1}))
         assert not self.gone(one, self.view(settled=settled, protected=(entry_of(one),)))
 
-    def test_a_generation_that_the_view_does_not_know_stays(self) -> None:
-        assert not self.gone(attempt(generation=4), self.view())
-        assert not self.gone(attempt(region="new", generation=3), self.view())
+    def test_an_attempt_that_the_view_does_not_know_stays(self) -> None:
+        assert not self.gone(attempt(attempt_id=4), self.view())
+        assert not self.gone(attempt(region="new", attempt_id=3), self.view())
 
 
 @pytest.mark.parametrize(

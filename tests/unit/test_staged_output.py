@@ -15,7 +15,7 @@ from sluice.runtime.errors import IllegalTransitionError
 from sluice.runtime.model.model import BatchKey
 from tests.fake_file_system import Disk, FakeFileSystem
 
-ATTEMPT = StagingAttempt.draw(BatchKey(region="main", generation=3, batch_id=7))
+ATTEMPT = StagingAttempt.draw(BatchKey(region="main", attempt_id=3, batch_id=7))
 HEADER = "part-00000-0f6c1fd2-7f0f-4a43-9ae3-d5d0fd2ed5d8-c000.csv"
 ROWS = "part-00001-0f6c1fd2-7f0f-4a43-9ae3-d5d0fd2ed5d8-c000.csv"
 

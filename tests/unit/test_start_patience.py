@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.runtime.embedded.start_timeout import StartPatience
+from sluice.runtime.embedded.start_timeout import StartTimeout
 from tests.fakes import ManualClock
 
 
@@ -14,8 +14,8 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def _patience(clock: ManualClock, *logs: Path) -> StartPatience:
-    return StartPatience(logs, silence_s=90.0, longest_s=600.0, clock=clock)
+def _patience(clock: ManualClock, *logs: Path) -> StartTimeout:
+    return StartTimeout(logs, silence_s=90.0, longest_s=600.0, clock=clock)
 
 
 def _say(log: Path) -> None:

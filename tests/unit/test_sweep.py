@@ -1,4 +1,5 @@
-"""Which transactions a sweep may abort: protocol rules 4, 13 and 28."""
+"""Which transactions a sweep may abort: rules `ids-never-reused`, `abort-by-endtxn` and
+`wait-for-all-brokers`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -23,9 +24,9 @@ from tests.fake_kafka import FakeWire, Fault
 from tests.transaction_harness import JOB_UID, FakeHarness, committable
 
 NAME = TransactionalId(
-    prefix="orders", job_uid=JOB_UID, region="main", generation=5, owner="o", slot=0
+    prefix="orders", job_uid=JOB_UID, region="main", attempt_id=5, owner="o", slot=0
 )
-VIEW = SweepView(job_uid=JOB_UID, generations={"main": 5, "other": 9}, protected=(), orphans=())
+VIEW = SweepView(job_uid=JOB_UID, attempt_ids={"main": 5, "other": 9}, protected=(), orphans=())
 
 
 def _open(name: TransactionalId, *, epoch: int = 3) -> TransactionDescription:
@@ -39,7 +40,7 @@ def _open(name: TransactionalId, *, epoch: int = 3) -> TransactionDescription:
 
 def _declared(one: TransactionDescription, *, operator_id: str = "sink-1") -> RegisteredAttempt:
     return RegisteredAttempt(
-        batch=BatchKey(region="main", generation=5, batch_id=1),
+        batch=BatchKey(region="main", attempt_id=5, batch_id=1),
         operator_id=operator_id,
         resource=one.identity.resource,
     )
@@ -49,45 +50,47 @@ def _found(view: SweepView, *described: TransactionDescription) -> tuple[Transac
     return orphans(described, view, prefix="orders", operator_id="sink-1")
 
 
-def test_rule_4_an_older_generation_is_swept_at_once() -> None:
-    """Rule 4: whoever wrote it, its region has moved on."""
-    one = _open(dataclasses.replace(NAME, generation=4))
+def test_ids_never_reused_an_older_attempt_is_swept_at_once() -> None:
+    """Rule `ids-never-reused`: whoever wrote it, its region has moved on."""
+    one = _open(dataclasses.replace(NAME, attempt_id=4))
 
     assert _found(VIEW, one) == (one.identity,)
 
 
-def test_rule_4_the_present_generation_is_left_alone() -> None:
-    """Rule 4: an undecided, expired or carried batch may still be accepted."""
+def test_ids_never_reused_the_present_attempt_is_left_alone() -> None:
+    """Rule `ids-never-reused`: an undecided, expired or carried batch may still be accepted."""
     assert _found(VIEW, _open(NAME)) == ()
 
 
-def test_rule_4_a_declared_orphan_of_the_present_generation_is_swept() -> None:
-    """Rule 4: its batch was decided without naming it, or aborted."""
+def test_ids_never_reused_a_declared_orphan_of_the_present_attempt_is_swept() -> None:
+    """Rule `ids-never-reused`: its batch was decided without naming it, or aborted."""
     one = _open(NAME)
     view = dataclasses.replace(VIEW, orphans=(_declared(one),))
 
     assert _found(view, one) == (one.identity,)
 
 
-def test_rule_4_a_declared_orphan_is_told_by_its_epoch_too() -> None:
-    """Rule 4: the same id carries the next transaction by now, which nobody has declared."""
+def test_ids_never_reused_a_declared_orphan_is_told_by_its_epoch_too() -> None:
+    """Rule `ids-never-reused`: the same id carries the next transaction by now, which nobody has
+    declared."""
     view = dataclasses.replace(VIEW, orphans=(_declared(_open(NAME, epoch=3)),))
 
     assert _found(view, _open(NAME, epoch=4)) == ()
 
 
-def test_rule_4_another_operators_orphan_is_not_ours() -> None:
-    """Rule 4: each sink sweeps its own."""
+def test_ids_never_reused_another_operators_orphan_is_not_ours() -> None:
+    """Rule `ids-never-reused`: each sink sweeps its own."""
     one = _open(NAME)
     view = dataclasses.replace(VIEW, orphans=(_declared(one, operator_id="sink-2"),))
 
     assert _found(view, one) == ()
 
 
-@pytest.mark.parametrize("generation", [3, 5])
-def test_rule_4_a_decided_transaction_is_never_touched(generation: int) -> None:
-    """Rule 4: also under an older generation, also when somebody calls it an orphan."""
-    one = _open(dataclasses.replace(NAME, generation=generation))
+@pytest.mark.parametrize("attempt_id", [3, 5])
+def test_ids_never_reused_a_decided_transaction_is_never_touched(attempt_id: int) -> None:
+    """Rule `ids-never-reused`: also under an older attempt, also when somebody calls it an
+    orphan."""
+    one = _open(dataclasses.replace(NAME, attempt_id=attempt_id))
     view = dataclasses.replace(
         VIEW, orphans=(_declared(one),), protected=(committable(one.identity),)
     )
@@ -95,23 +98,24 @@ def test_rule_4_a_decided_transaction_is_never_touched(generation: int) -> None:
     assert _found(view, one) == ()
 
 
-def test_rule_4_nothing_under_a_protected_id_is_touched_at_any_epoch() -> None:
-    """Rule 4: such an id is not initialised before its committed mark; a mystery stays open."""
-    one = _open(dataclasses.replace(NAME, generation=3), epoch=8)
+def test_ids_never_reused_nothing_under_a_protected_id_is_touched_at_any_epoch() -> None:
+    """Rule `ids-never-reused`: such an id is not initialised before its committed mark; a mystery
+    stays open."""
+    one = _open(dataclasses.replace(NAME, attempt_id=3), epoch=8)
     protected = committable(dataclasses.replace(one.identity, producer_epoch=6))
 
     assert _found(dataclasses.replace(VIEW, protected=(protected,)), one) == ()
 
 
-def test_a_generation_that_the_view_does_not_know_yet_is_left_alone() -> None:
+def test_an_attempt_that_the_view_does_not_know_yet_is_left_alone() -> None:
     """The view was taken before the region's failover; the next one will know."""
-    assert _found(VIEW, _open(dataclasses.replace(NAME, generation=6))) == ()
+    assert _found(VIEW, _open(dataclasses.replace(NAME, attempt_id=6))) == ()
 
 
-@pytest.mark.parametrize(("generation", "swept"), [(4, True), (5, False), (7, False)])
-def test_a_region_that_no_longer_exists_is_swept_by_its_age(generation: int, swept: bool) -> None:
-    """Below every present generation it is of an earlier run; else it may just be starting."""
-    one = _open(dataclasses.replace(NAME, region="gone", generation=generation))
+@pytest.mark.parametrize(("attempt_id", "swept"), [(4, True), (5, False), (7, False)])
+def test_a_region_that_no_longer_exists_is_swept_by_its_age(attempt_id: int, swept: bool) -> None:
+    """Below every present attempt it is of an earlier run; else it may just be starting."""
+    one = _open(dataclasses.replace(NAME, region="gone", attempt_id=attempt_id))
 
     assert bool(_found(VIEW, one)) is swept
 
@@ -119,19 +123,19 @@ def test_a_region_that_no_longer_exists_is_swept_by_its_age(generation: int, swe
 @pytest.mark.parametrize(
     "name",
     [
-        dataclasses.replace(NAME, generation=1, job_uid="another-job"),
-        dataclasses.replace(NAME, generation=1, prefix="invoices"),
-        dataclasses.replace(NAME, generation=1, prefix="orders/eu"),
+        dataclasses.replace(NAME, attempt_id=1, job_uid="another-job"),
+        dataclasses.replace(NAME, attempt_id=1, prefix="invoices"),
+        dataclasses.replace(NAME, attempt_id=1, prefix="orders/eu"),
     ],
 )
-def test_rule_4_other_jobs_and_prefixes_are_never_touched(name: TransactionalId) -> None:
-    """Rule 4: two jobs with one prefix do not meet in the sweep either."""
+def test_ids_never_reused_other_jobs_and_prefixes_are_never_touched(name: TransactionalId) -> None:
+    """Rule `ids-never-reused`: two jobs with one prefix do not meet in the sweep either."""
     assert _found(VIEW, _open(name)) == ()
 
 
 @pytest.mark.parametrize("text", ["orders", f"orders/{JOB_UID}/main.1", "kafka-streams-0_1"])
-def test_rule_4_other_programs_ids_are_never_touched(text: str) -> None:
-    """Rule 4: only ids of the full layout are ours."""
+def test_ids_never_reused_other_programs_ids_are_never_touched(text: str) -> None:
+    """Rule `ids-never-reused`: only ids of the full layout are ours."""
     one = dataclasses.replace(_open(NAME), transactional_id=text)
 
     assert _found(VIEW, one) == ()
@@ -140,7 +144,7 @@ def test_rule_4_other_programs_ids_are_never_touched(text: str) -> None:
 @pytest.mark.parametrize("state", [state for state in TransactionState if state.value != "Ongoing"])
 def test_only_open_transactions_are_swept(state: TransactionState) -> None:
     """What is ending ends by itself."""
-    one = dataclasses.replace(_open(dataclasses.replace(NAME, generation=1)), state=state)
+    one = dataclasses.replace(_open(dataclasses.replace(NAME, attempt_id=1)), state=state)
 
     assert _found(VIEW, one) == ()
 
@@ -155,7 +159,7 @@ def test_committables_of_other_sinks_do_not_disturb() -> None:
         redistribution=Redistribution.SPLIT,
         payload=b"",
     )
-    one = _open(dataclasses.replace(NAME, generation=1))
+    one = _open(dataclasses.replace(NAME, attempt_id=1))
 
     assert _found(dataclasses.replace(VIEW, protected=(file,)), one) == (one.identity,)
 
@@ -165,7 +169,7 @@ names = st.builds(  # mostly ours, so that something is swept
     prefix=st.sampled_from(["orders", "orders", "orders", "orders/eu"]),
     job_uid=st.sampled_from([JOB_UID, JOB_UID, JOB_UID, "another"]),
     region=st.sampled_from(["main", "other", "gone"]),
-    generation=st.integers(0, 3),
+    attempt_id=st.integers(0, 3),
     owner=st.sampled_from(["a", "b"]),
     slot=st.integers(0, 2),
 )
@@ -184,16 +188,17 @@ def _some(
 @given(
     data=st.data(),
     described=st.lists(descriptions, min_size=2, max_size=12),
-    generations=st.fixed_dictionaries({"main": st.integers(0, 3), "other": st.integers(0, 3)}),
+    attempt_ids=st.fixed_dictionaries({"main": st.integers(0, 3), "other": st.integers(0, 3)}),
 )
-def test_rule_4_whatever_is_swept_had_a_reason(
-    data: st.DataObject, described: list[TransactionDescription], generations: dict[str, int]
+def test_ids_never_reused_whatever_is_swept_had_a_reason(
+    data: st.DataObject, described: list[TransactionDescription], attempt_ids: dict[str, int]
 ) -> None:
-    """Rule 4: over random views nothing living, decided or foreign is ever aborted."""
+    """Rule `ids-never-reused`: over random views nothing living, decided or foreign is ever
+    aborted."""
     protected, declared = data.draw(_some(described)), data.draw(_some(described))
     view = SweepView(
         job_uid=JOB_UID,
-        generations=generations,
+        attempt_ids=attempt_ids,
         protected=tuple(committable(one.identity) for one in protected),
         orphans=tuple(_declared(one) for one in declared),
     )
@@ -203,9 +208,9 @@ def test_rule_4_whatever_is_swept_had_a_reason(
         assert name is not None
         assert (name.prefix, name.job_uid) == ("orders", JOB_UID)
         assert identity.transactional_id not in {one.transactional_id for one in protected}
-        current = generations.get(name.region, min(generations.values()))
-        assert name.generation <= current
-        if name.generation == current:
+        current = attempt_ids.get(name.region, min(attempt_ids.values()))
+        assert name.attempt_id <= current
+        if name.attempt_id == current:
             assert identity in {one.identity for one in declared}
 
 
@@ -214,17 +219,19 @@ def _harness() -> tuple[FakeHarness, Sweeper]:
     return harness, Sweeper(harness.wire, prefix=harness.prefix)
 
 
-def _leave_open(harness: FakeHarness, *, generation: int) -> TransactionIdentity:
-    attempt = harness.open(harness.name(generation=generation))
+def _leave_open(harness: FakeHarness, *, attempt_id: int) -> TransactionIdentity:
+    attempt = harness.open(harness.name(attempt_id=attempt_id))
     attempt.produce(2)
     return attempt.identity
 
 
-def test_rule_28_a_sweep_that_misses_a_broker_says_so_and_the_next_one_finishes() -> None:
-    """Rule 28: ListTransactions sees only brokers that answer."""
+def test_wait_for_all_brokers_a_sweep_that_misses_a_broker_says_so_and_the_next_one_finishes() -> (
+    None
+):
+    """Rule `wait-for-all-brokers`: ListTransactions sees only brokers that answer."""
     harness, sweeper = _harness()
-    seen, unseen = (_leave_open(harness, generation=1) for _ in range(2))
-    view = dataclasses.replace(VIEW, generations={"main": 2})
+    seen, unseen = (_leave_open(harness, attempt_id=1) for _ in range(2))
+    view = dataclasses.replace(VIEW, attempt_ids={"main": 2})
     harness.wire.absent = ("broker 3",)
     harness.wire.absent_ids = frozenset({unseen.transactional_id})
 
@@ -238,7 +245,9 @@ def test_rule_28_a_sweep_that_misses_a_broker_says_so_and_the_next_one_finishes(
     assert unseen in harness.broker.discarded
 
 
-def test_rule_28_the_first_sweep_waits_for_a_broker_that_is_away_and_no_longer() -> None:
+def test_wait_for_all_brokers_the_first_sweep_waits_for_a_broker_that_is_away_and_no_longer() -> (
+    None
+):
     """What that one alone lists holds readers back as well."""
     harness, waits = FakeHarness(2), list[float]()
 
@@ -247,16 +256,16 @@ def test_rule_28_the_first_sweep_waits_for_a_broker_that_is_away_and_no_longer()
         harness.wire.absent, harness.wire.absent_ids = (), frozenset()
 
     sweeper = Sweeper(harness.wire, prefix=harness.prefix, sleep=comes_back)
-    _, unseen = (_leave_open(harness, generation=1) for _ in range(2))
+    _, unseen = (_leave_open(harness, attempt_id=1) for _ in range(2))
     harness.wire.absent = ("broker 3",)
     harness.wire.absent_ids = frozenset({unseen.transactional_id})
-    view = dataclasses.replace(VIEW, generations={"main": 2})
+    view = dataclasses.replace(VIEW, attempt_ids={"main": 2})
     result = sweeper.sweep_all(view, operator_id=None, timeout_s=5)
     assert (result.aborted, result.remaining, result.missing) == (2, 0, ())
     assert len(waits) == 1
 
 
-def test_rule_28_the_first_sweep_goes_on_while_an_orphan_remains() -> None:
+def test_wait_for_all_brokers_the_first_sweep_goes_on_while_an_orphan_remains() -> None:
     """All have answered; but where its abort was to be, another transaction was under its id, which
     was over in a moment: behind an end with that one open readers would wait."""
     harness, waits, looks = FakeHarness(2), list[float](), list[int]()
@@ -274,8 +283,8 @@ def test_rule_28_the_first_sweep_goes_on_while_an_orphan_remains() -> None:
         }
 
     sweeper = Sweeper(harness.wire, prefix=harness.prefix, sleep=waits.append)
-    left = _leave_open(harness, generation=1)
-    view = dataclasses.replace(VIEW, generations={"main": 2})
+    left = _leave_open(harness, attempt_id=1)
+    view = dataclasses.replace(VIEW, attempt_ids={"main": 2})
     with patch.object(FakeWire, "describe", moved_on):
         result = sweeper.sweep_all(view, operator_id=None, timeout_s=600)
     assert (result.aborted, result.remaining, result.missing) == (1, 0, ())
@@ -283,11 +292,11 @@ def test_rule_28_the_first_sweep_goes_on_while_an_orphan_remains() -> None:
     assert len(waits) == 1
 
 
-def test_rule_28_what_is_listed_and_not_described_is_not_swept() -> None:
+def test_wait_for_all_brokers_what_is_listed_and_not_described_is_not_swept() -> None:
     """Its coordinator died in between: who waits for the end of the sweep would go."""
     harness, sweeper = _harness()
-    seen, unseen = (_leave_open(harness, generation=1) for _ in range(2))
-    view = dataclasses.replace(VIEW, generations={"main": 2})
+    seen, unseen = (_leave_open(harness, attempt_id=1) for _ in range(2))
+    view = dataclasses.replace(VIEW, attempt_ids={"main": 2})
     describe = FakeWire.describe
 
     def half(self: FakeWire, ids: Sequence[str], *, timeout_s: float) -> Mapping[str, Any]:
@@ -304,14 +313,14 @@ def test_rule_28_what_is_listed_and_not_described_is_not_swept() -> None:
 def test_what_a_coordinator_has_forgotten_since_it_was_listed_disturbs_no_sweep() -> None:
     """There is nothing to abort, and the others are."""
     harness, sweeper = _harness()
-    forgotten, left = (_leave_open(harness, generation=1) for _ in range(2))
+    forgotten, left = (_leave_open(harness, attempt_id=1) for _ in range(2))
     describe = FakeWire.describe
 
     def late(self: FakeWire, ids: Sequence[str], *, timeout_s: float) -> Mapping[str, Any]:
         return {**describe(self, ids, timeout_s=timeout_s), forgotten.transactional_id: None}
 
     with patch.object(FakeWire, "describe", late):
-        view = dataclasses.replace(VIEW, generations={"main": 2})
+        view = dataclasses.replace(VIEW, attempt_ids={"main": 2})
         result = sweeper.sweep(view, operator_id=None, timeout_s=1)
     assert (result.aborted, result.missing) == (1, ())
     assert set(harness.broker.discarded) == {left}
@@ -330,21 +339,22 @@ def test_an_unreachable_cluster_is_swept_next_time() -> None:
 def test_an_abort_whose_request_is_lost_is_repeated() -> None:
     """Nothing is kept between sweeps, so nothing can be forgotten."""
     harness, sweeper = _harness()
-    _leave_open(harness, generation=1)
+    _leave_open(harness, attempt_id=1)
     harness.wire.faults = [Fault.LOSE_REQUEST]
-    view = dataclasses.replace(VIEW, generations={"main": 2})
+    view = dataclasses.replace(VIEW, attempt_ids={"main": 2})
 
     result = sweeper.sweep_all(view, operator_id=None, timeout_s=5)
 
     assert (result.aborted, result.remaining) == (1, 0)
 
 
-def test_rule_13_at_version_0_a_zombie_that_goes_on_is_swept_again() -> None:
-    """Rule 13: version 4 does not fence, so the writer may open the id's next transaction."""
+def test_abort_by_endtxn_at_version_0_a_zombie_that_goes_on_is_swept_again() -> None:
+    """Rule `abort-by-endtxn`: version 4 does not fence, so the writer may open the id's next
+    transaction."""
     harness = FakeHarness(0)
     sweeper = Sweeper(harness.wire, prefix=harness.prefix)
-    zombie = harness.open(harness.name(generation=1))
-    view = dataclasses.replace(VIEW, generations={"main": 2})
+    zombie = harness.open(harness.name(attempt_id=1))
+    view = dataclasses.replace(VIEW, attempt_ids={"main": 2})
 
     for _ in range(3):
         harness.broker.produce(zombie.identity, 1)
@@ -354,17 +364,18 @@ def test_rule_13_at_version_0_a_zombie_that_goes_on_is_swept_again() -> None:
 
 
 def test_a_sweep_aborts_only_with_the_transactions_own_epoch() -> None:
-    """Rule 13: InitProducerId is never sent, so a later initialisation is not disturbed."""
+    """Rule `abort-by-endtxn`: InitProducerId is never sent, so a later initialisation is not
+    disturbed."""
     harness, sweeper = _harness()
-    identity = _leave_open(harness, generation=1)
-    view = dataclasses.replace(VIEW, generations={"main": 2})
+    identity = _leave_open(harness, attempt_id=1)
+    view = dataclasses.replace(VIEW, attempt_ids={"main": 2})
 
     sweeper.sweep(view, operator_id=None, timeout_s=1)
 
     assert [(t, commit) for t, commit, _ in harness.broker.requests] == [(identity, False)]
 
 
-def test_rule_4_what_another_kind_of_sink_registered_is_passed_over() -> None:
+def test_ids_never_reused_what_another_kind_of_sink_registered_is_passed_over() -> None:
     """A sweep of all sinks finds a staging directory among the orphans, and a transaction."""
     one = _open(NAME)
     directory = dataclasses.replace(_declared(one), resource="file:/data/.staging/a")
@@ -376,7 +387,7 @@ def test_rule_4_what_another_kind_of_sink_registered_is_passed_over() -> None:
 def test_a_cluster_that_refuses_to_list_is_swept_next_time() -> None:
     """Not only one that is away: whatever the brokers answer, a sweep never raises."""
     harness, _ = _harness()
-    identity = _leave_open(harness, generation=1)
+    identity = _leave_open(harness, attempt_id=1)
 
     class Refusing:
         def list_transactions(self, *_: object, **__: object) -> None:

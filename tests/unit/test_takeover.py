@@ -12,7 +12,7 @@ from sluice.runtime.errors import FencedError
 from tests.core_driver import FAST, CoreDriver
 
 
-def test_rule_6_a_takeover_that_is_found_while_the_job_stops_ends_it_no_second_time() -> None:
+def test_fence_first_a_takeover_that_is_found_while_the_job_stops_ends_it_no_second_time() -> None:
     """Who waits for the batch in the taken place hears of it; the job has ended well before."""
     driver = CoreDriver(FAST)
     driver.auto = False

@@ -22,7 +22,7 @@ from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 from tests.fake_webhdfs import FakeWebHdfs
 
 _ATTEMPT = StagingAttempt(
-    batch=BatchKey(region="r0", generation=1, batch_id=7), attempt="0123456789abcdef" * 2
+    batch=BatchKey(region="r0", attempt_id=1, batch_id=7), attempt="0123456789abcdef" * 2
 )
 _ROWS = pa.record_batch(
     {

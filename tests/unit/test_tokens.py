@@ -60,7 +60,7 @@ class Issuer:
 def test_a_fetch_that_fails_once_is_repeated() -> None:
     """A new producer comes with each epoch, and each needs a token."""
     issuer = Issuer(AWAY, TimeoutError(CANARY))
-    assert issuer.kept().get(patience_s=5.0).value == "t3"
+    assert issuer.kept().get(retry_for_s=5.0).value == "t3"
     assert issuer.clock() > 1_000, "behind a pause"
 
 
@@ -70,7 +70,7 @@ def test_the_last_token_is_used_until_it_expires() -> None:
     kept = issuer.kept()
     assert kept.get().value == "t1"
     issuer.clock.advance(50)
-    assert kept.get(patience_s=5.0).value == "t1"
+    assert kept.get(retry_for_s=5.0).value == "t1"
     issuer.clock.advance(8)
     with pytest.raises(UnreachableError):
         kept.get()
@@ -89,7 +89,7 @@ def test_a_wall_clock_that_is_set_back_makes_nobody_wait_longer() -> None:
     )
     began_s = issuer.clock()
     with pytest.raises(UnreachableError):
-        kept.get(patience_s=5.0)
+        kept.get(retry_for_s=5.0)
     assert issuer.clock() - began_s <= 5.0
 
 
@@ -97,10 +97,10 @@ def test_an_issuer_that_stays_away_is_no_refusal() -> None:
     """It is tried again by whoever tries again; nobody has to change a password."""
     issuer = Issuer(*[AWAY] * 100)
     with pytest.raises(UnreachableError, match="the issuer is away"):
-        issuer.kept().get(patience_s=5.0)
+        issuer.kept().get(retry_for_s=5.0)
     assert issuer.clock() - 1_000 <= 5
     with pytest.raises(UnreachableError, match="RuntimeError") as caught:
-        Issuer(*[RuntimeError(CANARY)] * 9).kept().get(patience_s=5.0)
+        Issuer(*[RuntimeError(CANARY)] * 9).kept().get(retry_for_s=5.0)
     assert CANARY not in str(caught.value)
 
 
@@ -109,7 +109,7 @@ def test_a_refusal_is_told_at_once() -> None:
     kept = issuer.kept()
     kept.get()
     with pytest.raises(AuthenticationError):
-        kept.get(patience_s=5.0)
+        kept.get(retry_for_s=5.0)
     assert issuer.asked == 2
 
 

@@ -102,7 +102,7 @@ END_REFUSED = END_NOT_YET | {
     "UNSUPPORTED_VERSION",
 }
 """Answered before a coordinator writes to its log. That such an answer says neither committed nor
-aborted, is rule 5."""
+aborted, is rule `outcome-from-broker`."""
 
 
 def numbers(names: set[str]) -> set[int]:
@@ -202,7 +202,7 @@ def test_the_numbers_are_kafkas() -> None:
 
 
 @ALL
-def test_rule_5_an_answer_to_endtxn(number: int) -> None:
+def test_outcome_from_broker_an_answer_to_endtxn(number: int) -> None:
     """Done is one code; what certainly wrote nothing is named; all else tells nothing."""
     report = end_report(number)
 
@@ -217,7 +217,7 @@ def test_rule_5_an_answer_to_endtxn(number: int) -> None:
 
 
 @ALL
-def test_rule_5_an_answer_to_describetransactions(number: int) -> None:
+def test_outcome_from_broker_an_answer_to_describetransactions(number: int) -> None:
     """That there is no such transaction, too, is one code; with an error no state is told."""
     net = Answering(
         DescribeTransactions=said(transaction_states=[row(OURS.transactional_id, number)])
@@ -238,7 +238,7 @@ def test_rule_5_an_answer_to_describetransactions(number: int) -> None:
 
 
 @ALL
-def test_rule_5_an_answer_to_findcoordinator(number: int) -> None:
+def test_outcome_from_broker_an_answer_to_findcoordinator(number: int) -> None:
     """With any error nobody is asked to end the transaction, nor is anything said of it."""
     answer = said(coordinators=[said(key=OURS.transactional_id, node_id=1, error_code=number)])
     net = Answering(FindCoordinator=answer)
@@ -254,7 +254,7 @@ def test_rule_5_an_answer_to_findcoordinator(number: int) -> None:
 
 
 @ALL
-def test_rule_2_an_answer_to_apiversions(number: int) -> None:
+def test_endtxn_version_an_answer_to_apiversions(number: int) -> None:
     """With any error the level is not known, and no version of EndTxn is sent."""
     net = Answering(ApiVersions=said(error_code=number, finalized_features=()))
 
@@ -263,7 +263,7 @@ def test_rule_2_an_answer_to_apiversions(number: int) -> None:
 
 
 @ALL
-def test_rule_28_an_answer_to_listtransactions(number: int) -> None:
+def test_wait_for_all_brokers_an_answer_to_listtransactions(number: int) -> None:
     """With any error the broker is missing in the list."""
     net = cast(Net, Answering(ListTransactions=said(error_code=number, transaction_states=[])))
     if is_forbidden(number):
@@ -278,7 +278,7 @@ def test_rule_28_an_answer_to_listtransactions(number: int) -> None:
 
 @pytest.mark.parametrize("of_all", [False, True], ids=["of the topic", "of all"])
 @ALL
-def test_rule_28_an_answer_to_metadata(number: int, of_all: bool) -> None:
+def test_wait_for_all_brokers_an_answer_to_metadata(number: int, of_all: bool) -> None:
     """That there is no log yet is one code, of that topic: with any other the list is no list."""
     answer = log_of_one(of_all=number) if of_all else log_of_one(number)
     net = cast(Net, Answering(Metadata=answer))
@@ -292,7 +292,9 @@ def test_rule_28_an_answer_to_metadata(number: int, of_all: bool) -> None:
 
 
 @ALL
-def test_rule_28_an_answer_about_a_partition_that_may_not_be_loaded(number: int) -> None:
+def test_wait_for_all_brokers_an_answer_about_a_partition_that_may_not_be_loaded(
+    number: int,
+) -> None:
     """A broker counts as asked only where it says of an id that it has, or has not, got it."""
     answering = Answering()
     asked = answering._answers  # noqa: SLF001 - its answer names what it is asked for

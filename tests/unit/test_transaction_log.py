@@ -84,7 +84,7 @@ class _Broker:
         ((False, False), ("broker 1",)),
     ],
 )
-def test_rule_28_a_listing_is_not_complete_while_its_broker_has_not_loaded_all(
+def test_wait_for_all_brokers_a_listing_is_not_complete_while_its_broker_has_not_loaded_all(
     loaded: tuple[bool, bool], missing: tuple[str, ...]
 ) -> None:
     """One partition is enough, before or after: the broker itself answers without an error."""

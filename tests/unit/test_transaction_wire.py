@@ -120,7 +120,7 @@ def accepted(request: Any, node_id: int | None) -> Any:
 
 
 @pytest.mark.parametrize(("level", "version"), [(None, 4), (0, 4), (1, 5), (2, 5)])
-def test_rule_2_version_5_is_sent_only_where_its_level_is_finalised(
+def test_endtxn_version_version_5_is_sent_only_where_its_level_is_finalised(
     level: int | None, version: int
 ) -> None:
     """Below, it is advertised, answers UNSUPPORTED_VERSION, and wedges the transaction."""
@@ -137,7 +137,7 @@ def test_rule_2_version_5_is_sent_only_where_its_level_is_finalised(
     assert (request.producer_id, request.producer_epoch, request.committed) == (7, 3, True)
 
 
-def test_rule_2_no_request_goes_out_where_the_level_cannot_be_read() -> None:
+def test_endtxn_version_no_request_goes_out_where_the_level_cannot_be_read() -> None:
     """Not even in version 4: the same broker is asked again."""
     net = TableNet(
         {
@@ -152,7 +152,7 @@ def test_rule_2_no_request_goes_out_where_the_level_cannot_be_read() -> None:
     assert len(net.of("ApiVersionsRequest")) == 3
 
 
-def test_rule_13_an_abort_is_an_endtxn_with_the_transactions_own_epoch() -> None:
+def test_abort_by_endtxn_an_abort_is_an_endtxn_with_the_transactions_own_epoch() -> None:
     """InitProducerId aborts whatever is open under the id, also under a stale epoch."""
     net = TableNet(
         {
@@ -181,7 +181,7 @@ def test_rule_13_an_abort_is_an_endtxn_with_the_transactions_own_epoch() -> None
         (kafka_errors.KafkaConnectionError("cut off"), EndOutcome.UNKNOWN, 1),
     ],
 )
-def test_rule_5_only_what_was_certainly_not_done_is_asked_again(
+def test_outcome_from_broker_only_what_was_certainly_not_done_is_asked_again(
     answer: Any, outcome: EndOutcome, tries: int
 ) -> None:
     """Of a request that may have arrived only the verdict tells; another one may end the id's next
@@ -273,7 +273,9 @@ NOT_FOUND = code(kafka_errors.TransactionalIdNotFoundError)
 LOADING = code(kafka_errors.CoordinatorLoadInProgressError)
 
 
-def test_rule_5_an_id_that_is_not_known_is_told_from_one_that_is_not_told_yet() -> None:
+def test_outcome_from_broker_an_id_that_is_not_known_is_told_from_one_that_is_not_told_yet() -> (
+    None
+):
     """The one has expired, or never was; the other is asked for again."""
     answers = iter(
         [
@@ -309,7 +311,8 @@ def test_a_broker_that_does_not_describe_is_asked_again() -> None:
     assert described(net, ours)["x"].identity == ours
 
 
-# --- lists (rule 28) ----------------------------------------------------------------------------
+# --- lists (`wait-for-all-brokers`)
+# ----------------------------------------------------------------------------
 
 PREFIX = "p/j/"
 IDS = id_for_each_partition(PREFIX, 2)
@@ -354,11 +357,11 @@ def listed(answers: Mapping[str, Answer]) -> tuple[list[str], tuple[str, ...]]:
     return [one.transactional_id for one in found.transactions], found.missing
 
 
-def test_rule_28_every_broker_is_asked_for_its_part_of_the_log() -> None:
+def test_wait_for_all_brokers_every_broker_is_asked_for_its_part_of_the_log() -> None:
     assert listed({}) == (["p/j/r.1/o/1", "p/j/r.1/o/2"], ())
 
 
-def test_rule_28_a_partition_without_a_living_leader_is_missing() -> None:
+def test_wait_for_all_brokers_a_partition_without_a_living_leader_is_missing() -> None:
     names, missing = listed({"MetadataRequest": log_of(1, 3)})
     assert missing == (f"{STATE_TOPIC}-1",)
     assert len(names) == 2
@@ -367,7 +370,7 @@ def test_rule_28_a_partition_without_a_living_leader_is_missing() -> None:
 @pytest.mark.parametrize(
     "error", [kafka_errors.TopicAuthorizationFailedError, kafka_errors.LeaderNotAvailableError]
 )
-def test_rule_28_a_log_whose_partitions_are_not_told_is_not_taken_for_an_empty_one(
+def test_wait_for_all_brokers_a_log_whose_partitions_are_not_told_is_not_taken_for_an_empty_one(
     error: type[kafka_errors.KafkaError],
 ) -> None:
     """Nobody could tell then that a broker has not loaded its part."""
@@ -376,7 +379,7 @@ def test_rule_28_a_log_whose_partitions_are_not_told_is_not_taken_for_an_empty_o
 
 
 @pytest.mark.parametrize("names_it", [True, False])
-def test_rule_28_a_broker_that_knows_nothing_yet_does_not_list_for_the_cluster(
+def test_wait_for_all_brokers_a_broker_that_knows_nothing_yet_does_not_list_for_the_cluster(
     names_it: bool,
 ) -> None:
     """It says that there is no log, and would be believed; or, since version 13 of its answer,
@@ -401,7 +404,7 @@ def test_a_cluster_without_a_transaction_has_no_log_yet() -> None:
 @pytest.mark.parametrize(
     "answer", [kafka_errors.RequestTimedOutError(), said(error_code=LOADING)], ids=str
 )
-def test_rule_28_a_broker_that_does_not_list_is_missing(answer: Any) -> None:
+def test_wait_for_all_brokers_a_broker_that_does_not_list_is_missing(answer: Any) -> None:
     def only_the_first(request: Any, node_id: int | None) -> Any:
         return one_open(request, node_id) if node_id == 1 else answer
 
@@ -410,7 +413,9 @@ def test_rule_28_a_broker_that_does_not_list_is_missing(answer: Any) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_rule_28_a_broker_that_has_not_loaded_a_partition_is_missing(late: bool) -> None:
+def test_wait_for_all_brokers_a_broker_that_has_not_loaded_a_partition_is_missing(
+    late: bool,
+) -> None:
     """It would leave out what is open there and say nothing; before the listing or behind it."""
     asked = 0
 
@@ -426,7 +431,7 @@ def test_rule_28_a_broker_that_has_not_loaded_a_partition_is_missing(late: bool)
     assert listed({"DescribeTransactionsRequest": loads})[1] == ("broker 2",)
 
 
-def test_rule_28_a_broker_that_does_not_describe_is_missing() -> None:
+def test_wait_for_all_brokers_a_broker_that_does_not_describe_is_missing() -> None:
     silent = {"DescribeTransactionsRequest": lambda *_: kafka_errors.RequestTimedOutError()}
     assert listed(silent)[1] == ("broker 1", "broker 2")
 
@@ -471,7 +476,7 @@ def test_the_smallest_timeout_limit_of_the_brokers_is_the_clusters(
     assert found.max_transaction_timeout_s == expected
 
 
-def test_rule_28_a_broker_that_is_not_known_is_looked_for() -> None:
+def test_wait_for_all_brokers_a_broker_that_is_not_known_is_looked_for() -> None:
     """It was away when the client last looked, and is back: the next try is to find it."""
     looks: list[None] = []
 
@@ -488,7 +493,7 @@ def test_rule_28_a_broker_that_is_not_known_is_looked_for() -> None:
     assert len(looks) == 1
 
 
-def test_rule_5_where_nobody_can_be_asked_nothing_was_sent() -> None:
+def test_outcome_from_broker_where_nobody_can_be_asked_nothing_was_sent() -> None:
     """So each may be asked for again; a report is there for every transaction."""
     wire = transaction_wire.TransactionWire(KafkaConnection(bootstrap_servers="127.0.0.1:1"))
     try:

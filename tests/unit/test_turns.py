@@ -4,16 +4,16 @@ import threading
 
 import pytest
 
-from sluice.runtime.coordinator.shell.serial_calls import Turns
+from sluice.runtime.coordinator.shell.serial_calls import CallQueue
 from tests.waiting import PATIENCE_S, join, wait_for
 
 
-def waiting(turns: Turns) -> int:
+def waiting(turns: CallQueue) -> int:
     return len(turns._waiting)  # noqa: SLF001
 
 
 def test_who_comes_often_does_not_come_before_who_waits() -> None:
-    turns, order = Turns(), list[int]()
+    turns, order = CallQueue(), list[int]()
 
     def wait(number: int) -> None:
         with turns.taken():
@@ -33,7 +33,7 @@ def test_who_comes_often_does_not_come_before_who_waits() -> None:
 
 
 def test_a_thread_that_has_it_has_it_again_and_gives_it_back_as_often() -> None:
-    turns, got = Turns(), list[bool]()
+    turns, got = CallQueue(), list[bool]()
 
     def ask() -> None:
         got.append(turns.acquire(0.01))
@@ -55,7 +55,7 @@ def test_a_thread_that_has_it_has_it_again_and_gives_it_back_as_often() -> None:
 
 
 def test_who_is_interrupted_while_it_waits_keeps_nobody_out() -> None:
-    turns = Turns()
+    turns = CallQueue()
 
     class Interrupted(threading.Event):
         def __init__(self, *, has_its_turn: bool) -> None:

@@ -29,7 +29,7 @@ from sluice.runtime.model.model import (
     StateEntry,
     Verdict,
 )
-from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.ownership.lease_record import LeaseRecord
 from tests.fake_kafka import FakeBroker, FakeWire
 from tests.transaction_harness import handle_of
 from tests.unit.test_owner import FakeStore
@@ -77,7 +77,7 @@ def _record(
         graph=(SINK,),
         regions=(
             RegionRecord(
-                region="main", generation=0, batch_id=checkpoint_id, committables=committables
+                region="main", attempt_id=0, batch_id=checkpoint_id, committables=committables
             ),
         ),
     )
@@ -85,7 +85,7 @@ def _record(
 
 def _begun(broker: FakeBroker, prefix: str, slot: int = 0) -> TransactionIdentity:
     parsed = TransactionalId(
-        prefix=prefix, job_uid=JOB_UID, region="main", generation=0, owner="o", slot=slot
+        prefix=prefix, job_uid=JOB_UID, region="main", attempt_id=0, owner="o", slot=slot
     )
     transaction = broker.initialise(str(parsed))
     broker.produce(transaction, 1)
@@ -269,9 +269,9 @@ def test_what_an_aborted_checkpoint_names_is_not_committed_unasked(
     assert list(broker.discarded) == [orphan]
 
 
-def _owner(store: CheckpointStore) -> OwnerRecord:
+def _owner(store: CheckpointStore) -> LeaseRecord:
     """A run of this directory."""
-    return OwnerRecord(
+    return LeaseRecord(
         job_uid=JOB_UID,
         checkpoint_uri=store.uri,
         session="s",
@@ -281,7 +281,7 @@ def _owner(store: CheckpointStore) -> OwnerRecord:
     )
 
 
-def test_rule_22_a_job_that_has_ended_is_not_watched(
+def test_lease_guards_outputs_a_job_that_has_ended_is_not_watched(
     store: CheckpointStore, broker: FakeBroker
 ) -> None:
     """Its record stays, and says so."""
@@ -290,7 +290,7 @@ def test_rule_22_a_job_that_has_ended_is_not_watched(
     with _opened(store) as opened:
         session = replace(
             opened,
-            open_owner_store=lambda *_, **__: held,
+            open_lease_store=lambda *_, **__: held,
             clock=lambda: held.now_s,
             sleep=held.sleep,
         )
@@ -300,7 +300,7 @@ def test_rule_22_a_job_that_has_ended_is_not_watched(
 
 
 @pytest.mark.parametrize("renewed_by", [JOB_UID, None, "another job"])
-def test_rule_22_nothing_of_a_job_that_lives_is_aborted(
+def test_lease_guards_outputs_nothing_of_a_job_that_lives_is_aborted(
     store: CheckpointStore, broker: FakeBroker, renewed_by: str | None
 ) -> None:
     """Its owner record changes while it is watched; one that nobody renews is a dead job's."""
@@ -312,7 +312,7 @@ def test_rule_22_nothing_of_a_job_that_lives_is_aborted(
     with _opened(store) as opened:
         session = replace(
             opened,
-            open_owner_store=lambda *_, **__: held,
+            open_lease_store=lambda *_, **__: held,
             clock=lambda: held.now_s,
             sleep=held.sleep,
         )
@@ -336,7 +336,7 @@ def test_rule_22_nothing_of_a_job_that_lives_is_aborted(
     ids=["another-directory", "this-one", "this-one-before-it-was-moved"],
 )
 @pytest.mark.parametrize("is_ended", [False, True])
-def test_rule_22_what_a_run_of_another_directory_may_have_decided_is_not_aborted(
+def test_lease_guards_outputs_what_a_run_of_another_directory_may_have_decided_is_not_aborted(
     store: CheckpointStore,
     broker: FakeBroker,
     session: str,
@@ -344,11 +344,11 @@ def test_rule_22_what_a_run_of_another_directory_may_have_decided_is_not_aborted
     is_refused: bool,
     is_ended: bool,
 ) -> None:
-    """Rule 22: this one is a copy, of yesterday or started by mistake, and does not know of it; the
-    job itself was killed before its commits, or gave up waiting for brokers that it needs for
-    them."""
+    """Rule `lease-guards-outputs`: this one is a copy, of yesterday or started by mistake, and
+    does not know of it; the job itself was killed before its commits, or gave up waiting for
+    brokers that it needs for them."""
     open_one = _begun(broker, "new").transactional_id
-    owner = OwnerRecord(
+    owner = LeaseRecord(
         job_uid=JOB_UID,
         checkpoint_uri=checkpoint_uri or store.uri,
         session=session,
@@ -362,7 +362,7 @@ def test_rule_22_what_a_run_of_another_directory_may_have_decided_is_not_aborted
     with _opened(store) as opened:
         job = replace(
             opened,
-            open_owner_store=lambda *_, **__: at_rest,
+            open_lease_store=lambda *_, **__: at_rest,
             clock=lambda: float(next(time)),
             sleep=lambda _: None,
         )

@@ -18,7 +18,9 @@ from tests.producer_pools import Preparations, Threads, pool_of, scope
 
 
 @pytest.mark.parametrize("earlier", [False, True])
-def test_rule_4_an_id_is_free_after_a_refusal_only_if_no_request_is_left(earlier: bool) -> None:
+def test_ids_never_reused_an_id_is_free_after_a_refusal_only_if_no_request_is_left(
+    earlier: bool,
+) -> None:
     """The broker's own answer ends the request, but not one that was sent before and given up."""
     refused = kafka_error("TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
     unanswered = [kafka_error("_TIMED_OUT", retriable=True)] if earlier else []
@@ -27,7 +29,7 @@ def test_rule_4_an_id_is_free_after_a_refusal_only_if_no_request_is_left(earlier
     assert (preparations.take() == preparations.asked[0]) is not earlier
 
 
-def test_rule_4_an_id_is_not_used_again_after_an_error_that_nobody_expected() -> None:
+def test_ids_never_reused_an_id_is_not_used_again_after_an_error_that_nobody_expected() -> None:
     """It may have come up behind the request as well as before it."""
     cluster, threads, asked = FakeCluster(), Threads(), []
 
@@ -90,7 +92,7 @@ class Interrupted(FakeCluster):
         return super().client(config)
 
 
-def test_rule_4_an_id_is_not_used_when_the_client_had_to_ask_for_it_twice() -> None:
+def test_ids_never_reused_an_id_is_not_used_when_the_client_had_to_ask_for_it_twice() -> None:
     """A lost connection shows in no call, which succeeds: what was sent on it may lie in a paused
     broker's socket, and would abort what the producer has begun, decided or not. Another id is
     as good, and the task is not told."""
@@ -107,7 +109,9 @@ def test_a_connection_that_breaks_each_time_is_told() -> None:
     assert len(set(preparations.asked)) == len(preparations.asked) == 6
 
 
-def test_rule_4_an_id_is_not_free_behind_a_refusal_of_a_request_that_was_sent_again() -> None:
+def test_ids_never_reused_an_id_is_not_free_behind_a_refusal_of_a_request_that_was_sent_again() -> (
+    None
+):
     """The second request was refused; the first may have been taken."""
     refused = kafka_error("TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
     preparations = Preparations(FakeCluster(init_answers=[refused], lost_connections=1))
@@ -117,7 +121,7 @@ def test_rule_4_an_id_is_not_free_behind_a_refusal_of_a_request_that_was_sent_ag
 
 
 @pytest.mark.parametrize(("asked_again", "is_lost"), [(0, True), (1, True), (2, False), (2, True)])
-def test_rule_4_an_id_is_not_free_behind_an_abort_that_asked_for_it_twice(
+def test_ids_never_reused_an_id_is_not_free_behind_an_abort_that_asked_for_it_twice(
     asked_again: int, is_lost: bool
 ) -> None:
     """A client that gave its transaction up takes a new epoch behind the abort, by the same
@@ -225,7 +229,7 @@ def test_an_id_for_which_nothing_was_sent_is_used_again(
 @pytest.mark.parametrize(
     ("met", "told"), [("_TRANSPORT", UnreachableError), ("_AUTHENTICATION", AuthenticationError)]
 )
-def test_rule_4_an_id_whose_initialisation_was_not_answered_is_never_used_again(
+def test_ids_never_reused_an_id_whose_initialisation_was_not_answered_is_never_used_again(
     met: str, told: type[StreamError]
 ) -> None:
     """The request may still arrive, from the socket of a broker that was paused, and would abort
@@ -238,7 +242,7 @@ def test_rule_4_an_id_whose_initialisation_was_not_answered_is_never_used_again(
     assert len(set(preparations.asked)) == len(preparations.asked)
 
 
-def test_rule_4_an_id_whose_abort_was_not_answered_is_never_used_again() -> None:
+def test_ids_never_reused_an_id_whose_abort_was_not_answered_is_never_used_again() -> None:
     """Behind an abort the client may have to initialise the id anew; that request may arrive when
     its next transaction is decided."""
     cluster = FakeCluster(abort_is_acknowledged=False)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sluice.runtime.contracts import OpenWork, RegionLife, RegionRegistration
+from sluice.runtime.contracts import OpenWork, RegionAttempt, RegionRegistration
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.model import (
     BatchKey,
@@ -27,23 +27,23 @@ STATE = StateSnapshot(
 )
 RECORD = RegionRecord(
     region="main",
-    generation=3,
-    status=RegionStatus.CARRIED,
-    carried_from=2,
+    attempt_id=3,
+    status=RegionStatus.SKIPPED,
+    snapshot_id=2,
     batch_id=None,
     splits=(split(0, 3, 5), split(1, 0, 0)),
     state=STATE,
     operator_states=(committable("\u00ff held"),),
 )
-LIFE = RegionLife(generation=7, restored=RECORD, after=4)
+LIFE = RegionAttempt(attempt_id=7, restored=RECORD, after=4)
 REGISTRATION = RegionRegistration(
     region="main",
-    generation=7,
+    attempt_id=7,
     acknowledged=None,
     address="http://driver:4711",
     open=(
         OpenWork(
-            batch=BatchKey(region="main", generation=7, batch_id=1),
+            batch=BatchKey(region="main", attempt_id=7, batch_id=1),
             committables=(committable("one"), committable("two")),
         ),
     ),
@@ -59,8 +59,8 @@ def test_a_value_arrives_as_it_was_sent(value: object) -> None:
 @pytest.mark.parametrize(
     ("field", "wrong", "error"),
     [
-        ("generation", "7", TypeError),
-        ("generation", -1, ConfigError),
+        ("attempt_id", "7", TypeError),
+        ("attempt_id", -1, ConfigError),
         ("unknown", 1, KeyError),
         ("restored", None, TypeError),
     ],
@@ -70,4 +70,4 @@ def test_what_is_not_such_a_value_is_refused(
 ) -> None:
     """By its types, and by the value's own checks."""
     with pytest.raises(error):
-        from_json(RegionLife, to_json(LIFE) | {field: wrong})
+        from_json(RegionAttempt, to_json(LIFE) | {field: wrong})

@@ -25,7 +25,7 @@ def test_vanished_topic_or_partition_stops(gone: str) -> None:
 
 
 def test_what_has_vanished_is_refused_each_time() -> None:
-    """A region that was parked for it is restarted by command, and asks for a cut again."""
+    """A region that was suspended for it is restarted by command, and asks for a cut again."""
     bench = Bench()
     position = bench.cut(bench.start())
     del bench.cluster.topics["orders"][1][1]

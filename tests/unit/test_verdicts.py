@@ -1,4 +1,4 @@
-"""The verdict table of protocol rule 5, row by row."""
+"""The verdict table of rule `outcome-from-broker`, row by row."""
 
 import itertools
 
@@ -56,8 +56,10 @@ def _expected(state: TransactionState, epoch: int) -> CommitOutcome:
 
 
 @pytest.mark.parametrize(("state", "epoch"), list(itertools.product(_S, (3, 4, 5, 6, 7))))
-def test_rule_5_every_state_and_epoch_has_one_verdict(state: TransactionState, epoch: int) -> None:
-    """Rule 5: all states, from one epoch below the handle's to three above."""
+def test_outcome_from_broker_every_state_and_epoch_has_one_verdict(
+    state: TransactionState, epoch: int
+) -> None:
+    """Rule `outcome-from-broker`: all states, from one epoch below the handle's to three above."""
     judgement = judge(HANDLE, _described(state, epoch))
 
     assert judgement.outcome is _expected(state, epoch)
@@ -67,24 +69,28 @@ def test_rule_5_every_state_and_epoch_has_one_verdict(state: TransactionState, e
 
 @pytest.mark.parametrize("state", _S)
 @pytest.mark.parametrize("epoch", [0, 4, 5])
-def test_rule_5_another_producer_id_proves_nothing(state: TransactionState, epoch: int) -> None:
-    """Rule 5: the same epoch of another producer id is another transaction."""
+def test_outcome_from_broker_another_producer_id_proves_nothing(
+    state: TransactionState, epoch: int
+) -> None:
+    """Rule `outcome-from-broker`: the same epoch of another producer id is another transaction."""
     judgement = judge(HANDLE, _described(state, epoch, producer_id=91))
 
     assert judgement.outcome is CommitOutcome.UNKNOWN
     assert not judgement.open
 
 
-def test_rule_5_an_unknown_id_is_unknown() -> None:
-    """Rule 5: an expired id may have been committed; only a human may call it lost."""
+def test_outcome_from_broker_an_unknown_id_is_unknown() -> None:
+    """Rule `outcome-from-broker`: an expired id may have been committed; only a human may call it
+    lost."""
     judgement = judge(HANDLE, None)
 
     assert judgement.outcome is CommitOutcome.UNKNOWN
     assert not judgement.open
 
 
-def test_rule_5_only_aborts_of_our_own_epochs_may_be_repaired() -> None:
-    """Rule 5: ABORTED is the only outcome that may be repaired, so its rows are counted."""
+def test_outcome_from_broker_only_aborts_of_our_own_epochs_may_be_repaired() -> None:
+    """Rule `outcome-from-broker`: ABORTED is the only outcome that may be repaired, so its rows
+    are counted."""
     aborted = {pair for pair, outcome in TABLE.items() if outcome is CommitOutcome.ABORTED}
 
     assert aborted == set(
@@ -102,10 +108,11 @@ def test_rule_5_only_aborts_of_our_own_epochs_may_be_repaired() -> None:
         (_S.ONGOING, 0, CommitOutcome.UNKNOWN),
     ],
 )
-def test_rule_5_the_last_epoch_rolls_over_to_a_new_producer_id(
+def test_outcome_from_broker_the_last_epoch_rolls_over_to_a_new_producer_id(
     state: TransactionState, epoch: int, outcome: CommitOutcome
 ) -> None:
-    """Rule 5: measured: (103, 32766), ended by version 5, is described as (104, 0)."""
+    """Rule `outcome-from-broker`: measured: (103, 32766), ended by version 5, is described as
+    (104, 0)."""
     last = TransactionIdentity(
         transactional_id=HANDLE.transactional_id, producer_id=103, producer_epoch=32_766
     )

@@ -464,7 +464,7 @@ def decided(directory: Path, *kinds: str) -> None:
     graph = tuple(
         OperatorNode(operator_id=kind, name=kind, kind=kind, upstream=()) for kind in kinds
     )
-    nothing = RegionRecord(region="r", generation=0, batch_id=0)
+    nothing = RegionRecord(region="r", attempt_id=0, batch_id=0)
     made = record(0, graph=graph, regions=(nothing,))
     open_store(str(directory)).publish(made, timeout_s=60)
 

@@ -8,13 +8,17 @@ from concurrent.futures import Future
 import pytest
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import RestartedRegion
-from sluice.runtime.coordinator.shell.restart_waits import AskedRestart, BatchWaiters, result_within
+from sluice.runtime.coordinator.shell.restart_waits import (
+    BatchWaiters,
+    RequestedRestart,
+    result_within,
+)
 from sluice.runtime.errors import StreamError, UnreachableError, WaitedTooLongError
 from sluice.runtime.model.model import BatchKey, RegionRecord
 from tests.fakes import ManualClock
 
-BATCH = BatchKey(region="main", generation=0, batch_id=1)
-BEGINS = RestartedRegion(generation=7, restored=RegionRecord(region="main", generation=7))
+BATCH = BatchKey(region="main", attempt_id=0, batch_id=1)
+BEGINS = RestartedRegion(attempt_id=7, restored=RegionRecord(region="main", attempt_id=7))
 
 
 def test_a_wait_that_is_given_up_leaves_the_others_of_its_batch_waiting() -> None:
@@ -57,13 +61,13 @@ def test_a_wait_that_took_too_long_is_one_error_everywhere_a_stream_error_and_a_
         assert (found.errno, found.filename) == (None, None), "no number, and no path"
 
 
-def test_rule_17_a_new_life_does_not_begin_between_its_answer_and_its_sweep() -> None:
+def test_abort_before_skip_a_new_life_does_not_begin_between_its_answer_and_its_sweep() -> None:
     """Who polls in this very moment has to come again: nothing says yet that it was swept."""
     answer: Future[RestartedRegion] = Future()
     seen: list[RestartedRegion | None] = []
     swept = threading.Event()
     answer.add_done_callback(lambda _: seen.append(asked.poll()))
-    asked = AskedRestart(answer, sweep=lambda: swept, sweep_limit_s=10.0, clock=ManualClock())
+    asked = RequestedRestart(answer, sweep=lambda: swept, sweep_limit_s=10.0, clock=ManualClock())
     answer.set_result(BEGINS)
     assert seen == [None]
     assert asked.poll() is None

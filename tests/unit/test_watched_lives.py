@@ -8,10 +8,10 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from sluice.runtime.contracts import (
-    LifeState,
-    LifeStatus,
+    AttemptState,
+    AttemptStatus,
+    RegionAttempt,
     RegionHandle,
-    RegionLife,
     RegionRegistration,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure
@@ -27,7 +27,7 @@ from sluice.runtime.errors import (
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
 from sluice.runtime.model.model import Barrier
 from sluice.runtime.service.hosted_region import HostedRegion
-from sluice.runtime.spark.run.attempt_supervisor import RegionLives
+from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from tests.coordinated_job import QUICK
 from tests.waiting import PATIENCE_S, wait_for
 from tests.watched_lives import SETTINGS, Watched
@@ -47,7 +47,7 @@ def test_a_region_that_waits_for_anothers_epoch_holds_up_nobody(watched: Watched
     wait_for(lambda: watched.lives_of("left") and left.is_stopped, poll_s=0.005)
     third = watched.regions.queries["third"][0]
     watched.coordinator.fail(
-        "third", watched.regions.generations["third"][0], UnreachableError("gone", {}, "Wait.")
+        "third", watched.regions.attempt_ids["third"][0], UnreachableError("gone", {}, "Wait.")
     )
     wait_for(lambda: watched.lives_of("third") and third.is_stopped, poll_s=0.005)
     assert watched.lives_of("left") == watched.lives_of("third") == 1, "right's epoch is open"
@@ -57,7 +57,9 @@ def test_a_region_that_waits_for_anothers_epoch_holds_up_nobody(watched: Watched
     wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
 
 
-def test_rule_12_a_query_that_does_not_stop_yet_has_no_successor(watched: Watched) -> None:
+def test_callback_after_commit_a_query_that_does_not_stop_yet_has_no_successor(
+    watched: Watched,
+) -> None:
     """Its callback may still write. Others are brought back meanwhile."""
     watched.begin("left", "right")
     watched.fail_once("left")
@@ -78,7 +80,7 @@ def test_rule_12_a_query_that_does_not_stop_yet_has_no_successor(watched: Watche
 def test_a_region_whose_file_system_is_away_is_begun_again_when_it_is_back(
     watched: Watched,
 ) -> None:
-    """The life that could not begin costs a generation, and nothing else."""
+    """The life that could not begin costs an attempt, and nothing else."""
     watched.begin("left", settings=replace(QUICK, tolerable_failures=1))
     watched.fail_once("left")
     watched.job.source.ends |= {0: 5, 1: 5}
@@ -123,7 +125,7 @@ def test_a_region_begins_again_after_the_delay_of_its_strategy(watched: Watched)
     (attempt,) = watched.coordinator.status().regions[0].attempts
     assert attempt.committed_after_s is not None
     assert attempt.committed_after_s >= 0.3
-    assert left.generation > attempt.generation
+    assert left.attempt_id > attempt.attempt_id
 
 
 def test_a_region_that_is_given_up_ends_the_job(watched: Watched) -> None:
@@ -163,14 +165,14 @@ def test_an_end_behind_that_of_spark_is_one_line(
     JVM first: a page of a traceback would hide the line that says where the job ended."""
     watched.begin("left")
     watched.run()
-    handle = watched.lives._regions["left"].handle  # noqa: SLF001 - the one that it asks
+    handle = watched.attempts._regions["left"].handle  # noqa: SLF001 - the one that it asks
 
     def stop(*_: object, **__: object) -> bool:
         raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(handle, "stop", stop)
-        watched.lives.stop()
+        watched.attempts.stop()
     (line,) = [each for each in caplog.records if "not stopped in order" in each.msg]
     assert bool(line.exc_info) is has_traceback
     assert "left" in line.getMessage()
@@ -186,16 +188,16 @@ def test_an_end_while_a_region_comes_back_is_no_error_of_its_own(watched: Watche
     left = watched.regions.queries["left"][0]
     assert held.wait(PATIENCE_S)
     wait_for(lambda: watched.lives_of("left") and left.is_stopped, poll_s=0.005)
-    watched.lives.watch()  # it is asked for now
+    watched.attempts.watch()  # it is asked for now
     watched.coordinator.cancel()
     assert watched.lives_of("left") == 1
     assert watched.coordinator.wait(PATIENCE_S)
 
 
-def test_a_parked_region_stays_stopped_until_a_command_brings_it_back(watched: Watched) -> None:
+def test_a_suspended_region_stays_stopped_until_a_command_brings_it_back(watched: Watched) -> None:
     """Its query is stopped once and not begun again; the other one goes on; then nothing of either
     is missing, and nothing is there twice."""
-    settings = replace(SETTINGS, on_region_failure=OnRegionFailure.PARK)
+    settings = replace(SETTINGS, on_region_failure=OnRegionFailure.SUSPEND)
     watched.begin("left", "right", settings=settings)
 
     def break_for_good(barrier: Barrier) -> None:
@@ -206,12 +208,12 @@ def test_a_parked_region_stays_stopped_until_a_command_brings_it_back(watched: W
     watched.run()
     left = watched.regions.queries["left"][0]
     wait_for(lambda: watched.lives_of("left") and left.is_stopped, poll_s=0.005)
-    assert watched.coordinator.is_parked("left")
+    assert watched.coordinator.is_suspended("left")
     watched.job.source.ends[1] = 9
     wait_for(lambda: watched.lives_of("left") and len(watched.job.visible()[1]) == 9, poll_s=0.005)
     assert watched.lives_of("left") == watched.lives_of("right") == 1
     assert watched.job.visible()[0] == []
-    assert not watched.job.broker.ongoing(), "rule 17: it holds back no reader"
+    assert not watched.job.broker.ongoing(), "rule `abort-before-skip`: it holds back no reader"
     del watched.regions.before_ack["left"]
     watched.coordinator.restart_regions()
     wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
@@ -219,16 +221,16 @@ def test_a_parked_region_stays_stopped_until_a_command_brings_it_back(watched: W
     assert watched.lives_of("right") == 1, "it is never touched"
 
 
-def test_a_region_that_cannot_begin_for_good_is_parked(watched: Watched) -> None:
+def test_a_region_that_cannot_begin_for_good_is_suspended(watched: Watched) -> None:
     """The life that could not begin counts as one that failed at once."""
-    settings = replace(SETTINGS, on_region_failure=OnRegionFailure.PARK)
+    settings = replace(SETTINGS, on_region_failure=OnRegionFailure.SUSPEND)
     watched.begin("left", "right", settings=settings)
     watched.fail_once("left")
     watched.job.source.ends |= {0: 5, 1: 5}
     watched.run()
     watched.regions.error = DamagedCheckpointError("Spark's log is damaged", {}, "Restore.")
     wait_for(
-        lambda: watched.lives_of("left") and watched.coordinator.is_parked("left"), poll_s=0.005
+        lambda: watched.lives_of("left") and watched.coordinator.is_suspended("left"), poll_s=0.005
     )
     watched.coordinator.restart_regions(["left"])
     wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
@@ -296,21 +298,21 @@ class LosingHandle:
             self.lost += 1
             raise RegionUnansweredError("the answer is lost", {}, "Ask again.")
 
-    def start(self, life: RegionLife, *, timeout_s: float) -> None:
-        self._handle.start(life, timeout_s=timeout_s)
+    def start(self, attempt: RegionAttempt, *, timeout_s: float) -> None:
+        self._handle.start(attempt, timeout_s=timeout_s)
         self._lose()
 
-    def stop(self, generation: int, *, timeout_s: float) -> bool:
-        answer = self._handle.stop(generation, timeout_s=timeout_s)
-        self._lose()
-        return answer
-
-    def register(self, generation: int, *, timeout_s: float) -> RegionRegistration:
-        answer = self._handle.register(generation, timeout_s=timeout_s)
+    def stop(self, attempt_id: int, *, timeout_s: float) -> bool:
+        answer = self._handle.stop(attempt_id, timeout_s=timeout_s)
         self._lose()
         return answer
 
-    def status(self, *, looks: bool = False, timeout_s: float) -> LifeStatus:
+    def register(self, attempt_id: int, *, timeout_s: float) -> RegionRegistration:
+        answer = self._handle.register(attempt_id, timeout_s=timeout_s)
+        self._lose()
+        return answer
+
+    def status(self, *, looks: bool = False, timeout_s: float) -> AttemptStatus:
         answer = self._handle.status(looks=looks, timeout_s=timeout_s)
         self._lose()
         return answer
@@ -320,7 +322,7 @@ def test_lives_are_begun_and_brought_back_once_whatever_answers_are_lost(watched
     """Both regions fail twice; every call loses four answers of ten."""
     watched.begin("left", "right")
     handles = {name: LosingHandle(watched.regions.handle(name), seed=7) for name in watched.names}
-    watched.lives = RegionLives(watched.coordinator, handles, outage_limit_s=20.0)
+    watched.attempts = RegionAttempts(watched.coordinator, handles, outage_limit_s=20.0)
     watched.job.source.ends |= {0: 5, 1: 5}
     watched.fail_once("left")
     watched.run()
@@ -332,30 +334,30 @@ def test_lives_are_begun_and_brought_back_once_whatever_answers_are_lost(watched
         lambda: watched.lives_of("left") and watched.job.visible() == watched.job.expected(),
         poll_s=0.01,
     )
-    assert all(len(set(found)) == len(found) for found in watched.regions.generations.values())
+    assert all(len(set(found)) == len(found) for found in watched.regions.attempt_ids.values())
     assert all(handle.lost for handle in handles.values())
 
 
 def watch_told(watched: Watched, **told: object) -> None:
     """One look, at which left's host says so."""
     handle = watched.regions.handle("left")
-    lives = RegionLives(watched.coordinator, {"left": handle}, outage_limit_s=20.0)
-    watched.lives = lives
+    attempts = RegionAttempts(watched.coordinator, {"left": handle}, outage_limit_s=20.0)
+    watched.attempts = attempts
     watched.run()
     said = replace(handle.status(timeout_s=1.0), **told)  # type: ignore[arg-type]
     with patch.object(HostedRegion, "status", lambda *_, **__: said):
-        lives.watch()
+        attempts.watch()
 
 
 @pytest.mark.parametrize("error", [None, ValueError("of that one")])
-@pytest.mark.parametrize("generation", [None, 700])
+@pytest.mark.parametrize("attempt_id", [None, 700])
 def test_a_life_that_its_host_has_forgotten_is_brought_back(
-    watched: Watched, generation: int | None, error: Exception | None
+    watched: Watched, attempt_id: int | None, error: Exception | None
 ) -> None:
     """Another one that lives there is not taken for it: nobody would read the region's input."""
     watched.begin("left")
-    watch_told(watched, generation=generation, error=error)
-    assert watched.lives.is_restless, "a successor is wanted"
+    watch_told(watched, attempt_id=attempt_id, error=error)
+    assert watched.attempts.is_restless, "a successor is wanted"
     wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
     attempts = watched.coordinator.status().regions[0].attempts
     assert "forgotten its life" in str(attempts[-1].why)
@@ -365,20 +367,20 @@ def test_a_life_that_somebody_has_ended_without_a_word_ends_the_job(watched: Wat
     """It was stopped from outside: a job that began it anew could not be stopped there."""
     watched.begin("left")
     with pytest.raises(StreamError, match="ended without an error"):
-        watch_told(watched, state=LifeState.ENDED)
+        watch_told(watched, state=AttemptState.ENDED)
 
 
 def test_a_host_that_does_not_answer_for_too_long_ends_the_job(watched: Watched) -> None:
     """With its own error; the limit is that of an outage."""
     watched.begin("left")
     handle = LosingHandle(watched.regions.handle("left"), seed=1)
-    watched.lives = RegionLives(watched.coordinator, {"left": handle}, outage_limit_s=0.05)
+    watched.attempts = RegionAttempts(watched.coordinator, {"left": handle}, outage_limit_s=0.05)
     watched.run()
     handle.share = 1.0
 
     def is_given_up() -> bool:
         try:
-            watched.lives.watch()
+            watched.attempts.watch()
         except RegionUnansweredError:
             return True
         return False
@@ -387,27 +389,27 @@ def test_a_host_that_does_not_answer_for_too_long_ends_the_job(watched: Watched)
 
 
 def test_the_way_to_a_new_life_is_gone_without_pauses(watched: Watched) -> None:
-    """Whoever watches comes by more often as long as one is wanted, not while one is parked."""
+    """Whoever watches comes by more often as long as one is wanted, not while one is suspended."""
     watched.begin(
-        "left", "right", settings=replace(SETTINGS, on_region_failure=OnRegionFailure.PARK)
+        "left", "right", settings=replace(SETTINGS, on_region_failure=OnRegionFailure.SUSPEND)
     )
     watched.fail_once("left")
     watched.job.source.ends |= {0: 5, 1: 5}
     watched.run()
-    assert not watched.lives.is_restless
+    assert not watched.attempts.is_restless
     left = watched.regions.queries["left"][0]
     wait_for(lambda: not left.is_active, poll_s=0.005)
-    watched.lives.watch()
-    assert watched.lives.is_restless
+    watched.attempts.watch()
+    assert watched.attempts.is_restless
     watched.clock.advance(5.0)
-    assert not watched.lives.is_restless, "what takes so long waits for something else"
+    assert not watched.attempts.is_restless, "what takes so long waits for something else"
     wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
-    assert not watched.lives.is_restless
+    assert not watched.attempts.is_restless
     error = DeliveryError("too large", {"topic": "t"}, "Make room.")
-    watched.coordinator.fail("left", watched.regions.generations["left"][-1], error)
-    wait_for(lambda: watched.coordinator.is_parked("left"), poll_s=0.005)
-    watched.lives.watch()
-    assert not watched.lives.is_restless
+    watched.coordinator.fail("left", watched.regions.attempt_ids["left"][-1], error)
+    wait_for(lambda: watched.coordinator.is_suspended("left"), poll_s=0.005)
+    watched.attempts.watch()
+    assert not watched.attempts.is_restless
 
 
 def test_a_life_of_which_nobody_knows_whether_it_began_is_asked_for_without_pauses(
@@ -417,12 +419,12 @@ def test_a_life_of_which_nobody_knows_whether_it_began_is_asked_for_without_paus
     watched.begin("left")
     handle = LosingHandle(watched.regions.handle("left"), seed=1)
     handle.share = 1.0
-    watched.lives = RegionLives(
+    watched.attempts = RegionAttempts(
         watched.coordinator, {"left": handle}, outage_limit_s=20.0, clock=watched.clock
     )
     watched.run()
-    assert watched.lives.is_restless
+    assert watched.attempts.is_restless
     handle.share = 0.0
-    watched.lives.watch()
-    assert not watched.lives.is_restless
+    watched.attempts.watch()
+    assert not watched.attempts.is_restless
     assert len(watched.regions.queries["left"]) == 1

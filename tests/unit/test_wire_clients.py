@@ -155,7 +155,9 @@ def test_ids_whose_coordinator_is_away_hold_up_no_others(
     assert [report.outcome for report in reports[700:]] == [EndOutcome.DONE] * 700
 
 
-def test_rule_28_a_cluster_that_cannot_be_reached_is_missing_as_a_whole(wire_over: Made) -> None:
+def test_wait_for_all_brokers_a_cluster_that_cannot_be_reached_is_missing_as_a_whole(
+    wire_over: Made,
+) -> None:
     """Nothing that is listed of it would be a complete sweep, and a good end."""
     wire = wire_over(MOVED, MOVED)
     listing = wire.list_transactions("p/", timeout_s=1)
@@ -163,7 +165,7 @@ def test_rule_28_a_cluster_that_cannot_be_reached_is_missing_as_a_whole(wire_ove
     assert not KafkaCommitter(wire, ids="p/").await_visible(timeout_s=0)
 
 
-def test_rule_5_a_wire_that_is_closed_sends_nothing(wire_over: Made) -> None:
+def test_outcome_from_broker_a_wire_that_is_closed_sends_nothing(wire_over: Made) -> None:
     """Its job has ended; whoever still asks finds nothing ended, and nobody reached."""
     only = PlayedClient()
     wire = wire_over(only)

@@ -62,7 +62,9 @@ def test_a_writer_whose_epoch_fails_elsewhere_lets_go_of_what_it_has_kept(rig: R
     assert rig.cluster.transactions[0].state == "open"
 
 
-def test_rule_1_what_the_client_says_behind_its_flush_ends_the_epoch_too(rig: Rig) -> None:
+def test_pre_commit_confirmed_what_the_client_says_behind_its_flush_ends_the_epoch_too(
+    rig: Rig,
+) -> None:
     """All is acknowledged, and the transaction looks open; its client has given up."""
     rig.writer.write(records(b"a"))
     client = rig.client

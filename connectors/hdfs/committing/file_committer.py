@@ -1,6 +1,6 @@
 """Publishes staged files by renaming them, and deletes those that no decision names.
 
-What to do with one staged file, told by looking at both of its names: protocol rule 20. Pure.
+What to do with one staged file, told by looking at both of its names: rule `rename-settled`. Pure.
 """
 
 import contextlib
@@ -98,8 +98,8 @@ class FileCommitter:
     """Implements `sluice.runtime.contracts.Committer` for file sets of any target.
 
     Driver or command line. A rename's answer is not believed unless it is yes: false, an error and
-    no answer are settled by looking at both names (rule 20). Readers see whole files only, and
-    those of one epoch one after the other.
+    no answer are settled by looking at both names (`rename-settled`). Readers see whole files
+    only, and those of one epoch one after the other.
 
     Args:
         open_file_system: called once for each root.

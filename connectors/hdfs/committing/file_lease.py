@@ -1,16 +1,16 @@
-"""Where the owner record of a file sink lies: in its staging directory (protocol rule 22).
+"""Where the owner record of a file sink lies: in its staging directory (`lease-guards-outputs`).
 
 Two jobs never share one, for it is named after the job's uid. A job that was started from a copy of
 its checkpoint directory has the same uid: each would delete what the other one has staged, and both
 would publish the rows that they read.
 """
 
-from sluice.runtime.ownership.lease_record import OwnedName, OwnerRecord
+from sluice.runtime.ownership.lease_record import LeaseRecord, OwnedName
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["OWNER_FILE", "FileOwnerStore", "owned_staging"]
+__all__ = ["LEASE_FILE", "FileLeaseStore", "owned_staging"]
 
-OWNER_FILE = ".sluice-owner"
+LEASE_FILE = ".sluice-lease"
 """Of a sink, in its staging directory."""
 
 
@@ -25,8 +25,8 @@ def owned_staging(uri: str) -> OwnedName:
     )
 
 
-class FileOwnerStore:
-    """Implements `sluice.runtime.ownership.lease_record.OwnerStore`. Driver; one thread at a time.
+class FileLeaseStore:
+    """Implements `sluice.runtime.ownership.lease_record.LeaseStore`. Driver; one thread at a time.
 
     Args:
         fs: that the staging directory lies in; closed by whoever opened it.
@@ -35,16 +35,16 @@ class FileOwnerStore:
 
     def __init__(self, fs: FileSystem, root: str) -> None:
         self._fs = fs
-        self._path = f"{root}/{OWNER_FILE}"
+        self._path = f"{root}/{LEASE_FILE}"
 
-    def read(self) -> OwnerRecord | None:
-        """See `OwnerStore.read`."""
+    def read(self) -> LeaseRecord | None:
+        """See `LeaseStore.read`."""
         data = self._fs.read(self._path)
-        return None if data is None else OwnerRecord.decode(data.decode(errors="replace"))
+        return None if data is None else LeaseRecord.decode(data.decode(errors="replace"))
 
-    def write(self, record: OwnerRecord) -> None:
-        """See `OwnerStore.write`."""
+    def write(self, record: LeaseRecord) -> None:
+        """See `LeaseStore.write`."""
         self._fs.replace(self._path, record.encode().encode())
 
     def close(self) -> None:
-        """See `OwnerStore.close`."""
+        """See `LeaseStore.close`."""

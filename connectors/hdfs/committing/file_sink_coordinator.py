@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from sluice.connectors.hdfs.committing.file_committer import RENAMES_AT_ONCE, FileCommitter
-from sluice.connectors.hdfs.committing.file_lease import FileOwnerStore, owned_staging
+from sluice.connectors.hdfs.committing.file_lease import FileLeaseStore, owned_staging
 from sluice.connectors.hdfs.committing.file_sweep import StagingSweeper
 from sluice.connectors.hdfs.partition_commit.partition_marks import (
     MarkedRun,
@@ -29,7 +29,7 @@ from sluice.runtime.errors import (
     StorageUnreachableError,
     StreamError,
 )
-from sluice.runtime.ownership.lease_record import OwnerClaim
+from sluice.runtime.ownership.lease_record import Lease
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 from sluice.runtime.storage.retried_reads import close_quietly
 
@@ -45,8 +45,9 @@ class FileSinkCoordinator:
     """Implements `sluice.runtime.contracts.SinkCoordinator` for file sinks. Driver.
 
     Several jobs may write into one directory, for the job's uid is part of every staged name. Two
-    runs of one job are kept apart by the seal in its checkpoint directory (rule 6); where that was
-    copied, by the owner record in the staging directory, which both share (rule 22).
+    runs of one job are kept apart by the seal in its checkpoint directory (`fence-first`); where
+    that was copied, by the owner record in the staging directory, which both share
+    (`lease-guards-outputs`).
 
     Args:
         target: URI of the directory that readers read.
@@ -77,7 +78,7 @@ class FileSinkCoordinator:
         self._sweeper: StagingSweeper | None = None
         self._clock = clock
         self._sleep = sleep
-        self._claim: OwnerClaim | None = None
+        self._claim: Lease | None = None
         self._files = FileCommitter(
             open_file_system, at_once=renames_at_once, is_staged_seen=is_staged_seen, clock=clock
         )
@@ -118,8 +119,8 @@ class FileSinkCoordinator:
         """
         del timeout_s
         root = staging_root(self._name, job_uid=context.job_uid, operator_id=context.operator_id)
-        claim = OwnerClaim(
-            FileOwnerStore(self._fs, root),
+        claim = Lease(
+            FileLeaseStore(self._fs, root),
             context,
             owned_staging(f"{self._parent}/{root}"),
             clock=self._clock,

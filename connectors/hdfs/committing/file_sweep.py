@@ -1,4 +1,5 @@
-"""Which staged attempts nobody will ever publish, and their deletion: protocol rules 6 and 20."""
+"""Which staged attempts nobody will ever publish, and their deletion: rules `fence-first` and
+`rename-settled`."""
 
 import logging
 import re
@@ -49,7 +50,7 @@ def orphans(
         for attempt in found
         if f"{root}/{attempt.path}" not in protected
         and (
-            view.is_left_behind(attempt.batch.region, attempt.batch.generation)
+            view.is_left_behind(attempt.batch.region, attempt.batch.attempt_id)
             or view.is_settled(attempt.batch)
             or attempt.path in declared
         )
@@ -58,14 +59,14 @@ def orphans(
 
 def attempts_below(fs: FileSystem, root: str) -> Iterator[StagingAttempt]:
     """What lies in one sink's staging, of all its lives; names that are not ours are left out."""
-    for life in _lives(fs, root):
-        for found in fs.entries(f"{root}/{life}"):
-            attempt = StagingAttempt.parse(f"{life}/{found.name}")
+    for directory in _attempts(fs, root):
+        for found in fs.entries(f"{root}/{directory}"):
+            attempt = StagingAttempt.parse(f"{directory}/{found.name}")
             if attempt is not None:
                 yield attempt
 
 
-def _lives(fs: FileSystem, root: str) -> list[str]:
+def _attempts(fs: FileSystem, root: str) -> list[str]:
     """Directories of lives of regions; a start that was killed may leave a file among them."""
     return [entry.name for entry in fs.entries(root) if entry.is_directory]
 
@@ -104,16 +105,16 @@ class StagingSweeper:
                 self._fs.delete(f"{self._root}/{attempt.path}")
                 log.info("orphaned staging deleted: root=%s attempt=%s", self._root, attempt.path)
                 deleted += 1
-            self._delete_empty_lives(view)
+            self._delete_empty_attempts(view)
             self._leftovers.look()
         except StreamError as err:
             log.warning("staging was not swept, next time: root=%s error=%s", self._root, err)
         return deleted
 
-    def _delete_empty_lives(self, view: SweepView) -> None:
+    def _delete_empty_attempts(self, view: SweepView) -> None:
         """One directory is made for each life of a region; the last one out deletes it."""
-        for life in _lives(self._fs, self._root):
-            region, _, generation = life.rpartition(".")
-            is_over = generation.isdecimal() and view.is_left_behind(region, int(generation))
-            if is_over and not self._fs.entries(f"{self._root}/{life}"):
-                self._fs.delete(f"{self._root}/{life}")
+        for attempt in _attempts(self._fs, self._root):
+            region, _, attempt_id = attempt.rpartition(".")
+            is_over = attempt_id.isdecimal() and view.is_left_behind(region, int(attempt_id))
+            if is_over and not self._fs.entries(f"{self._root}/{attempt}"):
+                self._fs.delete(f"{self._root}/{attempt}")

@@ -198,7 +198,7 @@ class PartitionMarks:
 
 
 class MarkingCommitter:
-    """`sluice.runtime.contracts.Committer` and `RegionFollower` around a committer of files.
+    """`sluice.runtime.contracts.Committer` and `CommitListener` around a committer of files.
 
     The wait is for the usual case, in which a mark is made before its checkpoint is committed on
     record: killed in between, the next start is told again and marks.
@@ -232,6 +232,6 @@ class MarkingCommitter:
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        """See `sluice.runtime.contracts.RegionFollower`."""
+        """See `sluice.runtime.contracts.CommitListener`."""
         self._told(checkpoint_id, regions, timeout_s)
         return _TOLD

@@ -1,4 +1,4 @@
-"""When held files are merged, and when their rows are published: protocol rule 19. Pure.
+"""When held files are merged, and when their rows are published: rule `files-with-decision`. Pure.
 
 All files of an epoch are held or published by one decision. What is held is a function of what
 the last decided record held, what this epoch staged, the policy and the time.

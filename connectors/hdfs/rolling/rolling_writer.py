@@ -1,4 +1,4 @@
-"""A frame of one batch, staged and held until its files roll: protocol rule 19."""
+"""A frame of one batch, staged and held until its files roll: rule `files-with-decision`."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """Staged files that are held over epochs, and the form in which checkpoints keep them. Pure.
 
 A region's record names them as a state of the sink: carried from decision to decision, neither
-committed nor aborted, until a later epoch publishes their rows (protocol rule 19).
+committed nor aborted, until a later epoch publishes their rows (`files-with-decision`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """Names of staged and of published files. Pure.
 
 Staging lies beside the target, in a hidden directory of its own: not below it, where a reader's
-pattern finds it, and in the same parent, so that a rename publishes (protocol rule 20).
+pattern finds it, and in the same parent, so that a rename publishes (`rename-settled`).
 """
 
 import re
@@ -66,7 +66,7 @@ def without_scheme(uri: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingAttempt:
-    """``{region}.{generation}/{batch id}-{attempt}``: a directory that one attempt writes.
+    """``{region}.{attempt_id}/{batch id}-{attempt_id}``: a directory that one attempt writes.
 
     Attributes:
         batch: for which it was written.
@@ -84,7 +84,7 @@ class StagingAttempt:
     @property
     def directory(self) -> str:
         """Of its region's life, relative to `staging_root`."""
-        return f"{self.batch.region}.{self.batch.generation}"
+        return f"{self.batch.region}.{self.batch.attempt_id}"
 
     @property
     def path(self) -> str:
@@ -95,11 +95,11 @@ class StagingAttempt:
     def parse(cls, path: str) -> Self | None:
         """The inverse of `path`; None for a name that is not ours."""
         directory, _, name = path.partition("/")
-        region, _, generation = directory.rpartition(".")
+        region, _, attempt_id = directory.rpartition(".")
         match = _ATTEMPT.fullmatch(name)
-        if match is None or not region or not (generation.isascii() and generation.isdecimal()):
+        if match is None or not region or not (attempt_id.isascii() and attempt_id.isdecimal()):
             return None
-        batch = BatchKey(region=region, generation=int(generation), batch_id=int(match["batch"]))
+        batch = BatchKey(region=region, attempt_id=int(attempt_id), batch_id=int(match["batch"]))
         return cls(batch=batch, attempt=match["attempt"])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.connectors.hdfs.committing.file_committer import Step, next_step
-from sluice.connectors.hdfs.committing.file_lease import OWNER_FILE, FileOwnerStore
+from sluice.connectors.hdfs.committing.file_lease import LEASE_FILE, FileLeaseStore
 from sluice.connectors.hdfs.committing.file_sweep import attempts_below
 from sluice.connectors.hdfs.staging.committables import (
     COMMITTABLE_KIND,
@@ -22,7 +22,7 @@ from sluice.runtime.checkpoint.inspect.inspection import Place
 from sluice.runtime.checkpoint.retained_states import states_of
 from sluice.runtime.errors import DamagedCheckpointError, FencedError
 from sluice.runtime.model.model import CheckpointRecord
-from sluice.runtime.ownership.lease_record import OwnerRecord, is_of_another_directory
+from sluice.runtime.ownership.lease_record import LeaseRecord, is_of_another_directory
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "Orphan",
     "Standing",
     "file_lines",
-    "first_place_of_newest_run",
+    "first_slot_of_newest_run",
     "orphans_of",
 ]
 
@@ -159,27 +159,28 @@ def orphans_of(
     named = {files.staging for record in records for _, files in _file_sets(record)}
     for record in records:
         named.update(*(held.stagings for _, held in _held_files(record)))
-    newest_run = first_place_of_newest_run(records)
+    newest_run = first_slot_of_newest_run(records)
     for sink, job_uid in _sinks(records).items():
         parent, name = split_target(sink.target)
         root = staging_root(name, job_uid=job_uid, operator_id=sink.operator_id)
         fs = open_file_system(parent)
         _require_ours(
-            FileOwnerStore(fs, root).read(),
+            FileLeaseStore(fs, root).read(),
             session=records[-1].leader_session_id,
             checkpoint_uri=checkpoint_uri,
             staging=f"{parent}/{root}",
         )
         for attempt in attempts_below(fs, root):
             path = f"{root}/{attempt.path}"
-            if attempt.batch.generation < newest_run and path not in named:
+            if attempt.batch.attempt_id < newest_run and path not in named:
                 yield _orphan(fs, sink, parent, path)
 
 
 def _require_ours(
-    owner: OwnerRecord | None, *, session: str, checkpoint_uri: str, staging: str
+    owner: LeaseRecord | None, *, session: str, checkpoint_uri: str, staging: str
 ) -> None:
-    """Only the checkpoints of who has the staging say what of it is needed (rule 22)."""
+    """Only the checkpoints of who has the staging say what of it is needed
+    (`lease-guards-outputs`)."""
     if owner is None or not is_of_another_directory(
         owner, session=session, checkpoint_uri=checkpoint_uri
     ):
@@ -189,12 +190,12 @@ def _require_ours(
         {"staging": staging, "checkpoint": owner.checkpoint_uri, "host": owner.host},
         "One directory is a copy of the other, and only the other one's checkpoints say what of it "
         "is needed: give the command that one. If there is none but this one, as it was moved, or "
-        f"the other job is gone for good, delete the record {OWNER_FILE!r} there.",
+        f"the other job is gone for good, delete the record {LEASE_FILE!r} there.",
     )
 
 
-def first_place_of_newest_run(records: Sequence[CheckpointRecord]) -> int:
-    """The generation with which the newest run began: the id of its first own record."""
+def first_slot_of_newest_run(records: Sequence[CheckpointRecord]) -> int:
+    """The attempt with which the newest run began: the id of its first own record."""
     session = records[-1].leader_session_id
     return min(r.checkpoint_id for r in records if r.leader_session_id == session)
 

@@ -2,7 +2,7 @@
 
 librdkafka bounds payloads, and what it needs beside them for each record is more than a small
 record itself; so every queue is bounded twice, in bytes and in records. The measurements behind
-the numbers are in ``docs/tuning.md``.
+the numbers are in ``docs/research/tuning.md``.
 
 The setting that chooses how records get from Kafka into Arrow and back. Pure.
 """

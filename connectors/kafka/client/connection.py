@@ -382,7 +382,7 @@ class _LibrdkafkaToken:
 
     def __call__(self, _config: str) -> tuple[str, float, str, dict[str, str]]:
         try:
-            token = self._token.get(patience_s=_TOKEN_PATIENCE_S)
+            token = self._token.get(retry_for_s=_TOKEN_PATIENCE_S)
         except StreamError as err:
             self.failure = err
             raise

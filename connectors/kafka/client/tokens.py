@@ -44,7 +44,7 @@ class KeptToken:
         self._sleep = sleep
         self._last: OAuthToken | None = None
 
-    def get(self, *, patience_s: float = 0.0) -> OAuthToken:
+    def get(self, *, retry_for_s: float = 0.0) -> OAuthToken:
         """A token that is valid.
 
         Args:
@@ -54,7 +54,7 @@ class KeptToken:
             AuthenticationError: it refuses, and will.
             StreamError: what else a function of the user's raises.
         """
-        until_s, pause_s = self._clock() + patience_s, _FIRST_PAUSE_S
+        until_s, pause_s = self._clock() + retry_for_s, _FIRST_PAUSE_S
         while True:
             found = self._asked()
             if isinstance(found, OAuthToken):

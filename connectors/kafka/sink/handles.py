@@ -3,8 +3,7 @@
 Executors make handles; the driver, a recovery in another process and ``sluice txn`` read them.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -27,7 +26,7 @@ __all__ = [
 ]
 
 COMMITTABLE_KIND = "kafka-transaction"
-COMMITTABLE_VERSION = 2  # 1 counted the records of each partition
+COMMITTABLE_VERSION = 1
 
 
 class InvalidHandleError(StreamError):
@@ -36,13 +35,13 @@ class InvalidHandleError(StreamError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionalId:
-    """``{prefix}/{job uid}/{region}.{generation}/{owner}/{slot}``; one process owns it for ever.
+    """``{prefix}/{job uid}/{region}.{attempt_id}/{owner}/{slot}``; one process owns it for ever.
 
     Attributes:
         prefix: the user's ``transactionalIdPrefix``; may hold slashes.
         job_uid: of the job, from checkpoint 0.
         region: name of the region; may hold dots, no slash.
-        generation: of the region; >= 0.
+        attempt_id: of the region; >= 0.
         owner: drawn at random by each worker process.
         slot: which of the process's ids; >= 0.
     """
@@ -50,7 +49,7 @@ class TransactionalId:
     prefix: str
     job_uid: str
     region: str
-    generation: int
+    attempt_id: int
     owner: str
     slot: int
 
@@ -63,15 +62,15 @@ class TransactionalId:
                     {name: ascii(part), "prefix": self.prefix},
                     "Choose a name without them.",
                 )
-        if not self.prefix or self.generation < 0 or self.slot < 0:
+        if not self.prefix or self.attempt_id < 0 or self.slot < 0:
             raise ConfigError(
                 "a transactional id is not valid",
-                {"prefix": self.prefix, "generation": self.generation, "slot": self.slot},
-                "Set transactionalIdPrefix; generation and slot must be >= 0.",
+                {"prefix": self.prefix, "attempt_id": self.attempt_id, "slot": self.slot},
+                "Set transactionalIdPrefix; attempt and slot must be >= 0.",
             )
 
     def __str__(self) -> str:
-        place = f"{self.region}.{self.generation}"
+        place = f"{self.region}.{self.attempt_id}"
         return f"{self.prefix}/{self.job_uid}/{place}/{self.owner}/{self.slot}"
 
     @classmethod
@@ -81,9 +80,9 @@ class TransactionalId:
         if len(head) != 5:
             return None
         prefix, job_uid, place, owner, slot = head
-        region, _, generation = place.rpartition(".")
-        numbers = generation + slot
-        if not (generation and slot and numbers.isascii() and numbers.isdecimal()):
+        region, _, attempt_id = place.rpartition(".")
+        numbers = attempt_id + slot
+        if not (attempt_id and slot and numbers.isascii() and numbers.isdecimal()):
             return None
         if not (prefix and region and job_uid and owner):
             return None
@@ -91,7 +90,7 @@ class TransactionalId:
             prefix=prefix,
             job_uid=job_uid,
             region=region,
-            generation=int(generation),
+            attempt_id=int(attempt_id),
             owner=owner,
             slot=int(slot),
         )
@@ -164,7 +163,8 @@ class TransactionHandle:
         producer_id: given by the broker; int64, >= 0.
         producer_epoch: fencing number; int16, >= 0; a larger one fences us.
         checkpoint_id: the checkpoint it was pre-committed for; >= 1.
-        record_count: records in it; >= 1, because an empty transaction has no handle (rule 5).
+        record_count: records in it; >= 1, because an empty transaction has no handle
+            (`outcome-from-broker`).
         outputs: where its records went.
         sources: the ranges its task read, where known.
     """
@@ -241,7 +241,10 @@ def _from_content(content: Mapping[str, object]) -> TransactionHandle:
         producer_epoch=number(content["producer_epoch"]),
         checkpoint_id=number(content["checkpoint_id"]),
         record_count=number(content["record_count"]),
-        outputs=_outputs(rows(content["outputs"])),
+        outputs=tuple(
+            OutputCount(topic=text(topic), records=number(count))
+            for topic, count in rows(content["outputs"])
+        ),
         sources=tuple(
             SourceRange(
                 topic=text(t), partition=number(p), start_offset=number(a), end_offset=number(b)
@@ -249,12 +252,3 @@ def _from_content(content: Mapping[str, object]) -> TransactionHandle:
             for t, p, a, b in rows(content["sources"])
         ),
     )
-
-
-def _outputs(found: Iterable[Sequence[object]]) -> tuple[OutputCount, ...]:
-    records: Counter[str] = Counter()
-    for topic, *partition, count in found:
-        if len(partition) > 1:
-            raise ValueError("a count is of a topic, in version 1 of a partition")
-        records[text(topic)] += number(count)
-    return tuple(OutputCount(topic=topic, records=count) for topic, count in records.items())

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from sluice.runtime.checkpoint.format.container import ContainerWriter, read_container
 from sluice.runtime.checkpoint.format.schema import (
-    METADATA_V4,
+    METADATA_V1,
     METADATA_VERSION,
     REPAIR_V1,
     REPAIR_VERSION,
@@ -52,7 +52,7 @@ _Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What ``_repair-k`` says (protocol rule 11).
+    """What ``_repair-k`` says (`two-phase-repair`).
 
     Attributes:
         checkpoint_id: the decided checkpoint whose committables were lost.
@@ -67,7 +67,7 @@ class Repair:
     replaced: tuple[tuple[bytes, StateEntry], ...]
 
 
-_METADATA = ContainerWriter(METADATA_V4, format_version=METADATA_VERSION)
+_METADATA = ContainerWriter(METADATA_V1, format_version=METADATA_VERSION)
 _REPAIR = ContainerWriter(REPAIR_V1, format_version=REPAIR_VERSION)
 
 
@@ -225,7 +225,7 @@ def _checkpoint(found: _Fields, where: Mapping[str, object]) -> CheckpointRecord
                 for node in found["graph"]
             ),
             "regions": tuple(_region(region, where) for region in found["regions"]),
-            "assignment": _assignment(found.get("assignment")),  # version 1 has none
+            "assignment": _assignment(found["assignment"]),
         }
     )
 

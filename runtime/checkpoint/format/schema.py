@@ -8,15 +8,12 @@ from typing import Any
 
 __all__ = [
     "METADATA_V1",
-    "METADATA_V2",
-    "METADATA_V3",
-    "METADATA_V4",
     "METADATA_VERSION",
     "REPAIR_V1",
     "REPAIR_VERSION",
 ]
 
-METADATA_VERSION = 4
+METADATA_VERSION = 1
 """The version of ``_metadata`` that this Sluice writes, and the latest it reads."""
 
 REPAIR_VERSION = 1
@@ -50,7 +47,8 @@ _OPERATOR_NODE = _record(
     ("max_parallelism", "long"),
 )
 
-_SPLIT_RANGE_V1_FIELDS: tuple[tuple[str, Any], ...] = (
+_SPLIT_RANGE = _record(
+    "SplitRange",
     ("source_id", "string"),
     ("topic", "string"),
     ("topic_id", "string"),
@@ -61,11 +59,7 @@ _SPLIT_RANGE_V1_FIELDS: tuple[tuple[str, Any], ...] = (
     ("largest_timestamp_ms", _OPTIONAL_LONG),
     ("watermark_ms", _OPTIONAL_LONG),
     ("idle_since_ms", _OPTIONAL_LONG),
-)
-
-_SPLIT_RANGE_V1 = _record("SplitRange", *_SPLIT_RANGE_V1_FIELDS)
-_SPLIT_RANGE_V2 = _record(
-    "SplitRange", *_SPLIT_RANGE_V1_FIELDS, ("leader_epoch_end", _OPTIONAL_LONG)
+    ("leader_epoch_end", _OPTIONAL_LONG),
 )
 
 # Enumerations are strings, so that a later symbol is an error which names it, not a schema clash.
@@ -100,25 +94,24 @@ _STATE_SNAPSHOT = _record(
 )
 
 
-def _regions(split_range: dict[str, Any], *more: tuple[str, Any]) -> dict[str, Any]:
-    return _many(
-        _record(
-            "RegionRecord",
-            ("region", "string"),
-            ("generation", "long"),
-            ("status", "string"),
-            ("carried_from", _OPTIONAL_LONG),
-            ("query_id", "string"),
-            ("batch_id", _OPTIONAL_LONG),
-            ("splits", _many(split_range)),
-            ("least_watermark_ms", _OPTIONAL_LONG),
-            ("offset_log_version", "long"),
-            ("state", ["null", _STATE_SNAPSHOT]),
-            ("committables", _many(_STATE_ENTRY)),
-            ("operator_states", _many(f"{_NAMESPACE}.StateEntry")),
-            *more,
-        )
+_REGIONS = _many(
+    _record(
+        "RegionRecord",
+        ("region", "string"),
+        ("attempt_id", "long"),
+        ("status", "string"),
+        ("snapshot_id", _OPTIONAL_LONG),
+        ("query_id", "string"),
+        ("batch_id", _OPTIONAL_LONG),
+        ("splits", _many(_SPLIT_RANGE)),
+        ("least_watermark_ms", _OPTIONAL_LONG),
+        ("offset_log_version", "long"),
+        ("state", ["null", _STATE_SNAPSHOT]),
+        ("committables", _many(_STATE_ENTRY)),
+        ("operator_states", _many(f"{_NAMESPACE}.StateEntry")),
+        ("other_offsets_sha256", "string"),
     )
+)
 
 
 # Partitions by source and topic: there may be thousands, in every record.
@@ -162,38 +155,16 @@ _METADATA_FIELDS: tuple[tuple[str, Any], ...] = (
     ("settings", {"type": "map", "values": "string"}),
     ("graph", _many(_OPERATOR_NODE)),
     ("verdict", "string"),
-    ("asked_by", "string"),
+    ("requested_by", "string"),
     ("reason", "string"),
     ("created_at_ms", "long"),
 )
 
-_OPTIONAL_ASSIGNMENT = ["null", _ASSIGNMENT]
-
-METADATA_V1 = _record("CheckpointRecord", *_METADATA_FIELDS, ("regions", _regions(_SPLIT_RANGE_V1)))
-"""``_metadata``: a `sluice.runtime.model.model.CheckpointRecord` without an assignment."""
-
-METADATA_V2 = _record(
+METADATA_V1 = _record(
     "CheckpointRecord",
     *_METADATA_FIELDS,
-    ("regions", _regions(_SPLIT_RANGE_V1)),
-    ("assignment", _OPTIONAL_ASSIGNMENT),
-)
-"""``_metadata``: a `CheckpointRecord` whose splits have no ``leader_epoch_end``."""
-
-METADATA_V3 = _record(
-    "CheckpointRecord",
-    *_METADATA_FIELDS,
-    ("regions", _regions(_SPLIT_RANGE_V2)),
-    ("assignment", _OPTIONAL_ASSIGNMENT),
-)
-"""``_metadata``: a `sluice.runtime.model.model.CheckpointRecord` whose regions have no
-``other_offsets_sha256``."""
-
-METADATA_V4 = _record(
-    "CheckpointRecord",
-    *_METADATA_FIELDS,
-    ("regions", _regions(_SPLIT_RANGE_V2, ("other_offsets_sha256", "string"))),
-    ("assignment", _OPTIONAL_ASSIGNMENT),
+    ("regions", _REGIONS),
+    ("assignment", ["null", _ASSIGNMENT]),
 )
 """``_metadata``: a `sluice.runtime.model.model.CheckpointRecord`."""
 
@@ -205,4 +176,4 @@ REPAIR_V1 = _record(
     ("leader_session_id", "string"),
     ("replaced", _many(_record("Replacement", ("lost", "bytes"), ("entry", _STATE_ENTRY)))),
 )
-"""``_repair-k``: lost committables and what was written in their place (protocol rule 11)."""
+"""``_repair-k``: lost committables and what was written in their place (`two-phase-repair`)."""

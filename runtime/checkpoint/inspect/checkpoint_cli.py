@@ -262,13 +262,13 @@ def _list_row(place: Place) -> Sequence[object]:
         standing += ", lost or unknown"
     if record is None:
         return (place.checkpoint_id, standing, None, None, None, None, None, place.metadata_bytes)
-    carried = sum(region.status is RegionStatus.CARRIED for region in record.regions)
-    regions = f"{len(record.regions)}" + (f" ({carried} carried)" if carried else "")
+    skipped = sum(region.status is RegionStatus.SKIPPED for region in record.regions)
+    regions = f"{len(record.regions)}" + (f" ({skipped} carried)" if skipped else "")
     return (
         place.checkpoint_id,
         standing,
         record.kind.value,
-        record.asked_by,
+        record.requested_by,
         created_at(record),
         regions,
         len(record.committables),

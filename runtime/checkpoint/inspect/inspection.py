@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sluice.runtime.checkpoint.checkpoint_slots import place_name
+from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.committable_kinds import KindRegistry
 from sluice.runtime.checkpoint.format.metadata import Repair, by_topic
-from sluice.runtime.checkpoint.retention import PlaceFacts, facts_of, unfinished
+from sluice.runtime.checkpoint.retention import SlotFacts, facts_of, unfinished
 from sluice.runtime.contracts import AcceptedWork, UnsettledWork
 from sluice.runtime.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
 from sluice.runtime.model.model import (
@@ -35,7 +35,7 @@ class Place:
     Attributes:
         checkpoint_id: the place.
         standing: ``committed``, ``unfinished``, ``decided`` (nothing to commit), ``aborted``,
-            ``seal``, ``superseded``, or ``unreadable``.
+            ``fencing_record``, ``superseded``, or ``unreadable``.
         record: what stands there; None when unreadable.
         error: why it, or what lies beside it, is unreadable.
         metadata_bytes: size of ``_metadata``.
@@ -127,7 +127,7 @@ def _read(store: CheckpointStore, checkpoint_id: int) -> tuple[CheckpointRecord 
 
 
 def _metadata_bytes(store: CheckpointStore, checkpoint_id: int) -> int:
-    lengths = {e.name: e.length_bytes for e in store.fs.entries(place_name(checkpoint_id))}
+    lengths = {e.name: e.length_bytes for e in store.fs.entries(slot_name(checkpoint_id))}
     return lengths.get("_metadata", 0)
 
 
@@ -135,14 +135,14 @@ def _writes_again(repair: Repair) -> bool:
     return any(entry.payload != lost for lost, entry in repair.replaced)
 
 
-def _standings(facts: Sequence[PlaceFacts]) -> dict[int, str]:
+def _standings(facts: Sequence[SlotFacts]) -> dict[int, str]:
     still_open = unfinished(facts)
 
-    def standing(place: PlaceFacts) -> str:
+    def standing(place: SlotFacts) -> str:
         if place.is_superseded:
             return "superseded"
         if place.verdict is Verdict.ABORTED:
-            return "seal" if place.is_seal else "aborted"
+            return "seal" if place.is_fencing_record else "aborted"
         if place.is_committed:
             return "committed"
         has_work = place.checkpoint_id in still_open and place.has_committables
@@ -232,7 +232,7 @@ def _record(record: CheckpointRecord, kinds: KindRegistry) -> Json:
         "leader_session_id": record.leader_session_id,
         "run_attempt": record.run_attempt,
         "restored_from": record.restored_from,
-        "asked_by": record.asked_by,
+        "requested_by": record.requested_by,
         "reason": record.reason,
         "created_at": created_at(record),
         "sluice_version": record.sluice_version,
@@ -275,12 +275,12 @@ def _node(node: OperatorNode, names: Mapping[str, str]) -> Json:
 
 
 def _region(region: RegionRecord, names: Mapping[str, str], kinds: KindRegistry) -> Json:
-    carried = region.status is RegionStatus.CARRIED
+    skipped = region.status is RegionStatus.SKIPPED
     return {
         "region": region.region,
-        "generation": region.generation,
+        "attempt_id": region.attempt_id,
         "status": region.status.value,
-        "carried_from": region.carried_from if carried else None,
+        "snapshot_id": region.snapshot_id if skipped else None,
         "query_id": region.query_id,
         "batch_id": region.batch_id,
         "offset_log_version": region.offset_log_version,

@@ -134,7 +134,7 @@ def checkpoints_due(ledger: Ledger, checkpoint_id: int) -> tuple[int, ...]:
 
 def wave(ledger: Ledger, checkpoint_id: int) -> tuple[StateEntry, ...]:
     """What of one checkpoint may be published now: all of it, but for regions that still have
-    something older to publish (rule 18)."""
+    something older to publish (`continuous-order`)."""
     waiting = {
         epoch.region
         for epoch in ledger.epochs

@@ -71,7 +71,7 @@ class RunIdentity:
     plan: JobPlan
     job_uid: str
     session: str
-    generation: int
+    attempt_id: int
     run_attempt: int
     restored_from: int | None
     cluster_ids: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class RunIdentity:
             leader_session_id=self.session,
             run_attempt=self.run_attempt,
             restored_from=self.restored_from,
-            asked_by=action.asked_by,
+            requested_by=action.requested_by,
             reason=action.reason,
             created_at_ms=now_ms,
             sluice_version=self.plan.sluice_version,
@@ -103,7 +103,7 @@ class RunIdentity:
 def publish_record(
     store: MetadataStore, record: CheckpointRecord, *, timeout_s: float
 ) -> PublishOutcome:
-    """Publish, and settle an answer of "taken" by looking whose record it is (rule 7)."""
+    """Publish, and settle an answer of "taken" by looking whose record it is (`publish-whole`)."""
     try:
         outcome = store.publish(record, timeout_s=timeout_s)
         if outcome is not PublishOutcome.TAKEN:

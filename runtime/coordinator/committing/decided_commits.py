@@ -44,7 +44,7 @@ class DecidedWork:
     checkpoint_id: int
     regions: tuple[RegionRecord, ...]
     entries: tuple[StateEntry, ...] = ()
-    carried: Mapping[str, FailureReason] = field(default_factory=dict)
+    skipped: Mapping[str, FailureReason] = field(default_factory=dict)
 
 
 class SharedCommitters:
@@ -99,11 +99,11 @@ def failed_detail(
         FailedTask(
             subtask_id=0,
             task_name=region.region,
-            reason=decided.carried.get(region.region, FailureReason.ERROR),
-            message=f"carried from checkpoint {region.carried_from}",
+            reason=decided.skipped.get(region.region, FailureReason.ERROR),
+            message=f"carried from checkpoint {region.snapshot_id}",
         )
         for region in decided.regions
-        if region.status is RegionStatus.CARRIED and region.region in writers
+        if region.status is RegionStatus.SKIPPED and region.region in writers
     )
     if not failed:
         return None

@@ -1,4 +1,5 @@
-"""Writing decided work again that a broker has aborted: ``on_lost="repair"`` (rule 11)."""
+"""Writing decided work again that a broker has aborted: ``on_lost="repair"``
+(`two-phase-repair`)."""
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -37,13 +38,13 @@ class Repairer(Protocol):
         lost: LostCommittables,
         *,
         job_uid: str,
-        generation: int,
+        attempt_id: int,
         timeout_s: float,
     ) -> Mapping[bytes, StateEntry]:
         """Run the lost committables' ranges into new, pre-committed work; commit nothing.
 
         Only asked for regions whose records are a function of their ranges, and once per loss and
-        run: work of a run that crashed in between belongs to an older generation and is swept.
+        run: work of a run that crashed in between belongs to an older attempt and is swept.
 
         Returns:
             For each lost committable's payload the one that replaces it, with as many records.
@@ -58,7 +59,7 @@ class Repairer(Protocol):
 
 
 class Repairs:
-    """Both phases of a repair (rule 11). Runs in whichever thread settles.
+    """Both phases of a repair (`two-phase-repair`). Runs in whichever thread settles.
 
     What was written again is kept until its record is durable: a second try publishes the same
     work, for another copy of it would stay open, and hold back readers, until the next run.
@@ -79,7 +80,7 @@ class Repairs:
         sources: Mapping[str, SplitEnumerator],
         session: str,
         job_uid: str,
-        generation: int,
+        attempt_id: int,
         timeout_s: float,
         is_taken_over: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -90,7 +91,7 @@ class Repairs:
         self._sources = sources
         self._session = session
         self._job_uid = job_uid
-        self._generation = generation
+        self._attempt_id = attempt_id
         self._timeout_s = timeout_s
         self._written: dict[Repair, dict[bytes, StateEntry]] = {}
 
@@ -136,7 +137,7 @@ class Repairs:
                     lost,
                     job_uid=self._job_uid,
                     # Not below the region's own, or a sweep would take it before it is on record.
-                    generation=max(self._generation, lost.region.generation),
+                    attempt_id=max(self._attempt_id, lost.region.attempt_id),
                     timeout_s=self._timeout_s,
                 )
                 self._require_readable(action.checkpoint_id, repairer.ranges(lost))
@@ -198,7 +199,7 @@ def discard(
     sinks: Mapping[str, SinkCoordinator], written: Iterable[StateEntry], *, timeout_s: float
 ) -> None:
     """Abort what was written again and will not be put on record: no record names it, it is of the
-    newest generation, and so no sweep would free its readers before the next start."""
+    newest attempt, and so no sweep would free its readers before the next start."""
     for entry in written:
         try:
             sinks[entry.operator_id].committer.abort([entry], timeout_s=timeout_s)

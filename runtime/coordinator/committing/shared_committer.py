@@ -7,11 +7,11 @@ from typing import cast
 
 from sluice.runtime.contracts import (
     Clock,
+    CommitListener,
     CommitOutcome,
     CommitReport,
     Committer,
     RegionCheckpointFailedDetail,
-    RegionFollower,
     RegionProgress,
     RegionWork,
 )
@@ -24,7 +24,7 @@ __all__ = ["RegionalCommitter"]
 
 @cache  # a run-time check of a protocol takes as long as a commit's own work
 def _follows(committer: type[Committer]) -> bool:
-    return issubclass(committer, RegionFollower)
+    return issubclass(committer, CommitListener)
 
 
 class RegionalCommitter:
@@ -41,7 +41,7 @@ class RegionalCommitter:
 
     def __init__(self, committer: Committer, *, clock: Clock = time.monotonic) -> None:
         self._committer = committer
-        self._follower = cast(RegionFollower, committer) if _follows(type(committer)) else None
+        self._follower = cast(CommitListener, committer) if _follows(type(committer)) else None
         self._clock = clock
         self._ledger = core.Ledger()
 
@@ -81,7 +81,7 @@ class RegionalCommitter:
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        """See `RegionFollower.regions_published`."""
+        """See `CommitListener.regions_published`."""
         if core.checkpoints_due(self._ledger, checkpoint_id):
             return CommitReport(outcome=CommitOutcome.PENDING, detail="not all of it is published")
         report = self._follow(checkpoint_id, regions, timeout_s=timeout_s)

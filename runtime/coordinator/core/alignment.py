@@ -4,16 +4,16 @@ from collections.abc import Iterable
 
 from sluice.runtime.coordinator.core import failure_policy as rulings
 from sluice.runtime.coordinator.core.checkpoint_states import Event, State
-from sluice.runtime.coordinator.core.coordinator_state import Book
+from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
-    AskCut,
     BarrierPolled,
+    FetchBarrierOffsets,
     GiveBarrier,
     NothingDue,
-    RegionCut,
+    RegionBarrierOffsets,
     SplitsDiscovered,
-    TriggerAsked,
+    TriggerRequested,
 )
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.policy.assignment import to_least_loaded
@@ -39,13 +39,13 @@ _OPEN = (State.ARMED, State.ALIGNING)
 # --- triggers -----------------------------------------------------------------------------------
 
 
-def trigger_asked(book: Book, event: TriggerAsked) -> None:
+def trigger_asked(book: CoordinatorState, event: TriggerRequested) -> None:
     """Queue the wish; `trigger_due` follows in the same step."""
     _require_running(book)
-    book.asked.setdefault(event.kind, event.asked_by)
+    book.asked.setdefault(event.kind, event.requested_by)
 
 
-def trigger_due(book: Book, now_s: float) -> None:
+def trigger_due(book: CoordinatorState, now_s: float) -> None:
     """Begin what was asked for, or the next interval's checkpoint, if its time has come."""
     if book.is_over or _begin_asked(book, now_s):
         return
@@ -54,14 +54,14 @@ def trigger_due(book: Book, now_s: float) -> None:
         book.begin(CheckpointKind.CHECKPOINT, "interval", now_s, forced=book.has_late())
 
 
-def _begin_asked(book: Book, now_s: float) -> bool:
+def _begin_asked(book: CoordinatorState, now_s: float) -> bool:
     """Begin what somebody has asked for, or turn an idle barrier into it, if nothing hinders."""
     kind = next(iter(book.asked), None)
     if kind is None or not _may_begin(book, kind, now_s):
         return False
     idle = next((p for p in book.pending.values() if p.state is State.ARMED), None)
     if idle is not None:
-        idle.kind, idle.asked_by = kind, book.asked.pop(kind)
+        idle.kind, idle.requested_by = kind, book.asked.pop(kind)
         book.force(idle, now_s)
         book.answer_trigger(idle)
     elif len(book.pending) < book.settings.max_concurrent:
@@ -71,13 +71,13 @@ def _begin_asked(book: Book, now_s: float) -> bool:
     return True
 
 
-def _may_begin(book: Book, kind: CheckpointKind, now_s: float) -> bool:
+def _may_begin(book: CoordinatorState, kind: CheckpointKind, now_s: float) -> bool:
     """Whether it could be decided, behind the end of those whose held batch is too old for it."""
     rulings.end_held_old(book, now_s)
     return not book.is_over and book.may_decide(kind)
 
 
-def next_trigger_s(book: Book) -> float | None:
+def next_trigger_s(book: CoordinatorState) -> float | None:
     """When the interval and the minimum pause allow the next barrier; None: never by itself."""
     interval_s = book.settings.interval_s
     if interval_s is None or book.is_over or not _has_room(book):
@@ -89,7 +89,7 @@ def next_trigger_s(book: Book) -> float | None:
     return max(by_interval, by_pause)
 
 
-def _has_room(book: Book) -> bool:
+def _has_room(book: CoordinatorState) -> bool:
     if len(book.pending) >= book.settings.max_concurrent:
         return False
     # A second idle one would serve nobody, and outlive the place that ends a region's life.
@@ -97,7 +97,7 @@ def _has_room(book: Book) -> bool:
     return not is_idle and book.may_decide(CheckpointKind.CHECKPOINT)
 
 
-def _require_running(book: Book) -> None:
+def _require_running(book: CoordinatorState) -> None:
     if book.is_over:
         raise book.error or FencedError("the job has ended", {}, "Start it again for more.")
 
@@ -105,17 +105,17 @@ def _require_running(book: Book) -> None:
 # --- barriers -----------------------------------------------------------------------------------
 
 
-def barrier_polled(book: Book, event: BarrierPolled, now_s: float) -> None:
+def barrier_polled(book: CoordinatorState, event: BarrierPolled, now_s: float) -> None:
     """Give the region its barrier, ask it to cut, or say that nothing is due."""
     region = region_of(book.regions, event.region)
     is_good_end = book.is_over and (book.error is None or book.is_finished)
-    if is_good_end and event.generation == region.generation:
+    if is_good_end and event.attempt_id == region.attempt_id:
         book.out.append(NothingDue())  # a good end: the query idles until it is stopped
         return
     _require_running(book)
-    region.require(event.generation)
+    region.require(event.attempt_id)
     book.silence.asked(event.region, now_s)
-    region.lives(book.missed_s)
+    region.attempts(book.missed_s)
     if region.is_starting:
         region.is_starting = region.needs_sweep = False
     if region.late is not None:
@@ -131,10 +131,10 @@ def barrier_polled(book: Book, event: BarrierPolled, now_s: float) -> None:
         book.out.append(NothingDue(look_in_s=pause_s))
     else:
         book.out.append(
-            AskCut(
+            FetchBarrierOffsets(
                 checkpoint_id=checkpoint.checkpoint_id,
                 region=event.region,
-                generation=region.generation,
+                attempt_id=region.attempt_id,
                 positions=region.positions(),
                 max_records=region.epoch_limit(book.settings),
                 has_read=event.has_read,
@@ -153,10 +153,10 @@ def _quiet_s(
     return region.quiet.left_s(checkpoint.checkpoint_id, now_s)
 
 
-def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
+def region_cut(book: CoordinatorState, event: RegionBarrierOffsets, now_s: float) -> None:
     """A region's sources have cut: its barrier, or nothing to cut."""
     region = region_of(book.regions, event.region)
-    region.require(event.generation)
+    region.require(event.attempt_id)
     checkpoint = _open_for(book, event.region)
     if checkpoint is None or checkpoint.checkpoint_id != event.checkpoint_id:
         book.out.append(NothingDue())
@@ -198,7 +198,7 @@ def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
 
 
 def _give_barrier(
-    book: Book, checkpoint: PendingCheckpoint, event: RegionCut, now_s: float
+    book: CoordinatorState, checkpoint: PendingCheckpoint, event: RegionBarrierOffsets, now_s: float
 ) -> Barrier:
     region = book.regions[event.region]
     # Where a region that follows its splits ends the epoch, it alone knows: a later cut that finds
@@ -209,7 +209,7 @@ def _give_barrier(
     barrier = Barrier(
         checkpoint_id=checkpoint.checkpoint_id,
         region=event.region,
-        generation=event.generation,
+        attempt_id=event.attempt_id,
         splits=event.splits,
         is_last=is_last,
     )
@@ -231,11 +231,11 @@ def _give_barrier(
     return barrier
 
 
-def _is_empty(event: RegionCut) -> bool:
+def _is_empty(event: RegionBarrierOffsets) -> bool:
     return all(split.is_empty for split in event.splits)
 
 
-def _open_for(book: Book, region: str) -> PendingCheckpoint | None:
+def _open_for(book: CoordinatorState, region: str) -> PendingCheckpoint | None:
     """The oldest checkpoint that this region can still join."""
     for checkpoint in book.pending.values():
         if checkpoint.state in _OPEN and region not in checkpoint.acks:
@@ -243,9 +243,9 @@ def _open_for(book: Book, region: str) -> PendingCheckpoint | None:
     return None
 
 
-def splits_discovered(book: Book, event: SplitsDiscovered) -> None:
-    """Give new splits to the least loaded regions that read the source; to parked ones, where they
-    lie unread, only if no other reads it."""
+def splits_discovered(book: CoordinatorState, event: SplitsDiscovered) -> None:
+    """Give new splits to the least loaded regions that read the source; to suspended ones, where
+    they lie unread, only if no other reads it."""
     readers = {
         name: region
         for name, region in book.regions.items()
@@ -255,8 +255,8 @@ def splits_discovered(book: Book, event: SplitsDiscovered) -> None:
     new = [split for split in event.splits if split.key not in known]
     if not readers or not new:
         return
-    takers = [region for region in readers.values() if region.parked is None]
-    for name, splits in to_least_loaded(new, _loads(takers or readers.values())).items():
+    target_regions = [region for region in readers.values() if region.suspended is None]
+    for name, splits in to_least_loaded(new, _loads(target_regions or readers.values())).items():
         readers[name].discovered |= {split.key: split for split in splits}
         if not splits:
             continue
@@ -273,16 +273,17 @@ def _loads(readers: Iterable[RegionState]) -> dict[str, int]:
 # --- acknowledgements ---------------------------------------------------------------------------
 
 
-def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
+def acknowledged(book: CoordinatorState, event: Acknowledged, now_s: float) -> None:
     """Step 3: the batch joins its checkpoint, or waits for the next one.
 
-    A batch is known by (region, generation, batch id) alone; its checkpoint id is a hint (rule 8).
+    A batch is known by (region, attempt, batch id) alone; its checkpoint id is a hint
+    (`batch-identity`).
     """
     ack = event.ack
     region = region_of(book.regions, ack.batch.region)
     if region.is_decided(ack.batch) or _is_known(book, region, ack):
         return  # said before: an answer was lost
-    region.require(ack.batch.generation)
+    region.require(ack.batch.attempt_id)
     region.require_new_ranges(ack)
     _require_own_splits(book, ack)
     left = left_behind(region.asked, ack.region.splits) if region.plan.follows else 0
@@ -313,7 +314,7 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
         book.begin(CheckpointKind.CHECKPOINT, "spark", now_s, forced=True)
 
 
-def _require_own_splits(book: Book, ack: Acknowledgement) -> None:
+def _require_own_splits(book: CoordinatorState, ack: Acknowledgement) -> None:
     """Refuse a batch that reads another region's splits.
 
     Raises:
@@ -338,7 +339,9 @@ def _require_own_splits(book: Book, ack: Acknowledgement) -> None:
             )
 
 
-def _join(book: Book, checkpoint: PendingCheckpoint, ack: Acknowledgement, now_s: float) -> None:
+def _join(
+    book: CoordinatorState, checkpoint: PendingCheckpoint, ack: Acknowledgement, now_s: float
+) -> None:
     region = book.regions[ack.batch.region]
     checkpoint.acks[ack.batch.region] = ack
     checkpoint.decide_by(region.decide_by_s, region.attended_by_s)
@@ -349,7 +352,7 @@ def _join(book: Book, checkpoint: PendingCheckpoint, ack: Acknowledgement, now_s
         book.move(checkpoint, Event.BARRIER_CUT, now_s)
 
 
-def _is_known(book: Book, region: RegionState, ack: Acknowledgement) -> bool:
+def _is_known(book: CoordinatorState, region: RegionState, ack: Acknowledgement) -> bool:
     if region.held is not None and region.held.batch == ack.batch:
         return True
     return any(checkpoint.has(ack.batch) for checkpoint in book.pending.values())

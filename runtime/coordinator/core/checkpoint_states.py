@@ -30,21 +30,21 @@ class Event(enum.Enum):
 
     BARRIER_CUT = "barrier cut"
     ALL_ACKED = "all acknowledged"
-    REST_CARRIED = "rest carried"
+    REST_SKIPPED = "remaining regions skipped"
     EXPIRED = "expired"
     REGION_FAILED = "region failed"
     OVERTAKEN = "an earlier one aborted"
     STOPPED = "job stopped"
     PUBLISH_STARTED = "publish started"
-    GREW_OLD = "grew old"
+    GREW_OLD = "too old"
     METADATA_DURABLE = "metadata durable"
     ABORT_RECORD_DURABLE = "abort record durable"
-    PLACE_TAKEN = "place taken"
+    SLOT_TAKEN = "slot taken"
     COMMITTABLE_LOST = "committable lost"
     REPAIR_DURABLE = "repair durable"
     REPAIR_FAILED = "repair failed"
     ALL_COMMITTED = "all committed"
-    MARK_DURABLE = "mark durable"
+    MARK_DURABLE = "marker durable"
 
 
 _ABORTABLE = (State.ARMED, State.ALIGNING, State.PRE_COMMITTED)
@@ -53,7 +53,7 @@ _GIVE_UP = (Event.REGION_FAILED, Event.OVERTAKEN)
 TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.ARMED, Event.BARRIER_CUT): State.ALIGNING,
     (State.ALIGNING, Event.ALL_ACKED): State.PRE_COMMITTED,
-    (State.ALIGNING, Event.REST_CARRIED): State.PRE_COMMITTED,
+    (State.ALIGNING, Event.REST_SKIPPED): State.PRE_COMMITTED,
     (State.ALIGNING, Event.EXPIRED): State.ABORTING,
     (State.PRE_COMMITTED, Event.EXPIRED): State.ABORTING,
     **{(state, event): State.ABORTING for state in _ABORTABLE for event in _GIVE_UP},
@@ -64,18 +64,18 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     # No EXPIRED and no STOPPED while DECIDING: the publish may have happened. What grows old there
     # tries an ABORTED record in the same place, and one of both stands in the end.
     (State.DECIDING, Event.METADATA_DURABLE): State.DECIDED,
-    (State.DECIDING, Event.PLACE_TAKEN): State.FENCED,
+    (State.DECIDING, Event.SLOT_TAKEN): State.FENCED,
     (State.DECIDING, Event.GREW_OLD): State.WITHDRAWING,
     (State.WITHDRAWING, Event.METADATA_DURABLE): State.DECIDED,
     (State.WITHDRAWING, Event.ABORT_RECORD_DURABLE): State.ABORTED,
-    (State.WITHDRAWING, Event.PLACE_TAKEN): State.FENCED,
+    (State.WITHDRAWING, Event.SLOT_TAKEN): State.FENCED,
     (State.ABORTING, Event.ABORT_RECORD_DURABLE): State.ABORTED,
-    (State.ABORTING, Event.PLACE_TAKEN): State.FENCED,
+    (State.ABORTING, Event.SLOT_TAKEN): State.FENCED,
     (State.DECIDED, Event.ALL_COMMITTED): State.COMMITTED,  # no abort: from here only forward
     (State.DECIDED, Event.COMMITTABLE_LOST): State.REPAIRING,
     (State.REPAIRING, Event.REPAIR_DURABLE): State.DECIDED,
     (State.REPAIRING, Event.REPAIR_FAILED): State.DECIDED,  # the rest of it is committed first
-    (State.REPAIRING, Event.PLACE_TAKEN): State.FENCED,  # a newer run repairs it
+    (State.REPAIRING, Event.SLOT_TAKEN): State.FENCED,  # a newer run repairs it
     (State.COMMITTED, Event.MARK_DURABLE): State.MARKED,
 }
 

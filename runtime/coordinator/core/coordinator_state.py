@@ -10,29 +10,29 @@ from sluice.runtime.coordinator.core.events import (
     Action,
     EndJob,
     FailBatches,
+    PublishPositions,
     Report,
     ReturnBatches,
-    TellPositions,
     TriggerBarrier,
     Triggered,
 )
 from sluice.runtime.coordinator.core.pending_checkpoint import ABORTABLE, PendingCheckpoint
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
-from sluice.runtime.coordinator.policy.handlers import Alignment, Ruling
-from sluice.runtime.coordinator.region.liveness import Outlook, Silence
+from sluice.runtime.coordinator.policy.handlers import Alignment, HandlerDecision
+from sluice.runtime.coordinator.region.liveness import HeartbeatTimeout, Outlook
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.model import Assignment, BatchKey, CheckpointKind, StateEntry
 from sluice.runtime.model.timestamps import is_past
 
-__all__ = ["Book"]
+__all__ = ["CoordinatorState"]
 
 _AWAITED = (EndJob, FailBatches, ReturnBatches)
 _LATE_SHARE = 0.25  # of an interval; a barrier that was cut later begins a new row of them
 
 
 @dataclass(slots=True)
-class Book:
+class CoordinatorState:
     """What the core's parts share. Owned by one `CoordinatorCore`, changed only inside a step.
 
     Attributes:
@@ -40,13 +40,13 @@ class Book:
         regions: by name.
         assignment: of splits to regions, as the last decided checkpoint has it.
         overloaded: in how many decisions in a row a region was, as the balancer has it.
-        last_place: the newest place that holds a record of our own session (rule 6).
+        last_place: the newest place that holds a record of our own session (`fence-first`).
         next_id: of the next checkpoint; ids are dense and never used twice.
         pending: checkpoints under way by id, ascending.
         asked: triggers that wait for their turn, by kind; who asked.
         out: actions of this step.
-        restless: regions that want a next life, or were parked, until their old one is settled; in
-            the order in which they did.
+        restless: regions that want a next life, or were suspended, until their old one is settled;
+            in the order in which they did.
         outlook: what does not have to be asked of every region again.
         silence: who has not been heard of, and for how long.
         awaited: remote steps that have not returned, by checkpoint and its state; since when, on
@@ -70,7 +70,7 @@ class Book:
     settings: CheckpointSettings
     regions: Mapping[str, RegionState]
     assignment: Assignment
-    last_place: int
+    last_slot: int
     next_id: int
     last_committed: int
     last_decided: int
@@ -80,7 +80,7 @@ class Book:
     out: list[Action] = field(default_factory=list)
     restless: dict[str, None] = field(default_factory=dict)
     outlook: Outlook = field(default_factory=Outlook)
-    silence: Silence = field(default_factory=Silence)
+    silence: HeartbeatTimeout = field(default_factory=HeartbeatTimeout)
     awaited: dict[tuple[int, State], float] = field(default_factory=dict)
     overloaded: Mapping[str, int] = field(default_factory=dict)
     failures: int = 0
@@ -88,7 +88,7 @@ class Book:
     replayed: dict[str, set[int]] = field(default_factory=dict)
     last_barrier_s: float | None = None
     last_end_s: float | None = None
-    untold: TellPositions | None = None
+    untold: PublishPositions | None = None
     told_s: float | None = None
     missed_s: float = 0.0
     is_over: bool = False
@@ -133,8 +133,8 @@ class Book:
         return due_s if due_s <= now_s < due_s + interval_s * _LATE_SHARE else now_s
 
     def standing(self) -> dict[str, RegionState]:
-        """All regions that are not parked: those that checkpoints are about."""
-        return {name: found for name, found in self.regions.items() if found.parked is None}
+        """All regions that are not suspended: those that checkpoints are about."""
+        return {name: found for name, found in self.regions.items() if found.suspended is None}
 
     def has_late(self) -> bool:
         """Whether a region's batch goes on behind a decision without it. Nothing but checkpoints
@@ -147,13 +147,13 @@ class Book:
         (`heartbeat`): there one knows when its question is still being answered."""
         return self._between_batches(self.silence.over(limit_s))
 
-    def never_asked(self, limit_s: float) -> list[str]:
+    def never_requested(self, limit_s: float) -> list[str]:
         """Regions whose query was started so long ago, and has never asked for a barrier. One that
         keeps state has twice as long: Spark may first run its last batch once more."""
-        with_state = self.silence.never_asked(2 * limit_s)
+        with_state = self.silence.never_requested(2 * limit_s)
         return [
             name
-            for name in self._between_batches(self.silence.never_asked(limit_s))
+            for name in self._between_batches(self.silence.never_requested(limit_s))
             if not self.regions[name].plan.stateful or name in with_state
         ]
 
@@ -197,14 +197,15 @@ class Book:
         }
 
     def pending_ratios(self, now_s: float) -> dict[str, float]:
-        """Of each region that ever got a barrier, see `PendingTime.ratio`; not of parked ones."""
+        """Of each region that ever got a barrier, see `PendingTime.ratio`; not of suspended
+        ones."""
         found = {name: region.pending.ratio(now_s) for name, region in self.standing().items()}
         return {name: ratio for name, ratio in found.items() if ratio is not None}
 
-    def create(self, kind: CheckpointKind, asked_by: str, *, forced: bool) -> PendingCheckpoint:
+    def create(self, kind: CheckpointKind, requested_by: str, *, forced: bool) -> PendingCheckpoint:
         """A new checkpoint at the next place."""
         checkpoint = PendingCheckpoint(
-            checkpoint_id=self.next_id, kind=kind, asked_by=asked_by, forced=forced
+            checkpoint_id=self.next_id, kind=kind, requested_by=requested_by, forced=forced
         )
         self.next_id += 1
         self.pending[checkpoint.checkpoint_id] = checkpoint
@@ -212,13 +213,15 @@ class Book:
         return checkpoint
 
     def begin(
-        self, kind: CheckpointKind, asked_by: str, now_s: float, *, forced: bool
+        self, kind: CheckpointKind, requested_by: str, now_s: float, *, forced: bool
     ) -> PendingCheckpoint:
         """Trigger a checkpoint: regions poll for its barrier; batches that wait join it."""
-        checkpoint = self.create(kind, asked_by, forced=forced)
+        checkpoint = self.create(kind, requested_by, forced=forced)
         self.out.append(
             TriggerBarrier(
-                checkpoint_id=checkpoint.checkpoint_id, kind=checkpoint.kind, asked_by=asked_by
+                checkpoint_id=checkpoint.checkpoint_id,
+                kind=checkpoint.kind,
+                requested_by=requested_by,
             )
         )
         for name, region in self.regions.items():
@@ -245,7 +248,8 @@ class Book:
     def abort(
         self, checkpoint: PendingCheckpoint, event: Event, error: BaseException, now_s: float
     ) -> None:
-        """Give up a checkpoint and, since epochs end in order, every later one (rule 18)."""
+        """Give up a checkpoint and, since epochs end in order, every later one
+        (`continuous-order`)."""
         later = [
             found
             for found in self.pending.values()
@@ -270,7 +274,7 @@ class Book:
             self.silence.ended(name)
             region.ended_by = error
             if not self.is_over:
-                region.history.ended(region.generation, error, now_s)
+                region.history.ended(region.attempt_id, error, now_s)
             held = region.close(fence)
             if held is not None:
                 self._fail((held.batch,), error)
@@ -315,7 +319,7 @@ class Book:
             self.out.append(EndJob(error=error))
 
     def discard(self, checkpoint: PendingCheckpoint) -> None:
-        """The abort is on record: now the work may be thrown away (rule 6)."""
+        """The abort is on record: now the work may be thrown away (`fence-first`)."""
         for region in self.regions.values():
             if region.fence == checkpoint.checkpoint_id:
                 checkpoint.discarded.extend(region.discarded)
@@ -351,7 +355,8 @@ class Book:
         self.last_end_s = now_s
 
     def alignment(self, checkpoint: PendingCheckpoint, now_s: float) -> Alignment:
-        """Who has acknowledged, for the job's handler; nobody waits for regions that are parked."""
+        """Who has acknowledged, for the job's handler; nobody waits for regions that are
+        suspended."""
         missing = {
             name: found
             for name, found in self.standing().items()
@@ -363,7 +368,7 @@ class Book:
             failed=frozenset(name for name, found in missing.items() if not found.is_open),
             waiting=frozenset(name for name, found in missing.items() if found.is_open),
             starting=frozenset(name for name, found in missing.items() if found.is_starting),
-            carried={name: found.carried for name, found in missing.items()},
+            skipped={name: found.skipped for name, found in missing.items()},
             elapsed_s=0.0 if checkpoint.barrier_s is None else now_s - checkpoint.barrier_s,
         )
 
@@ -382,22 +387,22 @@ class Book:
             kind=kind,
             acknowledged=frozenset(standing.keys() - closed.keys()),
             failed=frozenset(closed),
-            carried={name: found.carried for name, found in closed.items()},
+            skipped={name: found.skipped for name, found in closed.items()},
         )
         ruling = self.settings.handler.rule(alignment, timeout_s=self.settings.timeout_s)
-        return ruling is Ruling.DECIDE
+        return ruling is HandlerDecision.DECIDE
 
     def count_failure(self) -> None:
         """One more in a row."""
         self.failures += 1
-        self.failed_beside = {name: found.generation for name, found in self.regions.items()}
+        self.failed_beside = {name: found.attempt_id for name, found in self.regions.items()}
 
-    def ran_at_last_failure(self, region: str, generation: int) -> bool:
+    def ran_at_last_failure(self, region: str, attempt_id: int) -> bool:
         """Whether this life of a region is one of those that ran when a failure was last counted.
 
         A lost executor, or a pause of the driver, ends all of them, one after the other: once.
         """
-        return self.failed_beside.get(region) == generation
+        return self.failed_beside.get(region) == attempt_id
 
     def tolerate_anew(self) -> None:
         """Failures from here on are the first in a row."""

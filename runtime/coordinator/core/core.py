@@ -9,9 +9,9 @@ from sluice.runtime.coordinator.core import alignment as aligning
 from sluice.runtime.coordinator.core import failure_policy as rulings
 from sluice.runtime.coordinator.core import lost_transactions as lost_slices
 from sluice.runtime.coordinator.core import post_commit as settling
-from sluice.runtime.coordinator.core import suspension as parking
+from sluice.runtime.coordinator.core import suspension as suspending
 from sluice.runtime.coordinator.core.checkpoint_states import State
-from sluice.runtime.coordinator.core.coordinator_state import Book
+from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
     Acknowledged,
@@ -22,17 +22,17 @@ from sluice.runtime.coordinator.core.events import (
     Marked,
     OrphansSwept,
     Published,
-    RegionCut,
+    RegionBarrierOffsets,
     RegionFailed,
     RegionRegistered,
     Repaired,
-    RestartAsked,
     RestartCommanded,
+    RestartRequested,
     SplitsDiscovered,
     StepFailed,
-    StopAsked,
+    StopRequested,
     Tick,
-    TriggerAsked,
+    TriggerRequested,
 )
 from sluice.runtime.coordinator.core.pending_checkpoint import DECIDED_OPEN
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
@@ -51,8 +51,8 @@ __all__ = [
     "CheckpointStatus",
     "CoordinatorCore",
     "JobStatus",
-    "ParkedView",
     "RegionStatusView",
+    "SuspendedView",
 ]
 
 
@@ -63,7 +63,7 @@ class CheckpointStatus:
     checkpoint_id: int
     kind: str
     state: str
-    asked_by: str
+    requested_by: str
     age_s: float | None
     acknowledged: tuple[str, ...]
 
@@ -72,14 +72,14 @@ class CheckpointStatus:
 class AttemptView:
     """A life of a region that has ended, for people; see `RegionAttempt`."""
 
-    generation: int
+    attempt_id: int
     ended_ms: int
     why: str
     committed_after_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParkedView:
+class SuspendedView:
     """A region that has failed for good, for people: since when (wall clock), and why."""
 
     since_ms: int
@@ -91,25 +91,25 @@ class RegionStatusView:
     """A region, for people.
 
     Attributes:
-        region, generation, is_open, batch_id: which life it is in.
+        region, attempt_id, is_open, batch_id: which life it is in.
         splits: end offsets, by name.
         begins_ms: when its restart strategy lets the next life begin; None: it does not wait.
         ended: lives that have ended in this run.
         attempts: the newest of them, oldest first.
         pending_ratio, pressure: see `pressure`; None before its first barrier.
-        parked: it has failed for good and waits for a command; None: it is not.
+        suspended: it has failed for good and waits for a command; None: it is not.
         snapshot_age_s: since the decision of the last checkpoint that it completed in this run.
-        lags: records not read yet, by split; where known. Of a parked region they are asked for
+        lags: records not read yet, by split; where known. Of a suspended region they are asked for
             every few seconds, of others they are those behind the last cut.
         lag_records: their sum; None: of no split known.
-        lost_records: of them, those that retention has deleted already; parked regions only.
+        lost_records: of them, those that retention has deleted already; suspended regions only.
         has_alarm: its pressure has been high for too long.
         rate_limit: records per second that it may read now; None: no limit.
         dropped: offsets that approximate recovery has left out, in the life of the directory.
     """
 
     region: str
-    generation: int
+    attempt_id: int
     is_open: bool
     batch_id: int | None
     splits: Mapping[str, int]
@@ -120,7 +120,7 @@ class RegionStatusView:
     pressure: str | None
     rate_limit: float | None
     dropped: int
-    parked: ParkedView | None = None
+    suspended: SuspendedView | None = None
     snapshot_age_s: float | None = None
     lags: Mapping[str, int] = field(default_factory=dict)
     lag_records: int | None = None
@@ -152,7 +152,7 @@ class CoordinatorCore:
         plans: the job's regions.
         records: last decided record of each region, its splits handed over.
         assignment: of splits to regions, as decided.
-        generation: of this run: the id of its first own record (its seal, or checkpoint 0).
+        attempt_id: of this run: the id of its first own record (its seal, or checkpoint 0).
         last_decided: newest decided checkpoint; all of them are committed on record by now.
         draw: a random number in [0, 1), for restarts that shall not come together.
     """
@@ -164,16 +164,16 @@ class CoordinatorCore:
         records: Mapping[str, RegionRecord],
         *,
         assignment: Assignment,
-        generation: int,
+        attempt_id: int,
         last_decided: int,
         draw: Callable[[], float],
     ) -> None:
-        self._book = Book(
+        self._book = CoordinatorState(
             settings=settings,
             regions={
                 plan.name: RegionState(
                     plan=plan,
-                    generation=generation,
+                    attempt_id=attempt_id,
                     record=records[plan.name],
                     pace=Pace(limit=settings.first_epoch_records),
                     rate=_estimator(plan, settings),
@@ -182,8 +182,8 @@ class CoordinatorCore:
                 for plan in plans
             },
             assignment=assignment,
-            last_place=generation,
-            next_id=generation + 1,
+            last_slot=attempt_id,
+            next_id=attempt_id + 1,
             last_committed=last_decided,
             last_decided=last_decided,
             draw=draw,
@@ -195,7 +195,7 @@ class CoordinatorCore:
         ``missed_s``: what ``now_s`` leaves out, since nobody waited meanwhile: ages go on.
 
         Raises:
-            FencedError: the sender's generation is over.
+            FencedError: the sender's attempt is over.
             IllegalTransitionError: a bug, here or in the sender.
         """
         book = self._book
@@ -247,25 +247,25 @@ class CoordinatorCore:
         """Whether the job has ended."""
         return self._book.is_over
 
-    def is_live(self, region: str, generation: int) -> bool:
+    def is_live(self, region: str, attempt_id: int) -> bool:
         """Whether this life of the region has not ended."""
         found = region_of(self._book.regions, region)
-        return found.is_open and found.generation == generation
+        return found.is_open and found.attempt_id == attempt_id
 
-    def is_parked(self, region: str) -> bool:
+    def is_suspended(self, region: str) -> bool:
         """Whether the region has failed for good, and nobody has asked for its next life."""
-        return self._book.regions[region].parked is not None
+        return self._book.regions[region].suspended is not None
 
     def why_ended(self, region: str) -> BaseException | None:
         """What ended the region's last life; None: its first one lives."""
         return self._book.regions[region].ended_by
 
     def pending_ratios(self, now_s: float) -> dict[str, float]:
-        """See `ratio`, by region; not of parked ones."""
+        """See `ratio`, by region; not of suspended ones."""
         return self._book.pending_ratios(now_s)
 
     def positions(self) -> dict[str, tuple[SplitRange, ...]]:
-        """Where each region's next cut starts; for a parked one, where its next life goes on."""
+        """Where each region's next cut starts; for a suspended one, where its next life goes on."""
         return {name: region.positions() for name, region in self._book.regions.items()}
 
     def is_decided(self, batch: BatchKey) -> bool:
@@ -283,10 +283,10 @@ class CoordinatorCore:
         """Refuse work of a batch that cannot become part of a decision any more.
 
         Raises:
-            FencedError: its generation is over, or it is decided without this work.
+            FencedError: its attempt is over, or it is decided without this work.
         """
         region = region_of(self._book.regions, batch.region)
-        region.require(batch.generation)
+        region.require(batch.attempt_id)
         is_repaired = any(
             checkpoint.state is State.REPAIRING and checkpoint.has(batch)
             for checkpoint in self._book.pending.values()
@@ -305,7 +305,7 @@ class CoordinatorCore:
             FencedError: it was aborted, never acknowledged, or its region is being stopped.
         """
         region = region_of(self._book.regions, batch.region)
-        region.require(batch.generation)
+        region.require(batch.attempt_id)
         is_held = region.held is not None and region.held.batch == batch
         if not is_held and not any(p.has(batch) for p in self._book.pending.values()):
             raise FencedError(
@@ -315,9 +315,9 @@ class CoordinatorCore:
             )
 
     def fate(self, batch: BatchKey) -> Fate:
-        """What a sweep must know of a batch (rule 4)."""
+        """What a sweep must know of a batch (`ids-never-reused`)."""
         region = self._book.regions.get(batch.region)
-        if region is None or batch.generation < region.generation:
+        if region is None or batch.attempt_id < region.attempt_id:
             return Fate.OUTDATED
         if any(checkpoint.has(batch) for checkpoint in self._book.pending.values()):
             return Fate.OPEN
@@ -329,7 +329,7 @@ class CoordinatorCore:
         """What a sweep may know now."""
         return SweepView(
             job_uid=job_uid,
-            generations={name: r.generation for name, r in self._book.regions.items()},
+            attempt_ids={name: r.attempt_id for name, r in self._book.regions.items()},
             protected=tuple(
                 entry
                 for checkpoint in self._book.pending.values()
@@ -341,7 +341,7 @@ class CoordinatorCore:
                 name: batch.batch_id
                 for name, r in self._book.regions.items()
                 if (batch := r.record.batch) is not None
-                and batch.generation == r.generation
+                and batch.attempt_id == r.attempt_id
                 and self.is_committed(batch)
             },
         )
@@ -365,7 +365,7 @@ class CoordinatorCore:
                     checkpoint_id=p.checkpoint_id,
                     kind=p.kind.value,
                     state=p.state.value,
-                    asked_by=p.asked_by,
+                    requested_by=p.requested_by,
                     age_s=None if p.barrier_s is None else now_s - p.barrier_s,
                     acknowledged=tuple(p.acks),
                 )
@@ -386,10 +386,10 @@ def _region_view(
     now_s: float,
     wall_ms: Callable[[float], int],
 ) -> RegionStatusView:
-    completed_s, parked = region.completed_s, region.parked
+    completed_s, suspended = region.completed_s, region.suspended
     return RegionStatusView(
         region=name,
-        generation=region.generation,
+        attempt_id=region.attempt_id,
         is_open=region.is_open,
         batch_id=region.record.batch_id,
         splits={split.name: split.end_offset for split in region.positions()},
@@ -397,7 +397,7 @@ def _region_view(
         ended=region.history.count,
         attempts=tuple(
             AttemptView(
-                generation=attempt.generation,
+                attempt_id=attempt.attempt_id,
                 ended_ms=wall_ms(attempt.ended_s),
                 why=attempt.why,
                 committed_after_s=attempt.committed_after_s,
@@ -406,9 +406,9 @@ def _region_view(
         ),
         pending_ratio=ratio,
         pressure=None if ratio is None else Pressure.of(ratio).value,
-        parked=None
-        if parked is None
-        else ParkedView(since_ms=wall_ms(parked.since_s), why=first_line(parked.cause)),
+        suspended=None
+        if suspended is None
+        else SuspendedView(since_ms=wall_ms(suspended.since_s), why=first_line(suspended.cause)),
         snapshot_age_s=None if completed_s is None else now_s - completed_s,
         rate_limit=None if region.rate is None else region.rate.rate,
         dropped=dropped_in_all(region.record.operator_states),
@@ -422,10 +422,10 @@ def _estimator(plan: RegionPlan, settings: CheckpointSettings) -> RateEstimator 
 
 
 def _completed_in(record: RegionRecord, last_decided: int) -> int:
-    return last_decided if record.carried_from is None else record.carried_from
+    return last_decided if record.snapshot_id is None else record.snapshot_id
 
 
-def _state_of(book: Book) -> str:
+def _state_of(book: CoordinatorState) -> str:
     if book.is_fenced:
         return "fenced"
     if not book.is_over:
@@ -435,27 +435,27 @@ def _state_of(book: Book) -> str:
     return "finished" if book.is_finished else "stopped"
 
 
-def _ticked(book: Book, event: Tick, now_s: float) -> None:
+def _ticked(book: CoordinatorState, event: Tick, now_s: float) -> None:
     """Time alone; `CoordinatorCore.step` does what is due."""
 
 
-def _triggered(book: Book, event: TriggerAsked, now_s: float) -> None:
+def _triggered(book: CoordinatorState, event: TriggerRequested, now_s: float) -> None:
     aligning.trigger_asked(book, event)
 
 
-def _polled(book: Book, event: BarrierPolled, now_s: float) -> None:
+def _polled(book: CoordinatorState, event: BarrierPolled, now_s: float) -> None:
     aligning.barrier_polled(book, event, now_s)
 
 
-def _discovered(book: Book, event: SplitsDiscovered, now_s: float) -> None:
+def _discovered(book: CoordinatorState, event: SplitsDiscovered, now_s: float) -> None:
     aligning.splits_discovered(book, event)
 
 
-def _swept(book: Book, event: OrphansSwept, now_s: float) -> None:
+def _swept(book: CoordinatorState, event: OrphansSwept, now_s: float) -> None:
     settling.orphans_swept(book, event)
 
 
-def _stop_asked(book: Book, event: StopAsked, now_s: float) -> None:
+def _stop_asked(book: CoordinatorState, event: StopRequested, now_s: float) -> None:
     """Nobody waits any longer, also not for what is decided: the next start commits it."""
     book.end(event.error, now_s)
     error = book.error or FencedError("the job is being stopped", {}, "Start it again for more.")
@@ -467,26 +467,26 @@ _ASKING = (
     BarrierPolled,
     Acknowledged,
     RegionRegistered,
-    RestartAsked,
+    RestartRequested,
     RestartCommanded,
-    TriggerAsked,
+    TriggerRequested,
 )
 """Somebody waits for an answer, if only for an error."""
 
-_ROUTINE = (Tick, BarrierPolled, RegionCut, Acknowledged)
+_ROUTINE = (Tick, BarrierPolled, RegionBarrierOffsets, Acknowledged)
 """What every region tells in every checkpoint: by itself it changes no other region's standing."""
 
-_HANDLERS: Mapping[type, Callable[[Book, Any, float], None]] = {
+_HANDLERS: Mapping[type, Callable[[CoordinatorState, Any, float], None]] = {
     Tick: _ticked,
-    TriggerAsked: _triggered,
+    TriggerRequested: _triggered,
     BarrierPolled: _polled,
-    RegionCut: aligning.region_cut,
+    RegionBarrierOffsets: aligning.region_cut,
     SplitsDiscovered: _discovered,
     Acknowledged: aligning.acknowledged,
     RegionFailed: rulings.region_failed,
     RegionRegistered: rulings.region_registered,
-    RestartAsked: rulings.restart_asked,
-    RestartCommanded: parking.restart_commanded,
+    RestartRequested: rulings.restart_requested,
+    RestartCommanded: suspending.restart_commanded,
     Published: settling.published,
     CommitReported: settling.commit_reported,
     Repaired: lost_slices.repaired,
@@ -494,9 +494,9 @@ _HANDLERS: Mapping[type, Callable[[Book, Any, float], None]] = {
     AbortedWork: settling.work_aborted,
     OrphansSwept: _swept,
     StepFailed: settling.step_failed,
-    StopAsked: _stop_asked,
+    StopRequested: _stop_asked,
 }
 
 
-def _dispatch(book: Book, event: CoreEvent, now_s: float) -> None:
+def _dispatch(book: CoordinatorState, event: CoreEvent, now_s: float) -> None:
     _HANDLERS[type(event)](book, event, now_s)

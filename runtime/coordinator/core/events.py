@@ -32,7 +32,6 @@ __all__ = [
     "AbortedWork",
     "Acknowledged",
     "Action",
-    "AskCut",
     "BarrierPolled",
     "CommandAccepted",
     "Commit",
@@ -40,6 +39,7 @@ __all__ = [
     "CoreEvent",
     "EndJob",
     "FailBatches",
+    "FetchBarrierOffsets",
     "GiveBarrier",
     "MarkCommitted",
     "Marked",
@@ -48,27 +48,27 @@ __all__ = [
     "OrphansSwept",
     "Progress",
     "Publish",
+    "PublishPositions",
     "Published",
-    "RegionCut",
+    "RegionBarrierOffsets",
     "RegionFailed",
-    "RegionParked",
     "RegionRegistered",
     "RegionRestarted",
+    "RegionSuspended",
     "Repair",
     "Repaired",
     "Report",
-    "RestartAsked",
     "RestartCommanded",
+    "RestartRequested",
     "Retire",
     "ReturnBatches",
     "SplitsDiscovered",
     "StepFailed",
-    "StopAsked",
+    "StopRequested",
     "SweepOrphans",
-    "TellPositions",
     "Tick",
-    "TriggerAsked",
     "TriggerBarrier",
+    "TriggerRequested",
     "Triggered",
 ]
 
@@ -82,11 +82,11 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerAsked:
+class TriggerRequested:
     """Somebody wants a checkpoint now."""
 
     kind: CheckpointKind
-    asked_by: str
+    requested_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +95,12 @@ class BarrierPolled:
     has an epoch to end, whatever is left to cut."""
 
     region: str
-    generation: int
+    attempt_id: int
     has_read: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionCut:
+class RegionBarrierOffsets:
     """The ranges of a region's next epoch, as its sources cut them; ``finished``: all bounded
     sources have reached their ends with it; ``waiting``: records behind the cut, where known;
     ``asked``: splits that were to be cut, some of which may be gone; None: those of the ranges;
@@ -108,7 +108,7 @@ class RegionCut:
 
     checkpoint_id: int
     region: str
-    generation: int
+    attempt_id: int
     splits: tuple[SplitRange, ...]
     finished: bool
     waiting: Mapping[SplitKey, int] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class RegionFailed:
     """A region's batch failed. ``permanent``: trying again cannot help, the job stops."""
 
     region: str
-    generation: int
+    attempt_id: int
     error: BaseException
     permanent: bool = False
 
@@ -149,7 +149,7 @@ class RegionRegistered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestartAsked:
+class RestartRequested:
     """A region that was stopped shall begin a new life."""
 
     region: str
@@ -157,8 +157,8 @@ class RestartAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartCommanded:
-    """Somebody wants these regions to begin new lives, parked or not; none named: all that are
-    parked."""
+    """Somebody wants these regions to begin new lives, suspended or not; none named: all that are
+    suspended."""
 
     regions: tuple[str, ...] = ()
 
@@ -220,7 +220,7 @@ class StepFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopAsked:
+class StopRequested:
     """The job is being stopped, by an error or by the user."""
 
     error: BaseException | None = None
@@ -228,14 +228,14 @@ class StopAsked:
 
 CoreEvent = (
     Tick
-    | TriggerAsked
+    | TriggerRequested
     | BarrierPolled
-    | RegionCut
+    | RegionBarrierOffsets
     | SplitsDiscovered
     | Acknowledged
     | RegionFailed
     | RegionRegistered
-    | RestartAsked
+    | RestartRequested
     | RestartCommanded
     | Published
     | CommitReported
@@ -244,7 +244,7 @@ CoreEvent = (
     | AbortedWork
     | OrphansSwept
     | StepFailed
-    | StopAsked
+    | StopRequested
 )
 
 
@@ -257,12 +257,12 @@ class TriggerBarrier:
 
     checkpoint_id: int
     kind: CheckpointKind
-    asked_by: str
+    requested_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Triggered:
-    """Answer to every `TriggerAsked` of this kind so far, perhaps later: the checkpoint began."""
+    """Answer to every `TriggerRequested` of this kind so far: the checkpoint began."""
 
     checkpoint_id: int
     kind: CheckpointKind
@@ -276,12 +276,12 @@ class GiveBarrier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskCut:
-    """Answer to a poll: cut at these positions, then tell `RegionCut`."""
+class FetchBarrierOffsets:
+    """Answer to a poll: cut at these positions, then tell `RegionBarrierOffsets`."""
 
     checkpoint_id: int
     region: str
-    generation: int
+    attempt_id: int
     positions: tuple[SplitRange, ...]
     max_records: int | None
     has_read: bool = False
@@ -304,7 +304,7 @@ class Publish:
     checkpoint_id: int
     kind: CheckpointKind
     verdict: Verdict
-    asked_by: str
+    requested_by: str
     reason: str
     regions: tuple[RegionRecord, ...]
     assignment: Assignment | None = None
@@ -315,18 +315,18 @@ class Publish:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """Step 5: commit what is not committed yet; ``regions`` as decided, and since repaired;
-    ``carried``: those that it was decided without, and why."""
+    ``skipped``: those that it was decided without, and why."""
 
     checkpoint_id: int
     committables: tuple[StateEntry, ...]
     after_crash: bool
     regions: tuple[RegionRecord, ...]
-    carried: Mapping[str, FailureReason] = field(default_factory=dict)
+    skipped: Mapping[str, FailureReason] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """Write lost work again, publish what replaces it, tell `Repaired` (rule 11)."""
+    """Write lost work again, publish what replaces it, tell `Repaired` (`two-phase-repair`)."""
 
     checkpoint_id: int
     lost: tuple[LostCommittables, ...]
@@ -342,7 +342,7 @@ class MarkCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteUnsettled:
-    """Put on record what the error names that ends the job (rule 11)."""
+    """Put on record what the error names that ends the job (`two-phase-repair`)."""
 
     checkpoint_id: int
     works: tuple[UnsettledWork, ...]
@@ -357,7 +357,7 @@ class ReturnBatches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TellPositions:
+class PublishPositions:
     """Step 8: tell the sources what is committed, for lag tools."""
 
     checkpoint_id: int
@@ -383,7 +383,7 @@ class AbortWork:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOrphans:
     """Abort what failed regions left open, before the decision that carries them: else it would
-    hold back readers of partitions that they share with others (rule 17)."""
+    hold back readers of partitions that they share with others (`abort-before-skip`)."""
 
     checkpoint_id: int
 
@@ -398,15 +398,15 @@ class FailBatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionRestarted:
-    """Answer to `RestartAsked`, perhaps later: the region's new life may begin."""
+    """Answer to `RestartRequested`, perhaps later: the region's new life may begin."""
 
     region: str
-    generation: int
+    attempt_id: int
     restored: RegionRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionParked:
+class RegionSuspended:
     """A region has failed for good, and the job goes on without it."""
 
     region: str
@@ -424,7 +424,7 @@ class CommandAccepted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndJob:
     """The job is over: by an error, by a stop, or ``finished``: everything there was is read,
-    except, with an error, in regions that are parked."""
+    except, with an error, in regions that are suspended."""
 
     error: BaseException | None
     finished: bool = False
@@ -451,10 +451,10 @@ class Progress:
 
     checkpoint_id: int
     kind: CheckpointKind
-    asked_by: str
+    requested_by: str
     state: State
     regions: int = 0
-    carried: Mapping[str, FailureReason] = field(default_factory=dict)
+    skipped: Mapping[str, FailureReason] = field(default_factory=dict)
     records: int = 0
     acked_s: float | None = None
     decided_s: float | None = None
@@ -479,7 +479,7 @@ Action = (
     TriggerBarrier
     | Triggered
     | GiveBarrier
-    | AskCut
+    | FetchBarrierOffsets
     | NothingDue
     | Publish
     | Commit
@@ -487,13 +487,13 @@ Action = (
     | MarkCommitted
     | NoteUnsettled
     | ReturnBatches
-    | TellPositions
+    | PublishPositions
     | Retire
     | AbortWork
     | SweepOrphans
     | FailBatches
     | RegionRestarted
-    | RegionParked
+    | RegionSuspended
     | CommandAccepted
     | EndJob
     | Report

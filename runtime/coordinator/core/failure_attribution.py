@@ -8,7 +8,7 @@ or for a commit has done nothing, and one that has nothing to read says nothing 
 
 from collections.abc import Sequence
 
-from sluice.runtime.coordinator.core.coordinator_state import Book
+from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import (
@@ -27,7 +27,7 @@ __all__ = [
     "has_waited",
     "holding_up",
     "is_back",
-    "never_asked",
+    "never_requested",
     "region_grown_old",
     "stopped",
     "stopped_asking",
@@ -46,11 +46,11 @@ def is_back(region: RegionState) -> bool:
 
     A region that never had anything to read was never away.
     """
-    return region.is_open and region.history.count > 0 and region.completed_in <= region.generation
+    return region.is_open and region.history.count > 0 and region.completed_in <= region.attempt_id
 
 
 def has_waited(
-    book: Book, checkpoint: PendingCheckpoint | None, ack: Acknowledgement | None
+    book: CoordinatorState, checkpoint: PendingCheckpoint | None, ack: Acknowledgement | None
 ) -> bool:
     """Whether a region's work grew old before its barrier came, for another held up the barrier.
 
@@ -84,10 +84,10 @@ def was_missed(attended_by_s: float | None, now_s: float) -> bool:
 def _was_waited_for(region: RegionState) -> bool:
     """Whether the last decision was taken without the region, behind its time limit: that of one
     whose life has ended nobody waited for."""
-    return region.is_open and region.carried > 0
+    return region.is_open and region.skipped > 0
 
 
-def was_held_too_long(book: Book, region: RegionState) -> bool:
+def was_held_too_long(book: CoordinatorState, region: RegionState) -> bool:
     """Whether the region's held batch, which has grown old, had time for a checkpoint that comes
     when it is due: then something else has held up that checkpoint."""
     settings = book.settings
@@ -96,7 +96,7 @@ def was_held_too_long(book: Book, region: RegionState) -> bool:
 
 
 def holding_up(
-    book: Book, checkpoint: PendingCheckpoint, now_s: float, *, grew_old: bool
+    book: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float, *, grew_old: bool
 ) -> list[str]:
     """Open regions for which a checkpoint has waited in vain.
 
@@ -111,13 +111,13 @@ def holding_up(
         for name, region in book.regions.items()
         if region.is_open
         and name not in checkpoint.acks
-        and name not in checkpoint.carried
+        and name not in checkpoint.skipped
         and (could_ask or region.late is not None or name in checkpoint.barriers)
         and not waits_for_a_commit(book, checkpoint, name)
     ]
 
 
-def waits_for_a_commit(book: Book, checkpoint: PendingCheckpoint, name: str) -> bool:
+def waits_for_a_commit(book: CoordinatorState, checkpoint: PendingCheckpoint, name: str) -> bool:
     """Whether the region cannot cut yet: its batch is in an older checkpoint, whose end it awaits.
     A region that follows its splits goes on meanwhile."""
     if book.regions[name].plan.follows or name in checkpoint.barriers:
@@ -128,7 +128,7 @@ def waits_for_a_commit(book: Book, checkpoint: PendingCheckpoint, name: str) -> 
     )
 
 
-def too_old(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> list[str]:
+def too_old(book: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> list[str]:
     """Regions whose own work grew old, if that of others did not: only these took them along. One
     that had nothing to cut has no work."""
     acks = checkpoint.acknowledged()
@@ -176,7 +176,7 @@ def region_grown_old(region: str) -> CheckpointFailedError:
 
 
 def too_many(
-    failures: int, tolerable: int, blamed: Sequence[str], cause: BaseException
+    failures: int, tolerable: int, attributed: Sequence[str], cause: BaseException
 ) -> RegionGivenUpError:
     """For a job that has failed more often in a row than it tolerates."""
     error = RegionGivenUpError(
@@ -184,7 +184,7 @@ def too_many(
         {
             "failures": failures,
             "tolerable_failures": tolerable,
-            "regions": ",".join(blamed),
+            "regions": ",".join(attributed),
             "cause": in_short(cause),
         },
         "Nothing undecided became visible. Remove the cause and start the job again. A function "
@@ -206,7 +206,7 @@ def given_up(region: RegionState, strategy: object, cause: BaseException) -> Reg
             "cause": in_short(cause),
         },
         "Nothing undecided became visible. Remove the cause and start the job, or the "
-        "parked region, again.",
+        "suspended region, again.",
     )
     error.__cause__ = cause
     return error
@@ -216,20 +216,20 @@ def stopped_asking(region: RegionState, limit_s: float) -> StreamError:
     """For a query that hangs between two batches."""
     return StreamError(
         "the query of a region has stopped asking for its next batch",
-        {"region": region.plan.name, "generation": region.generation, "silent_s": limit_s},
+        {"region": region.plan.name, "attempt_id": region.attempt_id, "silent_s": limit_s},
         "Its thread hangs between two batches, as on a file system that does not answer, or "
         "its driver cannot reach the coordinator. The region begins again at the last "
         "checkpoint, as often as the job tolerates.",
     )
 
 
-def never_asked(region: RegionState, limit_s: float) -> StreamError:
+def never_requested(region: RegionState, limit_s: float) -> StreamError:
     """For a query that was started, and hangs before its first batch."""
     return StreamError(
         "the query of a region was started and has never asked for a batch",
         {
             "region": region.plan.name,
-            "generation": region.generation,
+            "attempt_id": region.attempt_id,
             "waited_s": limit_s * (2 if region.plan.stateful else 1),
             **({"address": region.asks_at} if region.asks_at else {}),
         },

@@ -1,4 +1,5 @@
-"""What a run makes of decided work that is lost, or may be: repaired, or named (rule 11). Pure."""
+"""What a run makes of decided work that is lost, or may be: repaired, or named
+(`two-phase-repair`). Pure."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from sluice.runtime.checkpoint.lost_work import (
 from sluice.runtime.checkpoint.succession import taken_over
 from sluice.runtime.contracts import CommitOutcome, PublishOutcome, UnsettledWork
 from sluice.runtime.coordinator.core.checkpoint_states import Event
-from sluice.runtime.coordinator.core.coordinator_state import Book
+from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import CommitReported, NoteUnsettled, Repaired
 from sluice.runtime.coordinator.core.pending_checkpoint import ABORTABLE, PendingCheckpoint
 from sluice.runtime.coordinator.core.retries import retry, settled_by_s
@@ -26,14 +27,15 @@ __all__ = ["end_if_unknown", "lose", "repair_failed", "repaired"]
 
 
 def lose(
-    book: Book,
+    book: CoordinatorState,
     checkpoint: PendingCheckpoint,
     lost: list[StateEntry],
     event: CommitReported,
     now_s: float,
 ) -> None:
     """A decided transaction is certainly gone: repair where that is exact, one region after the
-    other; if that is not all, the job stops, but only when the rest is settled (rule 11)."""
+    other; if that is not all, the job stops, but only when the rest is settled
+    (`two-phase-repair`)."""
     by_region = lost_by_region(checkpoint.regions, lost)
     again = [found for found in by_region if _can_repair(book, checkpoint, found)]
     checkpoint.is_doomed = len(again) < len(by_region)
@@ -52,7 +54,7 @@ def lose(
 
 
 def _end_unsettled(
-    book: Book,
+    book: CoordinatorState,
     checkpoint: PendingCheckpoint,
     works: tuple[UnsettledWork, ...],
     error: BaseException,
@@ -64,14 +66,16 @@ def _end_unsettled(
     book.end(error, now_s)
 
 
-def _can_repair(book: Book, checkpoint: PendingCheckpoint, found: LostCommittables) -> bool:
+def _can_repair(
+    book: CoordinatorState, checkpoint: PendingCheckpoint, found: LostCommittables
+) -> bool:
     name = found.region.region
     is_exact = book.regions[name].plan.can_repair and name not in checkpoint.unrepaired
     return book.settings.on_lost is OnLost.REPAIR and is_exact
 
 
 def _has_open_rest(
-    book: Book, checkpoint: PendingCheckpoint, event: CommitReported, now_s: float
+    book: CoordinatorState, checkpoint: PendingCheckpoint, event: CommitReported, now_s: float
 ) -> bool:
     """Whether more of it may be committed in time. Once the job has ended nobody does that until
     the next start, and it may be lost by then."""
@@ -81,7 +85,7 @@ def _has_open_rest(
 
 
 def end_if_unknown(
-    book: Book, checkpoint: PendingCheckpoint, event: CommitReported, now_s: float
+    book: CoordinatorState, checkpoint: PendingCheckpoint, event: CommitReported, now_s: float
 ) -> None:
     """The job stops when it has not been known for too long whether some of it is visible."""
     if checkpoint.unknown_since_s is None:
@@ -97,7 +101,7 @@ def end_if_unknown(
 
 
 def _abort_later(
-    book: Book,
+    book: CoordinatorState,
     checkpoint: PendingCheckpoint,
     lost: Iterable[LostCommittables],
     now_s: float,
@@ -129,7 +133,7 @@ def _being_repaired(
     )
 
 
-def repaired(book: Book, event: Repaired, now_s: float) -> None:
+def repaired(book: CoordinatorState, event: Repaired, now_s: float) -> None:
     """What replaces the lost work is durable; commit it like any other."""
     checkpoint = book.pending[event.checkpoint_id]
     if event.outcome is PublishOutcome.UNKNOWN:
@@ -137,7 +141,7 @@ def repaired(book: Book, event: Repaired, now_s: float) -> None:
         return
     checkpoint.in_flight = False
     if event.outcome is PublishOutcome.TAKEN:  # only a newer run repairs what is ours
-        book.move(checkpoint, Event.PLACE_TAKEN, now_s)
+        book.move(checkpoint, Event.SLOT_TAKEN, now_s)
         book.fence(taken_over(event.checkpoint_id))
         return
 
@@ -153,7 +157,7 @@ def repaired(book: Book, event: Repaired, now_s: float) -> None:
 
 
 def repair_failed(
-    book: Book, checkpoint: PendingCheckpoint, error: BaseException, now_s: float
+    book: CoordinatorState, checkpoint: PendingCheckpoint, error: BaseException, now_s: float
 ) -> None:
     """This run does not try it again. Nothing of the decision but that stays lost: the rest goes
     on, and the job ends with the error when it is settled."""

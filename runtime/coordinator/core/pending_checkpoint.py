@@ -44,8 +44,8 @@ class PendingCheckpoint:
         barriers: given out, by region.
         acks: by region; None: nothing to cut, same offsets.
         carried: regions that it is decided without, and why.
-        excused: regions that were parked when it was under way, and are not any more: it does not
-            wait for them.
+        excused: regions that were suspended when it was under way, and are not any more: it does
+            not wait for them.
         must_sweep: failed ones among them may have left work open.
         looked_s: clock when it was last looked at for acknowledgements.
         finished: regions whose bounded sources end with it.
@@ -68,7 +68,7 @@ class PendingCheckpoint:
 
     checkpoint_id: int
     kind: CheckpointKind
-    asked_by: str
+    requested_by: str
     state: State = State.ARMED
     forced: bool = False
     decide_by_s: float | None = None
@@ -76,7 +76,7 @@ class PendingCheckpoint:
     was_missed: bool = False
     barriers: dict[str, Barrier] = field(default_factory=dict)
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
-    carried: dict[str, FailureReason] = field(default_factory=dict)
+    skipped: dict[str, FailureReason] = field(default_factory=dict)
     excused: set[str] = field(default_factory=set)
     must_sweep: bool = False
     looked_s: float = 0.0
@@ -110,7 +110,7 @@ class PendingCheckpoint:
         self.retry_since_s = None
         if event is Event.BARRIER_CUT:
             self.barrier_s = now_s
-        elif event in (Event.ALL_ACKED, Event.REST_CARRIED):
+        elif event in (Event.ALL_ACKED, Event.REST_SKIPPED):
             self.acked_s = now_s
         elif event is Event.METADATA_DURABLE:
             self.decided_s = now_s
@@ -144,10 +144,10 @@ class PendingCheckpoint:
         ack = self.acks.get(batch.region)
         return ack is not None and ack.batch == batch
 
-    def decide_by(self, moment_s: float | None, attended_s: float | None) -> None:
+    def decide_by(self, moment_s: float | None, tolerant_s: float | None) -> None:
         """Work joins it that may be lost after that moment; see ``attended_by_s``."""
         self.decide_by_s = earliest([self.decide_by_s, moment_s])
-        self.attended_by_s = earliest([self.attended_by_s, attended_s])
+        self.attended_by_s = earliest([self.attended_by_s, tolerant_s])
 
     def touches(self, region: str) -> bool:
         """Whether the region has a batch in it, or a barrier for one."""
@@ -170,10 +170,10 @@ class PendingCheckpoint:
         return Progress(
             checkpoint_id=self.checkpoint_id,
             kind=self.kind,
-            asked_by=self.asked_by,
+            requested_by=self.requested_by,
             state=self.state,
             regions=len(acknowledged),
-            carried=dict(self.carried),
+            skipped=dict(self.skipped),
             records=sum(records_in(ack.region.splits) for ack in acknowledged),
             acked_s=since(self.acked_s),
             decided_s=since(self.decided_s),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from sluice.runtime.coordinator.core.checkpoint_states import State
-from sluice.runtime.coordinator.core.coordinator_state import Book
+from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.errors import WaitedTooLongError
 from sluice.runtime.model.timestamps import is_past
@@ -11,7 +11,7 @@ from sluice.runtime.model.timestamps import is_past
 __all__ = ["end_if_hung", "retry", "settled_by_s"]
 
 
-def settled_by_s(book: Book, checkpoint: PendingCheckpoint) -> float | None:
+def settled_by_s(book: CoordinatorState, checkpoint: PendingCheckpoint) -> float | None:
     """The limit of a decision, or of a step that is not answered; None: nothing is late yet."""
     # Not since its abort began: its place may have waited for another region's epoch.
     since_s = checkpoint.retry_since_s if checkpoint.decided_s is None else checkpoint.decided_s
@@ -19,7 +19,7 @@ def settled_by_s(book: Book, checkpoint: PendingCheckpoint) -> float | None:
 
 
 def retry(
-    book: Book, checkpoint: PendingCheckpoint, now_s: float, details: Iterable[str] = ()
+    book: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float, details: Iterable[str] = ()
 ) -> None:
     """Try again later; when a decision, an abort or a commit takes too long, the job stops with it
     open."""
@@ -44,7 +44,7 @@ def retry(
         )
 
 
-def end_if_hung(book: Book, now_s: float) -> None:
+def end_if_hung(book: CoordinatorState, now_s: float) -> None:
     """A step that never returns, as on a file system that hangs, is never tried again: the job ends
     with it open. It is no answer: whatever the step may have decided stays as it is.
 

@@ -1,64 +1,71 @@
-"""Regions that failed for good: parked, so that the others go on, until somebody asks. Pure."""
+"""Regions that failed for good: suspended, so that the others go on, until somebody asks. Pure."""
 
 from collections.abc import Collection, Iterable
 
 from sluice.runtime.coordinator.core.checkpoint_states import Event, State
-from sluice.runtime.coordinator.core.coordinator_state import Book
-from sluice.runtime.coordinator.core.events import CommandAccepted, RegionParked, RestartCommanded
+from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
+from sluice.runtime.coordinator.core.events import (
+    CommandAccepted,
+    RegionSuspended,
+    RestartCommanded,
+)
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure
 from sluice.runtime.coordinator.region.region_state import region_of
 from sluice.runtime.errors import (
     ConfigError,
     FencedError,
-    RegionsParkedError,
+    RegionsSuspendedError,
     RestartCommandedError,
     UnreadSplitsLostError,
 )
 from sluice.runtime.model.model import CheckpointKind, SplitRange
 
 __all__ = [
-    "end_or_park",
+    "end_or_suspend",
     "fence",
     "is_the_end",
-    "may_park",
-    "parked_at_the_end",
+    "may_suspend",
     "restart_commanded",
+    "suspended_at_the_end",
 ]
 
 
-def may_park(book: Book, names: Collection[str]) -> bool:
+def may_suspend(book: CoordinatorState, names: Collection[str]) -> bool:
     """Whether the job goes on without these regions: it has not ended, it wants to, and another one
     is left."""
-    is_wanted = book.settings.on_region_failure is OnRegionFailure.PARK and not book.is_over
+    is_wanted = book.settings.on_region_failure is OnRegionFailure.SUSPEND and not book.is_over
     return is_wanted and bool(names) and bool(book.standing().keys() - set(names))
 
 
-def end_or_park(book: Book, names: Collection[str], error: BaseException, now_s: float) -> None:
+def end_or_suspend(
+    book: CoordinatorState, names: Collection[str], error: BaseException, now_s: float
+) -> None:
     """These regions have failed for good: the job ends with the error, or goes on without them.
 
-    What is gone that no region reads yet is not theirs: each that looked would be parked in turn.
+    What is gone that no region reads yet is not theirs: each that looked would be suspended in
+    turn.
     """
-    if isinstance(error, UnreadSplitsLostError) or not may_park(book, names):
+    if isinstance(error, UnreadSplitsLostError) or not may_suspend(book, names):
         book.end(error, now_s)
         return
     for name in names:
-        _park(book, name, error, now_s)
+        _suspend(book, name, error, now_s)
 
 
-def _park(book: Book, name: str, error: BaseException, now_s: float) -> None:
+def _suspend(book: CoordinatorState, name: str, error: BaseException, now_s: float) -> None:
     """Its life ends, if it has not; what it has acknowledged is decided with the others."""
     region = book.regions[name]
-    if region.parked is not None:
+    if region.suspended is not None:
         return
     book.close_region(name, error, now_s, fence=None)
     book.cancel_waiting(name, error)
-    region.park(error, now_s)
+    region.suspend(error, now_s)
     book.restless.setdefault(name)
-    book.out.append(RegionParked(region=name, cause=error, positions=region.record.splits))
+    book.out.append(RegionSuspended(region=name, cause=error, positions=region.record.splits))
 
 
-def fence(book: Book, name: str, now_s: float, *, reason: str) -> None:
+def fence(book: CoordinatorState, name: str, now_s: float, *, reason: str) -> None:
     """The place whose aborted record ends the region's life; an idle one would wait for ever, for
     the others may have nothing to cut."""
     idle = next((p for p in book.pending.values() if p.state is State.ARMED), None)
@@ -71,8 +78,8 @@ def fence(book: Book, name: str, now_s: float, *, reason: str) -> None:
 # --- by command -----------------------------------------------------------------------------------
 
 
-def restart_commanded(book: Book, event: RestartCommanded, now_s: float) -> None:
-    """Regions begin new lives because somebody says so: parked ones, ones that wait for their
+def restart_commanded(book: CoordinatorState, event: RestartCommanded, now_s: float) -> None:
+    """Regions begin new lives because somebody says so: suspended ones, ones that wait for their
     restart strategy, and ones that run. None of it counts as a failure, and each has all its
     attempts again."""
     if book.is_over:
@@ -80,11 +87,11 @@ def restart_commanded(book: Book, event: RestartCommanded, now_s: float) -> None
     for name in event.regions:
         # All are known before one is touched.
         region_of(book.regions, name, remedy="Choose one of these.")
-    parked = tuple(name for name, region in book.regions.items() if region.parked is not None)
-    names = tuple(dict.fromkeys(event.regions)) or parked
+    suspended = tuple(name for name, region in book.regions.items() if region.suspended is not None)
+    names = tuple(dict.fromkeys(event.regions)) or suspended
     if not names:
         raise ConfigError(
-            "no region of the job is parked",
+            "no region of the job is suspended",
             {"regions": ",".join(book.regions)},
             "Name a region to restart it while it runs.",
         )
@@ -93,7 +100,7 @@ def restart_commanded(book: Book, event: RestartCommanded, now_s: float) -> None
     book.out.append(CommandAccepted(regions=names))
 
 
-def _restart(book: Book, name: str, now_s: float) -> None:
+def _restart(book: CoordinatorState, name: str, now_s: float) -> None:
     region = book.regions[name]
     if region.is_open:
         error = RestartCommandedError(
@@ -101,10 +108,10 @@ def _restart(book: Book, name: str, now_s: float) -> None:
         )
         book.close_region(name, error, now_s, fence=None)
         book.cancel_waiting(name, error)
-    was_parked = region.parked is not None
-    region.unpark()
+    was_suspended = region.suspended is not None
+    region.resume()
     book.restless.setdefault(name)  # somebody may have asked for its next life already
-    if not was_parked:
+    if not was_suspended:
         return
     # What is under way began without it. What is idle would begin without it, and wait for it.
     for checkpoint in book.pending.values():
@@ -116,38 +123,42 @@ def _restart(book: Book, name: str, now_s: float) -> None:
 # --- the end of a bounded job ---------------------------------------------------------------------
 
 
-def is_the_end(book: Book, checkpoint: PendingCheckpoint) -> bool:
-    """Whether nothing is left to read behind a final checkpoint, but by regions that are parked:
+def is_the_end(book: CoordinatorState, checkpoint: PendingCheckpoint) -> bool:
+    """Whether nothing is left to read behind a final checkpoint, but by regions that are suspended:
     one that was restarted meanwhile has only begun."""
     return book.standing().keys() <= checkpoint.finished
 
 
-def parked_at_the_end(book: Book) -> RegionsParkedError | None:
-    """Why a job that has read all the others is not done; None: it is, for what the parked ones
+def suspended_at_the_end(book: CoordinatorState) -> RegionsSuspendedError | None:
+    """Why a job that has read all the others is not done; None: it is, for what the suspended ones
     were to read is decided, if long ago."""
-    parked = {
+    suspended = {
         name: found
         for name, found in book.regions.items()
-        if found.parked is not None and not found.is_written
+        if found.suspended is not None and not found.is_written
     }
-    if not parked:
+    if not suspended:
         return None
     causes = {
-        name: f"{type(found.parked.cause).__name__}: {found.parked.cause}"
-        for name, found in parked.items()
-        if found.parked is not None
+        name: f"{type(found.suspended.cause).__name__}: {found.suspended.cause}"
+        for name, found in suspended.items()
+        if found.suspended is not None
     }
-    error = RegionsParkedError(
-        "the job has read everything but the splits of regions that it had parked",
+    error = RegionsSuspendedError(
+        "the job has read everything but the splits of regions that it had suspended",
         {
-            "regions": ",".join(parked),
-            "not_written_from": _named(s for found in parked.values() for s in found.record.splits),
+            "regions": ",".join(suspended),
+            "not_written_from": _named(
+                s for found in suspended.values() for s in found.record.splits
+            ),
             "causes": "; ".join(f"{name}: {cause}" for name, cause in causes.items()),
         },
         "What the others read is committed. Remove the causes and start the job again: it goes on "
         "with what is missing.",
     )
-    error.__cause__ = next(iter(found.parked for found in parked.values() if found.parked)).cause
+    error.__cause__ = next(
+        iter(found.suspended for found in suspended.values() if found.suspended)
+    ).cause
     return error
 
 

@@ -32,11 +32,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A split changes its region: ``giver`` has read it up to a decision, ``taker`` goes on."""
+    """A split changes its region at a decision: ``source_region`` has read it up to there."""
 
     split: SplitKey
-    giver: str
-    taker: str
+    source_region: str
+    target_region: str
 
 
 def to_least_loaded(
@@ -103,14 +103,14 @@ def moved(assignment: Assignment, moves: Iterable[Move]) -> Assignment:
     """
     found = dict(assignment.regions)
     for move in moves:
-        if move.split not in found.get(move.giver, ()) or move.taker not in found:
+        if move.split not in found.get(move.source_region, ()) or move.target_region not in found:
             raise IllegalTransitionError(
                 "a split is moved that is not there, or to nowhere",
-                {"giver": move.giver, "taker": move.taker, "split": move.split},
+                {"giver": move.source_region, "taker": move.target_region, "split": move.split},
                 "Sluice bug: nothing was decided; restart from the last checkpoint.",
             )
-        found[move.giver] -= {move.split}
-        found[move.taker] |= {move.split}
+        found[move.source_region] -= {move.split}
+        found[move.target_region] |= {move.split}
     if found == assignment.regions:
         return assignment
     return Assignment(version=assignment.version + 1, regions=found)

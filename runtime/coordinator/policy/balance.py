@@ -123,29 +123,29 @@ class _Load:
 
 def _relieve(name: str, loads: Mapping[str, _Load]) -> Move | None:
     """The split whose move leaves both regions with the least; None: none is worth it."""
-    giver = loads[name]
-    if len(giver.records) < 2:
+    source_region = loads[name]
+    if len(source_region.records) < 2:
         return None
     target = min(loads, key=lambda other: loads[other].seconds())
-    taker = loads[target]
-    has, gets = sum(giver.records.values()), sum(taker.records.values())
+    target_region = loads[target]
+    has, gets = sum(source_region.records.values()), sum(target_region.records.values())
 
     def larger_s(key: SplitKey) -> float:
-        count = giver.records[key]
-        return max((has - count) / giver.per_s, (gets + count) / taker.per_s)
+        count = source_region.records[key]
+        return max((has - count) / source_region.per_s, (gets + count) / target_region.per_s)
 
-    best = min(sorted(giver.records), key=larger_s)
-    if larger_s(best) >= giver.seconds():
+    best = min(sorted(source_region.records), key=larger_s)
+    if larger_s(best) >= source_region.seconds():
         return None
-    return Move(split=best, giver=name, taker=target)
+    return Move(split=best, source_region=name, target_region=target)
 
 
 def _after(move: Move, loads: Mapping[str, _Load]) -> dict[str, _Load]:
-    giver, taker = loads[move.giver], loads[move.taker]
-    left = {key: count for key, count in giver.records.items() if key != move.split}
-    gained = {**taker.records, move.split: giver.records[move.split]}
+    source_region, target_region = loads[move.source_region], loads[move.target_region]
+    left = {key: count for key, count in source_region.records.items() if key != move.split}
+    gained = {**target_region.records, move.split: source_region.records[move.split]}
     return {
         **loads,
-        move.giver: _Load(left, giver.per_s),
-        move.taker: _Load(gained, taker.per_s),
+        move.source_region: _Load(left, source_region.per_s),
+        move.target_region: _Load(gained, target_region.per_s),
     }

@@ -31,7 +31,7 @@ TOLERABLE_FAILURES = 3
 
 
 class OnLost(enum.Enum):
-    """What to do when a decided transaction was certainly aborted (rule 11)."""
+    """What to do when a decided transaction was certainly aborted (`two-phase-repair`)."""
 
     FAIL = "fail"
     REPAIR = "repair"
@@ -47,12 +47,12 @@ class OnRegionFailure(enum.Enum):
     """What becomes of a job when one of its regions has failed for good."""
 
     FAIL = "fail"
-    PARK = "park"  # it is left out until somebody restarts it; the others go on
+    SUSPEND = "suspend"  # it is left out until somebody restarts it; the others go on
 
     @classmethod
     def of(cls, text: str) -> "OnRegionFailure":
         """The setting; ConfigError: there is no such choice."""
-        remedy = "Use fail, or park to go on without a region that failed for good."
+        remedy = "Use fail, or suspend to go on without a region that failed for good."
         return choice_of(cls, text, setting="on_region_failure", remedy=remedy)
 
 
@@ -92,12 +92,13 @@ class RegionPlan:
 
     @property
     def can_repair(self) -> bool:
-        """Whether a lost transaction can be written again by itself, and exactly (rule 11)."""
+        """Whether a lost transaction can be written again by itself, and exactly
+        (`two-phase-repair`)."""
         return self.chained and self.deterministic
 
     @property
     def batch_ids_continue(self) -> bool:
-        """Whether a batch id of an older generation names the same batch in a newer one."""
+        """Whether a batch id of an older attempt names the same batch in a newer one."""
         return self.stateful or self.keeps_logs
 
 
@@ -284,16 +285,16 @@ class StartedJob:
     Attributes:
         job_uid: made once, in checkpoint 0.
         session: leader session id of this run.
-        generation: of every region in this run, until a region is restarted alone.
+        attempt_id: of every region in this run, until a region is restarted alone.
         regions: last decided record of each region: go on at the ends of its splits. Its own
-            ``generation`` and ``batch_id`` are those of the run that wrote it.
+            ``attempt_id`` and ``batch_id`` are those of the run that wrote it.
         restored_from: checkpoint id that the run started from, None for a new job.
         run_attempt: how often the job has been started, from 1.
     """
 
     job_uid: str
     session: str
-    generation: int
+    attempt_id: int
     regions: Mapping[str, RegionRecord]
     restored_from: int | None
     run_attempt: int
@@ -301,7 +302,7 @@ class StartedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartedRegion:
-    """A region's new life: its generation, and the record where it goes on."""
+    """A region's new life: its attempt, and the record where it goes on."""
 
-    generation: int
+    attempt_id: int
     restored: RegionRecord

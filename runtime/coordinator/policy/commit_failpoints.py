@@ -8,7 +8,7 @@ __all__ = ["FAILPOINTS", "REGIONAL_FAILPOINTS", "RegionalStep"]
 class RegionalStep(enum.Enum):
     """What a decision may do to a region beside completing it."""
 
-    CARRY = "carry"  # it failed: its last good snapshot stands for it
+    SKIP = "carry"  # it failed: its last good snapshot stands for it
     HOLD = "hold"  # it is late: the same, and its work stays open for a later decision
     RELEASE = "release"  # work that was held is in this decision
     MOVE = "move"  # a split changes its region

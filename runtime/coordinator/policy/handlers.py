@@ -19,12 +19,12 @@ __all__ = [
     "Alignment",
     "CheckpointHandler",
     "GlobalCheckpointHandler",
+    "HandlerDecision",
     "RegionalCheckpointHandler",
-    "Ruling",
 ]
 
 
-class Ruling(enum.Enum):
+class HandlerDecision(enum.Enum):
     """What to do with a checkpoint that waits for acknowledgements."""
 
     WAIT = "wait"
@@ -34,7 +34,7 @@ class Ruling(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """What a handler may know of a checkpoint that waits. Parked regions are in no part of it.
+    """What a handler may know of a checkpoint that waits. Suspended regions are in no part of it.
 
     Attributes:
         kind: why it was taken.
@@ -52,7 +52,7 @@ class Alignment:
     failed: frozenset[str] = frozenset()
     waiting: frozenset[str] = frozenset()
     starting: frozenset[str] = frozenset()
-    carried: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
     elapsed_s: float = 0.0
 
     def left_out(self) -> dict[str, FailureReason]:
@@ -71,7 +71,7 @@ class CheckpointHandler(Protocol):
         """Whether one region's failure leaves the others' batches alone."""
         ...
 
-    def rule(self, alignment: Alignment, *, timeout_s: float) -> Ruling:
+    def rule(self, alignment: Alignment, *, timeout_s: float) -> HandlerDecision:
         """What to do now; ``timeout_s``: from the barrier on, after which it is given up.
 
         Until the first of `deadlines_s`, one more acknowledgement may change WAIT only when no
@@ -93,12 +93,12 @@ class GlobalCheckpointHandler:
         """See `CheckpointHandler`."""
         return False
 
-    def rule(self, alignment: Alignment, *, timeout_s: float) -> Ruling:
+    def rule(self, alignment: Alignment, *, timeout_s: float) -> HandlerDecision:
         """See `CheckpointHandler`."""
         if not alignment.waiting and not alignment.failed:
-            return Ruling.DECIDE
+            return HandlerDecision.DECIDE
         is_late = alignment.elapsed_s >= timeout_s
-        return Ruling.GIVE_UP if alignment.failed or is_late else Ruling.WAIT
+        return HandlerDecision.GIVE_UP if alignment.failed or is_late else HandlerDecision.WAIT
 
     def deadlines_s(self, *, timeout_s: float) -> tuple[float, ...]:
         """See `CheckpointHandler`."""
@@ -116,32 +116,32 @@ class RegionalCheckpointHandler:
 
     Attributes:
         max_failed_ratio: share of the regions that one checkpoint may skip; below 1.
-        max_carried_in_a_row: checkpoints in a row that may skip one region.
+        max_skipped_in_a_row: checkpoints in a row that may skip one region.
         region_timeout_s: a region that has not acknowledged this long after the barrier is skipped;
             None: only failed regions are skipped.
     """
 
     max_failed_ratio: float = 0.5
-    max_carried_in_a_row: int = 60
+    max_skipped_in_a_row: int = 60
     region_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         timeout_s = self.region_timeout_s
         of = type(self).__name__
         require_number(self.max_failed_ratio, "max_failed_ratio", of=of)
-        require_whole(self.max_carried_in_a_row, "max_carried_in_a_row", of=of)
+        require_whole(self.max_skipped_in_a_row, "max_skipped_in_a_row", of=of)
         if timeout_s is not None:
             require_number(timeout_s, "region_timeout_s", of=of)
         if (
             not 0 < self.max_failed_ratio < 1
-            or self.max_carried_in_a_row < 1
+            or self.max_skipped_in_a_row < 1
             or (timeout_s is not None and timeout_s <= 0)
         ):
             raise ConfigError(
                 "a setting of regional checkpoints is out of range",
                 {
                     "max_failed_ratio": self.max_failed_ratio,
-                    "max_carried_in_a_row": self.max_carried_in_a_row,
+                    "max_skipped_in_a_row": self.max_skipped_in_a_row,
                     "region_timeout_s": timeout_s,
                 },
                 "Use a ratio between 0 and 1, at least one checkpoint, and a time above zero.",
@@ -152,28 +152,32 @@ class RegionalCheckpointHandler:
         """See `CheckpointHandler`."""
         return True
 
-    def rule(self, alignment: Alignment, *, timeout_s: float) -> Ruling:
+    def rule(self, alignment: Alignment, *, timeout_s: float) -> HandlerDecision:
         """See `CheckpointHandler`."""
         late = alignment.starting
         if self.region_timeout_s is not None and alignment.elapsed_s >= self.region_timeout_s:
             late = alignment.waiting
-        carried = alignment.failed | late
-        if late == alignment.starting and not self._may_carry(alignment, carried):
-            carried = alignment.failed  # the lives that are starting are waited for, as ever
-        if not self._may_carry(alignment, carried):
+        skipped = alignment.failed | late
+        if late == alignment.starting and not self._may_skip(alignment, skipped):
+            skipped = alignment.failed  # the lives that are starting are waited for, as ever
+        if not self._may_skip(alignment, skipped):
             return GlobalCheckpointHandler().rule(alignment, timeout_s=timeout_s)
-        if alignment.waiting - carried:
-            return Ruling.GIVE_UP if alignment.elapsed_s >= timeout_s else Ruling.WAIT
-        return Ruling.DECIDE
+        if alignment.waiting - skipped:
+            return (
+                HandlerDecision.GIVE_UP
+                if alignment.elapsed_s >= timeout_s
+                else HandlerDecision.WAIT
+            )
+        return HandlerDecision.DECIDE
 
-    def _may_carry(self, alignment: Alignment, carried: frozenset[str]) -> bool:
-        if not carried:
+    def _may_skip(self, alignment: Alignment, skipped: frozenset[str]) -> bool:
+        if not skipped:
             return True
         regions = len(alignment.acknowledged | alignment.failed | alignment.waiting)
         return (
             alignment.kind is CheckpointKind.CHECKPOINT
-            and len(carried) <= self.max_failed_ratio * regions
-            and all(alignment.carried.get(name, 0) < self.max_carried_in_a_row for name in carried)
+            and len(skipped) <= self.max_failed_ratio * regions
+            and all(alignment.skipped.get(name, 0) < self.max_skipped_in_a_row for name in skipped)
         )
 
     def deadlines_s(self, *, timeout_s: float) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ What the core found by looking at every region, kept until one of them may have 
 
 With thousands of regions the core would do little else: each of them polls, cuts and acknowledges
 in every checkpoint, and none of these three changes what the others are waited for. Whatever ends
-or begins a life, parks a region or comes from a remote step makes the core look again.
+or begins a life, suspends a region or comes from a remote step makes the core look again.
 """
 
 from collections import OrderedDict
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from sluice.runtime.model.model import CheckpointKind
-from sluice.runtime.process.boot_clock import AttendedTime
+from sluice.runtime.process.boot_clock import PauseTolerantTime
 
-__all__ = ["Outlook", "Silence"]
+__all__ = ["HeartbeatTimeout", "Outlook"]
 
 
 @dataclass(slots=True)
@@ -54,12 +54,12 @@ class Outlook:
 _LONGEST_STEP_S = 2.0  # the loop steps the core every second, if only to tell the time
 
 
-def _time() -> AttendedTime:
-    return AttendedTime(longest_step_s=_LONGEST_STEP_S)
+def _time() -> PauseTolerantTime:
+    return PauseTolerantTime(longest_step_s=_LONGEST_STEP_S)
 
 
 @dataclass(slots=True)
-class Silence:
+class HeartbeatTimeout:
     """When each region was heard of last. Owned by the core's book, changed only inside a step.
 
     It counts on a clock of its own, which stands still while nobody steps the core: behind a pause
@@ -71,7 +71,7 @@ class Silence:
     be a whole batch that Spark runs once more, for its state; while that gets on nobody is silent.
     """
 
-    _watched: AttendedTime = field(default_factory=_time)
+    _watched: PauseTolerantTime = field(default_factory=_time)
     # In the order of the moments. A plain dict looks for its first entry past all that were taken
     # out in front of it, at each step, and the more there are the longer.
     _heard_s: OrderedDict[str, float] = field(default_factory=OrderedDict)
@@ -135,7 +135,7 @@ class Silence:
         """Those that were not heard of for so long, with a batch under way or without."""
         return self._before(limit_s, self._heard_s)
 
-    def never_asked(self, limit_s: float) -> list[str]:
+    def never_requested(self, limit_s: float) -> list[str]:
         """Those whose queries were started so long ago, and have not asked once."""
         return self._before(limit_s, self._begun_s)
 

@@ -60,7 +60,7 @@ class Pace:
         self.limit = max(floor, int(self._records * change))
 
     def expired(self) -> None:
-        """It was too much for the timeout: cut smaller (rule 9)."""
+        """It was too much for the timeout: cut smaller (`restore-by-attempt`)."""
         if self._records:
             self.limit = max(1, min(self.limit, self._records) // 2)
 

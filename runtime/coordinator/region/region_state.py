@@ -24,7 +24,7 @@ from sluice.runtime.model.model import (
 )
 from sluice.runtime.model.rate_limit import RateEstimator
 
-__all__ = ["Fate", "Parked", "RegionState", "region_of"]
+__all__ = ["Fate", "RegionState", "Suspended", "region_of"]
 
 
 _OTHERS_MESSAGE = "The message comes from another job, or from another version of this one."
@@ -36,11 +36,11 @@ class Fate(enum.Enum):
     OPEN = "open"  # may still be decided, or is decided and not marked: leave it alone
     SETTLED = "settled"  # committed on record: what it opened and did not name is an orphan
     DISCARDED = "discarded"  # will never be decided
-    OUTDATED = "outdated"  # of an older generation
+    OUTDATED = "outdated"  # of an older attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parked:
+class Suspended:
     """Why a region stands still, and since when (clock of the core)."""
 
     cause: BaseException
@@ -53,7 +53,7 @@ class RegionState:
 
     Attributes:
         plan: what the job says about it.
-        generation: its current life.
+        attempt_id: its current life.
         record: as the last decided checkpoint has it.
         completed_in: the last decided checkpoint that it completed.
         carried: decided checkpoints in a row that it was carried in.
@@ -73,17 +73,17 @@ class RegionState:
             began: work that is too old, and would not be by this one, was not too slow.
         missed_s: what that clock had missed when the batch under way began; None: not known.
         is_excused: its life ended for nothing but such a time.
-        fence: the checkpoint id whose aborted record ends this life; the next generation.
+        fence: the checkpoint id whose aborted record ends this life; the next attempt.
         discarded: committables of ``held`` when the life ended without a fence yet.
         restart_asked: somebody waits for the next life.
         ended_by: why the last life ended.
         restarts: what the restart strategy remembers of it.
         begins_s: clock before which the next life may not begin; None: it may.
         history: of the lives that have ended.
-        parked: it failed for good, and has no next life until somebody asks for one.
-        is_fenced_off: parked, and its old life is settled: the generation is already that of the
+        suspended: it failed for good, and has no next life until somebody asks for one.
+        is_fenced_off: suspended, and its old life is settled: the attempt is already that of the
             record that ended it, in which nothing ever ran, so a sweep takes all that is older.
-        needs_sweep: no decision was taken behind a sweep since it was parked.
+        needs_sweep: no decision was taken behind a sweep since it was suspended.
         completed_s: clock at the decision of ``completed_in``; None before the first of this run.
         again_s: clock at which a sink wants a batch, with records or without; None: it does not.
         state_is_due: what Spark keeps for it wants one, too: a watermark has moved, for example.
@@ -96,12 +96,12 @@ class RegionState:
     """
 
     plan: RegionPlan
-    generation: int
+    attempt_id: int
     record: RegionRecord
     pace: Pace
     rate: RateEstimator | None = None
     completed_in: int = 0
-    carried: int = 0
+    skipped: int = 0
     late: Barrier | None = None
     is_open: bool = True
     is_starting: bool = False
@@ -119,12 +119,12 @@ class RegionState:
     is_excused: bool = field(init=False, default=False)
     fence: int | None = None
     discarded: list[Acknowledgement] = field(default_factory=list)
-    restart_asked: bool = False
+    restart_requested: bool = False
     ended_by: BaseException | None = None
     restarts: Restarts = field(default_factory=Restarts)
     begins_s: float | None = None
     history: AttemptHistory = field(default_factory=AttemptHistory)
-    parked: Parked | None = None
+    suspended: Suspended | None = None
     is_fenced_off: bool = False
     needs_sweep: bool = False
     completed_s: float | None = None
@@ -149,40 +149,40 @@ class RegionState:
     @property
     def has_decided(self) -> bool:
         """Whether something of the region's present life is decided."""
-        return self.record.batch_id is not None and self.record.generation == self.generation
+        return self.record.batch_id is not None and self.record.attempt_id == self.attempt_id
 
     def wants_a_batch(self, now_s: float, *, is_last: bool) -> bool:
         """Whether a sink or the state has something to do though there is nothing to cut."""
         is_asked = self.again_s is not None and (is_last or now_s >= self.again_s)
         return is_asked or self.state_is_due
 
-    def require(self, generation: int) -> None:
-        """Refuse messages of another life (rule 12).
+    def require(self, attempt_id: int) -> None:
+        """Refuse messages of another life (`callback-after-commit`).
 
         Raises:
-            FencedError: the generation is older, or its life has ended.
+            FencedError: the attempt is older, or its life has ended.
         """
-        if generation != self.generation or not self.is_open:
-            why = self.ended_by if generation == self.generation else None
+        if attempt_id != self.attempt_id or not self.is_open:
+            why = self.ended_by if attempt_id == self.attempt_id else None
             raise FencedError(
                 "the region has been restarted, or is being stopped",
                 {
                     "region": self.plan.name,
-                    "generation": generation,
-                    "current_generation": self.generation,
+                    "attempt_id": attempt_id,
+                    "current_generation": self.attempt_id,
                     **({} if why is None else {"error": str(why)}),
                 },
                 "This batch is no longer wanted; the region's next run reads its range again.",
             )
 
-    def lives(self, missed_s: float) -> None:
+    def attempts(self, missed_s: float) -> None:
         """It was heard of: what it writes without a barrier began behind that, at the earliest."""
         if self.missed_s is None:
             self.missed_s = missed_s
 
     def keep_until(self, decide_by_s: float | None, missed_s: float) -> None:
         """A batch is acknowledged that may be lost behind that moment; the next one begins."""
-        self.lives(missed_s)
+        self.attempts(missed_s)
         before_s = self.missed_s or 0.0
         self.decide_by_s = decide_by_s
         self.attended_by_s = None if decide_by_s is None else decide_by_s - before_s
@@ -219,11 +219,11 @@ class RegionState:
         return tuple(found.values())
 
     def is_decided(self, batch: BatchKey) -> bool:
-        """Whether the last decided record contains the batch, or a later one (rule 8)."""
+        """Whether the last decided record contains the batch, or a later one (`batch-identity`)."""
         last = self.record.batch_id
         if last is None or batch.batch_id > last:
             return False
-        return batch.generation == self.record.generation or self.plan.batch_ids_continue
+        return batch.attempt_id == self.record.attempt_id or self.plan.batch_ids_continue
 
     def require_new_ranges(self, ack: Acknowledgement) -> None:
         """Refuse a batch that reads what a decided checkpoint contains.
@@ -253,7 +253,7 @@ class RegionState:
         if ack is None:
             return self._with_new_splits(
                 replace(
-                    self.record, status=RegionStatus.COMPLETED, carried_from=None, committables=()
+                    self.record, status=RegionStatus.COMPLETED, snapshot_id=None, committables=()
                 )
             )
         read = tuple(
@@ -264,26 +264,26 @@ class RegionState:
             replace(
                 ack.region,
                 region=ack.batch.region,
-                generation=ack.batch.generation,
+                attempt_id=ack.batch.attempt_id,
                 batch_id=ack.batch.batch_id,
                 status=RegionStatus.COMPLETED,
-                carried_from=None,
+                snapshot_id=None,
                 splits=read,
             ),
             self.record.splits,
         )
 
-    def carried_record(self) -> RegionRecord:
+    def skipped_record(self) -> RegionRecord:
         """The region as a decided record has it that it is carried in: its last good snapshot.
 
         New splits are on record where they begin, for retention may move that place, and a run
-        that asked for it again would skip what it took (rule 9).
+        that asked for it again would skip what it took (`restore-by-attempt`).
         """
         return self._with_new_splits(
             replace(
                 self.record,
-                status=RegionStatus.CARRIED,
-                carried_from=self.completed_in,
+                status=RegionStatus.SKIPPED,
+                snapshot_id=self.completed_in,
                 committables=(),
             )
         )
@@ -324,10 +324,10 @@ class RegionState:
             self.discovered.pop(split.key, None)
         is_whole = goes_on is record and not self.discovered
         self.is_written = (self.is_written or is_end) and is_whole
-        if record.status is RegionStatus.CARRIED:
-            self.carried += self.parked is None
+        if record.status is RegionStatus.SKIPPED:
+            self.skipped += self.suspended is None
             return
-        self.carried, self.completed_in = 0, checkpoint_id
+        self.skipped, self.completed_in = 0, checkpoint_id
         # Also those of a checkpoint that was decided without it: its batch has joined this one.
         self.cuts = {at: found for at, found in self.cuts.items() if at > checkpoint_id}
 
@@ -344,35 +344,35 @@ class RegionState:
             self.fence = fence
         return held
 
-    def park(self, cause: BaseException, now_s: float) -> None:
+    def suspend(self, cause: BaseException, now_s: float) -> None:
         """Stand still; the life has been ended."""
-        self.parked = Parked(cause=cause, since_s=now_s)
+        self.suspended = Suspended(cause=cause, since_s=now_s)
         self.needs_sweep = True
         self.begins_s = None
         self.pace.is_behind = False
         self.pending = PendingTime()
 
-    def unpark(self) -> None:
+    def resume(self) -> None:
         """It may begin again, as if it had never failed."""
-        self.parked = None
+        self.suspended = None
         self.is_fenced_off = False
-        self.carried = 0
+        self.skipped = 0
         self.restarts = Restarts()
         self.begins_s = None
 
     def fence_off(self) -> None:
-        """The fence is durable and the old life settled: its id is the generation from now on."""
+        """The fence is durable and the old life settled: its id is the attempt from now on."""
         assert self.fence is not None  # or its record could not be durable
-        self.generation, self.fence = self.fence, None
+        self.attempt_id, self.fence = self.fence, None
         self.cuts.clear()
         self.is_fenced_off = True
 
     def reopen(self) -> None:
-        """Begin the next life behind the fence; its generation is the fence's id."""
+        """Begin the next life behind the fence; its attempt is the fence's id."""
         self.fence_off()
         self.is_fenced_off = False
         self.needs_sweep = True  # until it asks for a barrier: a decision may carry it before
-        self.is_open, self.restart_asked, self.finished = True, False, False
+        self.is_open, self.restart_requested, self.finished = True, False, False
         self.is_starting, self.is_excused = True, False
         self.begins_s = None
         self._ask_at_once()

@@ -12,24 +12,24 @@ from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Action,
-    AskCut,
     Commit,
     EndJob,
     FailBatches,
+    FetchBarrierOffsets,
     GiveBarrier,
     MarkCommitted,
     NoteUnsettled,
     NothingDue,
     Progress,
     Publish,
-    RegionParked,
+    PublishPositions,
     RegionRestarted,
+    RegionSuspended,
     Repair,
     Report,
     Retire,
     ReturnBatches,
     SweepOrphans,
-    TellPositions,
     TriggerBarrier,
     Triggered,
 )
@@ -58,11 +58,11 @@ _REMOTE = (
     Repair,
     MarkCommitted,
     AbortWork,
-    TellPositions,
+    PublishPositions,
     Retire,
     NoteUnsettled,
 )
-_ANSWERS = (AskCut, GiveBarrier, NothingDue)
+_ANSWERS = (FetchBarrierOffsets, GiveBarrier, NothingDue)
 _LOOK_S = 5.0  # also for a new connection
 _SWEEP_AGAIN_S = 1.0
 _TOLD_EVERY_S = 30.0
@@ -103,14 +103,14 @@ class ActionRoutes:
     # --- what other threads wait for --------------------------------------------------------------
 
     def expect_restart(self, region: str) -> Future[RestartedRegion]:
-        """The answer to a `RestartAsked` that follows."""
+        """The answer to a `RestartRequested` that follows."""
         answer: Future[RestartedRegion] = Future()
         with self._lock:
             self._restarts[region].append(answer)
         return answer
 
     def expect_trigger(self, kind: CheckpointKind) -> Future[int]:
-        """The answer to a `TriggerAsked` that follows."""
+        """The answer to a `TriggerRequested` that follows."""
         answer: Future[int] = Future()
         with self._lock:
             self._triggers[kind].append(answer)
@@ -157,7 +157,7 @@ class ActionRoutes:
                 self._sweep(action.checkpoint_id)
             case Triggered() | RegionRestarted():
                 self._answer(action)
-            case Report() | RegionParked():
+            case Report() | RegionSuspended():
                 self._report(action)
             case EndJob():
                 self._end(action)
@@ -179,12 +179,12 @@ class ActionRoutes:
             waiting = self._restarts.pop(action.region, [])
         for answer in waiting:
             answer.set_result(
-                RestartedRegion(generation=action.generation, restored=action.restored)
+                RestartedRegion(attempt_id=action.attempt_id, restored=action.restored)
             )
 
-    def _report(self, action: Report | RegionParked) -> None:
-        if isinstance(action, RegionParked):
-            _log_parked(action)
+    def _report(self, action: Report | RegionSuspended) -> None:
+        if isinstance(action, RegionSuspended):
+            _log_suspended(action)
         else:
             self._report_progress(action.progress)
 
@@ -192,12 +192,12 @@ class ActionRoutes:
         self._listeners.tell(progress)
         if progress.state is State.MARKED:
             log.info(
-                "checkpoint committed: checkpoint_id=%d kind=%s regions=%d carried=%s records=%d "
+                "checkpoint committed: checkpoint_id=%d kind=%s regions=%d skipped=%s records=%d "
                 "decided_s=%.3f elapsed_s=%.3f",
                 progress.checkpoint_id,
                 progress.kind.value,
                 progress.regions,
-                ",".join(progress.carried) or "none",
+                ",".join(progress.skipped) or "none",
                 progress.records,
                 progress.decided_s or 0.0,
                 progress.marked_s or 0.0,
@@ -234,8 +234,8 @@ class ActionRoutes:
         self._done.set()
 
     def _finish_visible(self, error: BaseException | None) -> None:
-        """A good end is one that readers can see (rule 24), also where parked regions are missing.
-        In the step thread, behind the rest."""
+        """A good end is one that readers can see (`commit-acknowledged`), also where suspended
+        regions are missing. In the step thread, behind the rest."""
         invisible: BaseException | None
         try:
             invisible = self._await_visible()
@@ -284,10 +284,10 @@ class ActionRoutes:
         return False
 
 
-def _log_parked(action: RegionParked) -> None:
+def _log_suspended(action: RegionSuspended) -> None:
     """What a human has to know: the job looks well, and reads less."""
     log.error(
-        "region parked, the job goes on without it: region=%s splits=%s cause=%s: %s. "
+        "region suspended, the job goes on without it: region=%s splits=%s cause=%s: %s. "
         "Nothing is read from there on until it is restarted, and retention goes on: remove the "
         "cause, then `sluice job restart PATH --region %s`, or restart the job.",
         action.region,

@@ -1,4 +1,5 @@
-"""Work that tasks opened and told us about, until a sweep has dealt with it (rule 4). Pure.
+"""Work that tasks opened and told us about, until a sweep has dealt with it (`ids-never-reused`).
+Pure.
 
 Which errors of a region would come again, so that the job stops instead of trying again.
 """
@@ -58,7 +59,7 @@ class AttemptBook:
             fate = fate_of(batch)
             if fate is not Fate.OPEN:
                 attempts = self._open.pop(batch)
-                if fate is not Fate.OUTDATED:  # older generations are swept as a whole
+                if fate is not Fate.OUTDATED:  # older attempts are swept as a whole
                     self._orphans |= dict.fromkeys(attempts, _SWEEPS)
         offered = {
             attempt: sweeps

@@ -23,14 +23,14 @@ from sluice.runtime.coordinator.committing.repairs import Repairer
 from sluice.runtime.coordinator.core.core import CoordinatorCore, JobStatus
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
-    AskCut,
     BarrierPolled,
     CommandAccepted,
+    FetchBarrierOffsets,
     RegionFailed,
     RegionRegistered,
-    RestartAsked,
     RestartCommanded,
-    TriggerAsked,
+    RestartRequested,
+    TriggerRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -38,12 +38,12 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     StartedJob,
 )
 from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS, AttemptBook
-from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.shell.progress import ListenerThread, ProgressListener
 from sluice.runtime.coordinator.shell.region_watch import RegionWatch, regions_seen
 from sluice.runtime.coordinator.shell.restart_waits import (
-    AskedRestart,
     BatchWaiters,
+    RequestedRestart,
     WakeUp,
     answer_in,
     given,
@@ -51,7 +51,7 @@ from sluice.runtime.coordinator.shell.restart_waits import (
 )
 from sluice.runtime.coordinator.shell.run_threads import RunThreads
 from sluice.runtime.coordinator.shell.serial_calls import SerialSink, SerialSource
-from sluice.runtime.coordinator.shell.source_service import SourceDesk
+from sluice.runtime.coordinator.shell.source_service import SourceService
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
@@ -62,8 +62,8 @@ from sluice.runtime.model.model import (
     CheckpointKind,
     CheckpointRecord,
 )
-from sluice.runtime.ownership.lease_watch import OwnerWatch
-from sluice.runtime.process.boot_clock import AttendedClock
+from sluice.runtime.ownership.lease_watch import LeaseWatch
+from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import slept_s, wall_ms
 
@@ -119,7 +119,7 @@ class BarrierCoordinator:
         self._sources = {key: SerialSource(source) for key, source in sources.items()}
         self._settings = settings or CheckpointSettings()
         self._clock = clock
-        self._core_clock = AttendedClock(clock, longest_step_s=_LONGEST_STEP_S)
+        self._core_clock = PauseTolerantClock(clock, longest_step_s=_LONGEST_STEP_S)
         self._slept = slept
         self._repairer = repairer
         self._require_known = require_known
@@ -128,8 +128,8 @@ class BarrierCoordinator:
         self._waiters = BatchWaiters()
         self._wake = WakeUp()
         self._attempts = AttemptBook()
-        self._desk = SourceDesk(self._sources, settings=self._settings, clock=clock)
-        self._owners = OwnerWatch(
+        self._barrier_service = SourceService(self._sources, settings=self._settings, clock=clock)
+        self._owners = LeaseWatch(
             self._sinks, interval_s=self._settings.renew_interval_s, age_clock=self._age_clock
         )
         self._started: StartedJob | None = None
@@ -181,17 +181,17 @@ class BarrierCoordinator:
         self._started = StartedJob(
             job_uid=found.record.job_uid,
             session=self.session,
-            generation=found.generation,
+            attempt_id=found.attempt_id,
             regions={name: found.regions[name] for name in self._plans},
             restored_from=None if found.is_new else found.record.checkpoint_id,
             run_attempt=found.run_attempt,
         )
         self._begin(found, self._started)
         log.info(
-            "job started: job=%s job_uid=%s generation=%d restored_from=%s run_attempt=%d",
+            "job started: job=%s job_uid=%s attempt_id=%d restored_from=%s run_attempt=%d",
             self._job.name,
             self._started.job_uid,
-            found.generation,
+            found.attempt_id,
             self._started.restored_from,
             found.run_attempt,
         )
@@ -203,11 +203,11 @@ class BarrierCoordinator:
             self._job.regions,
             started.regions,
             assignment=found.assignment,
-            generation=found.generation,
+            attempt_id=found.attempt_id,
             last_decided=found.record.checkpoint_id,
             draw=random.random,
         )
-        hands = Hands(
+        io_executor = IoExecutor(
             store=self._store,
             sinks=self._sinks,
             sources=self._sources,
@@ -215,7 +215,7 @@ class BarrierCoordinator:
                 plan=self._job,
                 job_uid=started.job_uid,
                 session=self.session,
-                generation=found.generation,
+                attempt_id=found.attempt_id,
                 run_attempt=found.run_attempt,
                 restored_from=started.restored_from,
                 cluster_ids=found.cluster_ids,
@@ -229,7 +229,7 @@ class BarrierCoordinator:
         )
         self._threads = RunThreads(
             core,
-            hands,
+            io_executor,
             job=self._job.name,
             job_uid=started.job_uid,
             sinks=self._sinks,
@@ -263,7 +263,7 @@ class BarrierCoordinator:
         """Whether the job has ended; raises the error that ended it.
 
         A bounded job has ended when its final checkpoint is committed on record and readers can
-        see all of it (rule 24).
+        see all of it (`commit-acknowledged`).
         """
         return self._running().routes.wait(timeout_s)
 
@@ -302,7 +302,7 @@ class BarrierCoordinator:
     def poll_barrier(
         self,
         region: str,
-        generation: int,
+        attempt_id: int,
         *,
         wait_s: float,
         has_read: bool = False,
@@ -310,13 +310,13 @@ class BarrierCoordinator:
     ) -> Barrier | None:
         """See `poll_barrier`. The sources are cut in this thread."""
         threads = self._running()
-        polled = BarrierPolled(region=region, generation=generation, has_read=has_read)
+        polled = BarrierPolled(region=region, attempt_id=attempt_id, has_read=has_read)
         deadline_s = time.monotonic() + wait_s
         while True:
             version = self._wake.version
             if until():
                 return None
-            answer = self._poll(threads, polled, self._desk.deadline_s())
+            answer = self._poll(threads, polled, self._barrier_service.deadline_s())
             if isinstance(answer, Barrier):
                 return answer
             left_s = deadline_s - time.monotonic()
@@ -331,22 +331,22 @@ class BarrierCoordinator:
     def _poll(self, threads: RunThreads, polled: BarrierPolled, until_s: float) -> Barrier | float:
         """One look: the barrier, or in how many seconds to look again unless something changes."""
         answer = answer_in(threads.step(polled))
-        if not isinstance(answer, AskCut):
+        if not isinstance(answer, FetchBarrierOffsets):
             return given(answer, otherwise_s=math.inf)
         sources = self._plans[polled.region].source_ids
         try:
-            if self._desk.discover(sources, threads.step, until_s=until_s):
+            if self._barrier_service.discover(sources, threads.step, until_s=until_s):
                 return self._poll(threads, polled, until_s)  # the new splits are in the next cut
-            cut = self._desk.cut(answer, sources, until_s=until_s)
+            cut = self._barrier_service.cut(answer, sources, until_s=until_s)
         except PERMANENT_ERRORS as err:
-            self.fail(polled.region, polled.generation, err)
+            self.fail(polled.region, polled.attempt_id, err)
             raise
         told = [] if cut is None else threads.step(cut)
         return given(answer_in(told), otherwise_s=self._settings.idle_poll_s)
 
     def replayable(self, batch: Barrier) -> Barrier:
-        """See `sluice.runtime.coordinator.shell.source_service.SourceDesk.replayable`."""
-        return self._desk.replayable(batch)
+        """See `sluice.runtime.coordinator.shell.source_service.SourceService.replayable`."""
+        return self._barrier_service.replayable(batch)
 
     def is_decided(self, batch: BatchKey) -> bool:
         """See `sluice.runtime.contracts.Coordinator.is_decided`."""
@@ -377,12 +377,12 @@ class BarrierCoordinator:
         finally:
             self._waiters.remove(batch, waiter)
 
-    def fail(self, region: str, generation: int, error: BaseException) -> None:
+    def fail(self, region: str, attempt_id: int, error: BaseException) -> None:
         """See `sluice.runtime.contracts.Coordinator.fail`. Permanent errors end the job."""
         self._running().step(
             RegionFailed(
                 region=region,
-                generation=generation,
+                attempt_id=attempt_id,
                 error=error,
                 permanent=isinstance(error, PERMANENT_ERRORS),
             )
@@ -397,10 +397,11 @@ class BarrierCoordinator:
         """
         self._running().step(RegionRegistered(registration=registration))
 
-    def ask_restart(self, region: str) -> AskedRestart:
-        """Ask for a region's next life, which begins once its old one is settled (rule 12).
+    def ask_restart(self, region: str) -> RequestedRestart:
+        """Ask for a region's next life, which begins once its old one is settled
+        (`callback-after-commit`).
 
-        The caller has stopped its query. Its generation is the id of a durable record of this
+        The caller has stopped its query. Its attempt is the id of a durable record of this
         run, larger than every earlier one. Never blocks: other regions' epochs may be open.
 
         Raises:
@@ -408,8 +409,8 @@ class BarrierCoordinator:
         """
         threads = self._running()
         answer = threads.routes.expect_restart(region)
-        threads.step(RestartAsked(region=region))
-        return AskedRestart(
+        threads.step(RestartRequested(region=region))
+        return RequestedRestart(
             answer,
             sweep=threads.sweep_soon,
             sweep_limit_s=self._settings.call_timeout_s,
@@ -417,12 +418,12 @@ class BarrierCoordinator:
         )
 
     def restart_regions(self, regions: Sequence[str] = ()) -> tuple[str, ...]:
-        """Let these regions begin new lives, parked or not; none named: all that are parked.
+        """Let these regions begin new lives, suspended or not; none named: all that are suspended.
 
-        Returns which; whoever runs them finds out by `is_live` and `is_parked`.
+        Returns which; whoever runs them finds out by `is_live` and `is_suspended`.
 
         Raises:
-            ConfigError: none is named, and none is parked.
+            ConfigError: none is named, and none is suspended.
             WrongJobError: the job has no such region; none was touched.
             StreamError: the job has ended.
         """
@@ -433,12 +434,12 @@ class BarrierCoordinator:
         return accepted.regions
 
     def trigger(
-        self, kind: CheckpointKind, *, asked_by: str, timeout_s: float | None = None
+        self, kind: CheckpointKind, *, requested_by: str, timeout_s: float | None = None
     ) -> int:
         """Ask for a checkpoint now; returns its id as soon as it has begun."""
         threads = self._running()
         answer = threads.routes.expect_trigger(kind)
-        threads.step(TriggerAsked(kind=kind, asked_by=asked_by))
+        threads.step(TriggerRequested(kind=kind, requested_by=requested_by))
         limit_s = self._settings.timeout_s if timeout_s is None else timeout_s
         return result_within(answer, limit_s, {"kind": kind.value, "waits_for": "trigger"})
 
@@ -465,13 +466,13 @@ class BarrierCoordinator:
         """Whether the job has ended, well or not."""
         return self._ask(lambda core: core.is_over)
 
-    def is_live(self, region: str, generation: int) -> bool:
+    def is_live(self, region: str, attempt_id: int) -> bool:
         """Whether this life of the region has not ended: failed, expired or restarted."""
-        return self._ask(lambda core: core.is_live(region, generation))
+        return self._ask(lambda core: core.is_live(region, attempt_id))
 
-    def is_parked(self, region: str) -> bool:
+    def is_suspended(self, region: str) -> bool:
         """Whether the region has failed for good, and nobody has asked for its next life."""
-        return self._ask(lambda core: core.is_parked(region))
+        return self._ask(lambda core: core.is_suspended(region))
 
     def why_ended(self, region: str) -> BaseException | None:
         """What ended the region's last life; None: its first one lives."""

@@ -12,8 +12,14 @@ from typing import TypeVar
 from sluice.runtime.contracts import Clock
 from sluice.runtime.coordinator.committing.commit_steps import drive
 from sluice.runtime.coordinator.core.core import CoordinatorCore
-from sluice.runtime.coordinator.core.events import Action, CoreEvent, StepFailed, StopAsked, Tick
-from sluice.runtime.coordinator.shell.io_executor import Hands, RemoteStep
+from sluice.runtime.coordinator.core.events import (
+    Action,
+    CoreEvent,
+    StepFailed,
+    StopRequested,
+    Tick,
+)
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
 from sluice.runtime.errors import CoordinatorLostError, FencedError, StreamError
 
 __all__ = ["CoreLoop", "StepThread"]
@@ -122,7 +128,7 @@ class CoreLoop:
     def _stop_by(self, error: Exception, *, where: object) -> None:
         log.error("coordinator stops by an error of its own: event=%s", where, exc_info=error)
         try:
-            self._step(self._core, StopAsked(error=error))
+            self._step(self._core, StopRequested(error=error))
         except Exception:
             log.exception("coordinator could not stop in order; the next start recovers")
 
@@ -206,13 +212,13 @@ class StepThread:
 
     def __init__(
         self,
-        hands: Hands,
+        io_executor: IoExecutor,
         tell: Callable[[CoreEvent], None],
         *,
         overdue_s: float = 30.0,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._hands = hands
+        self._io_executor = io_executor
         self._tell = tell
         self._overdue_s = overdue_s
         self._clock = clock
@@ -273,7 +279,7 @@ class StepThread:
 
     def _answer(self, action: RemoteStep) -> None:
         try:
-            event = drive(self._hands.perform(action))
+            event = drive(self._io_executor.perform(action))
         except Exception as err:
             if not isinstance(err, FencedError):
                 log.exception(

@@ -47,10 +47,10 @@ from sluice.runtime.coordinator.core.events import (
     NoteUnsettled,
     Publish,
     Published,
+    PublishPositions,
     Repair,
     Repaired,
     Retire,
-    TellPositions,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
@@ -60,20 +60,27 @@ from sluice.runtime.model.model import CheckpointRecord, SplitRange, Verdict
 from sluice.runtime.model.timestamps import is_past
 
 __all__ = [
-    "Hands",
+    "IoExecutor",
     "RemoteStep",
 ]
 
 log = logging.getLogger(__name__)
 
 RemoteStep = (
-    Publish | Commit | Repair | MarkCommitted | AbortWork | TellPositions | Retire | NoteUnsettled
+    Publish
+    | Commit
+    | Repair
+    | MarkCommitted
+    | AbortWork
+    | PublishPositions
+    | Retire
+    | NoteUnsettled
 )
 _MOST_DETAILS = 3
 _FINAL = frozenset({CommitOutcome.ABORTED, CommitOutcome.UNKNOWN})
 
 
-class Hands:
+class IoExecutor:
     """Does what the core asks for. One thread at a time: the coordinator's I/O thread.
 
     Args:
@@ -82,7 +89,8 @@ class Hands:
         settings: time limits.
         age_clock: seconds, on while the host sleeps: what decisions must be made by.
         wall_ms: wall clock for ``created_at_ms``; for people only.
-        before_decision: raises FencedError when the owner record names somebody else (rule 22).
+        before_decision: raises FencedError when the owner record names somebody else
+            (`lease-guards-outputs`).
         repairer: for ``on_lost="repair"``.
         kept: what the records keep that the start has found.
     """
@@ -118,13 +126,13 @@ class Hands:
             sources=sources,
             session=identity.session,
             job_uid=identity.job_uid,
-            generation=identity.generation,
+            attempt_id=identity.attempt_id,
             timeout_s=settings.settle_timeout_s,
             is_taken_over=self._is_taken_over,
         )
         self._record: CheckpointRecord | None = None
         self._keeps_state = any(region.stateful for region in identity.plan.regions)
-        self._last = identity.generation  # of our records that stand
+        self._last = identity.attempt_id  # of our records that stand
         self._moved_in: int | None = None  # the last decision that moved splits
         self._waits = WaitLog(log)
 
@@ -141,7 +149,7 @@ class Hands:
                 return self._abort(action)
             case Repair():
                 return (yield from self._repair(action))
-            case TellPositions():
+            case PublishPositions():
                 yield from self._tell(action)
             case NoteUnsettled():
                 note_unsettled(self._store, action.checkpoint_id, action.works)
@@ -198,7 +206,7 @@ class Hands:
                 checkpoint_id=action.checkpoint_id,
                 regions=action.regions,
                 entries=action.committables,
-                carried=action.carried,
+                skipped=action.skipped,
             ),
             timeout_s=self._settings.call_timeout_s,
             after_crash=action.after_crash,
@@ -277,7 +285,7 @@ class Hands:
                 )
         return AbortedWork(checkpoint_id=action.checkpoint_id)
 
-    def _tell(self, action: TellPositions) -> Steps[None]:
+    def _tell(self, action: PublishPositions) -> Steps[None]:
         yield "before-group-offsets"
         try:
             if self._is_taken_over():

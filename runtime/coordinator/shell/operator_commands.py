@@ -45,13 +45,13 @@ class JobCommands:
         self._one_at_a_time = threading.Lock()
 
     def restart(self, regions: Sequence[str], exclude_hosts: Sequence[str]) -> Restarted:
-        """Let regions begin new lives, off these hosts; none named: all that are parked.
+        """Let regions begin new lives, off these hosts; none named: all that are suspended.
 
         Everything is checked before anything is changed. The lives end first, so that no task of
         theirs is tried again elsewhere; the new ones begin when the old ones are settled.
 
         Raises:
-            ConfigError: nothing is parked and none is named; a host cannot be excluded.
+            ConfigError: nothing is suspended and none is named; a host cannot be excluded.
             WrongJobError: the job has no such region.
             StreamError: the job has ended.
         """

@@ -18,16 +18,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionsSeen:
-    """What the coordinator's core says of all regions, by name; of parked ones no ratio.
+    """What the coordinator's core says of all regions, by name; of suspended ones no ratio.
 
     Attributes:
         positions: where each goes on.
-        parked: those that stand still.
+        suspended: those that stand still.
         ratios: of pending time, see `sluice.runtime.coordinator.region.pressure`.
     """
 
     positions: Mapping[str, Sequence[SplitRange]]
-    parked: Collection[str]
+    suspended: Collection[str]
     ratios: Mapping[str, float]
 
 
@@ -36,7 +36,7 @@ def regions_seen(core: CoordinatorCore, now_s: float) -> RegionsSeen:
     positions = core.positions()
     return RegionsSeen(
         positions=positions,
-        parked=[name for name in positions if core.is_parked(name)],
+        suspended=[name for name in positions if core.is_suspended(name)],
         ratios=core.pending_ratios(now_s),
     )
 
@@ -51,7 +51,7 @@ class RegionWatch:
     """A thread that looks until it is stopped; `told` may be called by every thread.
 
     Nothing is decided by it. A region that runs is told by its last cut, which costs nothing; of a
-    parked one, whose lag nobody else would notice, the source is asked.
+    suspended one, whose lag nobody else would notice, the source is asked.
 
     Args:
         ask: the core's answer.
@@ -119,7 +119,7 @@ class RegionWatch:
         """One look, in the caller's thread."""
         seen = self._ask()
         self._found = {
-            name: self._look_at(name, splits, is_parked=name in seen.parked)
+            name: self._look_at(name, splits, is_suspended=name in seen.suspended)
             for name, splits in seen.positions.items()
         }
         begun, ended = self._alarm.look(self._clock(), seen.ratios)
@@ -135,12 +135,12 @@ class RegionWatch:
             log.warning("region is no longer under high pressure: region=%s", name)
         self._alarmed = self._alarm.alarmed
 
-    def _look_at(self, name: str, splits: Sequence[SplitRange], *, is_parked: bool) -> _Found:
+    def _look_at(self, name: str, splits: Sequence[SplitRange], *, is_suspended: bool) -> _Found:
         backlogs: dict[SplitKey, Backlog] = {}
         for source_id in {split.source_id for split in splits} & self._sources.keys():
             mine = [split for split in splits if split.source_id == source_id]
             source = self._sources[source_id]
-            backlogs |= self._measured(name, source, mine) if is_parked else _cheap(source, mine)
+            backlogs |= self._measured(name, source, mine) if is_suspended else _cheap(source, mine)
         return _Found(backlogs=backlogs, names={split.key: split.name for split in splits})
 
     def _measured(
@@ -149,13 +149,13 @@ class RegionWatch:
         try:
             found = source.measure(splits, timeout_s=self._timeout_s)
         except StreamError as err:
-            log.warning("lag of a parked region is not known: region=%s error=%s", name, err)
+            log.warning("lag of a suspended region is not known: region=%s error=%s", name, err)
             return {}
         for split in splits:
             lost = found[split.key].lost_records if split.key in found else 0
             if lost > self._losses.get(split.key, 0):
                 log.error(
-                    "retention deletes what a parked region has not read: region=%s split=%s "
+                    "retention deletes what a suspended region has not read: region=%s split=%s "
                     "lost_records=%d",
                     name,
                     split.name,

@@ -10,14 +10,19 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TypeVar
 
 from sluice.runtime.contracts import Clock
-from sluice.runtime.coordinator.core.events import Action, AskCut, GiveBarrier, NothingDue
+from sluice.runtime.coordinator.core.events import (
+    Action,
+    FetchBarrierOffsets,
+    GiveBarrier,
+    NothingDue,
+)
 from sluice.runtime.coordinator.policy.checkpoint_plan import RestartedRegion
 from sluice.runtime.errors import WaitedTooLongError
 from sluice.runtime.model.model import Barrier, BatchKey
 
 __all__ = [
-    "AskedRestart",
     "BatchWaiters",
+    "RequestedRestart",
     "Waiter",
     "WakeUp",
     "answer_in",
@@ -26,8 +31,9 @@ __all__ = [
 ]
 
 
-class AskedRestart:
-    """Granted once the old life is settled (rule 12) and what it left open is swept (rule 17).
+class RequestedRestart:
+    """Granted once the old life is settled (`callback-after-commit`) and what it left open is
+    swept (`abort-before-skip`).
 
     Polled by one thread, which may do other things meanwhile: what is waited for may be another
     region's epoch. It ends with the job, at the latest.
@@ -62,7 +68,7 @@ class AskedRestart:
             self._swept = self._sweep()
 
     def poll(self) -> RestartedRegion | None:
-        """The new life's generation and where it begins; None: not yet. Never blocks.
+        """The new life's attempt and where it begins; None: not yet. Never blocks.
 
         Raises:
             StreamError: the job has ended.
@@ -175,13 +181,15 @@ def result_within(answer: "Future[T]", timeout_s: float, where: Mapping[str, obj
         ) from err
 
 
-def answer_in(actions: Sequence[Action]) -> GiveBarrier | AskCut | NothingDue | None:
+def answer_in(actions: Sequence[Action]) -> GiveBarrier | FetchBarrierOffsets | NothingDue | None:
     """What the core says to somebody who polls, or has cut."""
-    return next((a for a in actions if isinstance(a, GiveBarrier | AskCut | NothingDue)), None)
+    return next(
+        (a for a in actions if isinstance(a, GiveBarrier | FetchBarrierOffsets | NothingDue)), None
+    )
 
 
 def given(
-    answer: GiveBarrier | AskCut | NothingDue | None, *, otherwise_s: float
+    answer: GiveBarrier | FetchBarrierOffsets | NothingDue | None, *, otherwise_s: float
 ) -> Barrier | float:
     """The barrier, or in how many seconds to ask again unless something changes.
 

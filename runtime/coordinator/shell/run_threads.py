@@ -19,17 +19,17 @@ from sluice.runtime.coordinator.core.events import (
     CoreEvent,
     OrphansSwept,
     StepFailed,
-    StopAsked,
+    StopRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.shell.action_dispatcher import ActionRoutes
 from sluice.runtime.coordinator.shell.attempts import AttemptBook
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop, StepThread
-from sluice.runtime.coordinator.shell.io_executor import Hands
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.shell.progress import ListenerThread
 from sluice.runtime.coordinator.shell.restart_waits import BatchWaiters, WakeUp
 from sluice.runtime.errors import FencedError, StreamError
-from sluice.runtime.ownership.lease_watch import OwnerWatch
+from sluice.runtime.ownership.lease_watch import LeaseWatch
 
 __all__ = ["Housekeeper", "RunThreads"]
 
@@ -132,13 +132,13 @@ class RunThreads:
     def __init__(
         self,
         core: CoordinatorCore,
-        hands: Hands,
+        io_executor: IoExecutor,
         *,
         job: str,
         job_uid: str,
         sinks: Mapping[str, SinkCoordinator],
         settings: CheckpointSettings,
-        owners: OwnerWatch,
+        owners: LeaseWatch,
         attempts: AttemptBook,
         waiters: BatchWaiters,
         wake: WakeUp,
@@ -147,12 +147,12 @@ class RunThreads:
         core_clock: Clock,
         ages: Clock,
     ) -> None:
-        self._hands = hands
+        self._io_executor = io_executor
         self._job = job
         self._job_uid = job_uid
         self._attempts = attempts
         self._wake = wake
-        self._steps = StepThread(hands, self._post, overdue_s=settings.overdue_s, clock=clock)
+        self._steps = StepThread(io_executor, self._post, overdue_s=settings.overdue_s, clock=clock)
         self.routes = ActionRoutes(
             steps=self._steps,
             waiters=waiters,
@@ -194,7 +194,7 @@ class RunThreads:
     def cancel(self) -> None:
         """End the job now: wake every callback and poller; nothing is waited for."""
         self.routes.give_up()
-        self._loop.step(StopAsked())
+        self._loop.step(StopRequested())
         self._wake.notify()
 
     def stop(self) -> None:
@@ -247,7 +247,7 @@ class RunThreads:
         view = self.ask(
             lambda core: core.sweep_view(self._job_uid, self._attempts.orphans(core.fate))
         )
-        swept = drive(self._hands.sweep(view))
+        swept = drive(self._io_executor.sweep(view))
         if swept.aborted:
             log.info("orphans aborted: job=%s swept=%d", self._job, swept.aborted)
         return swept

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 from sluice.runtime.contracts import (
     Backlog,
+    CommitListener,
     CommitOutcome,
     CommitReport,
     Committer,
-    RegionFollower,
     RegionProgress,
     SinkContext,
     SinkCoordinator,
@@ -26,10 +26,10 @@ from sluice.runtime.contracts import (
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.model.model import SplitKey, SplitRange, StateEntry
 
-__all__ = ["SerialSink", "SerialSource", "Turns"]
+__all__ = ["CallQueue", "SerialSink", "SerialSource"]
 
 
-class Turns:
+class CallQueue:
     """As `threading.RLock`, and fair: who comes often does not come before who waits.
 
     Python's own are taken by whoever is there when they are free. A caller that holds one for
@@ -105,7 +105,7 @@ class SerialSource:
 
     def __init__(self, source: SplitEnumerator) -> None:
         self._source = source
-        self._lock = Turns()
+        self._lock = CallQueue()
 
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[tuple[SplitEnumerator, float]]:
@@ -237,7 +237,7 @@ class _SerialCommitter:
     ) -> CommitReport:
         with self._lock:
             committer = self._sink.committer
-            if not isinstance(committer, RegionFollower):
+            if not isinstance(committer, CommitListener):
                 return CommitReport(outcome=CommitOutcome.COMMITTED)
             return committer.regions_published(checkpoint_id, regions, timeout_s=timeout_s)
 

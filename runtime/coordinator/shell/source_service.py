@@ -6,14 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.runtime.contracts import Clock, SplitEnumerator
-from sluice.runtime.coordinator.core.events import AskCut, RegionCut, SplitsDiscovered
+from sluice.runtime.coordinator.core.events import (
+    FetchBarrierOffsets,
+    RegionBarrierOffsets,
+    SplitsDiscovered,
+)
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.shell.serial_calls import SerialSource
 from sluice.runtime.errors import SourceChangedError, UnreachableError, UnreadSplitsLostError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.model import Barrier, SplitKey, SplitRange, busy_by_source
 
-__all__ = ["SourceDesk"]
+__all__ = ["SourceService"]
 
 log = logging.getLogger(__name__)
 
@@ -68,13 +72,13 @@ class _Cut:
 class _Question:
     """A region's, as far as it is answered: what one source has said waits for the others."""
 
-    asked: AskCut
+    asked: FetchBarrierOffsets
     cuts: dict[str, _Cut] = field(default_factory=dict)
     tries: int = 0
     again_s: float = float("-inf")
 
 
-class SourceDesk:
+class SourceService:
     """The job's sources. Any thread; each source serialises its own calls.
 
     A look for new splits that is not answered is taken again soon; until it is, no source has come
@@ -158,7 +162,9 @@ class SourceDesk:
         look.pause_s, look.misses = 0.0, 0
         return found
 
-    def cut(self, asked: AskCut, source_ids: Sequence[str], *, until_s: float) -> RegionCut | None:
+    def cut(
+        self, asked: FetchBarrierOffsets, source_ids: Sequence[str], *, until_s: float
+    ) -> RegionBarrierOffsets | None:
         """Cut a region's sources; None when one did not answer: the next poll tries again.
 
         Raises:
@@ -184,10 +190,10 @@ class SourceDesk:
         cuts = [question.cuts[source_id] for source_id in source_ids]
         is_known = not any(self._looks[source_id].is_open for source_id in source_ids)
         failpoint("after-cut")
-        return RegionCut(
+        return RegionBarrierOffsets(
             checkpoint_id=asked.checkpoint_id,
             region=asked.region,
-            generation=asked.generation,
+            attempt_id=asked.attempt_id,
             splits=tuple(split for cut in cuts for split in cut.splits),
             finished=is_known and all(cut.is_finished for cut in cuts),
             waiting={key: lag for cut in cuts for key, lag in cut.waiting.items()},
@@ -211,7 +217,7 @@ class SourceDesk:
                 left += mine
         return replace(batch, splits=tuple(left))
 
-    def _question(self, asked: AskCut) -> _Question:
+    def _question(self, asked: FetchBarrierOffsets) -> _Question:
         """The region's open one, if it is still the same."""
         with self._lock:
             found = self._questions.get(asked.region)
@@ -226,7 +232,7 @@ class SourceDesk:
             splits = source.cut(
                 mine,
                 max_records=asked.max_records,
-                timeout_s=min(left_s, self._patience_s(question, source_id)),
+                timeout_s=min(left_s, self._retry_for_s(question, source_id)),
             )
             return _Cut(
                 at_s=self._clock(),
@@ -235,7 +241,7 @@ class SourceDesk:
                 waiting=self._waiting(source, splits),
             )
 
-    def _patience_s(self, question: _Question, source_id: str) -> float:
+    def _retry_for_s(self, question: _Question, source_id: str) -> float:
         """How long this try may hold the source."""
         held_s = self._limit_s * _HELD
         if question.tries % _PATIENT_EVERY == 0:

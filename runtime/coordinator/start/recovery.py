@@ -10,7 +10,7 @@ from sluice.runtime.coordinator.start.rescaling import verify_rescalable
 from sluice.runtime.errors import ConfigError, WrongJobError
 from sluice.runtime.functions.record_counts import COUNTS_KIND
 from sluice.runtime.model.model import (
-    SEAL,
+    FENCING,
     BatchKey,
     CheckpointKind,
     CheckpointRecord,
@@ -24,6 +24,7 @@ from sluice.runtime.model.model import (
 __all__ = [
     "History",
     "Place",
+    "fencing_record_of",
     "first_record",
     "first_regions",
     "is_carried_out",
@@ -31,7 +32,6 @@ __all__ = [
     "left_open",
     "refuse_restore",
     "resume_point",
-    "seal_record",
     "superseded_by_restore",
     "to_settle",
     "verify_same_job",
@@ -73,7 +73,7 @@ class History:
     places: tuple[Place, ...]
 
     @property
-    def next_place(self) -> int:
+    def next_slot(self) -> int:
         """The first empty place above everything; ids are never used twice."""
         return self.ids[-1] + 1 if self.ids else 0
 
@@ -100,7 +100,7 @@ def resume_point(history: History, *, restore_from: int | None) -> int:
     for place in history.places:
         if place.is_decided and not place.is_superseded:
             return place.checkpoint_id
-        if place.record.asked_by == SEAL and place.record.restored_from is not None:
+        if place.record.requested_by == FENCING and place.record.restored_from is not None:
             return place.record.restored_from
     raise ConfigError(
         "the checkpoint directory holds no decided checkpoint",
@@ -116,14 +116,16 @@ def is_carried_out(history: History, *, restore_from: int) -> bool:
     not a new one. Asked of that run, for a start that died may have left a seal further below.
     """
     newest = history.newest
-    seals = (
+    fencing_records = (
         place.record
         for place in history.places
-        if place.record.asked_by == SEAL
+        if place.record.requested_by == FENCING
         and place.record.leader_session_id == newest.leader_session_id
     )
-    seal = next(seals, None)
-    return seal is not None and seal.settings.get(_RESTORE_FROM) == str(restore_from)
+    fencing_record = next(fencing_records, None)
+    return fencing_record is not None and fencing_record.settings.get(_RESTORE_FROM) == str(
+        restore_from
+    )
 
 
 def refuse_restore(ids: Sequence[int], restore_from: int) -> ConfigError:
@@ -147,7 +149,7 @@ def to_settle(history: History) -> list[CheckpointRecord]:
 def is_left_behind(checkpoint_id: int, above: Iterable[Place]) -> bool:
     """Whether a seal above says that its run started from an older checkpoint than this."""
     return any(
-        place.record.asked_by == SEAL
+        place.record.requested_by == FENCING
         and place.record.restored_from is not None
         and place.record.restored_from < checkpoint_id
         for place in above
@@ -189,12 +191,12 @@ def _contains(record: CheckpointRecord, batch: BatchKey, continuing: Collection[
         region.region == batch.region
         and region.batch_id is not None
         and batch.batch_id <= region.batch_id
-        and (region.generation == batch.generation or region.region in continuing)
+        and (region.attempt_id == batch.attempt_id or region.region in continuing)
         for region in record.regions
     )
 
 
-def seal_record(
+def fencing_record_of(
     history: History,
     plan: JobPlan,
     *,
@@ -203,7 +205,7 @@ def seal_record(
     restore_from: int | None,
     now_ms: int,
 ) -> CheckpointRecord:
-    """The aborted record that closes the next place to every older coordinator (rule 6).
+    """The aborted record that closes the next place to every older coordinator (`fence-first`).
 
     Args:
         resume_id: the checkpoint that the run starts from.
@@ -214,13 +216,13 @@ def seal_record(
     return CheckpointRecord(
         job_uid=newest.job_uid,
         job_name=plan.name,
-        checkpoint_id=history.next_place,
+        checkpoint_id=history.next_slot,
         kind=CheckpointKind.CHECKPOINT,
         verdict=Verdict.ABORTED,
         leader_session_id=session,
         run_attempt=max(place.record.run_attempt for place in history.places) + 1,
         restored_from=resume_id,
-        asked_by=SEAL,
+        requested_by=FENCING,
         reason="a new run of the job begins",
         created_at_ms=now_ms,
         sluice_version=plan.sluice_version,
@@ -248,7 +250,7 @@ def first_record(
         verdict=Verdict.DECIDED,
         leader_session_id=session,
         run_attempt=1,
-        asked_by="start",
+        requested_by="start",
         created_at_ms=now_ms,
         sluice_version=plan.sluice_version,
         spark_version=plan.spark_version,
@@ -272,7 +274,7 @@ def first_regions(
             for name, mine in to_least_loaded(found, loads).items():
                 splits[name].extend(mine)
     return tuple(
-        RegionRecord(region=name, generation=0, splits=tuple(mine)) for name, mine in splits.items()
+        RegionRecord(region=name, attempt_id=0, splits=tuple(mine)) for name, mine in splits.items()
     )
 
 
@@ -309,7 +311,7 @@ def _verify_state(record: CheckpointRecord, plan: JobPlan, stateless: Collection
     its directory is deleted: a change would take new batches for decided ones, or lose the state.
 
     A region that counted as stateful, and never kept anything, may become stateless: its lives are
-    told apart by their generations from now on, and there is nothing to lose.
+    told apart by their attempts from now on, and there is nothing to lose.
     """
     plans = {region.name: region for region in plan.regions}
     sinks = {node.operator_id: node.name for node in plan.graph if node.kind == "sink"}

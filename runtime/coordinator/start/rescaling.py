@@ -26,7 +26,7 @@ from sluice.runtime.model.model import (
     StateEntry,
 )
 
-__all__ = ["dealt_anew", "verify_rescalable"]
+__all__ = ["redistributed", "verify_rescalable"]
 
 _AS_A_LIST = frozenset({Redistribution.SPLIT, Redistribution.UNION})
 _SUMS = frozenset({COUNTS_KIND, DROPS_KIND})
@@ -145,8 +145,8 @@ def _with_other_sources(
     return found
 
 
-def dealt_anew(
-    record: CheckpointRecord, plan: JobPlan, *, generation: int
+def redistributed(
+    record: CheckpointRecord, plan: JobPlan, *, attempt_id: int
 ) -> tuple[tuple[RegionRecord, ...], Assignment]:
     """The regions of a run that goes on from a record, with their splits, and who has which.
 
@@ -155,7 +155,7 @@ def dealt_anew(
     good snapshot. All else stays where it is, and the same regions give what was recorded.
 
     Args:
-        generation: of the run, for regions that the record does not have.
+        attempt_id: of the run, for regions that the record does not have.
     Raises:
         DamagedCheckpointError: positions and assignment of the record do not fit.
     """
@@ -166,7 +166,7 @@ def dealt_anew(
         return tuple(found[name] for name in names), before
     splits = _dealt({name: found[name].splits for name in sorted(found)}, plan)
     regions = tuple(
-        _with_splits(found.get(name) or RegionRecord(region=name, generation=generation), mine)
+        _with_splits(found.get(name) or RegionRecord(region=name, attempt_id=attempt_id), mine)
         for name, mine in splits.items()
     )
     assignment = Assignment(

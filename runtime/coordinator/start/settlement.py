@@ -56,7 +56,7 @@ class Settlement:
 
     Attributes:
         plan, settings, store, sinks: of the job.
-        job_uid, generation: of this run.
+        job_uid, attempt_id: of this run.
         repairs: for ``on_lost="repair"``.
         clock, pause: time.
         deadline_s: when the start gives up; what may take long moves it: a repair, and a try that
@@ -70,7 +70,7 @@ class Settlement:
     store: MetadataStore
     sinks: Mapping[str, SinkCoordinator]
     job_uid: str
-    generation: int
+    attempt_id: int
     repairs: Repairs
     clock: Clock
     pause: Callable[[float], None]
@@ -302,7 +302,7 @@ class Settlement:
         self.require_owned()
         view = SweepView(
             job_uid=self.job_uid,
-            generations={region.name: self.generation for region in self.plan.regions},
+            attempt_ids={region.name: self.attempt_id for region in self.plan.regions},
             protected=tuple(
                 entry
                 for record in unsettled

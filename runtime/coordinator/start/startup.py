@@ -22,7 +22,7 @@ from sluice.runtime.coordinator.policy.assignment import hand_over, recorded
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, JobPlan
 from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.recovery import History, Place
-from sluice.runtime.coordinator.start.rescaling import dealt_anew
+from sluice.runtime.coordinator.start.rescaling import redistributed
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.errors import (
     DamagedCheckpointError,
@@ -31,7 +31,7 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.model.model import (
-    SEAL,
+    FENCING,
     Assignment,
     CheckpointRecord,
     RegionRecord,
@@ -58,7 +58,7 @@ class Found:
             assigns; dealt anew where the job has other regions.
         assignment: of splits to regions; another one than the record's is on record with the run's
             first decision.
-        generation: id of this run's first own record.
+        attempt_id: id of this run's first own record.
         run_attempt: from 1.
         is_new: the job has never run before.
         cluster_ids: of the job's sinks and plan.
@@ -68,7 +68,7 @@ class Found:
     record: CheckpointRecord
     regions: Mapping[str, RegionRecord]
     assignment: Assignment
-    generation: int
+    attempt_id: int
     run_attempt: int
     is_new: bool
     cluster_ids: tuple[str, ...]
@@ -79,7 +79,7 @@ class StartSequence:
     """The start of one run. Runs once, in the thread that starts the coordinator.
 
     Nothing remote is changed before the seal is durable, except the records of this very start
-    (rule 6); a start that fails its checks changes nothing at all.
+    (`fence-first`); a start that fails its checks changes nothing at all.
 
     Args:
         plan, settings, store, sinks, sources: of the job.
@@ -150,26 +150,26 @@ class StartSequence:
         # A start that slept since its checkpoint 0 finds that others went on: it is not the first.
         is_new = history is not None and history.ids == (0,)
         if history is not None and is_new:
-            generation, attempt, resume_id = 0, 1, 0
+            attempt_id, attempt, resume_id = 0, 1, 0
         else:
-            history, seal = yield from self._seal(restore_from)
-            generation, attempt = seal.checkpoint_id, seal.run_attempt
-            resume_id = seal.restored_from or 0
+            history, fencing_record = yield from self._fence(restore_from)
+            attempt_id, attempt = fencing_record.checkpoint_id, fencing_record.run_attempt
+            resume_id = fencing_record.restored_from or 0
         record = self._record_at(history, resume_id)
         kept = KeptStates.read(self._store)
-        self._store.remember_seals()
+        self._store.remember_fencing_records()
         kept.note(record)  # an older run may have retired it since, with what it knew before
-        if is_taken_over(self._store, session=self._session, last=generation):
+        if is_taken_over(self._store, session=self._session, last=attempt_id):
             # Its owner record would be ours, and our sweep not know what its records keep.
-            raise taken_over(generation + 1)
-        self._claim(history.newest.job_uid, generation)
-        yield from self._settle(history, generation, kept)
+            raise taken_over(attempt_id + 1)
+        self._claim(history.newest.job_uid, attempt_id)
+        yield from self._settle(history, attempt_id, kept)
         self._abort(recovery.left_open(self._told, history, self._plan))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
-            self._store.mark_superseded(checkpoint_id, by=generation)
+            self._store.mark_superseded(checkpoint_id, by=attempt_id)
         if not is_new:
             self._restore(record)
-        regions, assignment = dealt_anew(record, self._plan, generation=generation)
+        regions, assignment = redistributed(record, self._plan, attempt_id=attempt_id)
         if assignment != recorded(record):
             log.warning(
                 "splits are dealt anew: regions=%d before=%d assignment_version=%d",
@@ -177,14 +177,14 @@ class StartSequence:
                 len(record.regions),
                 assignment.version,
             )
-        if is_taken_over(self._store, session=self._session, last=generation):
+        if is_taken_over(self._store, session=self._session, last=attempt_id):
             # While it waited for a broker: its address would be told as the job's.
-            raise taken_over(generation + 1)
+            raise taken_over(attempt_id + 1)
         return Found(
             record=record,
             regions={region.region: region for region in regions},
             assignment=assignment,
-            generation=generation,
+            attempt_id=attempt_id,
             run_attempt=attempt,
             is_new=is_new,
             cluster_ids=cluster_ids,
@@ -225,18 +225,18 @@ class StartSequence:
     def _newest_of(self, ids: Sequence[int], restore_from: int | None) -> list[Place] | None:
         """Newest first; None when one of them has vanished."""
         places: list[Place] = []
-        seals = self._store.known_seals()
+        fencing_records = self._store.known_fencing_records()
         told: int | None = -1
         for checkpoint_id in reversed(ids):
             # A program that ends behind its seal again and again leaves many that tell the same.
-            if checkpoint_id in seals and seals[checkpoint_id] == told:
+            if checkpoint_id in fencing_records and fencing_records[checkpoint_id] == told:
                 continue
             is_left = recovery.is_left_behind(checkpoint_id, places)
             is_needed = restore_from == checkpoint_id or (restore_from is None and not is_left)
             place = self._place(checkpoint_id, skip_damaged=not is_needed)
             if place is not None:
                 places.append(place)
-                if place.record.asked_by == SEAL:
+                if place.record.requested_by == FENCING:
                     told = place.record.restored_from
                 is_far_enough = restore_from is None or checkpoint_id <= restore_from
                 is_in_force = place.is_committed and not place.is_superseded and not is_left
@@ -244,7 +244,7 @@ class StartSequence:
                     break
             elif not self._store.is_committed(checkpoint_id):
                 return None  # retired, its mark with it; damaged ones are left behind with theirs
-        if seals.keys() - self._store.known_seals().keys():
+        if fencing_records.keys() - self._store.known_fencing_records().keys():
             return None  # the list of seals was not this directory's
         return places
 
@@ -329,7 +329,7 @@ class StartSequence:
         )
         return history, resume_id
 
-    def _seal(self, restore_from: int | None) -> Steps[tuple[History, CheckpointRecord]]:
+    def _fence(self, restore_from: int | None) -> Steps[tuple[History, CheckpointRecord]]:
         """Close the next place to every older coordinator; what it has decided stays decided.
 
         A place below the last one may be empty, because it was retired: a seal there would close
@@ -343,7 +343,7 @@ class StartSequence:
                 # Behind a seal that names it every start would go back there, and fail likewise.
                 self._require_restorable(record)
                 self._restore(record)
-            seal = recovery.seal_record(
+            fencing_record = recovery.fencing_record_of(
                 history,
                 self._plan,
                 session=self._session,
@@ -354,18 +354,20 @@ class StartSequence:
             if resume_id == restore_from and self._store.read(resume_id) is None:
                 continue  # a living run has retired it: the next look says that it is not there
             yield "before-seal"
-            outcome = yield from self._publish(seal)
+            outcome = yield from self._publish(fencing_record)
             yield "after-seal"
-            is_last = max(self._store.places()) == seal.checkpoint_id
+            is_last = max(self._store.places()) == fencing_record.checkpoint_id
             if outcome is PublishOutcome.OURS and is_last:
                 log.info(
                     "job sealed: checkpoint_id=%d restored_from=%d run_attempt=%d",
-                    seal.checkpoint_id,
+                    fencing_record.checkpoint_id,
                     resume_id,
-                    seal.run_attempt,
+                    fencing_record.run_attempt,
                 )
-                return history, seal
-            log.info("place was taken, sealing the next: checkpoint_id=%d", seal.checkpoint_id)
+                return history, fencing_record
+            log.info(
+                "place was taken, sealing the next: checkpoint_id=%d", fencing_record.checkpoint_id
+            )
 
     def _verify(self, resumed: CheckpointRecord, to_settle: Sequence[CheckpointRecord]) -> None:
         open_ids = {record.checkpoint_id for record in to_settle}
@@ -396,7 +398,7 @@ class StartSequence:
 
     # --- behind the seal --------------------------------------------------------------------------
 
-    def _claim(self, job_uid: str, generation: int) -> None:
+    def _claim(self, job_uid: str, attempt_id: int) -> None:
         for operator_id, sink in self._sinks.items():
             context = SinkContext(
                 job_uid=job_uid,
@@ -404,13 +406,13 @@ class StartSequence:
                 operator_id=operator_id,
                 checkpoint_uri=self._store.uri,
                 leader_session_id=self._session,
-                generation=generation,
+                attempt_id=attempt_id,
             )
             # Watching another owner takes three renewals, however short the start's own limit is.
             watch_s = 4 * self._settings.renew_interval_s
             sink.claim(context, timeout_s=max(self._left_s(), watch_s))
 
-    def _settle(self, history: History, generation: int, kept: KeptStates) -> Steps[None]:
+    def _settle(self, history: History, attempt_id: int, kept: KeptStates) -> Steps[None]:
         job_uid = history.newest.job_uid
         settlement = Settlement(
             plan=self._plan,
@@ -418,7 +420,7 @@ class StartSequence:
             store=self._store,
             sinks=self._sinks,
             job_uid=job_uid,
-            generation=generation,
+            attempt_id=attempt_id,
             repairs=Repairs(
                 self._repairer,
                 self._store,
@@ -426,10 +428,10 @@ class StartSequence:
                 sources=self._sources,
                 session=self._session,
                 job_uid=job_uid,
-                generation=generation,
+                attempt_id=attempt_id,
                 timeout_s=self._settings.settle_timeout_s,
                 is_taken_over=lambda: is_taken_over(
-                    self._store, session=self._session, last=generation
+                    self._store, session=self._session, last=attempt_id
                 ),
             ),
             clock=self._clock,
@@ -442,8 +444,8 @@ class StartSequence:
         self._deadline_s = settlement.deadline_s
 
     def _abort(self, left: Sequence[StateEntry]) -> None:
-        """Before the first decision of this run, which would hold readers back else (rule 17); the
-        sweep finds by its generation what is not reached here."""
+        """Before the first decision of this run, which would hold readers back else
+        (`abort-before-skip`); the sweep finds by its attempt what is not reached here."""
         for operator_id, positions in by_sink(self._sinks, left).items():
             mine = [left[position] for position in positions]
             timeout_s = min(self._left_s(), self._settings.call_timeout_s)

@@ -29,7 +29,7 @@ from sluice.runtime.embedded.ivy import (
 from sluice.runtime.embedded.java import find_java
 from sluice.runtime.embedded.ports import HOST, free_ports, require_free
 from sluice.runtime.embedded.process import Identity, ServerProcess, ServerSpec
-from sluice.runtime.embedded.start_timeout import FORMAT_TIMEOUT_S, StartPatience
+from sluice.runtime.embedded.start_timeout import FORMAT_TIMEOUT_S, StartTimeout
 from sluice.runtime.errors import MissingRequirementError
 
 __all__ = ["HDFS_VERSION", "QUICK_START", "EmbeddedHdfs", "hdfs_class_path", "hdfs_jars"]
@@ -242,7 +242,7 @@ class EmbeddedHdfs:
 
     def _await_writable(self) -> None:
         """A NameNode that was started again waits for its DataNode's report of all blocks."""
-        patience = StartPatience([self.log_path, self._log_path("DataNode")])
+        patience = StartTimeout([self.log_path, self._log_path("DataNode")])
         while not takes_files(HOST, self._known_ports().web):
             if patience.end() or not self.is_running():
                 raise MissingRequirementError(

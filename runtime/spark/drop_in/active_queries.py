@@ -54,7 +54,7 @@ class ActiveQuery:
         thread.join(timeout_s)
 
     def require_micro_batches(self) -> None:
-        """Refuse by name what does not decide batch by batch (rule 27)."""
+        """Refuse by name what does not decide batch by batch (`refused-settings`)."""
         execution = self.query._jsq.streamingQuery()  # noqa: SLF001 - the mode is not public
         refused = _REFUSED_EXECUTIONS.get(execution.getClass().getSimpleName())
         if refused is None and "RealTime" in execution.trigger().getClass().getSimpleName():
@@ -68,7 +68,8 @@ class ActiveQuery:
 
     def require_settings(self) -> None:
         """Refuse by name what its own session has, and the application has not: `prepare` sees
-        neither `spark.conf.set` nor what a builder gave a session that was there (rule 21)."""
+        neither `spark.conf.set` nor what a builder gave a session that was there
+        (`stateful-replay`)."""
         require_setting(SHUFFLE_RETRY, self.setting(SHUFFLE_RETRY))
 
 

@@ -1,8 +1,8 @@
 """The driver's side of drop-in queries: one coordinator for each run of a query.
 
 Lives in the user's own process, because Spark's driver-side Python processes have no JVM and may
-not know the checkpoint (rule 14). A query is known by its checkpoint location, its run by Spark's
-run id. Spark's logs are read, never touched.
+not know the checkpoint (`coordinator-in-driver`). A query is known by its checkpoint location, its
+run by Spark's run id. Spark's logs are read, never touched.
 """
 
 import logging
@@ -66,7 +66,7 @@ class _Run:
     coordinator: BarrierCoordinator
     service: CoordinatorService
     job_uid: str
-    generation: int
+    attempt_id: int
     operator_id: str
     writer_factory: bytes
     fs: FileSystem
@@ -185,7 +185,7 @@ class DropInQueries:
         return QueryRun(
             run_id=run.active.run_id,
             job_uid=run.job_uid,
-            generation=run.generation,
+            attempt_id=run.attempt_id,
             operator_id=run.operator_id,
             committed_through=run.coordinator.settled_through,
             address=run.service.coordinator_address,
@@ -272,7 +272,7 @@ class DropInQueries:
                 Leader(
                     leader_session_id=started.session,
                     address=service.address,
-                    generation=started.generation,
+                    attempt_id=started.attempt_id,
                 ),
                 is_newest=partial(has_last_record, store, session=started.session),
             )
@@ -284,7 +284,7 @@ class DropInQueries:
             coordinator=coordinator,
             service=service,
             job_uid=started.job_uid,
-            generation=started.generation,
+            attempt_id=started.attempt_id,
             operator_id=operator_id,
             writer_factory=writer_factory,
             fs=fs,
@@ -311,13 +311,13 @@ class DropInQueries:
     def _commit(self, run: _Run, message: DropInMessage) -> None:
         """Decide, then commit; a batch decided by an earlier call or run is only waited for."""
         batch_id = message.batch_id
-        batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
+        batch = BatchKey(region=REGION, attempt_id=run.attempt_id, batch_id=batch_id)
         if not run.coordinator.is_decided(batch):
             logged = LoggedBatch.read(run.fs, batch_id, planned=run.planned)
             before = LoggedBatch.read(run.fs, batch_id - 1, planned=None)
             region = RegionRecord(
                 region=REGION,
-                generation=run.generation,
+                attempt_id=run.attempt_id,
                 query_id=run.active.query_id,
                 batch_id=batch_id,
                 splits=logged.read_behind(before),
@@ -336,13 +336,14 @@ class DropInQueries:
         run.coordinator.await_committed(batch, timeout_s=_COMMIT_TIMEOUT_S)
 
     def _abort(self, run: _Run, batch_id: int) -> None:
-        """Rule 10: Spark aborts also after a commit that raised, so the store is asked first."""
-        batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
+        """Rule `drop-in-abort`: Spark aborts also after a commit that raised, so the store is
+        asked first."""
+        batch = BatchKey(region=REGION, attempt_id=run.attempt_id, batch_id=batch_id)
         if run.coordinator.is_decided(batch):
             return
         run.coordinator.fail(
             REGION,
-            run.generation,
+            run.attempt_id,
             StreamError(
                 "Spark aborted a batch of this query",
                 {"query_id": run.active.query_id, "batch_id": batch_id},

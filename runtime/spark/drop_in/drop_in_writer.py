@@ -1,8 +1,8 @@
 """The drop-in sinks: ``df.writeStream.format("sluice-kafka")``, or ``"sluice-files"``.
 
 Spark makes this writer anew, in short-lived driver-side Python processes without a JVM, before the
-tasks of each batch, before each ``commit`` and before each ``abort`` (rule 10). It therefore holds
-no connection and decides nothing: the service that `install` started in the user's
+tasks of each batch, before each ``commit`` and before each ``abort`` (`drop-in-abort`). It
+therefore holds no connection and decides nothing: the service that `install` started in the user's
 process seals, sweeps, decides and commits, known by the query's checkpoint location. What the tasks
 write with comes from there, too: only that process has a JVM to ask.
 """
@@ -49,10 +49,10 @@ def refuse_frame(format_name: str, *, instead: str) -> NoReturn:
 class _PreCommitted(WriterCommitMessage):
     """What a task returns to Spark: its committables, empty when it wrote nothing; until when they
     must be decided; and for which run of the query: by Spark's id, too, for two queries that begin
-    at one location, emptied in between, have the same generation."""
+    at one location, emptied in between, have the same attempt."""
 
     run_id: str
-    generation: int
+    attempt_id: int
     committables: tuple[StateEntry, ...] = ()
     decide_by_s: float | None = None
 
@@ -91,14 +91,14 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
             raise ConfigError("not in a task of a streaming query", {}, "Spark calls this method.")
         batch = BatchKey(
             region=REGION,
-            generation=self._run.generation,
+            attempt_id=self._run.attempt_id,
             batch_id=int(batch_id),
         )
         coordinator = CoordinatorClient(self._run.address)
         if coordinator.is_decided(batch):
             for _ in iterator:
                 pass  # a stateful operator upstream commits its state when it is read to its end
-            return _PreCommitted(self._run.run_id, self._run.generation)
+            return _PreCommitted(self._run.run_id, self._run.attempt_id)
         scope = TaskScope(
             job_uid=self._run.job_uid,
             operator_id=self._run.operator_id,
@@ -112,14 +112,15 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         committables = _write_all(writer, iterator)
         freeze_once()
         return _PreCommitted(
-            self._run.run_id, self._run.generation, committables, writer.decide_by_s
+            self._run.run_id, self._run.attempt_id, committables, writer.decide_by_s
         )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Decide, then commit. Returns only when the batch is committed on record.
 
         Raises:
-            FencedError: the work is an earlier run's; the present one has swept it (rule 12).
+            FencedError: the work is an earlier run's; the present one has swept it
+                (`callback-after-commit`).
             IllegalTransitionError: a task's message is missing; nothing was decided.
         """
         if self._is_of_another_run(messages):
@@ -149,7 +150,8 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Told also after a `commit` that raised: the service asks its store first (rule 10).
+        """Told also after a `commit` that raised: the service asks its store first
+        (`drop-in-abort`).
 
         Without a task's message nobody knows whose batch it was: the call may be a stopped run's,
         late, and end the run that has begun since. The query ends either way, and its run with it.
@@ -159,8 +161,8 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
 
     def _is_of_another_run(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
         """This process asked for the query's present run when it began; the tasks did so before."""
-        present = (self._run.run_id, self._run.generation)
-        return any((each.run_id, each.generation) != present for each in _written(messages))
+        present = (self._run.run_id, self._run.attempt_id)
+        return any((each.run_id, each.attempt_id) != present for each in _written(messages))
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[_PreCommitted]:

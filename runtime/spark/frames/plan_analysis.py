@@ -27,7 +27,7 @@ from sluice.runtime.spark.frames.region_frames import (
 )
 from sluice.runtime.spark.microbatch.job_source import probe_for
 
-__all__ = ["FrameLook", "look_at", "require_modules"]
+__all__ = ["PlanAnalysis", "look_at", "require_modules"]
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _PACKAGES = {"google.protobuf": "protobuf"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrameLook:
+class PlanAnalysis:
     """What a pipeline's frame is like.
 
     Attributes:
@@ -52,7 +52,7 @@ class FrameLook:
     modules: tuple[str, ...] = ()
 
 
-def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
+def look_at(spark: SparkSession, pipeline: Pipeline) -> PlanAnalysis:
     """Make the pipeline's frame over a source that never runs, and look at it.
 
     Raises:
@@ -64,7 +64,7 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
     if pipeline.is_chained:
         if any(isinstance(sink, FrameSink) for sink in pipeline.sinks):
             _check_files(pipeline, spark.createDataFrame([], chained_schema(pipeline)))
-        return FrameLook(keeps_state=False)
+        return PlanAnalysis(keeps_state=False)
     probe = probe_for(pipeline.source.schema_ddl())
     frame = transformed(source_frame(spark, probe).load(), pipeline)
     read = streams_read(frame)
@@ -88,7 +88,7 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
     keeps_state = is_stateful(frame)
     if not keeps_state:
         _require_nothing_whole(pipeline)
-    return FrameLook(
+    return PlanAnalysis(
         keeps_state=keeps_state,
         repeats_result=repeats_whole_result(frame),
         columns=columns_read(kept_by(frame, pipeline.sinks)),
@@ -96,7 +96,7 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
     )
 
 
-def require_modules(look: FrameLook) -> None:
+def require_modules(look: PlanAnalysis) -> None:
     """Refuse a frame whose steps need what is not installed: Spark would say that a worker of its
     own has crashed, again and again.
 
@@ -133,8 +133,8 @@ def _warn_of_replays(pipeline: Pipeline) -> None:
 
 
 def _require_repeatable(pipeline: Pipeline, frame: DataFrame) -> None:
-    """A batch that is decided is run once more where Spark has not committed its state (rule 21):
-    what comes to that must be what has come to the rows that were written."""
+    """A batch that is decided is run once more where Spark has not committed its state
+    (`stateful-replay`): what comes to that must be what has come to the rows that were written."""
     found = unrepeatable_below_state(frame)
     if found:
         raise ConfigError(

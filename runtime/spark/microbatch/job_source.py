@@ -44,7 +44,7 @@ class SourcePlan:
     Attributes:
         format_name: under which the data source is registered; one per region and run.
         address: of the coordinator's service.
-        region, generation: whose barriers to ask for.
+        region, attempt_id: whose barriers to ask for.
         initial_offset: JSON of the restored position; a first start reads nothing before it.
         tasks: at most so many chained tasks per batch; so many run at once.
         shares_tasks: splits that are read for Spark may share a task, too, where they hold little.
@@ -59,7 +59,7 @@ class SourcePlan:
     format_name: str
     address: CoordinatorAddress
     region: str
-    generation: int
+    attempt_id: int
     initial_offset: str
     tasks: int
     shares_tasks: bool
@@ -72,8 +72,8 @@ class SourcePlan:
         """Its ranges, as they were cut; or of the one that is run once more, as the driver found
         them when this life began: some of it may be gone, and would be waited for."""
         again = self.replayed
-        if again is None or (again.generation, again.checkpoint_id) != (
-            batch.generation,
+        if again is None or (again.attempt_id, again.checkpoint_id) != (
+            batch.attempt_id,
             batch.checkpoint_id,
         ):
             return batch.splits
@@ -83,13 +83,13 @@ class SourcePlan:
 def deal(splits: Sequence[SplitRange], tasks: int) -> list[tuple[SplitRange, ...]]:
     """Spread splits over at most ``tasks`` tasks, the largest first onto the least loaded one."""
     busy = [split for split in splits if not split.is_empty]
-    hands: list[list[SplitRange]] = [[] for _ in range(min(tasks, len(busy)))]
-    loads = [0] * len(hands)
+    io_executor: list[list[SplitRange]] = [[] for _ in range(min(tasks, len(busy)))]
+    loads = [0] * len(io_executor)
     for split in sorted(busy, key=lambda s: s.start_offset - s.end_offset):
         least = loads.index(min(loads))
-        hands[least].append(split)
+        io_executor[least].append(split)
         loads[least] += split.end_offset - split.start_offset
-    return [tuple(hand) for hand in hands]
+    return [tuple(hand) for hand in io_executor]
 
 
 class JobStreamReader(DataSourceStreamReader):
@@ -105,7 +105,8 @@ class JobStreamReader(DataSourceStreamReader):
         self._client = client or CoordinatorClient(plan.address, deadline_s=_DEADLINE_S)
 
     def initialOffset(self) -> dict[str, Any]:
-        """The restored position: numbers, resolved before the first record (rule 15)."""
+        """The restored position: numbers, resolved before the first record
+        (`start-offsets-once`)."""
         offset: dict[str, Any] = json.loads(self._plan.initial_offset)
         return offset
 
@@ -114,7 +115,7 @@ class JobStreamReader(DataSourceStreamReader):
         del limit  # the barrier is the limit
         try:
             barrier = self._client.poll_barrier(
-                self._plan.region, self._plan.generation, wait_s=_POLL_S
+                self._plan.region, self._plan.attempt_id, wait_s=_POLL_S
             )
         except UnreachableError as err:
             # The coordinator lives in the process that started this one; while it waits for
@@ -124,13 +125,14 @@ class JobStreamReader(DataSourceStreamReader):
         return start if barrier is None else offsets.encode(barrier)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Tasks of a batch, from ``end`` alone (rules 9 and 15); equal offsets read nothing."""
+        """Tasks of a batch, from ``end`` alone (`restore-by-attempt` and `start-offsets-once`);
+        equal offsets read nothing."""
         if offsets.is_initial(end) or start == end:
             return []
         barrier = offsets.decode(end)
         splits = self._plan.left_of(barrier)
-        hands = deal(splits, self._most_tasks(splits))
-        return [InputPartition((barrier.checkpoint_id, hand)) for hand in hands]
+        io_executor = deal(splits, self._most_tasks(splits))
+        return [InputPartition((barrier.checkpoint_id, hand)) for hand in io_executor]
 
     def _most_tasks(self, splits: Sequence[SplitRange]) -> int:
         """Records that Spark processes are read by a task for each split, as by its own source.

@@ -1,8 +1,8 @@
 """Spark's own logs of one region's query: read an offset, rewind behind a decision.
 
-Spark's logs are not the truth about a region, ``_metadata`` is (rule 9). Before a stateful
-region's query restarts, whatever they say beyond the last decided batch is removed; a stateless
-region simply gets a new directory.
+Spark's logs are not the truth about a region, ``_metadata`` is (`restore-by-attempt`). Before a
+stateful region's query restarts, whatever they say beyond the last decided batch is removed; a
+stateless region simply gets a new directory.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ __all__ = [
     "LoggedBatch",
     "PlannedFiles",
     "batches_beyond",
-    "newest_generation",
+    "newest_attempt_id",
     "read_offset",
     "require_ends",
     "require_logged",
@@ -126,7 +126,7 @@ class LoggedBatch:
 
     def read_behind(self, before: "LoggedBatch") -> tuple[SplitRange, ...]:
         """The ranges that were read in it. One that the batch before has too was read there and not
-        again: a watermark moved on, or only another source had records (rule 8)."""
+        again: a watermark moved on, or only another source had records (`batch-identity`)."""
         known = {_identity(split) for split in before.ranges}
         return tuple(
             replace(split, start_offset=split.end_offset) if _identity(split) in known else split
@@ -191,14 +191,14 @@ def _own(line: str) -> tuple[SplitRange, ...] | None:
         return None
 
 
-def newest_generation(fs: FileSystem, location: str) -> int:
+def newest_attempt_id(fs: FileSystem, location: str) -> int:
     """Of the life of a region that logged the newest batch here; -1: none has, or not with ours."""
     names = (entry.name for entry in fs.entries(f"{location}/offsets"))
     newest = max((int(name) for name in names if name.isdecimal()), default=-1)
     found = -1
     for line in _lines(fs.read(f"{location}/offsets/{newest}"))[2:]:
         with contextlib.suppress(ValueError, StreamError):
-            found = max(found, offsets.decode(parsed_json(line[line.find("{") :])).generation)
+            found = max(found, offsets.decode(parsed_json(line[line.find("{") :])).attempt_id)
     return found
 
 

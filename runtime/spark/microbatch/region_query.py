@@ -51,10 +51,10 @@ from sluice.runtime.spark.microbatch.query_stop import stop_query
 from sluice.runtime.spark.microbatch.replays import ReplayTold, tasks_done
 from sluice.runtime.spark.microbatch.spark_state import StateDescriber
 from sluice.runtime.spark.session.spark_session import own_workers, require_query_settings
-from sluice.runtime.spark.tasks.file_pass_through import Passing
+from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough
 from sluice.runtime.spark.tasks.region_tasks import (
     RegionTasks,
-    passing_task,
+    pass_through_task,
     require_all_rows_passed,
     require_each_range_once,
     results_of,
@@ -87,7 +87,7 @@ class RegionSpec:
         chained: the tasks that read write, too: the frame's rows are their results, or go on.
         stateful: the frame keeps state: a decided batch that Spark replays runs into ``noop``.
         output_mode: Spark's, for a stateful frame; else ``append``.
-        repeats_result: see `sluice.runtime.spark.frames.plan_analysis.FrameLook`.
+        repeats_result: see `sluice.runtime.spark.frames.plan_analysis.PlanAnalysis`.
         files: the sink that Spark's own writers write, by operator id; at most one.
         passing: how its rows get there and the tasks' answers back, where there is one.
         operator_states: in the record that this life begins with.
@@ -106,7 +106,7 @@ class RegionSpec:
     output_mode: str
     repeats_result: bool = False
     files: Mapping[str, FrameWriter] = field(default_factory=dict)
-    passing: Passing | None = None
+    pass_through: FilePassThrough | None = None
     operator_states: tuple[StateEntry, ...] = ()
     event_times: EventTimes | None = None
     functions: tuple[ChainedFunction, ...] = ()
@@ -160,7 +160,7 @@ class RegionQuery:
         self._query = (
             frame.writeStream.foreachBatch(self._on_batch)
             # Of two jobs in one session, whose sources may have the same name.
-            .queryName(f"{tasks.region}.{tasks.generation} of {tasks.job_uid}")
+            .queryName(f"{tasks.region}.{tasks.attempt_id} of {tasks.job_uid}")
             .outputMode(self._spec.output_mode if self._spec.stateful else "append")
             .option("checkpointLocation", f"{self._fs.uri}/{self._spec.location}")
             .start()
@@ -189,7 +189,7 @@ class RegionQuery:
 
     def stop(self) -> None:
         """Stop the query, and release what its writers hold; the caller wakes its callback, or it
-        may take long (rule 12).
+        may take long (`callback-after-commit`).
 
         Raises:
             WaitedTooLongError: the callback goes on: the region gets no next life.
@@ -234,7 +234,7 @@ class RegionQuery:
         """See `sluice.runtime.contracts.RegionHandle.register`."""
         return RegionRegistration(
             region=self._spec.tasks.region,
-            generation=self._spec.tasks.generation,
+            attempt_id=self._spec.tasks.attempt_id,
             acknowledged=self._acknowledged,
             open=self._open,
             address=self._spec.tasks.address.address,
@@ -255,7 +255,7 @@ class RegionQuery:
         if isinstance(err, StreamError) or not isinstance(err, Exception):
             return err
         tasks, what = self._spec.tasks, "the query of a region failed"
-        return task_failed(what, err, region=tasks.region, generation=tasks.generation)
+        return task_failed(what, err, region=tasks.region, attempt_id=tasks.attempt_id)
 
     def _logs_outage(self, query: StreamingQuery) -> StorageUnreachableError | None:
         """Spark writes its logs beside the checkpoints, and ends the query where it cannot."""
@@ -290,7 +290,7 @@ class RegionQuery:
             log.debug("batch ended by stop: region=%s error=%s", self._spec.tasks.region, err)
             return
         self.error = error = self._typed(err)
-        self._coordinator.fail(self._spec.tasks.region, self._spec.tasks.generation, error)
+        self._coordinator.fail(self._spec.tasks.region, self._spec.tasks.attempt_id, error)
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
         spec, tasks = self._spec, self._spec.tasks
@@ -298,14 +298,14 @@ class RegionQuery:
         cut_ms = self._wall_ms()
         offset = query_logs.read_offset(self._fs, spec.location, batch_id, spec.source_name)
         barrier = offsets.decode(offset)
-        batch = BatchKey(region=tasks.region, generation=barrier.generation, batch_id=batch_id)
+        batch = BatchKey(region=tasks.region, attempt_id=barrier.attempt_id, batch_id=batch_id)
         if offsets.is_initial(offset) or self._coordinator.is_decided(batch):
             self._replay_state(frame)
             return
-        if barrier.generation != tasks.generation:
+        if barrier.attempt_id != tasks.attempt_id:
             raise FencedError(
                 "Spark replays a batch that an earlier life of this region cut and nobody decided",
-                {"region": tasks.region, "batch_id": batch_id, "generation": barrier.generation},
+                {"region": tasks.region, "batch_id": batch_id, "attempt_id": barrier.attempt_id},
                 "Restart the job: the region's logs are rewound at start.",
             )
         require_other_topics(spec.functions, barrier.splits)
@@ -344,7 +344,7 @@ class RegionQuery:
         splits, least_watermark_ms = self._splits_after(barrier, cut_ms=cut_ms)
         region = RegionRecord(
             region=batch.region,
-            generation=batch.generation,
+            attempt_id=batch.attempt_id,
             query_id="" if self._query is None else self._query.id,
             batch_id=batch.batch_id,
             splits=splits,
@@ -413,9 +413,9 @@ class RegionQuery:
         self, frame: DataFrame, batch: BatchKey, barrier: Barrier
     ) -> tuple[Sequence[TaskResult], Sequence[StagedFrame]]:
         """Run the frame once; what its tasks answered, and what Spark's own writers staged."""
-        if self._spec.passing is None:
+        if self._spec.pass_through is None:
             return results_of(self._results(frame, barrier).collect()), ()
-        rows = self._passed_on(frame, barrier, self._spec.passing)
+        rows = self._passed_on(frame, barrier, self._spec.pass_through)
         staged: list[StagedFrame] = []
         for operator_id, writer in self._spec.files.items():
             scope = TaskScope(
@@ -430,16 +430,18 @@ class RegionQuery:
                 is_last=barrier.is_last,
             )
             staged.append(writer.write(rows, scope, self._coordinator))
-        results = self._spec.passing.take()
+        results = self._spec.pass_through.take()
         if self._spec.chained or self._spec.tasks.factories:
             require_all_rows_passed(results, staged)
         return results, staged
 
-    def _passed_on(self, frame: DataFrame, barrier: Barrier, passing: Passing) -> DataFrame:
+    def _passed_on(
+        self, frame: DataFrame, barrier: Barrier, pass_through: FilePassThrough
+    ) -> DataFrame:
         """The rows for Spark's writers, written by the tasks' own sinks on the way."""
         if self._spec.chained or not self._spec.tasks.factories:
             return frame
-        write = passing_task(self._spec.tasks, barrier.checkpoint_id, passing)
+        write = pass_through_task(self._spec.tasks, barrier.checkpoint_id, pass_through)
         with own_workers(frame.sparkSession):
             return frame.mapInArrow(write, frame.schema)
 

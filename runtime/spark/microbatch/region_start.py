@@ -1,4 +1,5 @@
-"""Where a region's query starts: its Spark directory, rewound, and its first offset (rule 9)."""
+"""Where a region's query starts: its Spark directory, rewound, and its first offset
+(`restore-by-attempt`)."""
 
 import json
 import logging
@@ -21,7 +22,7 @@ from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = [
     "batches_to_retain",
-    "delete_lives",
+    "delete_attempts",
     "delete_vanished",
     "initial_offset",
     "location_of",
@@ -36,7 +37,7 @@ _STATE = "state-"
 _SPARK_DEFAULT = 100  # spark.sql.streaming.minBatchesToRetain
 
 
-def location_of(region: Region, restored: RegionRecord, *, generation: int) -> str:
+def location_of(region: Region, restored: RegionRecord, *, attempt_id: int) -> str:
     """Spark's checkpoint location, relative to the job's: new for each life of a stateless region.
 
     A stateful region keeps its directory, because its state lies in it, from its first decision on:
@@ -44,36 +45,36 @@ def location_of(region: Region, restored: RegionRecord, *, generation: int) -> s
     """
     directory = f"spark/{region.name}"
     if not region.stateful:
-        return f"{directory}/{generation}"
+        return f"{directory}/{attempt_id}"
     if restored.state is not None:
         return str(PurePosixPath(restored.state.location).parent)
-    return f"{directory}/{_STATE}{generation}"
+    return f"{directory}/{_STATE}{attempt_id}"
 
 
 def make_ready(
-    fs: FileSystem, region: Region, location: str, restored: RegionRecord, *, generation: int
+    fs: FileSystem, region: Region, location: str, restored: RegionRecord, *, attempt_id: int
 ) -> None:
     """Let Spark's logs say no more than ``_metadata`` does; the new query then goes on there.
 
     Args:
-        generation: of the life that begins. Whoever begins it may have slept, and been taken over.
+        attempt_id: of the life that begins. Whoever begins it may have slept, and been taken over.
     Raises:
         DamagedCheckpointError: of a stateful region they say something else, or less.
         FencedError: of a stateful region they are a newer run's.
     """
     if not region.stateful:
-        delete_lives(fs, region.name, generation=generation)
+        delete_attempts(fs, region.name, attempt_id=attempt_id)
         return
-    if max(_lives(fs, region.name).values(), default=-1) > generation:
+    if max(_attempts(fs, region.name).values(), default=-1) > attempt_id:
         raise FencedError(
             "a newer run of the job goes on with this region",
-            {"region": region.name, "generation": generation, "location": location},
+            {"region": region.name, "attempt_id": attempt_id, "location": location},
             "Let the newer one run, or stop it first. If there is none, checkpoints were deleted "
             "or put back by hand: put back this directory of the same time, too, or delete it "
             "with the checkpoints, which loses the region's state.",
         )
     if restored.batch_id is None:  # never decided
-        delete_lives(fs, region.name, generation=generation)
+        delete_attempts(fs, region.name, attempt_id=attempt_id)
         return
     _require_logged(fs, region, location, restored, batch_id=restored.batch_id)
     query_logs.rewind(fs, location, last_batch_id=restored.batch_id)
@@ -104,7 +105,7 @@ def require_rewindable(fs: FileSystem, regions: Iterable[Region], record: Checkp
     for restored in record.regions:
         region = stateful.get(restored.region)
         if region is not None and restored.state is not None and restored.batch_id is not None:
-            location = location_of(region, restored, generation=restored.generation)
+            location = location_of(region, restored, attempt_id=restored.attempt_id)
             _require_logged(fs, region, location, restored, batch_id=restored.batch_id)
 
 
@@ -115,16 +116,16 @@ def _require_logged(
     query_logs.require_ends(offsets.decode(logged).splits, restored)
 
 
-def delete_lives(fs: FileSystem, region: str, *, generation: int) -> None:
+def delete_attempts(fs: FileSystem, region: str, *, attempt_id: int) -> None:
     """Delete Spark's logs of a region's lives up to this one. Those of a newer run are left alone,
     and those that one begins meanwhile: whoever deletes may have slept, and been taken over."""
-    for path, newest in _lives(fs, region).items():
-        if newest <= generation:
+    for path, newest in _attempts(fs, region).items():
+        if newest <= attempt_id:
             fs.delete(path)
 
 
-def _lives(fs: FileSystem, region: str) -> dict[str, int]:
-    """The directories of a region's lives, with the newest generation that has used each."""
+def _attempts(fs: FileSystem, region: str) -> dict[str, int]:
+    """The directories of a region's lives, with the newest attempt that has used each."""
     directory = f"spark/{region}"
     found = {}
     for entry in fs.entries(directory):
@@ -132,28 +133,28 @@ def _lives(fs: FileSystem, region: str) -> dict[str, int]:
         number = entry.name.removeprefix(_STATE)
         begun = int(number) if number.isdecimal() else -1
         # Lives that are told apart by their directories may have logged nothing yet.
-        found[path] = max(begun, query_logs.newest_generation(fs, path))
+        found[path] = max(begun, query_logs.newest_attempt_id(fs, path))
     return found
 
 
-def delete_vanished(fs: FileSystem, regions: Collection[str], *, generation: int) -> None:
+def delete_vanished(fs: FileSystem, regions: Collection[str], *, attempt_id: int) -> None:
     """Delete Spark's logs of regions that the job has no more: none of them kept state, or the
     start would have been refused. Nothing depends on it."""
     try:
         for entry in fs.entries("spark"):
             if entry.is_directory and entry.name not in regions:
-                delete_lives(fs, entry.name, generation=generation)
+                delete_attempts(fs, entry.name, attempt_id=attempt_id)
     except StorageError as err:  # the next start tries again
         log.warning("logs of vanished regions were not deleted: error=%s", err)
 
 
-def initial_offset(restored: RegionRecord, *, generation: int, after: int) -> str:
+def initial_offset(restored: RegionRecord, *, attempt_id: int, after: int) -> str:
     """The restored position, decided by checkpoint ``after`` or before it, as the first offset of
     a life: it reads nothing."""
     position = Barrier(
         checkpoint_id=after,
         region=restored.region,
-        generation=generation,
+        attempt_id=attempt_id,
         splits=tuple(_at_end(split) for split in restored.splits),
     )
     return json.dumps(offsets.encode(position, initial=True))
@@ -176,11 +177,11 @@ def batches_to_retain(store: MetadataStore, *, retained: int) -> int:
     Asked before the start, while nobody else in this process uses the store.
     """
     try:
-        seals = store.known_seals()
+        fencing_records = store.known_fencing_records()
         decided = [
             record
             for place in store.places()
-            if place not in seals
+            if place not in fencing_records
             and (record := store.read(place)) is not None
             and record.verdict is Verdict.DECIDED
         ]
@@ -191,10 +192,10 @@ def batches_to_retain(store: MetadataStore, *, retained: int) -> int:
 
 
 def _next_batches(decided: Sequence[CheckpointRecord]) -> dict[tuple[str, int], int]:
-    """By region and generation; the batch ids of a stateful region go on over its lives."""
+    """By region and attempt; the batch ids of a stateful region go on over its lives."""
     newest = {region.region: region for record in decided[-1:] for region in record.regions}
     return {
-        (region.region, region.generation): last.batch_id + 1
+        (region.region, region.attempt_id): last.batch_id + 1
         for record in decided
         for region in record.regions
         if (last := newest.get(region.region)) is not None and last.batch_id is not None

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from py4j.protocol import Py4JNetworkError
 
-from sluice.runtime.contracts import Clock, LifeState, LifeStatus, RegionHandle, RegionLife
+from sluice.runtime.contracts import AttemptState, AttemptStatus, Clock, RegionAttempt, RegionHandle
 from sluice.runtime.coordinator.policy.checkpoint_plan import RestartedRegion
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
-from sluice.runtime.coordinator.shell.restart_waits import AskedRestart
+from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart
 from sluice.runtime.errors import (
     FencedError,
     RegionUnansweredError,
@@ -19,11 +19,11 @@ from sluice.runtime.errors import (
     StreamError,
     UnreachableError,
 )
-from sluice.runtime.process.boot_clock import AttendedClock
+from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.process.failed_tasks import in_short, task_failed
 from sluice.runtime.spark.run.outages import Outages
 
-__all__ = ["RegionLives"]
+__all__ = ["RegionAttempts"]
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _LONGEST_STOP_S = 90.0  # at the end of a job: what still runs then ends with it
 _LONGEST_START_S = 90.0
 _CALL_S = 10.0
 _RESTLESS_S = 5.0
-_ENDED = (LifeState.ENDED, LifeState.STOPPING, LifeState.STOPPED)
+_ENDED = (AttemptState.ENDED, AttemptState.STOPPING, AttemptState.STOPPED)
 
 
 @dataclass(slots=True)
@@ -48,21 +48,21 @@ class _Watched:
     """
 
     handle: RegionHandle
-    life: RegionLife
+    attempt: RegionAttempt
     is_begun: bool = False
     why: BaseException | None = None
-    asked: AskedRestart | None = None
+    asked: RequestedRestart | None = None
     unanswered_s: float | None = None
 
 
-class RegionLives:
+class RegionAttempts:
     """One life for each region, replaced when it fails. Used by the thread that runs the job.
 
     A life that failed, or whose checkpoint expired, is told to the coordinator, which stops the job
     when it were too many (`CheckpointSettings.tolerable_failures`, or its ``restart_strategy``) or
     the error would come again. Otherwise the life is stopped, its open work aborted, and one of a
-    new generation goes on at the last decision (rules 9 and 12). A region that the coordinator has
-    parked stays stopped until somebody asks for it.
+    new attempt goes on at the last decision (`restore-by-attempt` and `callback-after-commit`).
+    A region that the coordinator has suspended stays stopped until somebody asks for it.
 
     No region waits for another one: a life is stopped in the background, and what a new one has to
     wait for (the others' open epoch, an outage, an answer) is only looked at, when `watch` comes
@@ -87,16 +87,16 @@ class RegionLives:
         self._handles = handles
         self._regions: dict[str, _Watched] = {}
         # A driver that was paused has asked nobody meanwhile, and nobody was away for it.
-        self._clock = AttendedClock(clock, longest_step_s=_LONGEST_START_S + _CALL_S)
+        self._clock = PauseTolerantClock(clock, longest_step_s=_LONGEST_START_S + _CALL_S)
         self._outages = Outages(limit_s=outage_limit_s, clock=self._clock)
         self._outage_limit_s = outage_limit_s
         self._restless_until_s = self._clock() + _RESTLESS_S
 
-    def begin(self, life: RegionLife) -> None:
+    def begin(self, attempt: RegionAttempt) -> None:
         """Begin a region's first life in this run; raises as `RegionHandle.start`, but for an
         answer that is lost."""
-        watched = _Watched(handle=self._handles[life.region], life=life)
-        self._regions[life.region] = watched
+        watched = _Watched(handle=self._handles[attempt.region], attempt=attempt)
+        self._regions[attempt.region] = watched
         self._settled(watched, self._start)
 
     @property
@@ -105,7 +105,7 @@ class RegionLives:
         that way is taken when `watch` comes by. What takes longer waits for something else."""
         return self._clock() < self._restless_until_s and any(
             not watched.is_begun
-            or (watched.why is not None and not self._coordinator.is_parked(region))
+            or (watched.why is not None and not self._coordinator.is_suspended(region))
             for region, watched in self._regions.items()
         )
 
@@ -139,42 +139,42 @@ class RegionLives:
             self._try_start(watched)
         elif watched.why is None:
             self._look(watched)
-        elif watched.handle.stop(watched.life.generation, timeout_s=0.0):
+        elif watched.handle.stop(watched.attempt.attempt_id, timeout_s=0.0):
             self._bring_back(watched)
 
     def _start(self, watched: _Watched) -> None:
-        watched.handle.start(watched.life, timeout_s=_LONGEST_START_S)
+        watched.handle.start(watched.attempt, timeout_s=_LONGEST_START_S)
         watched.is_begun = True
         self._register(watched)
 
     def _register(self, watched: _Watched) -> None:
         """Have the life tell the coordinator who it is, and what it has open."""
-        life = watched.life
+        attempt = watched.attempt
         try:
-            told = watched.handle.register(life.generation, timeout_s=_CALL_S)
+            told = watched.handle.register(attempt.attempt_id, timeout_s=_CALL_S)
             self._coordinator.register_region(told)
-        except FencedError as err:  # its end is known; what it left is swept with its generation
-            log.debug("registration refused: region=%s error=%s", life.region, err)
+        except FencedError as err:  # its end is known; what it left is swept with its attempt
+            log.debug("registration refused: region=%s error=%s", attempt.region, err)
 
     def _look(self, watched: _Watched) -> None:
-        life = watched.life
-        if not self._coordinator.is_live(life.region, life.generation):
-            watched.why = self._coordinator.why_ended(life.region)
+        attempt = watched.attempt
+        if not self._coordinator.is_live(attempt.region, attempt.attempt_id):
+            watched.why = self._coordinator.why_ended(attempt.region)
         else:
             status = watched.handle.status(timeout_s=_CALL_S)
-            if status.generation == life.generation and status.state not in _ENDED:
+            if status.attempt_id == attempt.attempt_id and status.state not in _ENDED:
                 return
-            watched.why = error = _failure_of(status, life)
-            self._coordinator.fail(life.region, life.generation, error)
+            watched.why = error = _failure_of(status, attempt)
+            self._coordinator.fail(attempt.region, attempt.attempt_id, error)
         self._restless_until_s = self._clock() + _RESTLESS_S
-        watched.handle.stop(life.generation, timeout_s=0.0)
+        watched.handle.stop(attempt.attempt_id, timeout_s=0.0)
 
     def _bring_back(self, watched: _Watched) -> None:
         """The life is stopped: ask for the next one, and begin it once it is granted."""
-        region = watched.life.region
+        region = watched.attempt.region
         try:
             if watched.asked is None:
-                if self._coordinator.is_parked(region) or self._is_too_early(watched):
+                if self._coordinator.is_suspended(region) or self._is_too_early(watched):
                     return
                 self._register(watched)
                 watched.asked = self._coordinator.ask_restart(region)
@@ -191,39 +191,39 @@ class RegionLives:
     def _begin_again(self, watched: _Watched, restarted: RestartedRegion) -> None:
         assert watched.why is not None  # it has ended
         log.warning(
-            "region restarted: region=%s generation=%d why=%s",
-            watched.life.region,
-            restarted.generation,
+            "region restarted: region=%s attempt_id=%d why=%s",
+            watched.attempt.region,
+            restarted.attempt_id,
             in_short(watched.why),  # the traceback was told when it failed
         )
-        life = RegionLife(
-            generation=restarted.generation,
+        attempt = RegionAttempt(
+            attempt_id=restarted.attempt_id,
             restored=restarted.restored,
             after=self._coordinator.last_committed,
         )
-        successor = _Watched(handle=watched.handle, life=life)
-        self._regions[life.region] = successor
+        successor = _Watched(handle=watched.handle, attempt=attempt)
+        self._regions[attempt.region] = successor
         self._try_start(successor)
 
     def _try_start(self, watched: _Watched) -> None:
         """What hinders a life before it began ends it, as what fails it later does: Spark refuses
         its plan, say, or a source, a sink or a file system does not answer."""
-        life = watched.life
+        attempt = watched.attempt
         try:
             self._start(watched)
         except (RegionUnansweredError, FencedError):
             raise
         except Exception as err:  # noqa: BLE001 - told by the coordinator, which counts it
-            error = err if isinstance(err, StreamError) else _not_started(err, life)
+            error = err if isinstance(err, StreamError) else _not_started(err, attempt)
             watched.is_begun, watched.why = True, error
-            self._coordinator.fail(life.region, life.generation, error)
+            self._coordinator.fail(attempt.region, attempt.attempt_id, error)
 
     def _is_too_early(self, watched: _Watched) -> bool:
         """Whether the file system that ended this life is still away."""
         handle = watched.handle
         status = handle.status(timeout_s=_CALL_S)
         # Of a life whose start has failed nobody knows there: what is told is of the one before.
-        told = status.error if status.generation == watched.life.generation else None
+        told = status.error if status.attempt_id == watched.attempt.attempt_id else None
         if not any(isinstance(found, StorageUnreachableError) for found in (told, watched.why)):
             return False
 
@@ -233,50 +233,54 @@ class RegionLives:
                 raise hindrance
 
         return not self._outages.may_begin(
-            watched.life.region, committed=self._coordinator.last_committed, look=look
+            watched.attempt.region, committed=self._coordinator.last_committed, look=look
         )
 
     def stop(self) -> None:
-        """Wake the callbacks, then stop every life (rule 12)."""
+        """Wake the callbacks, then stop every life (`callback-after-commit`)."""
         regions = list(self._regions.values())
         for watched in regions:
             with contextlib.suppress(Exception):  # raised again below
-                watched.handle.stop(watched.life.generation, timeout_s=0.0)
+                watched.handle.stop(watched.attempt.attempt_id, timeout_s=0.0)
         self._coordinator.cancel()
         for watched in regions:
-            life = watched.life
+            attempt = watched.attempt
             try:
-                if not watched.handle.stop(life.generation, timeout_s=_LONGEST_STOP_S):
-                    log.warning("a region has not stopped yet: region=%s", life.region)
+                if not watched.handle.stop(attempt.attempt_id, timeout_s=_LONGEST_STOP_S):
+                    log.warning("a region has not stopped yet: region=%s", attempt.region)
             except (OSError, Py4JNetworkError) as err:
                 # As behind a signal to all processes: that is no news, and the rest goes on.
                 log.warning(
                     "a region was not stopped in order, for Spark's JVM does not answer any more: "
                     "region=%s error=%s",
-                    life.region,
+                    attempt.region,
                     err,
                 )
             except Exception:
-                log.exception("a region was not stopped in order: region=%s", life.region)
+                log.exception("a region was not stopped in order: region=%s", attempt.region)
 
 
-def _not_started(error: Exception, life: RegionLife) -> StreamError:
+def _not_started(error: Exception, attempt: RegionAttempt) -> StreamError:
     what = "a region's query could not be started"
-    return task_failed(what, error, region=life.region, generation=life.generation)
+    return task_failed(what, error, region=attempt.region, attempt_id=attempt.attempt_id)
 
 
-def _failure_of(status: LifeStatus, life: RegionLife) -> BaseException:
+def _failure_of(status: AttemptStatus, attempt: RegionAttempt) -> BaseException:
     """Why a life ended that nobody here has stopped."""
-    if status.generation != life.generation:
+    if status.attempt_id != attempt.attempt_id:
         return UnreachableError(
             "whoever ran the region has forgotten its life",
-            {"region": life.region, "generation": life.generation, "found": status.generation},
+            {
+                "region": attempt.region,
+                "attempt_id": attempt.attempt_id,
+                "found": status.attempt_id,
+            },
             "Its host was started again, or another coordinator has taken the region over.",
         )
     if status.error is None:
         raise StreamError(
             "a region's query ended without an error",
-            {"region": life.region},
+            {"region": attempt.region},
             "Was it stopped from outside the job? Start the job again.",
         )
     return status.error

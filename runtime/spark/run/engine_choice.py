@@ -68,7 +68,7 @@ def choose_engine(
     """Names of the regions that run continuously; the others run in micro-batches.
 
     Each of them keeps a core busy as long as the job runs: with fewer cores than regions one would
-    never begin, and no checkpoint would ever be complete (rule 18).
+    never begin, and no checkpoint would ever be complete (`continuous-order`).
 
     Args:
         slots: tasks that the session can run at once.

@@ -1,4 +1,5 @@
-"""Writing a lost transaction again: ``on_lost="repair"`` for chained regions (rule 11)."""
+"""Writing a lost transaction again: ``on_lost="repair"`` for chained regions
+(`two-phase-repair`)."""
 
 import logging
 import time
@@ -20,7 +21,7 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.coordinator.committing.repairs import discard
 from sluice.runtime.errors import TransactionLostError
-from sluice.runtime.functions.function_run import Bury, FunctionRun
+from sluice.runtime.functions.function_run import FunctionRun, WriteDeadLetter
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.model.model import BatchKey, RegionRecord, SplitRange, StateEntry
 
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 class _Unregistered(AttemptRegistry):
     """Repairs are written by the coordinator's own process: it has nobody to tell.
 
-    A repair that dies before it is on record belongs to a generation that is then over, and its
+    A repair that dies before it is on record belongs to an attempt that is then over, and its
     transaction is swept.
     """
 
@@ -99,7 +100,7 @@ class ChainRepairer:
         lost: LostCommittables,
         *,
         job_uid: str,
-        generation: int,
+        attempt_id: int,
         timeout_s: float,
     ) -> Mapping[bytes, StateEntry]:
         """See `sluice.runtime.coordinator.committing.repairs.Repairer`.
@@ -118,7 +119,7 @@ class ChainRepairer:
                     operator_id=entry.operator_id,
                     batch=BatchKey(
                         region=region.name,
-                        generation=generation,
+                        attempt_id=attempt_id,
                         batch_id=0,  # one for all regions whose work this process writes again
                     ),
                     checkpoint_id=checkpoint_id,
@@ -147,7 +148,9 @@ class ChainRepairer:
         records = region.pipeline.source.reader().read(scope.source_ranges)
         functions = FunctionRun(region.functions or (), job_name=self.job_name)
         holds_letters = scope.operator_id == region.dead_letter_sink
-        batches = functions.applied(records, _burying(writer) if holds_letters else _pass_over)
+        batches = functions.applied(
+            records, _writing_dead_letter(writer) if holds_letters else _pass_over
+        )
         return _write_all(writer, batches)
 
     def _region(self, record: RegionRecord) -> Region:
@@ -193,7 +196,7 @@ def _counts_text(counts: Mapping[str, int]) -> str:
     return ",".join(f"{topic}:{records}" for topic, records in sorted(counts.items())) or "?"
 
 
-def _burying(writer: SinkWriter) -> Bury:
+def _writing_dead_letter(writer: SinkWriter) -> WriteDeadLetter:
     assert isinstance(writer, DeadLetterWriter)  # as when the lost ones were written
     return writer.write_dead_letters
 

@@ -8,13 +8,13 @@ from typing import cast
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from sluice.runtime.continuous.barrier_service import ContinuousDesk, EpochBook
+from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
 from sluice.runtime.contracts import (
     ContinuousSource,
     Coordinator,
     NarrowingSource,
+    RegionAttempt,
     RegionHandle,
-    RegionLife,
     Source,
     SplitReader,
 )
@@ -22,9 +22,9 @@ from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.functions.function_run import require_other_topics
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.model.model import Barrier, SplitKey
-from sluice.runtime.service.hosted_region import HostedRegion, RunningLife
+from sluice.runtime.service.hosted_region import HostedRegion, RunningAttempt
 from sluice.runtime.service.service_client import CoordinatorAddress
-from sluice.runtime.spark.frames.plan_analysis import FrameLook
+from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
 from sluice.runtime.spark.frames.pruning import in_full, kept_by
 from sluice.runtime.spark.frames.region_frames import (
     arrow_schema,
@@ -37,7 +37,7 @@ from sluice.runtime.spark.microbatch.event_times import EventTimes, event_time_o
 from sluice.runtime.spark.microbatch.job_source import SourcePlan, data_source_for
 from sluice.runtime.spark.microbatch.region_query import RegionQuery, RegionSpec
 from sluice.runtime.spark.microbatch.region_start import (
-    delete_lives,
+    delete_attempts,
     initial_offset,
     location_of,
     make_ready,
@@ -52,8 +52,8 @@ from sluice.runtime.spark.session.spark_session import (
     require_running,
     scheduler_pool,
 )
-from sluice.runtime.spark.tasks.continuous_attempt import ContinuousChain, ContinuousLife
-from sluice.runtime.spark.tasks.file_pass_through import Passing, TaskAnswers
+from sluice.runtime.spark.tasks.continuous_attempt import ContinuousAttempt, ContinuousChain
+from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough, TaskAnswers
 from sluice.runtime.spark.tasks.region_tasks import RESULT_SCHEMA, Chain, RegionTasks
 from sluice.runtime.spark.tasks.sending import as_sent
 from sluice.runtime.storage.file_system import FileSystem
@@ -73,7 +73,7 @@ class ContinuousRegions:
     """
 
     names: Collection[str]
-    desk: ContinuousDesk
+    barrier_service: BarrierService
     ends: Callable[[str], Mapping[SplitKey, int] | None]
     lost_timeout_s: float
 
@@ -98,7 +98,7 @@ class RegionLauncher:
         continuous: ContinuousRegions,
         replayable: Callable[[Barrier], Barrier],
         drops: DropBudget | None = None,
-        looks: Mapping[str, FrameLook],
+        looks: Mapping[str, PlanAnalysis],
     ) -> None:
         self._continuous = continuous
         self._job = job
@@ -116,7 +116,7 @@ class RegionLauncher:
         """Of every region, by name."""
         return {name: HostedRegion(name, self.launch) for name in self._regions}
 
-    def launch(self, life: RegionLife) -> RunningLife:
+    def launch(self, attempt: RegionAttempt) -> RunningAttempt:
         """Start a region's new life, in the engine that runs it; when it raises, nothing runs.
 
         Raises:
@@ -125,74 +125,74 @@ class RegionLauncher:
             SourceChangedError, DataLostError: a batch that Spark runs once more is not whole.
         """
         require_running(self._job.spark)
-        region = self._regions[life.region]
+        region = self._regions[attempt.region]
         if region.name in self._continuous.names:
-            return self._follow(life, region)
-        return self._query(life, region)
+            return self._follow(attempt, region)
+        return self._query(attempt, region)
 
-    def _follow(self, life: RegionLife, region: Region) -> ContinuousLife:
-        """Begin the long task of a region; Spark writes no logs for it (rule 9)."""
+    def _follow(self, attempt: RegionAttempt, region: Region) -> ContinuousAttempt:
+        """Begin the long task of a region; Spark writes no logs for it (`restore-by-attempt`)."""
         source, functions = region.pipeline.source, region.functions
         assert isinstance(source, ContinuousSource)  # or it would not have been chosen
         assert functions is not None
-        splits = tuple(split.at_end() for split in life.restored.splits)
+        splits = tuple(split.at_end() for split in attempt.restored.splits)
         require_other_topics(functions, splits)
-        book = EpochBook(
+        book = AttemptLog(
             region=region.name,
-            generation=life.generation,
+            attempt_id=attempt.attempt_id,
             functions=functions,
-            operator_states=life.restored.operator_states,
+            operator_states=attempt.restored.operator_states,
         )
         chain = ContinuousChain(
-            tasks=self._tasks(region, life.generation),
-            reader=source.following_reader(),
+            tasks=self._tasks(region, attempt.attempt_id),
+            reader=source.streaming_reader(),
             functions=functions,
             job_name=self._job.name,
             splits=splits,
             ends=self._continuous.ends(region.source_id),
-            begins_after=life.after,
+            begins_after=attempt.after,
             lost_timeout_s=self._continuous.lost_timeout_s,
         )
-        delete_lives(self._fs, region.name, generation=life.generation)  # in the other engine
-        self._continuous.desk.open(book)
-        running = ContinuousLife(
+        delete_attempts(self._fs, region.name, attempt_id=attempt.attempt_id)  # in the other engine
+        self._continuous.barrier_service.open(book)
+        running = ContinuousAttempt(
             self._job.spark, chain, book, silence_timeout_s=self._job.settings.timeout_s
         )
         running.start()
         return running
 
-    def _tasks(self, region: Region, generation: int) -> RegionTasks:
+    def _tasks(self, region: Region, attempt_id: int) -> RegionTasks:
         return RegionTasks(
             address=self._address,
             job_uid=self._job_uid,
             region=region.name,
-            generation=generation,
+            attempt_id=attempt_id,
             factories={i: sink.writer_factory() for i, sink in region.task_sinks.items()},
             dead_letter_sink=region.dead_letter_sink,
         )
 
-    def _query(self, life: RegionLife, region: Region) -> RegionQuery:
+    def _query(self, attempt: RegionAttempt, region: Region) -> RegionQuery:
         """Start the query of a region's new life.
 
         Its old query is stopped and its open work aborted: here its Spark logs are rewound
-        (rule 9).
+        (`restore-by-attempt`).
         """
-        restored, generation = life.restored, life.generation
+        restored, attempt_id = attempt.restored, attempt.attempt_id
         if self._drops is not None:
-            self._drops.restored(life.region, dropped_in_all(restored.operator_states))
-        location = location_of(region, restored, generation=generation)
-        make_ready(self._fs, region, location, restored, generation=generation)
+            self._drops.restored(attempt.region, dropped_in_all(restored.operator_states))
+        location = location_of(region, restored, attempt_id=attempt_id)
+        make_ready(self._fs, region, location, restored, attempt_id=attempt_id)
         again = replayed(self._fs, region, location, restored)
         left = None if again is None else self._replayable(again)
-        tasks = self._tasks(region, generation)
-        passing = self._passing(region)
+        tasks = self._tasks(region, attempt_id)
+        pass_through = self._pass_through(region)
         asked = event_time_of(tuple(region.sinks.values()))
         times = None if asked is None else EventTimes.begin(asked, self._job.spark.sparkContext)
         query = RegionQuery(
             RegionSpec(
                 tasks=tasks,
                 files={i: sink.frame_writer() for i, sink in region.frame_sinks.items()},
-                passing=passing,
+                pass_through=pass_through,
                 location=location,
                 source_name=region.source_name,
                 chained=region.pipeline.is_chained,
@@ -208,14 +208,14 @@ class RegionLauncher:
             self._coordinator,
             self._fs,
         )
-        first = initial_offset(restored, generation=generation, after=life.after)
+        first = initial_offset(restored, attempt_id=attempt_id, after=attempt.after)
         source = self._source_of(region)
         reader = source.reader()
         if times is not None:
             reader = times.reader(reader)
         try:
             ddl = source.schema_ddl()
-            plan = self._source_plan(region, tasks, passing, reader, initial=first, ddl=ddl)
+            plan = self._source_plan(region, tasks, pass_through, reader, initial=first, ddl=ddl)
             self._start(
                 region, query, replace(plan, replayed=left), is_new=restored.batch_id is None
             )
@@ -254,20 +254,20 @@ class RegionLauncher:
         chained = region.pipeline.is_chained  # then to read is to write
         return own_workers(self._job.spark) if chained else nullcontext()
 
-    def _passing(self, region: Region) -> Passing | None:
+    def _pass_through(self, region: Region) -> FilePassThrough | None:
         """A life has answers of its own: a late task of the last one adds nothing to them."""
         if not region.frame_sinks:
             return None
         answers = self._job.spark.sparkContext.accumulator([], TaskAnswers())
         chained = region.pipeline.is_chained
         columns = arrow_schema(chained_schema(region.pipeline)) if chained else None
-        return Passing(columns=columns, answers=answers)
+        return FilePassThrough(columns=columns, answers=answers)
 
     def _source_plan(
         self,
         region: Region,
         tasks: RegionTasks,
-        passing: Passing | None,
+        pass_through: FilePassThrough | None,
         reader: SplitReader,
         *,
         initial: str,
@@ -280,7 +280,7 @@ class RegionLauncher:
                 reader=reader,
                 functions=region.functions,
                 job_name=self._job.name,
-                passing=passing,
+                pass_through=pass_through,
                 most_dropped=0 if self._drops is None else self._drops.left(),
             )
             chain = as_sent(whole, region=region.name)
@@ -288,17 +288,17 @@ class RegionLauncher:
             format_name=f"sluice-{self._job_uid}-{region.name}",
             address=self._address,
             region=region.name,
-            generation=tasks.generation,
+            attempt_id=tasks.attempt_id,
             initial_offset=initial,
             tasks=self._job.spark.sparkContext.defaultParallelism,
             # Of a cluster, whose executors may still be coming, nobody knows what runs at once.
             shares_tasks=is_local(self._job.spark),
             chain=chain,
             reader=reader if chain is None else None,
-            schema=ddl if chain is None else _schema_of_chain(region, passing),
+            schema=ddl if chain is None else _schema_of_chain(region, pass_through),
         )
 
 
-def _schema_of_chain(region: Region, passing: Passing | None) -> StructType | str:
+def _schema_of_chain(region: Region, pass_through: FilePassThrough | None) -> StructType | str:
     """Of the rows that Spark is given by the tasks of a chained region."""
-    return RESULT_SCHEMA if passing is None else chained_schema(region.pipeline)
+    return RESULT_SCHEMA if pass_through is None else chained_schema(region.pipeline)

@@ -13,7 +13,7 @@ from sluice.runtime.graph.job_graph import Region, regions_of
 from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
 from sluice.runtime.model.model import OperatorNode
 from sluice.runtime.process.closing import close_logged
-from sluice.runtime.spark.frames.plan_analysis import FrameLook, look_at, require_modules
+from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, look_at, require_modules
 from sluice.runtime.spark.run.engine_choice import choose_engine, choose_parts
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.tuned_regions import tuned
@@ -42,7 +42,7 @@ class Layout:
     regions: tuple[Region, ...]
     continuous: frozenset[str]
     cluster_ids: tuple[str, ...] = ()
-    looks: Mapping[str, FrameLook] = field(default_factory=dict)
+    looks: Mapping[str, PlanAnalysis] = field(default_factory=dict)
 
 
 def between_barriers_s(job: JobSpec) -> float:
@@ -90,7 +90,7 @@ def lay_out(job: JobSpec) -> Layout:
 
 
 def _chosen(
-    job: JobSpec, looks: Sequence[FrameLook], refused: Mapping[str, str] | None = None
+    job: JobSpec, looks: Sequence[PlanAnalysis], refused: Mapping[str, str] | None = None
 ) -> Layout:
     """With as many regions as the user has asked for, or one for each pipeline."""
     stateful = [look.keeps_state for look in looks]
@@ -110,7 +110,7 @@ def _chosen(
 
 
 def _in_parts(
-    job: JobSpec, looks: Sequence[FrameLook], first: Layout, facts: Sequence[Mapping[str, str]]
+    job: JobSpec, looks: Sequence[PlanAnalysis], first: Layout, facts: Sequence[Mapping[str, str]]
 ) -> Layout:
     """With as many regions as there are cores and partitions for, where all are continuous and
     nobody has said how many."""

@@ -12,11 +12,11 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_sto
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
 from sluice.runtime.checkpoint.succession import has_last_record
-from sluice.runtime.continuous.barrier_service import ContinuousDesk
+from sluice.runtime.continuous.barrier_service import BarrierService
 from sluice.runtime.continuous.continuous_sink import ContinuousSink
 from sluice.runtime.continuous.coordinator_timeout import LostTimeout
 from sluice.runtime.continuous.native_commits import NativeCommits
-from sluice.runtime.contracts import RegionLife, Sink, SinkCoordinator, Source, SplitEnumerator
+from sluice.runtime.contracts import RegionAttempt, Sink, SinkCoordinator, Source, SplitEnumerator
 from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
@@ -32,7 +32,7 @@ from sluice.runtime.spark.microbatch.region_start import (
     delete_vanished,
     require_rewindable,
 )
-from sluice.runtime.spark.run.attempt_supervisor import RegionLives
+from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from sluice.runtime.spark.run.console import ConsoleProgress
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.range_repair import ChainRepairer
@@ -100,14 +100,14 @@ def run_job(job: JobSpec) -> JobResult:
         stack.callback(coordinator.stop)
         started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
         names = {region.name for region in regions}
-        delete_vanished(store.fs, names, generation=started.generation)
-        following = ContinuousRegions(
+        delete_vanished(store.fs, names, attempt_id=started.attempt_id)
+        streaming = ContinuousRegions(
             names=layout.continuous,
-            desk=ContinuousDesk(coordinator, commits),
+            barrier_service=BarrierService(coordinator, commits),
             ends=lambda source_id: sources[source_id].fixed_ends(),
             lost_timeout_s=lost_timeout.seconds,
         )
-        _run_regions(job, layout, started, coordinator, store, retain, interrupts, following)
+        _run_regions(job, layout, started, coordinator, store, retain, interrupts, streaming)
     return JobResult(
         job_uid=started.job_uid,
         restored_from=started.restored_from,
@@ -185,11 +185,11 @@ def _announced(
         Leader(
             leader_session_id=started.session,
             address=service.address,
-            generation=started.generation,
+            attempt_id=started.attempt_id,
         ),
         is_newest=is_newest,
     )
-    return announced(store.fs, service.command_address, started.generation, is_newest=is_newest)
+    return announced(store.fs, service.command_address, started.attempt_id, is_newest=is_newest)
 
 
 def _run_regions(
@@ -214,7 +214,7 @@ def _run_regions(
                 checkpoint_uri=absolute_uri(store.fs.uri),
                 checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs.uri),
                 commands=JobCommands(coordinator, hosts=hosts),
-                desk=continuous.desk,
+                barrier_service=continuous.barrier_service,
             )
         )
         stack.enter_context(_announced(store, started, service))
@@ -231,14 +231,14 @@ def _run_regions(
             drops=_drop_budget(job, started),
             looks=layout.looks,
         )
-        lives = RegionLives(
+        attempts = RegionAttempts(
             coordinator, launcher.handles(), outage_limit_s=job.settings.settle_timeout_s
         )
-        stack.callback(lives.stop)
+        stack.callback(attempts.stop)
         try:
             with interrupts.held():
-                _begin(lives, started, regions, interrupts)
-                _watch(coordinator, lives, hosts, interrupts)
+                _begin(attempts, started, regions, interrupts)
+                _watch(coordinator, attempts, hosts, interrupts)
         except SystemExit:
             log.warning(
                 "interrupted: job=%s last_committed=%d", job.name, coordinator.last_committed
@@ -247,16 +247,16 @@ def _run_regions(
 
 
 def _begin(
-    lives: RegionLives, started: StartedJob, regions: Sequence[Region], interrupts: Interrupts
+    attempts: RegionAttempts, started: StartedJob, regions: Sequence[Region], interrupts: Interrupts
 ) -> None:
     for region in regions:
-        lives.begin(_first_life(started, region))
+        attempts.begin(_first_attempt(started, region))
         interrupts.check()
 
 
-def _first_life(started: StartedJob, region: Region) -> RegionLife:
-    return RegionLife(
-        generation=started.generation,
+def _first_attempt(started: StartedJob, region: Region) -> RegionAttempt:
+    return RegionAttempt(
+        attempt_id=started.attempt_id,
         restored=started.regions[region.name],
         after=started.restored_from or 0,
     )
@@ -264,14 +264,14 @@ def _first_life(started: StartedJob, region: Region) -> RegionLife:
 
 def _watch(
     coordinator: BarrierCoordinator,
-    lives: RegionLives,
+    attempts: RegionAttempts,
     hosts: HostExclusion,
     interrupts: Interrupts,
 ) -> None:
     """Until the job's end; raises what ended it."""
-    while not coordinator.wait(timeout_s=_RESTLESS_S if lives.is_restless else _WATCH_S):
+    while not coordinator.wait(timeout_s=_RESTLESS_S if attempts.is_restless else _WATCH_S):
         interrupts.check()
-        lives.watch()
+        attempts.watch()
         hosts.look()
 
 

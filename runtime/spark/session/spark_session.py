@@ -53,7 +53,7 @@ QUERY_SETTINGS: Mapping[str, str] = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # A late attempt cannot replace a state version (rule 21).
+    # A late attempt cannot replace a state version (`stateful-replay`).
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     # What a shuffle's lost output is made of again is compared with what tasks have read already;
     # where it differs Spark fails the batch, and its epoch is aborted and read again (SPARK-53575).
@@ -260,7 +260,7 @@ def require_query_settings(
     Args:
         batches_to_retain: as `query_settings` was given; more are no harm.
         begins_state: it has one, and no log yet, from which Spark would take what its form is: it
-            is now that this is settled, for all later lives (rule 21).
+            is now that this is settled, for all later lives (`stateful-replay`).
     Raises:
         StreamError: it was; another one may be made as it should be.
     """

@@ -11,8 +11,8 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from sluice.runtime.continuous.barrier_service import EpochBook
-from sluice.runtime.continuous.checkpoint_client import Courier
+from sluice.runtime.continuous.barrier_service import AttemptLog
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient
 from sluice.runtime.continuous.heartbeat import LONGEST_STEP_S
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.continuous.task_registry import TaskRegistry
@@ -21,9 +21,9 @@ from sluice.runtime.contracts import (
     Clock,
     ContinuousWriter,
     ContinuousWriterFactory,
-    Follower,
-    FollowingReader,
+    RecordStream,
     RegionRegistration,
+    StreamingReader,
     TaskScope,
 )
 from sluice.runtime.errors import (
@@ -35,14 +35,14 @@ from sluice.runtime.errors import (
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.model import SplitKey, SplitRange
-from sluice.runtime.process.boot_clock import AttendedClock
+from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.process.failed_tasks import task_failed
 from sluice.runtime.service.service_client import CoordinatorClient
 from sluice.runtime.spark.session.spark_session import own_workers, scheduler_pool
 from sluice.runtime.spark.tasks.region_tasks import RegionTasks
 from sluice.runtime.spark.tasks.sending import as_sent
 
-__all__ = ["ContinuousChain", "ContinuousLife"]
+__all__ = ["ContinuousAttempt", "ContinuousChain"]
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class ContinuousChain:
     """
 
     tasks: RegionTasks
-    reader: FollowingReader
+    reader: StreamingReader
     functions: tuple[ChainedFunction, ...]
     job_name: str
     splits: tuple[SplitRange, ...]
@@ -92,24 +92,26 @@ class ContinuousChain:
     def _told(self, error: StreamError) -> StreamError:
         """Here, too: a driver that is frozen or gone reads no answer."""
         log.warning(
-            "a continuous task ends: region=%s generation=%d error=%s",
+            "a continuous task ends: region=%s attempt_id=%d error=%s",
             self.tasks.region,
-            self.tasks.generation,
+            self.tasks.attempt_id,
             error,
         )
         return error
 
-    def _loop(self, follower: Follower) -> TaskLoop:
+    def _loop(self, follower: RecordStream) -> TaskLoop:
         tasks = self.tasks
         link = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
-        courier = Courier(link, tasks.region, tasks.generation, lost_timeout_s=self.lost_timeout_s)
+        checkpoint_client = CheckpointClient(
+            link, tasks.region, tasks.attempt_id, lost_timeout_s=self.lost_timeout_s
+        )
         client = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
-        registry = TaskRegistry(client, courier, lost_timeout_s=self.lost_timeout_s)
+        registry = TaskRegistry(client, checkpoint_client, lost_timeout_s=self.lost_timeout_s)
         return TaskLoop(
             tasks.region,
-            tasks.generation,
+            tasks.attempt_id,
             follower=follower,
-            courier=courier,
+            checkpoint_client=checkpoint_client,
             open_writers=partial(self._open, registry),
             functions=lambda: FunctionRun(self.functions, job_name=self.job_name),
             begins_after=self.begins_after,
@@ -147,13 +149,13 @@ def _require_first_attempt(tasks: RegionTasks) -> None:
     if context is not None and context.attemptNumber() > 0:
         raise FencedError(
             "the task of a continuous region was lost",
-            {"region": tasks.region, "generation": tasks.generation},
+            {"region": tasks.region, "attempt_id": tasks.attempt_id},
             "The region begins a new life at the last checkpoint.",
         )
 
 
-class ContinuousLife:
-    """Implements `sluice.runtime.service.hosted_region.RunningLife`. Driver.
+class ContinuousAttempt:
+    """Implements `sluice.runtime.service.hosted_region.RunningAttempt`. Driver.
 
     A thread of its own waits for the Spark job; the service's threads use the book.
 
@@ -169,7 +171,7 @@ class ContinuousLife:
         self,
         spark: SparkSession,
         chain: ContinuousChain,
-        book: EpochBook,
+        book: AttemptLog,
         *,
         silence_timeout_s: float,
         clock: Clock = time.monotonic,
@@ -178,9 +180,9 @@ class ContinuousLife:
         self._spark = spark
         self._chain = chain
         self._book = book
-        self._name = f"{chain.tasks.region}.{chain.tasks.generation}"
+        self._name = f"{chain.tasks.region}.{chain.tasks.attempt_id}"
         self._group = f"{self._name} {chain.tasks.job_uid}"  # jobs may share a session
-        self._clock = AttendedClock(clock, longest_step_s=LONGEST_STEP_S)
+        self._clock = PauseTolerantClock(clock, longest_step_s=LONGEST_STEP_S)
         self._begun_s = self._clock()
         self._error: BaseException | None = None
         self._thread = threading.Thread(
@@ -193,7 +195,8 @@ class ContinuousLife:
 
     @property
     def is_active(self) -> bool:
-        """Whether Spark runs the task, or waits for a core that may soon be free (rule 18)."""
+        """Whether Spark runs the task, or waits for a core that may soon be free
+        (`continuous-order`)."""
         if self._error is None:
             self._error = self._given_up()
         return self._error is None and self._thread.is_alive()
@@ -215,7 +218,7 @@ class ContinuousLife:
                 "the task of a continuous region is not heard of",
                 {
                     "region": region,
-                    "generation": self._chain.tasks.generation,
+                    "attempt_id": self._chain.tasks.attempt_id,
                     "silent_s": round(silent_s, 1),
                 },
                 "Its process or its host hangs, or cannot reach the driver. The region begins "
@@ -244,7 +247,7 @@ class ContinuousLife:
                 "a region's task did not end",
                 {
                     "region": self._chain.tasks.region,
-                    "generation": self._chain.tasks.generation,
+                    "attempt_id": self._chain.tasks.attempt_id,
                     "waited_s": _GOOD_END_S + _CANCELLED_S,
                 },
                 "Its executor may hang; what it has open is aborted by the next coordinator.",
@@ -287,4 +290,4 @@ class ContinuousLife:
 
 def _failed(tasks: RegionTasks, error: Exception) -> StreamError:
     what = "the task of a continuous region failed"
-    return task_failed(what, error, region=tasks.region, generation=tasks.generation)
+    return task_failed(what, error, region=tasks.region, attempt_id=tasks.attempt_id)

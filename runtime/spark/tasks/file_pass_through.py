@@ -14,7 +14,7 @@ from sluice.runtime.spark.tasks.task_result import TaskResult, without_errors
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
-__all__ = ["Passing", "TaskAnswers"]
+__all__ = ["FilePassThrough", "TaskAnswers"]
 
 
 class TaskAnswers(AccumulatorParam[list[TaskResult]]):
@@ -33,7 +33,7 @@ class TaskAnswers(AccumulatorParam[list[TaskResult]]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passing:
+class FilePassThrough:
     """How a region's rows go on, and what its tasks have to say. Picklable; one for each life.
 
     Attributes:

@@ -4,7 +4,7 @@ Runs in an executor's Python worker, once per task. A chained task gets split ra
 everything in this one process, inside Spark's read of the source; the task at the end of a
 ``transform`` gets the records themselves, through ``mapInArrow``. Either yields one row: a
 pickled `TaskResult`; or the records, where they go on into files, and leaves its result in
-`sluice.runtime.spark.tasks.file_pass_through.Passing`.
+`sluice.runtime.spark.tasks.file_pass_through.FilePassThrough`.
 """
 
 import pickle
@@ -27,14 +27,17 @@ from sluice.runtime.process.gc_freeze import freeze_once
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
 if TYPE_CHECKING:
-    from sluice.runtime.spark.tasks.file_pass_through import Passing
+    pass
 from sluice.runtime.spark.tasks.task_result import TaskResult, without_errors
+
+if TYPE_CHECKING:
+    from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough
 
 __all__ = [
     "RESULT_SCHEMA",
     "Chain",
     "RegionTasks",
-    "passing_task",
+    "pass_through_task",
     "require_all_rows_passed",
     "require_each_range_once",
     "results_of",
@@ -52,7 +55,7 @@ class RegionTasks:
 
     Attributes:
         address: where the coordinator answers.
-        job_uid, region, generation: whose tasks these are.
+        job_uid, region, attempt_id: whose tasks these are.
         factories: writer factory by operator id of the sink.
         dead_letter_sink: which of them takes dead letters.
     """
@@ -60,7 +63,7 @@ class RegionTasks:
     address: CoordinatorAddress
     job_uid: str
     region: str
-    generation: int
+    attempt_id: int
     factories: Mapping[str, WriterFactory]
     dead_letter_sink: str | None = None
 
@@ -101,10 +104,10 @@ def _identity(tasks: RegionTasks) -> tuple[BatchKey, str]:
     if context is None or batch_id is None:
         raise StreamError(
             "a task was not told which batch it works for",
-            {"region": tasks.region, "generation": tasks.generation},
+            {"region": tasks.region, "attempt_id": tasks.attempt_id},
             "Does PYSPARK_PIN_THREAD=false stand in the environment? Leave it out.",
         )
-    batch = BatchKey(region=tasks.region, generation=tasks.generation, batch_id=int(batch_id))
+    batch = BatchKey(region=tasks.region, attempt_id=tasks.attempt_id, batch_id=int(batch_id))
     return batch, f"{context.partitionId()}.{context.attemptNumber()}"
 
 
@@ -115,7 +118,7 @@ def _writing(
     batches: Iterator[pa.RecordBatch],
     *,
     functions: FunctionRun | None = None,
-    passing: "Passing | None" = None,
+    pass_through: "FilePassThrough | None" = None,
 ) -> Generator[pa.RecordBatch, None, TaskResult]:
     """Write what the functions make of each batch and yield it; pre-commit at the end.
 
@@ -126,8 +129,8 @@ def _writing(
         key, task = _identity(tasks)
         writers = _opened(tasks, key, task, checkpoint_id, source_ranges)
         try:
-            applied = functions.applied(batches, writers.bury)
-            for batch in applied if passing is None else map(passing.conform, applied):
+            applied = functions.applied(batches, writers.write_dead_letter)
+            for batch in applied if pass_through is None else map(pass_through.conform, applied):
                 writers.write(batch)
                 yield batch
             committables = writers.pre_commit()
@@ -242,19 +245,19 @@ class Chain:
     reader: SplitReader
     functions: tuple[ChainedFunction, ...]
     job_name: str
-    passing: "Passing | None" = None
+    pass_through: "FilePassThrough | None" = None
     most_dropped: int = 0
 
     def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Iterator[pa.RecordBatch]:
         """Read ``splits``, apply the functions, write, pre-commit.
 
-        Yields the row with the result; or the rows themselves, the result going by `passing`.
+        Yields the row with the result; or the rows themselves, the result going by `pass_through`.
         """
         writing = self._work(checkpoint_id, splits)
-        if self.passing is None:
+        if self.pass_through is None:
             yield _row(_drained(writing))
         else:
-            yield from self.passing.on(writing)
+            yield from self.pass_through.on(writing)
 
     def _work(
         self, checkpoint_id: int, splits: tuple[SplitRange, ...]
@@ -267,7 +270,7 @@ class Chain:
             splits,
             self.reader.read(splits),
             functions=FunctionRun(self.functions, job_name=self.job_name),
-            passing=self.passing,
+            pass_through=self.pass_through,
         )
 
 
@@ -283,7 +286,7 @@ def _dropping(
     tasks: RegionTasks, splits: tuple[SplitRange, ...]
 ) -> Generator[pa.RecordBatch, None, TaskResult]:
     """Answer for the ranges without reading them. What the earlier attempt produced is in a
-    transaction of its own, which no decision names: it is swept (rule 4)."""
+    transaction of its own, which no decision names: it is swept (`ids-never-reused`)."""
     _, task = _identity(tasks)
     yield from ()
     return TaskResult(ranges=splits, dropped=True, task=task)
@@ -305,8 +308,8 @@ def sink_task(
     return run
 
 
-def passing_task(
-    tasks: RegionTasks, checkpoint_id: int, passing: "Passing"
+def pass_through_task(
+    tasks: RegionTasks, checkpoint_id: int, pass_through: "FilePassThrough"
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A task before the end of Spark's plan: writes the records, and hands them on to files.
 
@@ -315,7 +318,7 @@ def passing_task(
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from passing.on(_writing(tasks, checkpoint_id, (), batches))
+        yield from pass_through.on(_writing(tasks, checkpoint_id, (), batches))
         freeze_once()
 
     return run

@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="A decision counts as not committed once its checkpoint slot is retired.",
         catchers=(
-            "tests/unit/test_racing_starts.py::test_rule_5_what_a_start_has_marked_and_retired_meanwhile_is_not_lost",
+            "tests/unit/test_racing_starts.py::test_outcome_from_broker_what_a_start_has_marked_and_retired_meanwhile_is_not_lost",
         ),
         edits=(
             Edit(
@@ -24,30 +24,30 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="seals-retired",
+        name="fencing_records-retired",
         rules=("fence-first",),
         wrong="Retention deletes fencing records, so the next slot of a paused coordinator is empty again.",
         catchers=("tests/unit/test_retention.py::test_newest_decisions_and_checkpoint_0_are_kept",),
         edits=(
             Edit(
                 function="sluice.runtime.checkpoint.retention:indispensable",
-                old="needed = set(seals(ordered) | unfinished(ordered))",
+                old="needed = set(fencing_records(ordered) | unfinished(ordered))",
                 new="needed = set(unfinished(ordered))",
             ),
         ),
     ),
     Mutant(
-        name="second-seal-retired",
+        name="second-fencing_record-retired",
         rules=("fence-first",),
         wrong="Retention keeps checkpoint 0 and deletes the fencing records.",
         catchers=(
-            "tests/unit/test_retention.py::test_rule_6_a_session_that_sealed_twice_keeps_both_seals",
+            "tests/unit/test_retention.py::test_fence_first_a_session_that_sealed_twice_keeps_both_seals",
         ),
         edits=(
             Edit(
                 function="sluice.runtime.checkpoint.retention:facts_of",
-                old="is_seal=record.asked_by == SEAL or record.checkpoint_id == 0,",
-                new="is_seal=record.checkpoint_id == 0,",
+                old="is_fencing_record=record.requested_by == FENCING or record.checkpoint_id == 0,",
+                new="is_fencing_record=record.checkpoint_id == 0,",
             ),
         ),
     ),
@@ -56,11 +56,11 @@ MUTANTS = (
         rules=("fence-first",),
         wrong="An old listing decides which record is the last one.",
         catchers=(
-            "tests/unit/test_interrupted_starts.py::test_rule_6_a_start_that_returns_has_stopped_every_older_run",
+            "tests/unit/test_interrupted_starts.py::test_fence_first_a_start_that_returns_has_stopped_every_older_run",
         ),
         edits=(
             Edit(
-                function="sluice.runtime.checkpoint.checkpoint_slots:KnownPlaces.ids",
+                function="sluice.runtime.checkpoint.checkpoint_slots:KnownSlots.ids",
                 old="""
                 highest, listed = max(listed, default=-1), self.listed()
                 if max(listed, default=-1) <= highest:
@@ -134,7 +134,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="An existing repair record counts as ours before it is durable, so a crash can leave the loss without its committed replacement.",
         catchers=(
-            "tests/unit/test_publish_answers.py::test_rule_11_a_repair_is_ours_only_once_it_is_durable",
+            "tests/unit/test_publish_answers.py::test_two_phase_repair_a_repair_is_ours_only_once_it_is_durable",
         ),
         edits=(
             Edit(
@@ -164,7 +164,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="A repair counts although the slot that it landed in is retired.",
         catchers=(
-            "tests/unit/test_interrupted_starts.py::test_rule_11_a_repair_that_lands_in_a_retired_place_is_no_repair",
+            "tests/unit/test_interrupted_starts.py::test_two_phase_repair_a_repair_that_lands_in_a_retired_place_is_no_repair",
         ),
         edits=(
             Edit(

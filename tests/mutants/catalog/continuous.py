@@ -10,13 +10,13 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="If a task has committed the transaction of one sink, all transactions of its epoch count as committed.",
         catchers=(
-            "tests/unit/test_native_commits.py::test_rule_5_a_commit_that_was_not_acknowledged_is_settled_by_the_verdict",
+            "tests/unit/test_native_commits.py::test_outcome_from_broker_a_commit_that_was_not_acknowledged_is_settled_by_the_verdict",
         ),
         edits=(
             Edit(
                 function="sluice.runtime.continuous.native_commits:NativeCommits.answered",
-                old="life.committed |= {e for e in told if e.operator_id in epoch.operators}",
-                new="life.committed |= set(told)",
+                old="attempt.committed |= {e for e in told if e.operator_id in epoch.operators}",
+                new="attempt.committed |= set(told)",
             ),
         ),
     ),
@@ -42,7 +42,9 @@ MUTANTS = (
         name="regions-without-a-core",
         rules=("continuous-order",),
         wrong="Continuous regions start although there is not a core for each of them.",
-        catchers=("tests/unit/test_engines.py::test_rule_18_no_region_waits_for_a_core_for_ever",),
+        catchers=(
+            "tests/unit/test_engines.py::test_continuous_order_no_region_waits_for_a_core_for_ever",
+        ),
         edits=(
             Edit(
                 function="sluice.runtime.spark.run.engine_choice:_require",

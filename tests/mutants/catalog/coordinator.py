@@ -6,14 +6,14 @@ __all__ = ["MUTANTS"]
 
 MUTANTS = (
     Mutant(
-        name="settled-by-an-older-life",
+        name="settled-by-an-older-attempt",
         rules=("ids-never-reused",),
         wrong="Decisions of an older attempt of a region settle batches of the present attempt, so the sweep takes staged work of the present one.",
         catchers=("tests/unit/test_kept_states.py",),
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.core.core:CoordinatorCore.sweep_view",
-                old="and batch.generation == r.generation",
+                old="and batch.attempt_id == r.attempt_id",
                 new="",
             ),
         ),
@@ -53,11 +53,11 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="A run believes that its decision is lost and does not check whether a later start has committed it.",
         catchers=(
-            "tests/unit/test_racing_starts.py::test_rule_5_what_a_start_has_marked_is_not_lost_to_the_run_that_decided_it",
+            "tests/unit/test_racing_starts.py::test_outcome_from_broker_what_a_start_has_marked_is_not_lost_to_the_run_that_decided_it",
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.shell.io_executor:Hands._commit",
+                function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._commit",
                 old="""
                 if any(report.outcome in _FINAL for report in reports):
                     reports = self._unless_taken_over(action.checkpoint_id, reports)
@@ -76,8 +76,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.core.post_commit:_drive_one",
-                old="is_next_place = checkpoint.checkpoint_id == book.last_place + 1",
-                new="is_next_place = True",
+                old="is_next_slot = checkpoint.checkpoint_id == book.last_slot + 1",
+                new="is_next_slot = True",
             ),
         ),
     ),
@@ -91,7 +91,7 @@ MUTANTS = (
                 function="sluice.runtime.coordinator.core.post_commit:published",
                 old="""
                 if event.outcome is PublishOutcome.TAKEN or is_late:
-                    book.move(checkpoint, Event.PLACE_TAKEN, now_s)
+                    book.move(checkpoint, Event.SLOT_TAKEN, now_s)
                     book.fence(taken_over(event.checkpoint_id))
                     return
                 """,
@@ -104,11 +104,11 @@ MUTANTS = (
         rules=("fence-first",),
         wrong="A record in its slot counts as our decision, although later runs have followed and retired it.",
         catchers=(
-            "tests/unit/test_interrupted_starts.py::test_rule_6_a_decision_that_was_followed_and_retired_is_not_decided_again",
+            "tests/unit/test_interrupted_starts.py::test_fence_first_a_decision_that_was_followed_and_retired_is_not_decided_again",
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.shell.io_executor:Hands._unless_followed",
+                function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._unless_followed",
                 old="return PublishOutcome.TAKEN if self._is_taken_over() else outcome",
                 new="return outcome",
             ),
@@ -133,7 +133,7 @@ MUTANTS = (
                         committables=checkpoint.remaining,
                         after_crash=checkpoint.after_crash,
                         regions=checkpoint.regions,
-                        carried=dict(checkpoint.carried),
+                        skipped=dict(checkpoint.skipped),
                     )
                 )
                 _publish(book, checkpoint, Verdict.DECIDED)
@@ -165,7 +165,7 @@ MUTANTS = (
         rules=("batch-identity",),
         wrong="A source that goes back is believed, even if it did not know the decided offsets.",
         catchers=(
-            "tests/unit/test_set_back.py::test_rule_8_a_range_that_a_decided_checkpoint_contains_is_refused",
+            "tests/unit/test_set_back.py::test_batch_identity_a_range_that_a_decided_checkpoint_contains_is_refused",
         ),
         edits=(
             Edit(
@@ -210,7 +210,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="A run ends as soon as it knows of a loss, and leaves the transactions open that are still pending.",
         catchers=(
-            "tests/unit/test_lost_slices.py::test_rule_11_what_is_not_lost_is_committed_before_the_job_ends",
+            "tests/unit/test_lost_slices.py::test_two_phase_repair_what_is_not_lost_is_committed_before_the_job_ends",
         ),
         edits=(
             Edit(
@@ -225,7 +225,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="A repair compares the name of a topic and not its id, so records of a recreated topic replace the lost ones.",
         catchers=(
-            "tests/unit/test_lost_at_a_start.py::test_rule_11_nothing_is_written_again_from_another_log_of_the_same_name",
+            "tests/unit/test_lost_at_a_start.py::test_two_phase_repair_nothing_is_written_again_from_another_log_of_the_same_name",
         ),
         edits=(
             Edit(
@@ -236,11 +236,11 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="carried-without-a-sweep",
+        name="skipped-without-a-sweep",
         rules=("abort-before-skip",),
         wrong="A checkpoint is decided without a suspended region before the open work of that region is aborted.",
         catchers=(
-            "tests/unit/test_parked_regions.py::test_rule_17_what_a_parked_region_left_open_is_swept_before_the_first_decision_without_it",
+            "tests/unit/test_suspended_regions.py::test_abort_before_skip_what_a_suspended_region_left_open_is_swept_before_the_first_decision_without_it",
         ),
         edits=(
             Edit(
@@ -255,7 +255,7 @@ MUTANTS = (
         rules=("continuous-order",),
         wrong="A continuous task continues after a repair, so the repaired records come after its own.",
         catchers=(
-            "tests/unit/test_following_regions.py::test_rule_11_a_repair_ends_the_life_that_has_written_on",
+            "tests/unit/test_following_regions.py::test_two_phase_repair_a_repair_ends_the_life_that_has_written_on",
         ),
         edits=(
             Edit(
@@ -266,7 +266,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="carried-files-published",
+        name="skipped-files-published",
         rules=("files-with-decision",),
         wrong="A checkpoint publishes the files that a region holds, although that region did not complete it.",
         catchers=(
@@ -285,11 +285,11 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A run decides a checkpoint although another run has taken its prefix.",
         catchers=(
-            "tests/unit/test_owner_watch.py::test_rule_22_nothing_is_decided_under_a_prefix_that_another_job_has",
+            "tests/unit/test_owner_watch.py::test_lease_guards_outputs_nothing_is_decided_under_a_prefix_that_another_job_has",
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.shell.io_executor:Hands._publish",
+                function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._publish",
                 old="self._before_decision()",
                 new="",
             ),
@@ -302,7 +302,7 @@ MUTANTS = (
         catchers=("tests/unit/test_decision_places.py",),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.core.coordinator_state:Book.begin",
+                function="sluice.runtime.coordinator.core.coordinator_state:CoordinatorState.begin",
                 old="checkpoint.decide_by(region.decide_by_s, region.attended_by_s)",
                 new="",
             ),
@@ -313,7 +313,7 @@ MUTANTS = (
         rules=("transaction-timeout",),
         wrong="A batch may be decided until its last transaction grows too old, instead of its first.",
         catchers=(
-            "tests/unit/test_region_query.py::test_rule_23_a_batch_must_be_decided_before_its_first_transaction_grows_old",
+            "tests/unit/test_region_query.py::test_transaction_timeout_a_batch_must_be_decided_before_its_first_transaction_grows_old",
         ),
         edits=(
             Edit(
@@ -328,7 +328,7 @@ MUTANTS = (
         rules=("transaction-timeout",),
         wrong="A decision that landed before its withdrawal counts as withdrawn.",
         catchers=(
-            "tests/unit/test_remote_steps.py::test_rule_23_a_withdrawal_finds_the_decision_that_landed_before_it",
+            "tests/unit/test_remote_steps.py::test_transaction_timeout_a_withdrawal_finds_the_decision_that_landed_before_it",
         ),
         edits=(
             Edit(
@@ -343,7 +343,7 @@ MUTANTS = (
         rules=("commit-acknowledged",),
         wrong="A run reports a good end while an open transaction of a dead attempt hides the last records from readers.",
         catchers=(
-            "tests/unit/test_action_routes.py::test_rule_24_what_failed_attempts_left_open_is_swept_before_a_good_end",
+            "tests/unit/test_action_routes.py::test_commit_acknowledged_what_failed_attempts_left_open_is_swept_before_a_good_end",
         ),
         edits=(
             Edit(
@@ -360,7 +360,7 @@ MUTANTS = (
         catchers=("tests/unit/test_remote_steps.py",),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.shell.io_executor:Hands._retire",
+                function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._retire",
                 old="""
                 if self._is_taken_over():
                     return
@@ -374,11 +374,11 @@ MUTANTS = (
         rules=("retire-after-commit",),
         wrong="An abort forgets everything that the decision in its slot keeps, before the coordinator knows which record stands.",
         catchers=(
-            "tests/unit/test_remote_steps.py::test_rule_29_a_withdrawal_forgets_nothing_that_a_landed_decision_keeps",
+            "tests/unit/test_remote_steps.py::test_retire_after_commit_a_withdrawal_forgets_nothing_that_a_landed_decision_keeps",
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.shell.io_executor:Hands._publish",
+                function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._publish",
                 old="""
                     self._kept.note(record)
                 outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)

@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("batch-identity",),
         wrong="A task of the drop-in sink writes a decided batch again.",
         catchers=(
-            "tests/unit/test_drop_in_tasks.py::test_rule_8_a_task_of_a_decided_batch_reads_its_rows_to_the_end_and_writes_none",
+            "tests/unit/test_drop_in_tasks.py::test_batch_identity_a_task_of_a_decided_batch_reads_its_rows_to_the_end_and_writes_none",
         ),
         edits=(
             Edit(
@@ -19,7 +19,7 @@ MUTANTS = (
                 if coordinator.is_decided(batch):
                     for _ in iterator:
                         pass
-                    return _PreCommitted(self._run.run_id, self._run.generation)
+                    return _PreCommitted(self._run.run_id, self._run.attempt_id)
                 """,
                 new="",
             ),
@@ -30,7 +30,7 @@ MUTANTS = (
         rules=("drop-in-abort",),
         wrong="The drop-in's abort discards a batch without checking whether it is decided.",
         catchers=(
-            "tests/unit/test_drop_in_queries.py::test_rule_10_an_abort_after_a_commit_that_raised_leaves_the_decision_alone",
+            "tests/unit/test_drop_in_queries.py::test_drop_in_abort_an_abort_after_a_commit_that_raised_leaves_the_decision_alone",
         ),
         edits=(
             Edit(
@@ -48,7 +48,7 @@ MUTANTS = (
         rules=("drop-in-abort",),
         wrong="Each construction of the drop-in writer begins a new run, which fences and sweeps the batch under way.",
         catchers=(
-            "tests/unit/test_drop_in_queries.py::test_rule_10_the_constructor_aborts_nothing",
+            "tests/unit/test_drop_in_queries.py::test_drop_in_abort_the_constructor_aborts_nothing",
         ),
         edits=(
             Edit(
@@ -81,13 +81,13 @@ MUTANTS = (
         rules=("callback-after-commit",),
         wrong="The drop-in commits a batch that an earlier run of the query wrote.",
         catchers=(
-            "tests/unit/test_drop_in.py::test_rule_12_an_earlier_runs_batch_is_neither_committed_nor_aborted_as_this_ones",
+            "tests/unit/test_drop_in.py::test_callback_after_commit_an_earlier_runs_batch_is_neither_committed_nor_aborted_as_this_ones",
         ),
         edits=(
             Edit(
                 function="sluice.runtime.spark.drop_in.drop_in_writer:DropInStreamWriter._is_of_another_run",
-                old="return any((each.run_id, each.generation) != present for each in _written(messages))",
-                new="return any((each.run_id, each.generation) > present for each in _written(messages))",
+                old="return any((each.run_id, each.attempt_id) != present for each in _written(messages))",
+                new="return any((each.run_id, each.attempt_id) > present for each in _written(messages))",
             ),
         ),
     ),
@@ -95,7 +95,9 @@ MUTANTS = (
         name="sink-without-service",
         rules=("coordinator-in-driver",),
         wrong="The drop-in sink uses its working directory if the checkpoint location is missing.",
-        catchers=("tests/unit/test_drop_in_queries.py::test_rule_14_the_sink_says_what_it_needs",),
+        catchers=(
+            "tests/unit/test_drop_in_queries.py::test_coordinator_in_driver_the_sink_says_what_it_needs",
+        ),
         edits=(
             Edit(
                 function="sluice.runtime.spark.drop_in.drop_in_writer:DropInStreamWriter.__init__",

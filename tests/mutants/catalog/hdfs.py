@@ -23,7 +23,7 @@ MUTANTS = (
         rules=("files-with-decision",),
         wrong="Files get their final names as soon as they are staged, before a decision names them.",
         catchers=(
-            "tests/unit/test_frame_writer.py::test_rule_19_no_reader_sees_a_file_before_the_decision",
+            "tests/unit/test_frame_writer.py::test_files_with_decision_no_reader_sees_a_file_before_the_decision",
         ),
         edits=(
             Edit(
@@ -42,7 +42,7 @@ MUTANTS = (
         rules=("rename-settled",),
         wrong="A staged file that is missing counts as published.",
         catchers=(
-            "tests/unit/test_staged_files.py::test_rule_20_the_step_for_a_file_follows_from_both_its_names",
+            "tests/unit/test_staged_files.py::test_rename_settled_the_step_for_a_file_follows_from_both_its_names",
         ),
         edits=(
             Edit(
@@ -57,7 +57,7 @@ MUTANTS = (
         rules=("rename-settled",),
         wrong="A file under the final name counts as published even if its length differs.",
         catchers=(
-            "tests/unit/test_staged_files.py::test_rule_20_the_step_for_a_file_follows_from_both_its_names",
+            "tests/unit/test_staged_files.py::test_rename_settled_the_step_for_a_file_follows_from_both_its_names",
         ),
         edits=(
             Edit(
@@ -72,7 +72,7 @@ MUTANTS = (
         rules=("rename-settled",),
         wrong="A rename that returns false counts as done.",
         catchers=(
-            "tests/contract/test_file_committer.py::test_rule_20_a_renames_answer_is_not_believed_unless_it_is_yes",
+            "tests/contract/test_file_committer.py::test_rename_settled_a_renames_answer_is_not_believed_unless_it_is_yes",
         ),
         edits=(
             Edit(
@@ -106,7 +106,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A file sink does not check which job has its staging directory.",
         catchers=(
-            "tests/unit/test_file_owner.py::test_rule_22_a_copy_of_a_job_of_files_that_runs_is_refused",
+            "tests/unit/test_file_owner.py::test_lease_guards_outputs_a_copy_of_a_job_of_files_that_runs_is_refused",
         ),
         edits=(
             Edit(

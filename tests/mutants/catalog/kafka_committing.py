@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("handle-from-producer",),
         wrong="Any open transaction of the id counts as ours, even one of a later attempt.",
         catchers=(
-            "tests/unit/test_verdicts.py::test_rule_5_every_state_and_epoch_has_one_verdict",
+            "tests/unit/test_verdicts.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
         ),
         edits=(
             Edit(
@@ -24,12 +24,14 @@ MUTANTS = (
         name="sweep-takes-living-work",
         rules=("ids-never-reused",),
         wrong="The sweep aborts every open transaction of the present attempt.",
-        catchers=("tests/unit/test_sweep.py::test_rule_4_the_present_generation_is_left_alone",),
+        catchers=(
+            "tests/unit/test_sweep.py::test_ids_never_reused_the_present_attempt_is_left_alone",
+        ),
         edits=(
             Edit(
                 function="sluice.connectors.kafka.sink.committer.transaction_sweep:_is_orphan",
-                old="return name.generation == view.generations.get(name.region) and identity in declared",
-                new="return name.generation == view.generations.get(name.region)",
+                old="return name.attempt_id == view.attempt_ids.get(name.region) and identity in declared",
+                new="return name.attempt_id == view.attempt_ids.get(name.region)",
             ),
         ),
     ),
@@ -38,7 +40,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="The sweep takes transactions of other jobs with the same prefix.",
         catchers=(
-            "tests/unit/test_sweep.py::test_rule_4_other_jobs_and_prefixes_are_never_touched",
+            "tests/unit/test_sweep.py::test_ids_never_reused_other_jobs_and_prefixes_are_never_touched",
         ),
         edits=(
             Edit(
@@ -52,7 +54,9 @@ MUTANTS = (
         name="sweep-takes-decided-work",
         rules=("ids-never-reused",),
         wrong="The sweep aborts transactions that a decision names and that are not committed yet.",
-        catchers=("tests/unit/test_sweep.py::test_rule_4_a_decided_transaction_is_never_touched",),
+        catchers=(
+            "tests/unit/test_sweep.py::test_ids_never_reused_a_decided_transaction_is_never_touched",
+        ),
         edits=(
             Edit(
                 function="sluice.connectors.kafka.sink.committer.transaction_sweep:orphans",
@@ -66,7 +70,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="An abort is sent before the verdict, although version 5 accepts it after the writer's own commit and reports those records as aborted.",
         catchers=(
-            "tests/contract/test_committer.py::test_rule_5_an_abort_does_not_hide_that_the_writer_has_committed",
+            "tests/contract/test_committer.py::test_outcome_from_broker_an_abort_does_not_hide_that_the_writer_has_committed",
         ),
         edits=(
             Edit(
@@ -81,7 +85,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="After a crash, EndTxn is sent before the state of the transaction is checked.",
         catchers=(
-            "tests/unit/test_committer_faults.py::test_rule_5_after_a_crash_nothing_is_sent_before_the_verdict_allows_it",
+            "tests/unit/test_committer_faults.py::test_outcome_from_broker_after_a_crash_nothing_is_sent_before_the_verdict_allows_it",
         ),
         edits=(
             Edit(
@@ -111,7 +115,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="An id that was initialised again counts as aborted, so committed records are written again.",
         catchers=(
-            "tests/unit/test_verdicts.py::test_rule_5_every_state_and_epoch_has_one_verdict",
+            "tests/unit/test_verdicts.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
         ),
         edits=(
             Edit(
@@ -125,7 +129,9 @@ MUTANTS = (
         name="forgotten-id-means-aborted",
         rules=("outcome-from-broker",),
         wrong="An id that the transaction coordinator no longer knows counts as aborted.",
-        catchers=("tests/unit/test_verdicts.py::test_rule_5_an_unknown_id_is_unknown",),
+        catchers=(
+            "tests/unit/test_verdicts.py::test_outcome_from_broker_an_unknown_id_is_unknown",
+        ),
         edits=(
             Edit(
                 function="sluice.connectors.kafka.sink.committer.commit_outcomes:judge",
@@ -139,7 +145,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="CompleteCommit counts only under the epoch that EndTxn version 5 leaves, so a native commit looks lost.",
         catchers=(
-            "tests/unit/test_verdicts.py::test_rule_5_every_state_and_epoch_has_one_verdict",
+            "tests/unit/test_verdicts.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
         ),
         edits=(
             Edit(
@@ -154,7 +160,7 @@ MUTANTS = (
         rules=("abort-by-endtxn",),
         wrong="The abort request commits.",
         catchers=(
-            "tests/contract/test_committer.py::test_rule_13_abort_discards_exactly_one_transaction",
+            "tests/contract/test_committer.py::test_abort_by_endtxn_abort_discards_exactly_one_transaction",
         ),
         edits=(
             Edit(
@@ -169,7 +175,7 @@ MUTANTS = (
         rules=("abort-by-endtxn",),
         wrong="An abort uses the epoch that the broker describes now instead of the transaction's own, and ends a later attempt.",
         catchers=(
-            "tests/contract/test_committer.py::test_rule_13_abort_with_a_stale_epoch_leaves_the_live_transaction_alone",
+            "tests/contract/test_committer.py::test_abort_by_endtxn_abort_with_a_stale_epoch_leaves_the_live_transaction_alone",
         ),
         edits=(
             Edit(
@@ -203,7 +209,7 @@ MUTANTS = (
         rules=("wait-for-all-brokers",),
         wrong="A transaction counts as swept although its coordinator died after it was listed and before it was described.",
         catchers=(
-            "tests/unit/test_sweep.py::test_rule_28_what_is_listed_and_not_described_is_not_swept",
+            "tests/unit/test_sweep.py::test_wait_for_all_brokers_what_is_listed_and_not_described_is_not_swept",
         ),
         edits=(
             Edit(

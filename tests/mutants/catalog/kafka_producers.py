@@ -25,7 +25,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="An id whose init_transactions was never answered is initialised and used again.",
         catchers=(
-            "tests/unit/test_unanswered_ids.py::test_rule_4_an_id_whose_initialisation_was_not_answered_is_never_used_again",
+            "tests/unit/test_unanswered_ids.py::test_ids_never_reused_an_id_whose_initialisation_was_not_answered_is_never_used_again",
         ),
         edits=(
             Edit(
@@ -40,7 +40,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="Worker processes draw no owner, so two attempts share transactional ids.",
         catchers=(
-            "tests/unit/test_producer_pools.py::test_ids_name_prefix_job_region_generation_owner_and_slot",
+            "tests/unit/test_producer_pools.py::test_ids_name_prefix_job_region_attempt_owner_and_slot",
         ),
         edits=(
             Edit(
@@ -70,7 +70,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="An id whose abort was never answered is used again once its checkpoint is committed on record.",
         catchers=(
-            "tests/unit/test_unanswered_ids.py::test_rule_4_an_id_whose_abort_was_not_answered_is_never_used_again",
+            "tests/unit/test_unanswered_ids.py::test_ids_never_reused_an_id_whose_abort_was_not_answered_is_never_used_again",
         ),
         edits=(
             Edit(
@@ -101,7 +101,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="A writer that was given up returns an id that another writer has by now, so the id is initialised while that one uses it.",
         catchers=(
-            "tests/unit/test_producer_pools.py::test_rule_4_a_writer_that_was_given_up_does_not_give_back_the_id_of_another",
+            "tests/unit/test_producer_pools.py::test_ids_never_reused_a_writer_that_was_given_up_does_not_give_back_the_id_of_another",
         ),
         edits=(
             Edit(

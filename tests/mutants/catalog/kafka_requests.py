@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("endtxn-version",),
         wrong="EndTxn goes out in version 5 whatever transaction.version is finalised.",
         catchers=(
-            "tests/unit/test_transaction_wire.py::test_rule_2_version_5_is_sent_only_where_its_level_is_finalised",
+            "tests/unit/test_transaction_wire.py::test_endtxn_version_version_5_is_sent_only_where_its_level_is_finalised",
         ),
         edits=(
             Edit(
@@ -25,7 +25,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="A request for an id that the client has lost and sent again is taken for answered.",
         catchers=(
-            "tests/contract/test_repeated_by_clients.py::test_rule_4_a_request_that_was_lost_and_sent_again_is_told",
+            "tests/contract/test_repeated_by_clients.py::test_ids_never_reused_a_request_that_was_lost_and_sent_again_is_told",
         ),
         edits=(
             Edit(
@@ -55,7 +55,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="A late answer to a request from before the begin compensates for a request that was given up later.",
         catchers=(
-            "tests/unit/test_given_up_requests.py::test_rule_5_a_late_answer_does_not_make_up_for_a_later_loss",
+            "tests/unit/test_given_up_requests.py::test_outcome_from_broker_a_late_answer_does_not_make_up_for_a_later_loss",
         ),
         edits=(
             Edit(
@@ -83,7 +83,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="A transaction is pre-committed although a copy of a request that begins it may arrive after its commit.",
         catchers=(
-            "tests/unit/test_kafka_writer.py::test_rule_5_a_transaction_that_may_be_begun_again_is_never_pre_committed",
+            "tests/unit/test_kafka_writer.py::test_outcome_from_broker_a_transaction_that_may_be_begun_again_is_never_pre_committed",
         ),
         edits=(
             Edit(
@@ -98,7 +98,7 @@ MUTANTS = (
         rules=("abort-by-endtxn",),
         wrong="An abort is an InitProducerId with the transaction's id and epoch, which aborts any open transaction of the id.",
         catchers=(
-            "tests/unit/test_transaction_wire.py::test_rule_13_an_abort_is_an_endtxn_with_the_transactions_own_epoch",
+            "tests/unit/test_transaction_wire.py::test_abort_by_endtxn_an_abort_is_an_endtxn_with_the_transactions_own_epoch",
         ),
         edits=(
             Edit(

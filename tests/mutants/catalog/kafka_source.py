@@ -25,7 +25,7 @@ MUTANTS = (
         rules=("start-offsets-once",),
         wrong="The drop-in source cuts a batch at the first request, so the resolved start offsets are in no log.",
         catchers=(
-            "tests/unit/test_drop_in_reader.py::test_rule_15_the_first_batch_is_empty_whatever_has_come_since",
+            "tests/unit/test_drop_in_reader.py::test_start_offsets_once_the_first_batch_is_empty_whatever_has_come_since",
         ),
         edits=(
             Edit(
@@ -40,7 +40,7 @@ MUTANTS = (
         rules=("trigger-is-barrier",),
         wrong="Under availableNow the end offsets move on with records that are written meanwhile.",
         catchers=(
-            "tests/unit/test_drop_in_reader.py::test_rule_16_available_now_ends_where_it_was_prepared",
+            "tests/unit/test_drop_in_reader.py::test_trigger_is_barrier_available_now_ends_where_it_was_prepared",
         ),
         edits=(
             Edit(

@@ -28,7 +28,7 @@ MUTANTS = (
         rules=("batch-identity",),
         wrong="A decided batch is written again when Spark replays it.",
         catchers=(
-            "tests/unit/test_region_query.py::test_rules_8_and_21_a_replay_of_a_decided_batch_writes_nothing",
+            "tests/unit/test_region_query.py::test_batch_identity_and_stateful_replay_a_replay_of_a_decided_batch_writes_nothing",
         ),
         edits=(
             Edit(
@@ -49,8 +49,8 @@ MUTANTS = (
             Edit(
                 function="sluice.runtime.spark.microbatch.job_source:SourcePlan.left_of",
                 old="""
-                if again is None or (again.generation, again.checkpoint_id) != (
-                    batch.generation,
+                if again is None or (again.attempt_id, again.checkpoint_id) != (
+                    batch.attempt_id,
                     batch.checkpoint_id,
                 ):
                 """,
@@ -63,7 +63,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="An undecided batch stays in Spark's log, and the next attempt replays it.",
         catchers=(
-            "tests/unit/test_region_start.py::test_rule_9_a_stateful_regions_logs_are_rewound_to_the_decision",
+            "tests/unit/test_region_start.py::test_restore_by_attempt_a_stateful_regions_logs_are_rewound_to_the_decision",
         ),
         edits=(
             Edit(
@@ -74,17 +74,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="older-life-written",
+        name="older-attempt-written",
         rules=("restore-by-attempt",),
         wrong="The present attempt of a region writes a batch that an earlier attempt cut.",
         catchers=(
-            "tests/unit/test_region_query.py::test_rule_9_an_undecided_batch_of_an_earlier_life_is_never_written",
+            "tests/unit/test_region_query.py::test_restore_by_attempt_an_undecided_batch_of_an_earlier_life_is_never_written",
         ),
         edits=(
             Edit(
                 function="sluice.runtime.spark.microbatch.region_query:RegionQuery._run_batch",
-                old="if barrier.generation != tasks.generation:",
-                new="if barrier.generation > tasks.generation:",
+                old="if barrier.attempt_id != tasks.attempt_id:",
+                new="if barrier.attempt_id > tasks.attempt_id:",
             ),
         ),
     ),
@@ -93,7 +93,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="The tasks of a batch are read from its start as well as from its end.",
         catchers=(
-            "tests/unit/test_job_source.py::test_rule_9_the_tasks_of_a_batch_follow_from_its_end_alone",
+            "tests/unit/test_job_source.py::test_restore_by_attempt_the_tasks_of_a_batch_follow_from_its_end_alone",
         ),
         edits=(
             Edit(
@@ -104,17 +104,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="newer-lives-deleted",
+        name="newer-attempts-deleted",
         rules=("restore-by-attempt",),
         wrong="A run that was taken over deletes the logs of the newer run's attempts.",
         catchers=(
-            "tests/unit/test_region_start.py::test_rule_9_a_run_that_was_taken_over_deletes_older_lives_alone",
+            "tests/unit/test_region_start.py::test_restore_by_attempt_a_run_that_was_taken_over_deletes_older_lives_alone",
         ),
         edits=(
             Edit(
-                function="sluice.runtime.spark.microbatch.region_start:delete_lives",
-                old="if newest <= generation:",
-                new="if newest <= generation + 1:",
+                function="sluice.runtime.spark.microbatch.region_start:delete_attempts",
+                old="if newest <= attempt_id:",
+                new="if newest <= attempt_id + 1:",
             ),
         ),
     ),
@@ -123,13 +123,13 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="A run that was taken over rewinds the newer run's state.",
         catchers=(
-            "tests/unit/test_region_start.py::test_rule_9_a_run_that_was_taken_over_leaves_the_newer_ones_state_alone",
+            "tests/unit/test_region_start.py::test_restore_by_attempt_a_run_that_was_taken_over_leaves_the_newer_ones_state_alone",
         ),
         edits=(
             Edit(
                 function="sluice.runtime.spark.microbatch.region_start:make_ready",
-                old="if max(_lives(fs, region.name).values(), default=-1) > generation:",
-                new="if max(_lives(fs, region.name).values(), default=-1) < -1:",
+                old="if max(_attempts(fs, region.name).values(), default=-1) > attempt_id:",
+                new="if max(_attempts(fs, region.name).values(), default=-1) < -1:",
             ),
         ),
     ),
@@ -138,7 +138,7 @@ MUTANTS = (
         rules=("callback-after-commit",),
         wrong="The batch callback returns once its batch is acknowledged, so Spark logs an undecided batch.",
         catchers=(
-            "tests/unit/test_region_query.py::test_rule_12_the_callback_raises_when_its_batch_is_not_committed",
+            "tests/unit/test_region_query.py::test_callback_after_commit_the_callback_raises_when_its_batch_is_not_committed",
         ),
         edits=(
             Edit(
@@ -149,15 +149,15 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="open-work-of-a-dead-life-untold",
+        name="open-work-of-a-dead-attempt-untold",
         rules=("abort-before-skip",),
         wrong="A restart does not report the open transactions of the ended attempt first, so readers wait for them until a sweep.",
         catchers=(
-            "tests/unit/test_ended_lives.py::test_rule_17_a_life_that_is_over_says_what_it_left_open",
+            "tests/unit/test_ended_lives.py::test_abort_before_skip_a_life_that_is_over_says_what_it_left_open",
         ),
         edits=(
             Edit(
-                function="sluice.runtime.spark.run.attempt_supervisor:RegionLives._bring_back",
+                function="sluice.runtime.spark.run.attempt_supervisor:RegionAttempts._bring_back",
                 old="self._register(watched)",
                 new="",
             ),
@@ -183,7 +183,7 @@ MUTANTS = (
         rules=("stateful-replay",),
         wrong="The replay of a decided batch of a stateful region runs nothing, so its state version is missing.",
         catchers=(
-            "tests/unit/test_region_query.py::test_rules_8_and_21_a_replay_of_a_decided_batch_writes_nothing",
+            "tests/unit/test_region_query.py::test_batch_identity_and_stateful_replay_a_replay_of_a_decided_batch_writes_nothing",
         ),
         edits=(
             Edit(

@@ -36,8 +36,8 @@ MUTANTS = (
             ),
             Edit(
                 function="sluice.runtime.coordinator.start.startup:StartSequence.run",
-                old="yield from self._settle(history, generation, kept)",
-                new="self.settling = self._settle(history, generation, kept)",
+                old="yield from self._settle(history, attempt_id, kept)",
+                new="self.settling = self._settle(history, attempt_id, kept)",
             ),
         ),
     ),
@@ -46,7 +46,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="Work that a person has declared committed counts as committed, although its broker reports it aborted.",
         catchers=(
-            "tests/unit/test_accepted_losses.py::test_rule_5_what_is_certainly_lost_is_not_taken_for_committed",
+            "tests/unit/test_accepted_losses.py::test_outcome_from_broker_what_is_certainly_lost_is_not_taken_for_committed",
         ),
         edits=(
             Edit(
@@ -57,13 +57,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="seal-below-a-taken-place",
+        name="fencing_record-below-a-taken-place",
         rules=("fence-first",),
         wrong="A fencing record counts although a higher slot is taken.",
         catchers=("tests/unit/test_recovery.py::test_a_seal_below_a_taken_place_does_not_count",),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.start.startup:StartSequence._seal",
+                function="sluice.runtime.coordinator.start.startup:StartSequence._fence",
                 old="if outcome is PublishOutcome.OURS and is_last:",
                 new="if outcome is PublishOutcome.OURS:",
             ),
@@ -74,7 +74,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="A source resumes at the positions of other sources, too, so a partition that only another source reads is never discovered.",
         catchers=(
-            "tests/unit/test_restore.py::test_rule_9_a_source_goes_on_at_its_own_positions_alone",
+            "tests/unit/test_restore.py::test_restore_by_attempt_a_source_goes_on_at_its_own_positions_alone",
         ),
         edits=(
             Edit(
@@ -102,7 +102,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="After an accepted loss, a start also continues without the records that were lost later.",
         catchers=(
-            "tests/unit/test_accepted_losses.py::test_rule_11_what_is_lost_behind_an_acceptance_stops_the_job_again",
+            "tests/unit/test_accepted_losses.py::test_two_phase_repair_what_is_lost_behind_an_acceptance_stops_the_job_again",
         ),
         edits=(
             Edit(
@@ -123,18 +123,18 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A start does not check whether another start has written a fencing record after its own.",
         catchers=(
-            "tests/unit/test_interrupted_starts.py::test_rule_22_a_start_that_slept_behind_its_seal_leaves_the_owner_record_alone",
+            "tests/unit/test_interrupted_starts.py::test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_owner_record_alone",
         ),
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.start.startup:StartSequence.run",
                 old="""
-                    raise taken_over(generation + 1)
-                self._claim(history.newest.job_uid, generation)
+                    raise taken_over(attempt_id + 1)
+                self._claim(history.newest.job_uid, attempt_id)
                 """,
                 new="""
                     pass
-                self._claim(history.newest.job_uid, generation)
+                self._claim(history.newest.job_uid, attempt_id)
                 """,
             ),
         ),

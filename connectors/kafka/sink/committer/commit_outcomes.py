@@ -1,4 +1,4 @@
-"""What DescribeTransactions proves about a handle: the table of protocol rule 5. Pure.
+"""What DescribeTransactions proves about a handle: the table of rule `outcome-from-broker`. Pure.
 
 EndTxn's own answer to a repeated request does not tell committed from aborted, and a native
 commit, a raw one at version 4 and a raw one at version 5 leave different epochs behind. Only the

@@ -1,4 +1,5 @@
-"""Finishes pre-committed Kafka transactions of any process: rule 5's order, with EndTxn."""
+"""Finishes pre-committed Kafka transactions of any process: rule `outcome-from-broker`'s order,
+with EndTxn."""
 
 import logging
 import time
@@ -98,7 +99,7 @@ class KafkaCommitter:
     def abort_transactions(
         self, transactions: Sequence[TransactionIdentity], *, timeout_s: float
     ) -> list[CommitReport]:
-        """As `abort`, for transactions known by name only; what the sweep uses (rule 13).
+        """As `abort`, for transactions known by name only; what the sweep uses (`abort-by-endtxn`).
 
         Version 5 accepts an abort also behind a native commit, and then describes the very epoch
         as aborted: its records are there, and somebody would write them again.

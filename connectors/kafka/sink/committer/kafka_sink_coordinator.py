@@ -16,7 +16,7 @@ from typing import Protocol
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
 from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
-from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaOwnerStore
+from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseStore
 from sluice.connectors.kafka.sink.committer.transaction_requests import Cluster, Wire
 from sluice.connectors.kafka.sink.committer.transaction_sweep import Sweeper, SweepResult
 from sluice.connectors.kafka.sink.committer.wire_answers import STATE_TOPIC
@@ -30,12 +30,12 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.errors import ConfigError, FencedError, SourceChangedError, StreamError
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.ownership.lease_record import OwnedName, OwnerClaim, OwnerStore
+from sluice.runtime.ownership.lease_record import Lease, LeaseStore, OwnedName
 
 __all__ = [
     "RESTART_BUDGET_S",
     "KafkaSinkCoordinator",
-    "OpenOwnerStore",
+    "OpenLeaseStore",
     "PlainSinkCoordinator",
     "check_transaction_timeout",
 ]
@@ -52,12 +52,12 @@ _REPEATED_SWEEP_S = 2.0
 _MOST_ORPHANS = 10_000  # as many as a coordinator itself remembers
 
 
-class OpenOwnerStore(Protocol):
+class OpenLeaseStore(Protocol):
     """Where the owner record of a prefix lies, on a cluster."""
 
     def __call__(
         self, connection: KafkaConnection, prefix: str, *, timeout_s: float
-    ) -> OwnerStore: ...
+    ) -> LeaseStore: ...
 
 
 class _Sweep(Protocol):
@@ -84,7 +84,7 @@ class KafkaSinkCoordinator:
         topics: tuple[str, ...],
         restart_budget_s: float = RESTART_BUDGET_S,
         connect: Callable[[KafkaConnection], Wire] = TransactionWire,
-        open_owner_store: OpenOwnerStore = KafkaOwnerStore,
+        open_lease_store: OpenLeaseStore = KafkaLeaseStore,
         clock: Clock = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -98,11 +98,11 @@ class KafkaSinkCoordinator:
         self._sweeper = Sweeper(
             self._sweep_wire, prefix=transactional_id_prefix, clock=clock, sleep=sleep
         )
-        self._open_owner_store = open_owner_store
+        self._open_lease_store = open_lease_store
         self._clock = clock
         self._sleep = sleep
         self._operator_id: str | None = None
-        self._claim: OwnerClaim | None = None
+        self._claim: Lease | None = None
         self._has_swept = False
         self._unfinished: SweepView | None = None
         self._sweeping = threading.Lock()
@@ -139,7 +139,7 @@ class KafkaSinkCoordinator:
         self._operator_id = context.operator_id
         # A prefix may hold slashes: another job's may begin with all of ours.
         self.committer = self._committer_of(f"{self._prefix}/{context.job_uid}/")
-        store = self._open_owner_store(
+        store = self._open_lease_store(
             self._connection, self._prefix, timeout_s=min(timeout_s, _OWNER_CALL_S)
         )
         owned = OwnedName(
@@ -147,7 +147,7 @@ class KafkaSinkCoordinator:
             name=self._prefix,
             remedy="Stop the other job, or give this one its own transactionalIdPrefix.",
         )
-        claim = OwnerClaim(store, context, owned, clock=self._clock, sleep=self._sleep)
+        claim = Lease(store, context, owned, clock=self._clock, sleep=self._sleep)
         try:
             claim.take()
         except StreamError:
@@ -156,7 +156,8 @@ class KafkaSinkCoordinator:
         self._claim = claim
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
-        """See `SinkCoordinator.sweep`; the first one waits a little for every broker (rule 28)."""
+        """See `SinkCoordinator.sweep`; the first one waits a little for every broker
+        (`wait-for-all-brokers`)."""
         with self._sweeping:
             view = self._with_unfinished(view)
             if self._has_swept:
@@ -219,7 +220,8 @@ class KafkaSinkCoordinator:
 def check_transaction_timeout(
     requested_s: float | None, cluster: Cluster, *, restart_budget_s: float = RESTART_BUDGET_S
 ) -> float | None:
-    """The timeout that transactions get: as requested, else the broker's maximum (rule 23).
+    """The timeout that transactions get: as requested, else the broker's maximum
+    (`transaction-timeout`).
 
     None when none was requested and the broker's maximum may not be read.
 

@@ -328,8 +328,8 @@ async def _end_at(
     commit: bool,
 ) -> None:
     try:
-        # Of the very broker that gets the request, each time: this is rule 2's "after each
-        # reconnect" without having to notice reconnects.
+        # Of the very broker that gets the request, each time: this is rule `endtxn-version`'s
+        # "after each reconnect" without having to notice reconnects.
         level = await _transaction_version(net, node_id)
     except kafka_errors.KafkaError as err:
         log.debug("reading features: broker=%s error=%s", node_id, err)

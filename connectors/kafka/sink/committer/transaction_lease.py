@@ -1,6 +1,6 @@
-"""Where the owner record of a transactional-id prefix lies: in Kafka (protocol rule 22).
+"""Where the owner record of a transactional-id prefix lies: in Kafka (`lease-guards-outputs`).
 
-In the offset metadata of group ``sluice-owner.{prefix}``. Ids of two jobs never meet (the job uid
+In the offset metadata of group ``sluice-lease.{prefix}``. Ids of two jobs never meet (the job uid
 is in them); the record tells the second one so before it writes, instead of leaving both to share
 a name.
 """
@@ -20,9 +20,9 @@ from sluice.connectors.kafka.client.confluent import (
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.source.enumerator.group_offsets import ANSWER_MS
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.ownership.lease_record import OwnerRecord
+from sluice.runtime.ownership.lease_record import LeaseRecord
 
-__all__ = ["KafkaOwnerStore", "owner_group"]
+__all__ = ["KafkaLeaseStore", "owner_group"]
 
 _T = TypeVar("_T")
 _RETRY_S = 0.1
@@ -31,10 +31,10 @@ _PLACE = ("__consumer_offsets", 0)  # exists wherever a group does; every starte
 
 def owner_group(prefix: str) -> str:
     """The consumer group whose offset metadata holds the record of ``prefix``."""
-    return f"sluice-owner.{prefix}"
+    return f"sluice-lease.{prefix}"
 
 
-class KafkaOwnerStore:
+class KafkaLeaseStore:
     """The record in a real cluster. Driver; one thread at a time.
 
     A consumer that never joins its group: the admin client's calls for offsets cannot wait while
@@ -56,26 +56,26 @@ class KafkaOwnerStore:
             }
         )
 
-    def read(self) -> OwnerRecord | None:
-        """See `OwnerStore.read`."""
+    def read(self) -> LeaseRecord | None:
+        """See `LeaseStore.read`."""
         return self._until_answered(self._read_once)
 
-    def write(self, record: OwnerRecord) -> None:
-        """See `OwnerStore.write`."""
+    def write(self, record: LeaseRecord) -> None:
+        """See `LeaseStore.write`."""
         self._until_answered(lambda: self._write_once(record))
 
     def close(self) -> None:
-        """See `OwnerStore.close`. Not by the client's own ``close``, which waits until a record
+        """See `LeaseStore.close`. Not by the client's own ``close``, which waits until a record
         that was written is confirmed: for as long as the coordinator hangs."""
         del self._consumer
 
-    def _read_once(self) -> OwnerRecord | None:
+    def _read_once(self) -> LeaseRecord | None:
         (place,) = self._consumer.committed([TopicPartition(*_PLACE)], self._timeout_s)
         if place.error is not None:
             raise KafkaException(place.error)
-        return OwnerRecord.decode(place.metadata) if place.metadata else None
+        return LeaseRecord.decode(place.metadata) if place.metadata else None
 
-    def _write_once(self, record: OwnerRecord) -> None:
+    def _write_once(self, record: LeaseRecord) -> None:
         place = TopicPartition(*_PLACE, record.renewals, record.encode())
         self._answers.clear()
         self._consumer.commit(offsets=[place], asynchronous=True)

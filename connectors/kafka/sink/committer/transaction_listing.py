@@ -1,4 +1,5 @@
-"""Lists transactions of all brokers, and tells whether the list is whole: protocol rule 28."""
+"""Lists transactions of all brokers, and tells whether the list is whole: rule
+`wait-for-all-brokers`."""
 
 import logging
 from collections import defaultdict
@@ -108,7 +109,8 @@ async def _log_leaders(net: Net) -> tuple[dict[int, int], list[int]]:
 
 
 async def _not_loaded(net: Net, ids_at: Mapping[int, list[str]]) -> list[str]:
-    """Brokers that do not answer for an id of each partition of the log they lead (rule 28).
+    """Brokers that do not answer for an id of each partition of the log they lead
+    (`wait-for-all-brokers`).
 
     A leader says of an id that it "was not found" only once it has read that id's partition.
     Metadata names it as leader some time before it begins to read.

@@ -39,7 +39,8 @@ class TransactionState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """What DescribeTransactions says about an id now; perhaps a later attempt's (rule 3).
+    """What DescribeTransactions says about an id now; perhaps a later attempt's
+    (`handle-from-producer`).
 
     Attributes:
         transactional_id: asked for.
@@ -95,7 +96,7 @@ class ListedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """All transactions that could be seen (rule 28).
+    """All transactions that could be seen (`wait-for-all-brokers`).
 
     Attributes:
         transactions: of every broker that answered.
@@ -112,9 +113,10 @@ class Cluster:
 
     Attributes:
         cluster_id: Kafka's own.
-        transaction_version: finalised level of ``transaction.version``; 0 when absent (rule 2).
+        transaction_version: finalised level of ``transaction.version``; 0 when absent
+            (`endtxn-version`).
         max_transaction_timeout_s: the least ``transaction.max.timeout.ms`` of its brokers
-            (rule 23), None when it may not be read.
+            (`transaction-timeout`), None when it may not be read.
     """
 
     cluster_id: str

@@ -1,4 +1,5 @@
-"""Which open transactions nobody will ever finish, and their abort: protocol rules 4, 13 and 28."""
+"""Which open transactions nobody will ever finish, and their abort: rules `ids-never-reused`,
+`abort-by-endtxn` and `wait-for-all-brokers`."""
 
 import logging
 import time
@@ -40,8 +41,8 @@ def orphans(
 
     A transaction is left alone unless all of this holds: it is open; its id is one of this prefix
     and this job; no decided checkpoint without its committed mark names its id; and either its
-    region has moved on to a later generation, or the coordinator has declared exactly this
-    (id, producer id, epoch) to be an orphan of the present one. A generation that ``view`` does
+    region has moved on to a later attempt, or the coordinator has declared exactly this
+    (id, producer id, epoch) to be an orphan of the present one. An attempt that ``view`` does
     not know yet is left alone: the view is then older than the listing.
 
     Args:
@@ -70,9 +71,9 @@ def _is_orphan(
     name = TransactionalId.parse(identity.transactional_id)
     if name is None or name.prefix != prefix or name.job_uid != view.job_uid:
         return False
-    if view.is_left_behind(name.region, name.generation):
+    if view.is_left_behind(name.region, name.attempt_id):
         return True
-    return name.generation == view.generations.get(name.region) and identity in declared
+    return name.attempt_id == view.attempt_ids.get(name.region) and identity in declared
 
 
 def _protected_ids(committables: Sequence[StateEntry]) -> frozenset[str]:
@@ -104,7 +105,7 @@ class SweepResult:
     Attributes:
         aborted: transactions that are certainly aborted now.
         remaining: orphans whose abort is not certain yet; the next sweep finds them again.
-        missing: brokers, partitions and ids that could not be asked about (rule 28).
+        missing: brokers, partitions and ids that could not be asked about (`wait-for-all-brokers`).
     """
 
     aborted: int
@@ -116,7 +117,7 @@ class Sweeper:
     """Lists, decides by `orphans`, aborts. Driver, one thread; keeps nothing between sweeps.
 
     At transaction.version 0 an abort does not fence the writer, which may open the id's next
-    transaction: it is listed, and aborted, again by the next sweep (rule 13).
+    transaction: it is listed, and aborted, again by the next sweep (`abort-by-endtxn`).
     """
 
     def __init__(
@@ -168,7 +169,8 @@ class Sweeper:
     def sweep_all(
         self, view: SweepView, *, operator_id: str | None, timeout_s: float
     ) -> SweepResult:
-        """Sweep until every broker has answered and nothing remains, or time is up (rule 28)."""
+        """Sweep until every broker has answered and nothing remains, or time is up
+        (`wait-for-all-brokers`)."""
         deadline = self._clock() + timeout_s
         aborted = 0
         while True:

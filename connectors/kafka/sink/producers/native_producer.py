@@ -40,7 +40,7 @@ class NativeProducer(NativeClient):
     Delivery reports are events (``RD_KAFKA_EVENT_DR``), of errors alone
     (``delivery.report.only.error``). librdkafka counts a record until its report's event is
     destroyed, and `serve` destroys none before it was judged: so `flush` cannot return 0 while an
-    error is still to be seen (rule 1).
+    error is still to be seen (`pre-commit-confirmed`).
     """
 
     def __init__(self, library: NativeLibrary, config: Mapping[str, Any]) -> None:

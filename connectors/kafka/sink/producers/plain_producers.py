@@ -22,40 +22,40 @@ class PlainProducers:
         self._making: dict[_Key, threading.Lock] = {}
 
     def client(self, scope: TaskScope, make: Callable[[], Client]) -> Client:
-        """The client for a task; a new generation of the region gets a new one.
+        """The client for a task; a new attempt of the region gets a new one.
 
         Raises:
-            FencedError: this process has already seen a later generation of the region.
+            FencedError: this process has already seen a later attempt of the region.
         """
-        generation, key = scope.batch.generation, _key(scope)
+        attempt_id, key = scope.batch.attempt_id, _key(scope)
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
         with making:  # to make one may take long, and holds up no other region
             with self._lock:
                 known = self._clients.get(key)
-            if known is not None and known[0] == generation:
+            if known is not None and known[0] == attempt_id:
                 return known[1]
-            if known is not None and known[0] > generation:
+            if known is not None and known[0] > attempt_id:
                 raise FencedError(
-                    "a newer generation of this region has run in this process",
-                    {"region": scope.batch.region, "generation": generation},
+                    "a newer attempt of this region has run in this process",
+                    {"region": scope.batch.region, "attempt_id": attempt_id},
                     "This task is of the past and must stop.",
                 )
             if known is not None:
                 _close(known[1])
             client = make()
             with self._lock:
-                self._clients[key] = (generation, client)
+                self._clients[key] = (attempt_id, client)
             return client
 
     def drop(self, scope: TaskScope) -> None:
         """After an error: what it has not sent is thrown away, the next task gets a new client.
 
-        That of a later generation is left alone: the records in it are another task's.
+        That of a later attempt is left alone: the records in it are another task's.
         """
         with self._lock:
             known = self._clients.get(_key(scope))
-            if known is None or known[0] != scope.batch.generation:
+            if known is None or known[0] != scope.batch.attempt_id:
                 return
             del self._clients[_key(scope)]
         _close(known[1])

@@ -121,8 +121,8 @@ def transactional_config(
 
     Args:
         settings: what bounds its memory, and how records are compressed.
-        transaction_timeout_s: None for the broker's maximum (rule 23): the coordinator's sweep,
-            not this timeout, frees readers.
+        transaction_timeout_s: None for the broker's maximum (`transaction-timeout`): the
+            coordinator's sweep, not this timeout, frees readers.
     """
     timeout_s = (
         transaction_timeout_s or limits.transaction_timeout_s or _KAFKA_MAX_TRANSACTION_TIMEOUT_S
@@ -181,7 +181,7 @@ def _base(
         partitions=limits.partitions,
         is_seen_at_once=is_seen_at_once,
     )
-    # Emulated in the Python client: it calls back for errors alone (rule 1).
+    # Emulated in the Python client: it calls back for errors alone (`pre-commit-confirmed`).
     reports = {"delivery.report.only.error": True}
     return {**_DEFAULTS, **queue.librdkafka(), **batches, **reports}
 
@@ -267,20 +267,20 @@ class Preparation:
         topic: str | None,
         look: Callable[[], LimitsLook],
         hot_path: HotPath,
-        patience_s: float,
+        retry_for_s: float,
     ) -> None:
         self._connection = connection
         self._settings = settings
         self._transaction_timeout_s = transaction_timeout_s
         self._topic = topic
-        self._patience_s = patience_s
+        self._retry_for_s = retry_for_s
         self._limits = KnownLimits(look)
         self._make_client = partial(make_client, hot_path)
         self._pace = StatisticsPace(time.monotonic)
 
     def __call__(self, transactional_id: str) -> TransactionalProducer:
         """See `sluice.connectors.kafka.sink.producers.producer_pool.Prepare`."""
-        until_s = time.monotonic() + self._patience_s
+        until_s = time.monotonic() + self._retry_for_s
         limits = self._limits()
         try:
             return self._ready(transactional_id, limits, until_s)

@@ -14,7 +14,8 @@ __all__ = [
 
 
 class UnansweredError(UnreachableError):
-    """`init_transactions` was sent, and may yet happen: its id is never used again (rule 4).
+    """`init_transactions` was sent, and may yet happen: its id is never used again
+    (`ids-never-reused`).
 
     Attributes:
         reason: what people are told, who may have to mend something else than a slow broker.

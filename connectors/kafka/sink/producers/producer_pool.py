@@ -70,7 +70,7 @@ class _Kept:
 
 
 class ProducerPool:
-    """Producers of one (prefix, job, region and generation, sink) in one worker process. Executor.
+    """Producers of one (prefix, job, region and attempt, sink) in one worker process. Executor.
 
     Writers call it from the task's thread. No id is initialised before the transaction it carried
     is over (`SlotBook`), and no producer carries two.
@@ -97,7 +97,7 @@ class ProducerPool:
         ages: Clock = age_clock,
         draw_owner: Callable[[], str] = _draw_owner,
     ) -> None:
-        self.generation = scope.batch.generation
+        self.attempt_id = scope.batch.attempt_id
         self._prefix = prefix
         self._job_uid = scope.job_uid
         self._region = scope.batch.region
@@ -220,8 +220,8 @@ class ProducerPool:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise FencedError(
-                "a newer generation of this region runs in this process",
-                {"region": self._region, "generation": self.generation},
+                "a newer attempt of this region runs in this process",
+                {"region": self._region, "attempt_id": self.attempt_id},
                 "This task is of the past and must stop.",
             )
 
@@ -327,7 +327,7 @@ class ProducerPool:
                 prefix=self._prefix,
                 job_uid=self._job_uid,
                 region=self._region,
-                generation=self.generation,
+                attempt_id=self.attempt_id,
                 owner=self._owner,
                 slot=slot,
             )
@@ -362,21 +362,21 @@ class ProducerPools:
     def enter(
         self, prefix: str, scope: TaskScope, make: Callable[[], ProducerPool]
     ) -> ProducerPool:
-        """The pool for a task, told that the task begins. A new generation drops the old pool.
+        """The pool for a task, told that the task begins. A new attempt drops the old pool.
 
         Raises:
-            FencedError: this process has already seen a later generation of the region.
+            FencedError: this process has already seen a later attempt of the region.
         """
         key = (prefix, scope.job_uid, scope.operator_id, scope.batch.region)
         with self._lock:
             pool = self._pools.get(key)
-            if pool is not None and pool.generation > scope.batch.generation:
+            if pool is not None and pool.attempt_id > scope.batch.attempt_id:
                 raise FencedError(
-                    "a newer generation of this region has run in this process",
-                    {"region": scope.batch.region, "generation": scope.batch.generation},
+                    "a newer attempt of this region has run in this process",
+                    {"region": scope.batch.region, "attempt_id": scope.batch.attempt_id},
                     "This task is of the past and must stop.",
                 )
-            if pool is None or pool.generation < scope.batch.generation:
+            if pool is None or pool.attempt_id < scope.batch.attempt_id:
                 if pool is not None:
                     pool.close()
                 pool = self._pools[key] = make()

@@ -1,7 +1,8 @@
 """Which transactional ids of one worker process may be initialised, are ready, or are in use. Pure.
 
-An id belongs to one process for ever (rule 4), and `init_transactions` aborts whatever is open
-under it. So a slot that carried a transaction comes back only when that transaction is certainly
+An id belongs to one process for ever (`ids-never-reused`), and `init_transactions` aborts whatever
+is open under it. So a slot that carried a transaction comes back only when that transaction is
+certainly
 over: its batch's checkpoint is committed on record, or the broker acknowledged its abort.
 """
 
@@ -15,7 +16,7 @@ from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 __all__ = ["IDS_PER_TASK", "NoIdLeftError", "SlotBook", "SlotEvent", "SlotState", "advance"]
 
 IDS_PER_TASK = 3
-"""Undecided, being written, made ready: more ids than that a task never needs (rule 4).
+"""Undecided, being written, made ready: more ids than that a task never needs (`ids-never-reused`).
 
 A task whose epochs overlap has one undecided for each checkpoint under way, and of those a job has
 one: `CheckpointSettings.max_concurrent`, which `Job` does not offer.
@@ -110,7 +111,8 @@ class SlotBook:
         """A task of a batch begins: free what is committed; returns slots left open by the dead.
 
         A slot is freed only for a *later batch* whose scope says that the checkpoint is committed:
-        the checkpoint id alone is a hint, since a late batch may join a later one (rule 8).
+        the checkpoint id alone is a hint, since a late batch may join a later one
+        (`batch-identity`).
         """
         if scope.batch.batch_id > self._batch_id:
             self._batch_id = scope.batch.batch_id

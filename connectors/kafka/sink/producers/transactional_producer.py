@@ -1,8 +1,8 @@
 """One librdkafka producer that carries one transaction and is then let go.
 
-Its producer id and epoch come from its own statistics (rule 3): they tell *this* transaction from
-every other attempt, which DescribeTransactions cannot. That it is still in that transaction, the
-client itself tells after the flush (docs/adr/0015-the-client-tells-its-state.md).
+Its producer id and epoch come from its own statistics (`handle-from-producer`): they tell *this*
+transaction from every other attempt, which DescribeTransactions cannot. That it is still in that
+transaction, the client itself tells after the flush (docs/adr/0015-the-client-tells-its-state.md).
 """
 
 import logging
@@ -249,7 +249,8 @@ class TransactionalProducer:
             raise translate(err, {"transactional_id": self.transactional_id}) from err
 
     def confirm(self) -> None:
-        """After a flush: still in the same transaction, under the same identity (rule 3).
+        """After a flush: still in the same transaction, under the same identity
+        (`handle-from-producer`).
 
         The newest statistics must show the identity. They may be older than the flush; but the
         client takes another id or epoch only after it has left the transaction, and that it has
@@ -394,7 +395,7 @@ class TransactionalProducer:
         """Commit natively; True when the broker acknowledged it. Never raises.
 
         After any other answer it may or may not be committed, now or later: only the verdict tells
-        (rule 5). It carries no further transaction in either case.
+        (`outcome-from-broker`). It carries no further transaction in either case.
         """
         deadline = self._clock() + timeout_s
         try:

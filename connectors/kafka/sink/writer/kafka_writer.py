@@ -36,7 +36,7 @@ from sluice.connectors.kafka.sink.producers.transactional_producer import Transa
 from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait, Wait
 from sluice.connectors.kafka.sink.writer.sender import RecordSender, flush
 from sluice.runtime.contracts import (
-    INTERVALS_OF_A_LIFE,
+    INTERVALS_OF_AN_ATTEMPT,
     AttemptRegistry,
     ContinuousWriter,
     RegisteredAttempt,
@@ -144,8 +144,9 @@ class TransactionalWriter:
             self._pool.end(self._lease)
 
     def pre_commit(self) -> list[StateEntry]:
-        """Flush, and believe it only when three things agree (rule 1): nothing is left, no record
-        was refused, and it is still the transaction that was registered (rule 3).
+        """Flush, and believe it only when three things agree (`pre-commit-confirmed`): nothing is
+        left, no record was refused, and it is still the transaction that was registered
+        (`handle-from-producer`).
         """
         if self._sender is None or self._lease is None:
             return []
@@ -383,7 +384,7 @@ class KafkaWriterFactory:
         """See `sluice.runtime.contracts.ContinuousWriterFactory`."""
         if self.guarantee is not Guarantee.EXACTLY_ONCE or self.transaction_timeout_s is None:
             return None  # or the brokers' maximum decides, which the sink's check tells
-        return self.transaction_timeout_s / INTERVALS_OF_A_LIFE
+        return self.transaction_timeout_s / INTERVALS_OF_AN_ATTEMPT
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
         """See `sluice.runtime.contracts.ContinuousWriterFactory`."""
@@ -475,5 +476,5 @@ class KafkaWriterFactory:
             topic=self.topic,
             look=self.limits,
             hot_path=self.hot_path,
-            patience_s=self._waits.ready_s,
+            retry_for_s=self._waits.ready_s,
         )

@@ -2,7 +2,7 @@
 
 Every record carries a tag, which its delivery report brings back (`NativeProducer`). All records
 take the one call ``rd_kafka_producev``, with headers and without, so the order of a partition is
-that of its rows (rule 30).
+that of its rows (`produce-order`).
 """
 
 import ctypes

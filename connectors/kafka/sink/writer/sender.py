@@ -4,7 +4,8 @@ Natively (`native_producing`), or by ``produce``, called by ``map`` with whole
 columns. Measured on two cores shared with the broker, 100-byte records, one transaction, the plain
 way: 1.0 million records/s, against 0.9 million with ``produce_batch`` (which needs a dict per
 record, and takes neither headers, nor timestamps, nor a partition per record) and 0.8 million with
-a loop. One way for every record of a writer also keeps the order whatever columns it has (rule 30).
+a loop. One way for every record of a writer also keeps the order whatever columns it has
+(`produce-order`).
 """
 
 import time
@@ -228,7 +229,8 @@ def flush(
     wait: Wait | None = None,
     clock: Clock = time.monotonic,
 ) -> None:
-    """Wait until every record is acknowledged (rule 1: both the count and the reports).
+    """Wait until every record is acknowledged (`pre-commit-confirmed`: both the count and the
+    reports).
 
     In short steps: behind a refused record librdkafka keeps the rest of its partition back until
     they time out, and nobody needs to wait for that.

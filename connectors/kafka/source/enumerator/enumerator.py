@@ -168,7 +168,7 @@ class KafkaSplitEnumerator:
             there,
             lambda: self._look(there, timeout_s),
             self._patience if pause is None else Patience(self._clock, pause),
-            patience_s=_TRUNCATION_S if self._ends is None else ABSENCE_S,
+            retry_for_s=_TRUNCATION_S if self._ends is None else ABSENCE_S,
             timeout_s=timeout_s,
             counts=counts,
         )
@@ -192,7 +192,7 @@ class KafkaSplitEnumerator:
         starts = {key: fact.offset for key in keys if (fact := found.get(key)) is not None}
         if self._ends is not None:  # else one that is still being made is asked for next time
             require_located(keys, starts)
-        self._short_logs.tell_silent(key for key in keys if key not in starts)
+        self._short_logs.report_timed_out(key for key in keys if key not in starts)
         starts |= {key: 0 for key in starts if self._is_certainly_new(key)}
         self._known |= set(starts)
         log.info("partitions discovered: partitions=%s", ",".join(f"{t}-{n}" for t, n in starts))
@@ -277,9 +277,9 @@ class KafkaSplitEnumerator:
         look = self._losses.of_no_earlier_leader(
             positions, self._settled_look(positions, timeout_s)
         )
-        patience_s = _TRUNCATION_S if self._ends is None else ABSENCE_S
+        retry_for_s = _TRUNCATION_S if self._ends is None else ABSENCE_S
         left_s = max(_LEAST_S, until_s - self._clock())
-        starts = self._losses.starts(positions, look, patience_s=patience_s, timeout_s=left_s)
+        starts = self._losses.starts(positions, look, retry_for_s=retry_for_s, timeout_s=left_s)
         ends = self._visible_ends(starts, look)
         self._short_logs.tell(look.latest, self._ends or {}, asked=starts, gone=self._gone)
         if not at_once and self._ends is None and self._least.is_too_early(starts, ends):
@@ -413,7 +413,7 @@ class KafkaSplitEnumerator:
         if self._options.fail_on_data_loss:
             raise partitions_gone(keys, self._where)
         names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
-        self._gone |= keys  # only now: a region that was parked and begins anew is refused, too
+        self._gone |= keys  # only now: a region that was suspended and begins anew is refused, too
         log.warning("partitions are gone, going on without them: partitions=%s", names)
 
     def _settled_look(self, positions: Sequence[SplitRange], timeout_s: float) -> Look:

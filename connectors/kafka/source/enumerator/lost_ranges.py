@@ -55,7 +55,7 @@ class Patience:
     def unless_lasting(
         self,
         find: Callable[[], tuple[T, A]],
-        patience_s: Callable[[T], float] = lambda _: ABSENCE_S,
+        retry_for_s: Callable[[T], float] = lambda _: ABSENCE_S,
     ) -> tuple[T, A]:
         """What was found, and what was missing in it: nothing, or what has been for so long.
 
@@ -68,7 +68,7 @@ class Patience:
             found, absent = find()
             if began_s is None:  # behind the first look, whose time counts for nothing
                 began_s = self._clock()
-            if not absent or self._clock() - began_s >= patience_s(found):
+            if not absent or self._clock() - began_s >= retry_for_s(found):
                 return found, absent
             self._pause(_PAUSE_S)
 
@@ -131,7 +131,7 @@ class LossWatch:
         positions: Sequence[SplitRange],
         look: Look,
         *,
-        patience_s: float,
+        retry_for_s: float,
         timeout_s: float,
     ) -> dict[PartitionKey, int]:
         """Where each position goes on: its end, or where what is gone says.
@@ -147,7 +147,7 @@ class LossWatch:
         ends = self._earlier_ends(positions, look, timeout_s)
         starts |= self._rewritten(positions, ends, look)
         # Up to where the present leader has told, a log is only not shown yet.
-        return starts | self._cut_off(starts, look, patience_s, told=ends.keys())
+        return starts | self._cut_off(starts, look, retry_for_s, told=ends.keys())
 
     def told_ends(
         self, keys: Collection[PartitionKey], *, timeout_s: float
@@ -220,7 +220,7 @@ class LossWatch:
         look: Callable[[], Look],
         patience: Patience,
         *,
-        patience_s: float,
+        retry_for_s: float,
         timeout_s: float,
         counts: bool,
     ) -> tuple[SplitRange, ...]:
@@ -239,10 +239,10 @@ class LossWatch:
 
         def find() -> tuple[_Left, Collection[PartitionKey]]:
             found = self.of_no_earlier_leader(ranges, look())
-            left = self._left_of(ranges, found, patience_s=patience_s, timeout_s=timeout_s)
+            left = self._left_of(ranges, found, retry_for_s=retry_for_s, timeout_s=timeout_s)
             return left, left.waited_for
 
-        left, _ = patience.unless_lasting(find, lambda _: patience_s)
+        left, _ = patience.unless_lasting(find, lambda _: retry_for_s)
         lost = [split for split in ranges if left.end_of(split) < split.known_end]
         if lost and self._fails:
             raise batch_cut_off(lost, left.present)
@@ -251,14 +251,14 @@ class LossWatch:
         return tuple(_up_to(split, left.end_of(split)) for split in ranges)
 
     def _left_of(
-        self, ranges: Sequence[SplitRange], look: Look, *, patience_s: float, timeout_s: float
+        self, ranges: Sequence[SplitRange], look: Look, *, retry_for_s: float, timeout_s: float
     ) -> _Left:
         """A later leader knows for good where the log that a range was cut from ends. Otherwise a
         log has to be shorter for a while: a new leader may know a lower end for a moment."""
         wanted = {key_of(split): split.end_offset for split in ranges}
         look = self.with_log_ends(wanted, look, timeout_s=timeout_s)
         told = self._earlier_ends(ranges, look, timeout_s)
-        lasting, waited_for = self._shorter_for(patience_s, wanted, look, told)
+        lasting, waited_for = self._shorter_for(retry_for_s, wanted, look, told)
         return _Left(
             ends={key: end for key, end in told.items() if end < wanted[key]} | lasting,
             firsts={key: fact.offset for key, fact in look.earliest.items()},
@@ -335,13 +335,13 @@ class LossWatch:
         self,
         starts: Mapping[PartitionKey, int],
         look: Look,
-        patience_s: float,
+        retry_for_s: float,
         *,
         told: Collection[PartitionKey],
     ) -> dict[PartitionKey, int]:
         """Judge logs that end before a position, once that lasts: their records are lost, and what
         has come since at the lowest end is in their place."""
-        lasting, _ = self._shorter_for(patience_s, starts, look, told)
+        lasting, _ = self._shorter_for(retry_for_s, starts, look, told)
         lost = [
             LostRange(
                 topic=topic,
@@ -360,7 +360,7 @@ class LossWatch:
 
     def _shorter_for(
         self,
-        patience_s: float,
+        retry_for_s: float,
         starts: Mapping[PartitionKey, int],
         look: Look,
         told: Collection[PartitionKey],
@@ -373,7 +373,7 @@ class LossWatch:
             for key, end in self.note_shorter(starts, look).items()
             if end is not None and key not in told
         }
-        lasting = {key: end for key, (at_s, end) in noted.items() if now_s - at_s >= patience_s}
+        lasting = {key: end for key, (at_s, end) in noted.items() if now_s - at_s >= retry_for_s}
         return lasting, noted.keys() - lasting.keys()
 
     def _count(self, lost: Sequence[LostRange]) -> None:

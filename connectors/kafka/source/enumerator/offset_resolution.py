@@ -1,4 +1,4 @@
-"""Turns what the user says about positions into numbers, asked for once (rule 15)."""
+"""Turns what the user says about positions into numbers, asked for once (`start-offsets-once`)."""
 
 import logging
 from collections.abc import Iterable, Mapping

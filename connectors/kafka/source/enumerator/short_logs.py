@@ -13,7 +13,7 @@ __all__ = ["ShortLogs", "judge_short"]
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_S = 30.0  # how often one is named
+_RETRY_FOR_S = 30.0  # how often one is named
 
 
 class ShortLogs:
@@ -45,7 +45,7 @@ class ShortLogs:
             asked: the look was for these.
             gone: what is gone on without.
         """
-        self.tell_silent(key for key in asked if key not in latest and key not in gone)
+        self.report_timed_out(key for key in asked if key not in latest and key not in gone)
         for key, fact in latest.items():
             if key in gone or fact.offset >= ends.get(key, 0):
                 self._since_s.pop(key, None)
@@ -59,7 +59,7 @@ class ShortLogs:
                     ends[key],
                 )
 
-    def tell_silent(self, keys: Iterable[PartitionKey]) -> None:
+    def report_timed_out(self, keys: Iterable[PartitionKey]) -> None:
         """Name those of which no leader has told an end for a while.
 
         Of some partitions without a leader beside others with one librdkafka makes an error, of
@@ -75,7 +75,7 @@ class ShortLogs:
 
     def _lasts(self, key: PartitionKey) -> bool:
         now_s = self._clock()
-        is_due = now_s - self._since_s.setdefault(key, now_s) >= _PATIENCE_S
+        is_due = now_s - self._since_s.setdefault(key, now_s) >= _RETRY_FOR_S
         if is_due:
             self._since_s[key] = now_s
         return is_due

@@ -45,7 +45,7 @@ from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.errors import StreamError, UnreachableError
 from sluice.runtime.model.model import SplitRange
 from sluice.runtime.model.task_memory import TaskMemory
-from sluice.runtime.process.boot_clock import AttendedClock
+from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.process.gc_control import without_collector
 
 __all__ = ["KafkaSplitReader", "Reading", "fetcher_of"]
@@ -193,7 +193,7 @@ class Reading:
             batch_bytes=reader.settings.batch_bytes,
         )
         # A look that took longer than this stood still with its process.
-        self._asked_s = AttendedClock(time.monotonic, longest_step_s=_LONGEST_LOOK_S)
+        self._asked_s = PauseTolerantClock(time.monotonic, longest_step_s=_LONGEST_LOOK_S)
         self._open = len(splits)
         self._batch_records = _FIRST_BATCH_RECORDS
         self._moved_at_s = self._asked_s()

@@ -1,7 +1,8 @@
 """How far the ranges of one read have got: progress is the next position, never a count. Pure.
 
-Markers, aborted records and compaction leave gaps, and a range may end in one (rule 25). So a range
-is finished by a message at or behind its end, or by the partition's end lying at or behind it.
+Markers, aborted records and compaction leave gaps, and a range may end in one
+(`read-committed-end`). So a range is finished by a message at or behind its end, or by the
+partition's end lying at or behind it.
 """
 
 from collections.abc import Sequence

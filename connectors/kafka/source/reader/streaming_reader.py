@@ -1,4 +1,4 @@
-"""`KafkaFollowingReader`: reads partitions on and on, ahead of the task that asks."""
+"""`KafkaStreamingReader`: reads partitions on and on, ahead of the task that asks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,14 +11,14 @@ from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader,
 from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.model.model import SplitKey, SplitRange
 
-__all__ = ["KafkaFollower", "KafkaFollowingReader"]
+__all__ = ["KafkaRecordStream", "KafkaStreamingReader"]
 
 _NO_END = 1 << 48  # the sum over all partitions is an int64, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaFollowingReader:
-    """Implements `sluice.runtime.contracts.FollowingReader`. Picklable.
+class KafkaStreamingReader:
+    """Implements `sluice.runtime.contracts.StreamingReader`. Picklable.
 
     Attributes:
         reader: how records are read and made into columns.
@@ -28,20 +28,20 @@ class KafkaFollowingReader:
 
     @property
     def no_progress_timeout_s(self) -> float:
-        """See `sluice.runtime.contracts.FollowingReader`."""
+        """See `sluice.runtime.contracts.StreamingReader`."""
         return self.reader.no_progress_timeout_s
 
     def follow(
         self, splits: Sequence[SplitRange], ends: Mapping[SplitKey, int] | None
-    ) -> "KafkaFollower":
-        """See `sluice.runtime.contracts.FollowingReader`."""
-        follower = KafkaFollower(self.reader, ends or {})
+    ) -> "KafkaRecordStream":
+        """See `sluice.runtime.contracts.StreamingReader`."""
+        follower = KafkaRecordStream(self.reader, ends or {})
         follower.restart_at(splits)
         return follower
 
 
-class KafkaFollower:
-    """Implements `Follower`: one consumer, which fetches ahead in the background.
+class KafkaRecordStream:
+    """Implements `RecordStream`: one consumer, which fetches ahead in the background.
 
     Executor, one thread.
     """
@@ -55,7 +55,7 @@ class KafkaFollower:
         self._read_before: dict[SplitKey, RecordsRead] = {}
 
     def poll(self) -> pa.RecordBatch | None:
-        """See `sluice.runtime.contracts.Follower`."""
+        """See `sluice.runtime.contracts.RecordStream`."""
         if self._reading is None:
             return None  # the region has no split yet
         try:
@@ -65,7 +65,7 @@ class KafkaFollower:
             raise translate(err, {"splits": splits}) from err
 
     def positions(self) -> Mapping[SplitKey, int]:
-        """See `sluice.runtime.contracts.Follower`."""
+        """See `sluice.runtime.contracts.RecordStream`."""
         if self._reading is None:
             return {split.key: split.start_offset for split in self._splits}
         # What lies behind an end is passed over unread, and is somebody else's to read.
@@ -75,14 +75,14 @@ class KafkaFollower:
         }
 
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
-        """See `sluice.runtime.contracts.Follower`."""
+        """See `sluice.runtime.contracts.RecordStream`."""
         if self._reading is None:
             return self._read_before
         found = {split.key: self._reading.read(slot) for slot, split in enumerate(self._splits)}
         return self._read_before | {key: read for key, read in found.items() if read is not None}
 
     def restart_at(self, splits: Sequence[SplitRange]) -> None:
-        """See `sluice.runtime.contracts.Follower`.
+        """See `sluice.runtime.contracts.RecordStream`.
 
         By a new consumer: one record of the old positions that is still in the old one's queue
         would be taken for progress.
@@ -125,7 +125,7 @@ class KafkaFollower:
         return max(split.start_offset, self._ends.get(split.key, _NO_END))
 
     def close(self) -> None:
-        """See `Follower`. Nobody knows what is left in the consumer's queue."""
+        """See `RecordStream`. Nobody knows what is left in the consumer's queue."""
         pooled, self._pooled = self._pooled, None
         reading, self._reading = self._reading, None
         if reading is not None:

@@ -108,7 +108,7 @@ class _Recovery:
 
     killed_s: float
     restarted_s: float
-    sealed_s: float
+    fenced_s: float
     committed_s: float
     visible: int
 
@@ -181,7 +181,7 @@ class _Demo:
     def _kill_half_way(self, bootstrap: str) -> _Recovery:
         program = self._start(bootstrap)
         self._await(program, lambda: self._observer.total >= self._records // 2)
-        killed_s, newest = time.monotonic(), _newest_place(self._checkpoint)
+        killed_s, newest = time.monotonic(), _newest_slot(self._checkpoint)
         program.kill()
         self._view.enter(Phase.KILLED)
         restarted_s = time.monotonic()
@@ -190,8 +190,8 @@ class _Demo:
         visible = self._observer.catch_up(timeout_s=_CATCH_UP_S)
         self._loader.release()
         # The new run's first record closes the place behind the last one: the seal.
-        self._await(self._program, lambda: _newest_place(self._checkpoint) > newest)
-        sealed_s = time.monotonic()
+        self._await(self._program, lambda: _newest_slot(self._checkpoint) > newest)
+        fenced_s = time.monotonic()
         self._view.enter(Phase.RECOVERING)
         self._await(self._program, lambda: self._observer.total > visible)
         committed_s = self._observer.await_total(visible + 1, timeout_s=1.0)
@@ -199,7 +199,7 @@ class _Demo:
         return _Recovery(
             killed_s=killed_s,
             restarted_s=restarted_s,
-            sealed_s=sealed_s,
+            fenced_s=fenced_s,
             committed_s=committed_s,
             visible=visible,
         )
@@ -254,7 +254,7 @@ class _Demo:
             elapsed_s=elapsed_s,
             peak_rate=max(per_second.values(), default=0),
             recovery_s=recovery.committed_s - recovery.killed_s,
-            spark_start_s=recovery.sealed_s - recovery.restarted_s,
+            spark_start_s=recovery.fenced_s - recovery.restarted_s,
         )
 
 
@@ -287,7 +287,7 @@ def _places(checkpoint: Path, mark: str) -> Iterator[int]:
         yield int(path.parent.name.removeprefix("chk-"))
 
 
-def _newest_place(checkpoint: Path) -> int:
+def _newest_slot(checkpoint: Path) -> int:
     return max(_places(checkpoint, "_metadata"), default=-1)
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
-from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import OpenOwnerStore
+from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import OpenLeaseStore
 from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
-from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaOwnerStore
+from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseStore
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionDescription, Wire
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.connectors.kafka.tools.txn.txn_survey import (
@@ -36,8 +36,8 @@ from sluice.runtime.model.model import CheckpointRecord
 from sluice.runtime.ownership.lease_record import (
     RENEWAL_INTERVAL_S,
     WATCHED_INTERVALS,
-    OwnerRecord,
-    OwnerStore,
+    LeaseRecord,
+    LeaseStore,
     is_of_another_directory,
 )
 
@@ -83,7 +83,7 @@ class TransactionSession:
     lines: Sequence[TransactionLine]
     missing: Sequence[str]
     look_again: Callable[[], Sequence[NamedTransaction]]
-    open_owner_store: OpenOwnerStore = KafkaOwnerStore
+    open_lease_store: OpenLeaseStore = KafkaLeaseStore
     clock: Clock = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -252,11 +252,12 @@ def _refuse_decided_since(job: TransactionSession, lines: Sequence[TransactionLi
 
 
 def _refuse_of_a_copy(job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float) -> None:
-    """FencedError when a run of another checkpoint directory has the prefix (rule 22): what it has
-    decided since one of both was copied is not in this one."""
+    """FencedError when a run of another checkpoint directory has the prefix
+    (`lease-guards-outputs`): what it has decided since one of both was copied is not in this
+    one."""
     for key in sorted(sinks & set(job.sinks)):
         prefix = job.sinks[key].prefix
-        store = job.open_owner_store(job.connections[key], prefix, timeout_s=timeout_s)
+        store = job.open_lease_store(job.connections[key], prefix, timeout_s=timeout_s)
         with closing(store):
             found = store.read()
         if found is None or found.job_uid != job.job_uid:
@@ -274,10 +275,11 @@ def _refuse_of_a_copy(job: TransactionSession, sinks: set[SinkKey], *, timeout_s
 
 
 def _refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float) -> None:
-    """FencedError when the job lives, as its owner record tells by changing (rule 22)."""
+    """FencedError when the job lives, as its owner record tells by changing
+    (`lease-guards-outputs`)."""
     for key in sorted(sinks & set(job.sinks)):
         prefix = job.sinks[key].prefix
-        store = job.open_owner_store(job.connections[key], prefix, timeout_s=timeout_s)
+        store = job.open_lease_store(job.connections[key], prefix, timeout_s=timeout_s)
         with closing(store):
             found = _renewed(job, store)
         if found is not None:
@@ -288,7 +290,7 @@ def _refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout
             )
 
 
-def _renewed(job: TransactionSession, store: OwnerStore) -> OwnerRecord | None:
+def _renewed(job: TransactionSession, store: LeaseStore) -> LeaseRecord | None:
     """The record of a holder that renews it, watched for as long as a start of another job does."""
     first = store.read()
     until = job.clock() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS

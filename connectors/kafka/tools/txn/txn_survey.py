@@ -138,7 +138,8 @@ class TransactionLine:
 
     @property
     def identity(self) -> TransactionIdentity | None:
-        """From the checkpoint where one names it, else from the coordinator (rule 3)."""
+        """From the checkpoint where one names it, else from the coordinator
+        (`handle-from-producer`)."""
         if self.named is not None:
             return self.named.handle.identity
         return self.described.identity if self.described is not None else None
@@ -234,8 +235,8 @@ def overview(
 
 
 def _is_used_again(named: NamedTransaction, described: TransactionDescription | None) -> bool:
-    # An unfinished one is not: its id rests until it is committed on record (rule 4), so another
-    # transaction under it is a mystery that a person must see.
+    # An unfinished one is not: its id rests until it is committed on record (`ids-never-reused`),
+    # so another transaction under it is a mystery that a person must see.
     return (
         described is not None
         and described.state is TransactionState.ONGOING

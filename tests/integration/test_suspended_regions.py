@@ -1,4 +1,4 @@
-"""A Job in several regions of which one fails for good: parked, shown, and brought back."""
+"""A Job in several regions of which one fails for good: suspended, shown, and brought back."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from sluice.runtime.errors import RegionsParkedError, UnreachableError
+from sluice.runtime.errors import RegionsSuspendedError, UnreachableError
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
 from sluice.runtime.job.job import Job
 from sluice.runtime.service.command_file import command_address
@@ -47,13 +47,13 @@ def sick_until(cured: Path, released: Path) -> Callable[[pa.RecordBatch], pa.Rec
 
 
 class Copy:
-    """A bounded copy of three partitions in three regions, that parks the sick one."""
+    """A bounded copy of three partitions in three regions, that suspends the sick one."""
 
     def __init__(self, kafka: EmbeddedKafka, topic: TopicFactory, directory: Path) -> None:
         self.kafka = kafka
         self.source = topic(partitions=PARTITIONS)
         self.sink = topic(partitions=PARTITIONS)
-        self.prefix = unique("parked")
+        self.prefix = unique("suspended")
         self.checkpoint = directory / "checkpoint"
         self.cured = directory / "cured"
         self.released = directory / "released"
@@ -66,14 +66,14 @@ class Copy:
 
     def run(self, spark: SparkSession) -> None:
         job = Job(
-            "parked",
+            "suspended",
             spark,
             engine="micro-batch",
             checkpoint_dir=str(self.checkpoint),
             interval_s=0.2,
             regions=PARTITIONS,
             restart_strategy=FixedDelayRestart(attempts=0),
-            on_region_failure="park",
+            on_region_failure="suspend",
         )
         job.source(
             KafkaSource(bootstrap_servers=self.kafka.bootstrap, topics=[self.source], bounded=True)
@@ -96,12 +96,12 @@ def copy(kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path) -> Copy:
 
 
 @pytest.mark.extended
-def test_a_bounded_job_ends_without_its_parked_region_and_says_so(
+def test_a_bounded_job_ends_without_its_suspended_region_and_says_so(
     spark: SparkSession, copy: Copy
 ) -> None:
     """The others are read whole and visible; the next start unparks it, and nothing is doubled."""
     copy.released.touch()
-    with pytest.raises(RegionsParkedError, match=f"regions={copy.sick} ") as ended:
+    with pytest.raises(RegionsSuspendedError, match=f"regions={copy.sick} ") as ended:
         copy.run(spark)
     assert f"not_written_from={copy.source}-{SICK}:0" in str(ended.value)
     assert "this partition is sick" in str(ended.value)
@@ -111,23 +111,23 @@ def test_a_bounded_job_ends_without_its_parked_region_and_says_so(
     assert copy.written() == list(range(RECORDS))
 
 
-def test_a_parked_region_is_brought_back_by_command(spark: SparkSession, copy: Copy) -> None:
+def test_a_suspended_region_is_brought_back_by_command(spark: SparkSession, copy: Copy) -> None:
     """While the job runs: it is shown with its lag, comes back where it stood, is read whole."""
     seen: list[dict[str, object]] = []
 
     def look_and_restart() -> None:
         fs = LocalFileSystem(copy.checkpoint)
 
-        def parked_region() -> dict[str, object] | None:
+        def suspended_region() -> dict[str, object] | None:
             try:
                 with CoordinatorClient(command_address(fs), deadline_s=1.0) as client:
                     regions = client.status()["job"]["regions"]
             except UnreachableError:
                 return None  # it has only begun
             found: dict[str, object] = next(r for r in regions if r["region"] == copy.sick)
-            return found if found["parked"] and found["lag_records"] else None
+            return found if found["suspended"] and found["lag_records"] else None
 
-        seen.append(wait_for(parked_region, what="a parked region"))
+        seen.append(wait_for(suspended_region, what="a suspended region"))
         copy.cured.touch()
         with CoordinatorClient(command_address(fs), deadline_s=120.0) as client:
             client.restart([], timeout_s=120.0)
