@@ -158,7 +158,7 @@ bench-goals: setup ## all in the table of goals, and the scaling tables, into do
 	$$run coordinator-load --tasks 10000
 	$$run scaling --results build/bench/scaling.jsonl
 	mv build/bench/peers.jsonl benchmarks/peers/results.jsonl
-	mv build/bench/scaling.jsonl benchmarks/scaling_results.jsonl
+	mv build/bench/scaling.jsonl benchmarks/scaling/scaling_results.jsonl
 	$$run report --write
 
 bench-quick: setup ## as bench with small runs, once each, printed only; a first look

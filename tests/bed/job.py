@@ -8,7 +8,7 @@ import os
 
 from pyspark.sql import SparkSession
 
-from benchmarks.region_lines import RegionLines
+from examples.regional import RegionLines
 from sluice import HdfsSink, KafkaSink, KafkaSource
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.job.job import Job
