@@ -2,7 +2,8 @@
 
 With micro-batches, a kill is ``kill -9`` of a Python worker in the middle of that region's epoch, at
 one of three moments in turn (`benchmarks.regions.mortal_sink`): nothing is written, all is written,
-or all is flushed and not reported. Spark gives a task one attempt under ``local[2]``, so the whole region fails. A
+or all is flushed and not reported. Spark gives a task one attempt under ``local[2]``, so the whole
+region fails. A
 continuous region is one long task: its Python worker is killed at the same places, and from outside
 as well, by the clock. It has a slot of its own for as long as it lives, so there are as many slots
 as regions, however few the cores are.
