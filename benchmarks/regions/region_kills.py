@@ -1,6 +1,6 @@
 """One of the regions killed every five seconds: what the others notice, and when it is back.
 
-With micro-batches, a kill is ``kill -9`` of a Python worker in the middle of that region's epoch, at
+With micro-batches, a kill is ``kill -9`` of a Python worker in the middle of its region's epoch, at
 one of three moments in turn (`benchmarks.regions.mortal_sink`): nothing is written, all is written,
 or all is flushed and not reported. Spark gives a task one attempt under ``local[2]``, so the whole
 region fails. A
