@@ -97,7 +97,7 @@ class _Marks:
             self.read[name] = self.read.get(name, 0) + whole
             lines = new[:whole].splitlines()
             self.count += sum(line.startswith(b"checkpoint=") for line in lines)
-            self.losses += sum(any(said in line for said in _LOSS_LINES) for line in lines)
+            self.losses += sum(any(text in line for text in _LOSS_LINES) for line in lines)
             self.repairs += sum(_REPAIR_LINE in line for line in lines)
 
 
