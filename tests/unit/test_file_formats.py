@@ -235,14 +235,13 @@ def test_text_that_needs_escapes_is_escaped_alone() -> None:
 def test_csv_has_text_in_quotes_and_doubles_a_quote() -> None:
     """Null is nothing, an empty string is not, white space and backslashes stay."""
     batch = pa.record_batch({"a": ["x,y", 'q"', "", None, " b\\ "], "n": [1, 2, None, 4, 5]})
-    assert _text("csv", batch, header="true") == (
-        '"a","n"\n"x,y","1"\n"q""","2"\n"",\n,"4"\n" b\\ ","5"\n'
-    )
+    assert _text("csv", batch, header="true") == ('"a","n"\n"x,y",1\n"q""",2\n"",\n,4\n" b\\ ",5\n')
 
 
 def test_csv_row_of_one_null_is_an_empty_string() -> None:
     """Readers skip an empty line."""
     assert _text("csv", pa.record_batch({"a": ["x", None]}), sep="\\t") == '"x"\n""\n'
+    assert _text("csv", pa.record_batch({"a": [1, None]})) == '"1"\n""\n'
 
 
 @pytest.mark.parametrize("name", ["csv", "json"])

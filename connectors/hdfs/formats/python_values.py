@@ -13,7 +13,7 @@ import pyarrow.types as kinds
 from sluice.connectors.hdfs.formats.spark_types import recast, with_leaves
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["python_rows", "text_of", "valid_text"]
+__all__ = ["python_rows", "python_values", "text_of", "valid_text"]
 
 
 def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -23,11 +23,31 @@ def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
         ConfigError: Python's calendar has no such year, or a key of a map stands in it twice.
     """
     try:
-        return _rows(batch)
+        return python_values(batch)
     except UnicodeDecodeError:
         as_bytes = recast(batch, with_leaves(batch.schema, _bytes_of_text))
         row_type = pa.struct(list(batch.schema))
-        return [_decoded(row, row_type) for row in _rows(as_bytes)]
+        return [_decoded(row, row_type) for row in python_values(as_bytes)]
+
+
+def python_values(values: pa.Array | pa.RecordBatch) -> list[Any]:
+    """The values of a column, or rows; see `python_rows`.
+
+    Raises:
+        ConfigError: as `python_rows`.
+        UnicodeDecodeError: a string is not UTF-8.
+    """
+    try:
+        found: list[Any] = values.to_pylist(maps_as_pydicts="strict")
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, OverflowError, KeyError) as error:
+        raise ConfigError(
+            "a value cannot be written in this file format",
+            {"error": error},
+            "Keep years from 1 to 9999 and keys of maps unique before the sink, or use Parquet.",
+        ) from error
+    return found
 
 
 def valid_text(column: pa.Array) -> pa.Array:
@@ -49,20 +69,6 @@ def text_of(kind: pa.DataType) -> Callable[[Any], str] | None:
         if is_kind(kind):
             return spell
     return None
-
-
-def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    try:
-        found: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
-    except UnicodeDecodeError:
-        raise
-    except (ValueError, OverflowError, KeyError) as error:
-        raise ConfigError(
-            "a value cannot be written in this file format",
-            {"columns": ",".join(batch.schema.names), "error": error},
-            "Keep years from 1 to 9999 and keys of maps unique before the sink, or use Parquet.",
-        ) from error
-    return found
 
 
 def _bytes_of_text(field: pa.Field) -> pa.Field:
@@ -104,6 +110,8 @@ def _float64(value: float) -> str:
 
 def _java(value: float, shortest: str) -> str:
     """Java's spelling of a float: a point always, an exponent from 10**7 and below 10**-3."""
+    if 1e-3 <= abs(value) < 1e7:
+        return shortest
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     sign, digits, exponent = decimal.Decimal(shortest).as_tuple()

@@ -20,7 +20,12 @@ import pyarrow.csv
 import pyarrow.types as kinds
 
 from sluice.connectors.hdfs.formats.format_options import Codec
-from sluice.connectors.hdfs.formats.python_values import python_rows, text_of, valid_text
+from sluice.connectors.hdfs.formats.python_values import (
+    python_rows,
+    python_values,
+    text_of,
+    valid_text,
+)
 from sluice.connectors.hdfs.formats.spark_types import (
     conform,
     portions,
@@ -79,7 +84,7 @@ class Csv:
         columns = [_csv_text(column) for column in portion.columns]
         if len(columns) == 1:
             columns = [
-                columns[0].fill_null("")
+                columns[0].cast(pa.string()).fill_null("")
             ]  # readers skip an empty line: the row would be lost
         table = pa.Table.from_arrays(columns, names=portion.schema.names)
         return _csv_bytes(table, self.separator, has_header=False)
@@ -212,12 +217,13 @@ def _csv_bytes(table: pa.Table, separator: str, *, has_header: bool) -> bytes:
 
 
 def _csv_text(column: pa.Array) -> pa.Array:
-    """The column as strings; null stays null."""
+    """The column with text for what Arrow would not spell as Spark reads it."""
     if kinds.is_string(column.type):
         return valid_text(column)
+    if not (kinds.is_temporal(column.type) or kinds.is_floating(column.type)):
+        return column
     spell = _text_of(column.type)
-    batch = pa.RecordBatch.from_arrays([column], names=["value"])
-    values = [row["value"] for row in python_rows(batch)]
+    values = python_values(column)
     return pa.array([None if value is None else spell(value) for value in values], pa.string())
 
 
@@ -234,7 +240,7 @@ def _object(fields: list[pa.Field], *, ignores_nulls: bool) -> Callable[[dict[st
     spellings = [
         (
             field.name,
-            json.dumps(field.name, ensure_ascii=False),
+            _quoted(field.name),
             _json_of(field.type, ignores_nulls),
         )
         for field in fields
@@ -283,5 +289,4 @@ def _joined(left: str, parts: Iterable[str], right: str) -> str:
     return f"{left}{','.join(parts)}{right}"
 
 
-def _quoted(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)
+_quoted: Callable[[str], str] = json.JSONEncoder(ensure_ascii=False).encode
