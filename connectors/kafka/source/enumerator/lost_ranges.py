@@ -134,9 +134,9 @@ class LossDetector:
     def without_former_leaders(self, positions: Sequence[SplitRange], look: Look) -> Look:
         """Remove offsets that come from an earlier leader than a position's.
 
-        A broker that is partitioned from its cluster still answers. Neither the end of its log nor what
-        it has deleted counts. Only the end shows the leader: the first offset comes with the epoch
-        of the first record.
+        A broker that is partitioned from its cluster still answers. Neither the end of its log nor
+        its deletions count. Only the end shows the leader: the first offset comes with the epoch of
+        the first record.
         """
         known = {key_of(split): split.leader_epoch for split in positions}
         outdated = {
