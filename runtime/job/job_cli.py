@@ -19,7 +19,7 @@ from sluice.runtime.service.service_client import CoordinatorClient
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Look at a job, and command it.", no_args_is_help=True)
+app = typer.Typer(help="Show a job, and restart its regions.", no_args_is_help=True)
 
 _ANSWER_S = 5.0
 _COMMAND_S = 60.0
@@ -31,7 +31,7 @@ _Running = Annotated[
 
 @app.callback()
 def _group() -> None:
-    """Look at a job, and command it."""
+    """Show a job, and restart its regions."""
 
 
 @app.command()
@@ -46,14 +46,16 @@ def graph(
     ],
     checkpoint_id: Annotated[
         int | None,
-        typer.Option("--id", min=0, help="Which one; default: PATH's, else the newest decision."),
+        typer.Option(
+            "--id", min=0, help="Checkpoint id; default: that of PATH, else the newest decision."
+        ),
     ] = None,
     *,
     mermaid: Annotated[
         bool, typer.Option("--mermaid", help="Print a Mermaid flowchart, for documents.")
     ] = False,
 ) -> None:
-    """Sources, functions, sinks and edges, and the regions that restart alone."""
+    """Show sources, functions, sinks, edges and regions."""
     uri, named = split_place(path)
     with command_store(uri) as store:
         place = look_at(store, checkpoint_id if checkpoint_id is not None else named)
@@ -72,7 +74,7 @@ def status(
     *,
     as_json_text: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """A running job: its regions, whether they run, their lag, pressure and attempts."""
+    """Show a running job: its regions with lag, pressure and attempts."""
     with _running(path) as client:
         found = client.status()
     if as_json_text:
@@ -101,19 +103,19 @@ def restart(
     region: Annotated[
         list[str] | None,
         typer.Option(
-            "--region", help="Suspended or running; again for more. Default: all suspended."
+            "--region", help="Region to restart; repeatable. Default: all suspended regions."
         ),
     ] = None,
     exclude_host: Annotated[
         list[str] | None,
         typer.Option(
             "--exclude-host",
-            help="End Spark's executors on this host and start none there; again for more. Holds "
-            "for the whole session, until it ends.",
+            help="End Spark's executors on this host and start none there, for the whole "
+            "session; repeatable.",
         ),
     ] = None,
 ) -> None:
-    """Let regions of a running job begin new lives, from their last checkpoint."""
+    """Restart regions of a running job from their last checkpoint."""
     with _running(path) as client:
         done = client.restart(region or (), exclude_hosts=exclude_host or (), timeout_s=_COMMAND_S)
     typer.echo(f"restarted: {', '.join(done['regions'])}")

@@ -20,7 +20,7 @@ __all__ = ["app"]
 
 _PIPE_COLUMNS = 200
 
-app = typer.Typer(help="See a job's files, and delete what nobody needs.", no_args_is_help=True)
+app = typer.Typer(help="List a job's files, and delete orphans.", no_args_is_help=True)
 
 _Path = Annotated[
     str, typer.Argument(metavar="PATH", help="Checkpoint directory: a path, file: or hdfs:.")
@@ -30,7 +30,7 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")
 
 @app.command("list")
 def list_files(path: _Path, *, as_json: _AsJson = False) -> None:
-    """Every file that a checkpoint names: published, still staged, held for later, or missing."""
+    """List each file that a checkpoint names: published, staged, pending or missing."""
     with _opened(path) as (_, places, file_system):
         lines = list(file_lines(places, file_system))
     if as_json:
@@ -41,7 +41,7 @@ def list_files(path: _Path, *, as_json: _AsJson = False) -> None:
 
 @app.command()
 def orphans(path: _Path, *, as_json: _AsJson = False) -> None:
-    """Staging directories of earlier runs that no checkpoint names."""
+    """List staging directories of earlier runs that no checkpoint names."""
     with _opened(path) as (uri, places, file_system):
         found = list(orphans_of(places, file_system, checkpoint_uri=uri))
     if as_json:
@@ -55,11 +55,11 @@ def clean(
     path: _Path,
     *,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete them; without it nothing is changed.")
+        bool, typer.Option("--delete", help="Delete them; without it only list them.")
     ] = False,
     as_json: _AsJson = False,
 ) -> None:
-    """Delete the orphans, if told to. Nothing that a checkpoint names, nothing published."""
+    """Delete the orphans with --delete; keep named and published files."""
     with _opened(path) as (uri, places, file_system):
         found = list(orphans_of(places, file_system, checkpoint_uri=uri))
         if delete:

@@ -34,10 +34,10 @@ def start(
         int, typer.Option(min=1, max=LAST_PORT, help="Port of its pages and of WebHDFS.")
     ] = 9870,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where they keep data (default: in the user's state).")
+        Path | None, typer.Option(help="Data directory (default: in the user's state).")
     ] = None,
     background: Annotated[
-        bool, typer.Option("--background", help="Return once files can be written; it goes on.")
+        bool, typer.Option("--background", help="Return when it takes files, and leave it running.")
     ] = False,
 ) -> None:
     """Start an HDFS; the first start of a user fetches its jar."""
@@ -61,13 +61,13 @@ def stop() -> None:
 
 @app.command()
 def status() -> None:
-    """Tell where the HDFS listens; exit code 1 when none runs."""
+    """Show the address of the HDFS; exit code 1 if none runs."""
     say_status(_NAME, "HDFS", _console)
 
 
 @app.command()
 def fetch() -> None:
-    """Fetch the servers' jar if need be, and print the jars that they run on, one a line."""
+    """Fetch the servers' jar, and print the jars that they need, one on each line."""
     for jar in hdfs_class_path():
         _console.print(str(jar))
 

@@ -47,10 +47,10 @@ def start(
         int, typer.Option(min=1, max=LAST_PORT, help="Port of the broker on 127.0.0.1.")
     ] = 9092,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where it keeps its data (default: in the user's state).")
+        Path | None, typer.Option(help="Data directory (default: in the user's state).")
     ] = None,
     background: Annotated[
-        bool, typer.Option("--background", help="Return once it answers; it goes on.")
+        bool, typer.Option("--background", help="Return when it answers, and leave it running.")
     ] = False,
     transaction_version: Annotated[
         int, typer.Option(min=0, max=2, help="Feature level of a new data directory.")
@@ -77,13 +77,13 @@ def stop() -> None:
 
 @app.command()
 def status() -> None:
-    """Tell where the broker listens; exit code 1 when none runs."""
+    """Show the address of the broker; exit code 1 if none runs."""
     say_status(_NAME, "broker", _console)
 
 
 @app.command()
 def fetch() -> None:
-    """Fetch the broker's jars and archive its classes if need be, and print the jars' directory."""
+    """Fetch the broker's jars, archive its classes, and print the jars' directory."""
     jars = kafka_jars()
     try:
         prepare_broker()
@@ -94,19 +94,17 @@ def fetch() -> None:
 
 @app.command()
 def create(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Name of a topic.")],
     *,
-    partitions: Annotated[int, typer.Option(min=1, help="Of each topic.")] = 4,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of each topic.")] = 4,
     bootstrap: Annotated[
         str | None,
-        typer.Option(
-            *BOOTSTRAP_NAMES, help="Another cluster than the broker that `start` started."
-        ),
+        typer.Option(*BOOTSTRAP_NAMES, help="Another cluster than the broker of `start`."),
     ] = None,
     config: Config = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Make topics; a source and a sink want theirs to exist."""
+    """Create topics; sources and sinks require existing topics."""
     connection = connection_of(bootstrap, read_options(config, config_file))
     server = recall(_NAME)
     if connection is None and server is not None:

@@ -36,7 +36,7 @@ from sluice.runtime.contracts import CommitOutcome, CommitReport
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="See and end a job's Kafka transactions, with the job gone.", no_args_is_help=True
+    help="List, commit and abort a job's Kafka transactions without the job.", no_args_is_help=True
 )
 
 _Path = Annotated[
@@ -51,11 +51,13 @@ _Ids = Annotated[
     list[str] | None, typer.Argument(metavar="TRANSACTIONAL_ID", help="Left out: all.")
 ]
 _Bootstrap = Annotated[
-    str | None, typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers, if not those on record.")
+    str | None, typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers; default: those on record.")
 ]
 _Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for the cluster.")]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-_Force = Annotated[bool, typer.Option("--force", help="Do it although it may lose or double.")]
+_Force = Annotated[
+    bool, typer.Option("--force", help="Do it although it may lose or double records.")
+]
 
 
 @app.command("list")
@@ -67,11 +69,11 @@ def list_transactions(
     config_file: ConfigFile = None,
     timeout_s: _Timeout = 15.0,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also those of committed checkpoints and idle ids.")
+        bool, typer.Option("--all", help="Include committed transactions and idle ids.")
     ] = False,
     as_json: _AsJson = False,
 ) -> None:
-    """Transactions that a decision still has to commit, and open ones that none names."""
+    """List decided transactions to commit, and open ones that no decision names."""
     with _open(path, bootstrap, config, config_file, timeout_s) as job:
         shown = [line for line in job.lines if everything or _matters(line)]
         if as_json:
@@ -98,7 +100,7 @@ def describe(
     timeout_s: _Timeout = 15.0,
     as_json: _AsJson = False,
 ) -> None:
-    """One transaction in full: both sides' word, its records, the ranges it was made of."""
+    """Show one transaction: its states, its records and its source ranges."""
     with _open(path, bootstrap, config, config_file, timeout_s) as job:
         (line,) = job.chosen([transactional_id])
         facts = _as_json(line)
@@ -126,7 +128,7 @@ def commit(
     force: _Force = False,
     as_json: _AsJson = False,
 ) -> None:
-    """Commit what decided checkpoints name: the given ids, or all that are not committed yet.
+    """Commit decided transactions: the given ids, or all that are not committed yet.
 
     The checkpoint directory is left as it is; the job's next start finds them committed.
     """
@@ -148,7 +150,7 @@ def abort(
     force: _Force = False,
     as_json: _AsJson = False,
 ) -> None:
-    """Abort what no decision names: the given ids, or all that are open. Frees readers.
+    """Abort transactions that no decision names: the given ids, or all open ones. Unblocks readers.
 
     End a job that is suspended first: it would count as gone, and on waking might still decide.
     """

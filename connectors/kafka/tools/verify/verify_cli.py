@@ -47,9 +47,7 @@ _TOLD_EVERY_S = 10.0
 _Source = Annotated[
     str, typer.Option("--input", metavar="PLACE", help="Topic; or a file or directory: ./in.")
 ]
-_Output = Annotated[
-    str, typer.Option("--output", metavar="PLACE", help="The same, of what was written.")
-]
+_Output = Annotated[str, typer.Option("--output", metavar="PLACE", help="The same for the output.")]
 _Bootstrap = Annotated[
     str | None,
     typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers."),
@@ -59,21 +57,21 @@ _Map = Annotated[
     typer.Option(
         "--map",
         metavar="MODULE:FUNCTION",
-        help="From an input Record to the Record, the Records or None that it must become; "
-        "left out: itself. One with a topic that is neither the input's nor the output's is not "
-        "expected here.",
+        help="Function from an input Record to the expected Record, Records or None; left out: "
+        "the Record itself. A result with another topic than the input's and the output's is "
+        "expected elsewhere.",
     ),
 ]
 _NameBy = Annotated[
     str | None,
     typer.Option(
-        help="What no two records share: key, header:NAME, json:FIELD, or origin (of generated "
-        "loads). Tells corrupted records from lost ones."
+        help="Unique name of a record: key, header:NAME, json:FIELD, or origin (of generated "
+        "loads). Separates corrupted records from lost ones."
     ),
 ]
 _Checkpoint = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="The job's checkpoint directory. Tells torn transactions."),
+    typer.Option(metavar="PATH", help="The job's checkpoint directory, to find torn transactions."),
 ]
 _IgnorePartition = Annotated[
     bool, typer.Option("--ignore-partition", help="Any output partition will do.")
@@ -86,7 +84,7 @@ _Findings = Annotated[
 _Memory = Annotated[int, typer.Option(min=1, max=1 << 24, help="Memory for the comparison.")]
 _Scratch = Annotated[
     Path | None,
-    typer.Option(help="Where to keep what does not fit: 100 bytes a record.", file_okay=False),
+    typer.Option(help="Directory for records that do not fit: 100 bytes each.", file_okay=False),
 ]
 _Timeout = Annotated[
     float, typer.Option("--timeout", min=0, help="Seconds for open transactions to end.")
@@ -113,11 +111,11 @@ def verify_command(
     timeout_s: _Timeout = 30.0,
     as_json: _AsJson = False,
 ) -> None:
-    """Compare what went in with what a read_committed reader finds.
+    """Compare an input with the output that a read_committed reader finds.
 
     Lists lost, duplicated, unexpected, reordered, corrupted and torn records with their places.
-    Run it when the job has written everything: what is not there yet counts as lost. Nothing on
-    either side is an error: it would say exactly once of a job that never ran.
+    Run it after the job has written everything: missing records count as lost. If both sides are
+    empty, that is an error.
     Exit code: 0 exactly once, 3 not so, 1 an error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
     """
     signal.signal(signal.SIGTERM, _leave)  # so that files are deleted, as after Ctrl-C
