@@ -69,21 +69,24 @@ class SplitEnumerator(Protocol):
         ranges: Sequence[SplitRange],
         *,
         timeout_s: float,
-        counts: bool = True,
         pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
-        """Of ranges that were cut once, and are read again as they were: what is left of those that
-        hold something, each up to where its records are gone since. Takes longer where that has to
-        last before it counts. May come before `restore`.
+        """Check that ranges of an earlier process can be read again as they were.
+
+        May be called before `restore`. Takes longer than ``timeout_s`` if records seem to be gone:
+        that must last before it counts.
 
         Args:
-            counts: what is gone is told, and counted as lost: the caller goes on without it.
-            pause: for so many seconds, before it is looked at once more; others may ask the source
-                meanwhile. None: the source's own, and nobody may.
+            ranges: as an earlier process cut them.
+            pause: waits so many seconds between two checks, while other threads may use the source;
+                None: the source waits, and no other thread may use it.
+        Returns:
+            The ranges that hold records, without trailing markers that are gone, and without
+            partitions that were deleted and may be skipped.
         Raises:
-            SourceChangedError: a name stands for something else now.
-            DataLostError: something is gone, and that is to be an error.
-            UnreachableError: nobody answers.
+            SourceChangedError: a topic was deleted and made again under its name.
+            DataLostError: records of a range are gone.
+            UnreachableError: a leader does not answer.
         """
         ...
 
