@@ -58,8 +58,8 @@ def demo(
 ) -> None:
     """Kill a pipeline half way, start it again, and check that nothing is lost or doubled."""
     console = Console(highlight=False)
-    # The clients' passing complaints (a coordinator that still loads) are no news here.
-    logging.getLogger("connectors").addHandler(logging.NullHandler())
+    # Hides warnings of the clients that pass, such as a coordinator that is still loading.
+    logging.getLogger("sluice").addHandler(logging.NullHandler())
     if not pipeline.exists():
         raise MissingRequirementError(
             "the demo runs an example of the repository, which is not here",
