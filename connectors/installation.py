@@ -49,8 +49,8 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
 
     Args:
         spark: the session whose queries use the format.
-        host: address of this process as the executors reach it; loopback for ``local[…]``, and
-            beyond that see docs/monitoring.md.
+        host: address of this process for the executors; loopback for ``local[…]``. For other
+            addresses see docs/guide/security.md.
     Raises:
         ConfigError: the session has been stopped, or has a setting that breaks exactly-once; or
             nobody is reached at ``host``.

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from sluice.runtime.cli_output import describe_error
 from sluice.runtime.errors import MissingRequirementError, StreamError
+from sluice.runtime.extras import extras_named
 
 __all__ = ["ENTRY_POINT_GROUP", "build_app", "main"]
 
@@ -73,13 +74,22 @@ def _root(
 def _load(command: EntryPoint) -> typer.Typer | Callable[..., None]:
     """The command of an entry point. If it cannot be loaded, the other commands still work."""
     try:
-        loaded: typer.Typer | Callable[..., None] = command.load()
+        with extras_named():
+            loaded: typer.Typer | Callable[..., None] = command.load()
+    except MissingRequirementError as error:
+        return _broken(error)
     except (ImportError, AttributeError) as error:
-        return _broken(command, str(error))
+        return _broken(
+            MissingRequirementError(
+                f"the command {command.name!r} cannot be loaded",
+                {"entry_point": command.value, "reason": str(error)},
+                "Install the package that brings it, whole and in a fitting version.",
+            )
+        )
     return loaded
 
 
-def _broken(command: EntryPoint, reason: str) -> Callable[[], None]:
+def _broken(why: StreamError) -> Callable[[], None]:
     def fail() -> None:
         raise MissingRequirementError(
             f"the command {command.name!r} cannot be loaded",

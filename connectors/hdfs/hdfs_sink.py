@@ -51,13 +51,13 @@ class HdfsSink:
         path: directory below another one: ``hdfs://…``, ``file://…`` or a local path.
         format: ``parquet``, ``orc``, ``avro``, ``json`` (one object a line) or ``csv``.
         partition_by: columns that become directories ``column=value``.
-        columns: that are written, in this order; None: all that the rows have.
-        name: of the operator; by default made of the path.
-        roll: holds files over epochs until they roll; None: an epoch's files are published with
-            its decision.
-        uid: the operator's stable id, where the name may change.
+        columns: columns to write, in this order; None: all.
+        name: of the operator; None: made from the path.
+        roll: keeps files pending over epochs until they roll; None: an epoch's files are published
+            with its decision.
+        uid: stable id of the operator; set it before you rename.
         options: of Spark's writer for the format, such as ``compression``.
-        partition_commit: when readers are told that a partition is complete, and how.
+        partition_commit: when a partition counts as complete, and how readers are notified.
 
     Raises:
         ConfigError: a setting is missing, misspelt or out of range.

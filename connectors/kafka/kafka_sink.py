@@ -48,17 +48,17 @@ class KafkaSink:
 
     Args:
         bootstrap_servers: ``host:port``, comma-separated.
-        topic: of every record; None: each record's own, from the column ``topic``.
-        transactional_id_prefix: of this sink's transactional ids; needed for exactly-once. No two
-            jobs may share one at the same time.
+        topic: topic of every record; None: from the column ``topic``.
+        transactional_id_prefix: prefix of transactional ids; required for exactly-once. Two jobs
+            cannot use one at the same time.
         guarantee: ``exactly-once``, ``at-least-once`` or ``none``.
-        transaction_timeout_s: None: the broker's maximum. Readers of ``read_committed`` wait so
-            long at most for a job that never comes back.
-        name: of the operator; by default made of the topic.
-        uid: the operator's stable id, where the name may change.
+        transaction_timeout_s: None: the brokers' maximum. If the job never returns,
+            ``read_committed`` readers wait this long at most.
+        name: of the operator; None: made from the topic.
+        uid: stable id of the operator; set it before you rename.
         options: further Kafka options, Java's names or librdkafka's, with or without ``kafka.``.
-        oauth_token: gives tokens for OAUTHBEARER; picklable.
-        hot_path: ``auto``, ``native`` or ``plain``; see docs/internals/native-clients.md.
+        oauth_token: picklable function that returns tokens for OAUTHBEARER.
+        hot_path: ``auto``, ``native`` or ``plain``; see docs/guide/kafka-source.md.
 
     Raises:
         ConfigError: a setting is missing, misspelt, out of range or unsafe.

@@ -61,27 +61,28 @@ class KafkaSource:
     Args:
         bootstrap_servers: ``host:port``, comma-separated.
         topics: names; or
-        pattern: a regular expression that whole names match, also those of later topics; or
-        partitions: numbers of partitions by topic, and no later ones.
+        pattern: a regular expression for whole names, with later topics; or
+        partitions: partition numbers by topic, without later ones.
         starting_offsets: where to begin the very first time: ``earliest``, ``latest``,
             ``committed`` (needs ``group_id``), a `datetime` with a time zone, or
             ``{"orders": {0: 23, 1: -2}}`` for every partition (-2 earliest, -1 latest).
             Partitions that appear later are read from their first record.
         bounded: the run ends when everything present at its start has been read.
         include_headers: whether there is a column ``headers``.
-        columns: only these columns; fewer cost less. Left out: all, but those that a ``transform``
-            does not read are not made.
-        group_id: consumer group under which committed offsets are published, once a second.
-        name: of the operator; made of what is read when left out.
-        uid: stable id of the operator; set it to rename the source later.
+        columns: columns to create; fewer cost less. None: all, except those that a ``transform``
+            does not read.
+        group_id: consumer group for published offsets, once a second.
+        name: of the operator; None: made from the topics.
+        uid: stable id of the operator; set it before you rename.
         options: further options as for ``format("sluice-kafka")``, ``kafka.*`` included.
         oauth_token: gives tokens for SASL OAUTHBEARER.
-        key_deserializer, value_deserializer: turn the column's bytes into values, in the tasks and
-            before all functions; not in front of a transform.
-        on_error: what becomes of a record that they fail for, as of ``map_batches``.
-        rate_limit: keeps each region's epochs as short as the job's interval, by reading less;
-            None: as much as there is; in micro-batches, in epochs of about ten intervals.
-        hot_path: ``auto``, ``native`` or ``plain``; see docs/internals/native-clients.md.
+        key_deserializer: turns the keys' bytes into values, in the tasks and before all functions;
+            not before a transform.
+        value_deserializer: the same for values.
+        on_error: policy for records that a deserializer fails for, as in ``map_batches``.
+        rate_limit: keeps each region's epochs as short as the job's interval by reading less.
+            None: a backlog is read in epochs of about ten intervals in micro-batches.
+        hot_path: ``auto``, ``native`` or ``plain``; see docs/guide/kafka-source.md.
     Raises:
         ConfigError: arguments or options that are misspelt, conflicting, missing or unsafe.
     """

@@ -53,11 +53,11 @@ class RestartStrategy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedDelayRestart:
-    """So many restarts in one run of the job, however far apart, each after the same delay.
+    """A fixed number of restarts in one run of the job, each after the same delay.
 
     Attributes:
-        attempts: restarts; one more failure is for good; >= 0.
-        delay_s: from the failure on; >= 0.
+        attempts: restarts in one run; the next failure is final; >= 0.
+        delay_s: from the failure to the restart; >= 0.
     """
 
     attempts: int = 1
@@ -77,18 +77,18 @@ class FixedDelayRestart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDelayRestart:
-    """Delays that grow from failure to failure, and begin anew after a time without one.
+    """Delays that grow with each failure, and start again after a time without one.
 
     Attributes:
         initial_backoff_s: the first delay; > 0.
-        max_backoff_s: the longest one, jitter included; at least the first; `math.inf`: none.
-        backoff_multiplier: from one delay to the next; >= 1.
-        reset_backoff_threshold_s: so long after a restart without a failure, the next one counts
-            as the first again; > 0; `math.inf`: never.
-        jitter_factor: a delay is longer or shorter by up to this part of it, at random, so that
-            regions that failed together do not come back together; in [0, 1].
-        attempts_before_reset_backoff: restarts in a row, that is without such a time between them;
-            one more failure is for good; None: no limit.
+        max_backoff_s: the longest delay with jitter; at least the first; `math.inf`: no limit.
+        backoff_multiplier: growth from one delay to the next; >= 1.
+        reset_backoff_threshold_s: this long after a restart without a failure, the next failure
+            counts as the first; > 0; `math.inf`: never.
+        jitter_factor: random change of a delay by up to this share, so that regions that failed
+            together restart apart; in [0, 1].
+        attempts_before_reset_backoff: restarts in a row without a reset; the next failure is final;
+            None: no limit.
     """
 
     initial_backoff_s: float = 1.0
@@ -133,12 +133,12 @@ class ExponentialDelayRestart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRateRestart:
-    """As many failures as come, but not too many in a time; each restart after the same delay.
+    """A maximum rate of failures; each restart after the same delay.
 
     Attributes:
-        max_failures_per_interval: one more is for good; >= 1.
-        failure_rate_interval_s: back from each failure; > 0.
-        delay_s: from the failure on; >= 0.
+        max_failures_per_interval: one more failure within the interval is final; >= 1.
+        failure_rate_interval_s: length of the interval before each failure; > 0.
+        delay_s: from the failure to the restart; >= 0.
     """
 
     max_failures_per_interval: int = 1

@@ -86,7 +86,7 @@ class Stream:
             on_error: ``fail``; ``skip`` or a `Skip`: a record that it raises for is left out and
                 counted; `DeadLetters`: written to another topic in the output's transaction. Such
                 a function, and those before and behind it, must be deterministic and row-wise
-                (``docs/poison-records.md``).
+                (``docs/guide/functions.md``).
             deterministic: False says that a replay may give other rows. Then a lost transaction
                 stops the job, also with ``on_lost="repair"``; with several sinks, or with
                 ``skip`` or dead letters, it is refused.
@@ -190,69 +190,62 @@ class Job:
     """Sources, functions and sinks with one checkpoint directory. Driver.
 
     Args:
-        name: recorded in the checkpoints; another name's directory is refused.
-        spark: the session that runs the regions.
-        checkpoint_dir: directory or Hadoop URI (``file``, ``hdfs``) of the checkpoints.
-        interval_s: from one barrier to the next, at least; >= 0.
-        timeout_s: a checkpoint that is not complete after it is aborted; > 0.
-        min_pause_s: between the end of a checkpoint and the next barrier; >= 0.
+        name: recorded in the checkpoints; the directory of another name is refused.
+        spark: session that runs the regions.
+        checkpoint_dir: directory or Hadoop URI (``file``, ``hdfs``) for the checkpoints of this
+            job only.
+        interval_s: from one barrier to the next, at least; 0: without a pause; >= 0.
+        timeout_s: a checkpoint that is not complete after this time is aborted, and its records
+            are read again; > 0.
+        min_pause_s: from the end of a checkpoint to the next barrier; >= 0.
         tolerable_failures: failed or expired checkpoints in a row, of all regions together, after
-            which the job goes on, by restarting the region at once; one more ends it, as does an
-            error that would come again; 3 unless set; >= 0.
-        restart_strategy: instead of that, whether and when a region that failed begins again, for
-            each region by itself: a `FixedDelayRestart`, `ExponentialDelayRestart` or
-            `FailureRateRestart`. The first region that it gives up ends the job.
-        on_region_failure: what becomes of the job when a region fails for good, by one of these
-            limits or with an error that would recur. ``fail``: it ends. ``suspend``: the others
-            go on without the region, which stays in every checkpoint as it was, until it is
-            restarted (``sluice job restart``, or a new start of the job); the last one that is left
-            ends the job.
-        pressure_alarm_s: a region that is under high pressure for so long is told in the log, once,
-            and once when that is over; >= 0; None: never.
-        outage_timeout_s: how long the job waits for a file system that is away, and for a broker or
-            a store that does not answer for a decided checkpoint. None of it counts as a failure;
-            after it the job ends, and the next start goes on; > 0.
-        retained: decided checkpoints kept; >= 1.
+            which regions restart at once; the next failure ends the job. None: 3; >= 0.
+        restart_strategy: decides for each region by itself whether and when it restarts: a
+            `FixedDelayRestart`, `ExponentialDelayRestart` or `FailureRateRestart`. None:
+            ``tolerable_failures`` decides.
+        on_region_failure: when a region fails for good, ``fail`` ends the job. ``suspend`` suspends
+            the region and continues with the other regions; ``sluice job restart`` or a new start
+            of the job restarts it. The last remaining region ends the job.
+        pressure_alarm_s: a region under high pressure for this long is logged once, and once when
+            the pressure ends; >= 0; None: never.
+        outage_timeout_s: how long the job waits for an unavailable file system, or for a broker
+            or store that must commit a decided checkpoint, before it ends. An outage does not
+            count as a failure; > 0.
+        retained: decided checkpoints to keep; >= 1.
         discovery_interval_s: how often the sources look for new partitions and topics; None: never.
-        regions: the splits of each source are read in so many, if what follows is chained or a
-            transform with ``force_rescale``; >= 1. Each has its part of the splits, and
-            transactions of its own. A start with another number deals the splits anew, unless a
-            region that would appear or vanish keeps state: that is refused. None: chosen at each
-            start: one, or as many as there are cores and partitions where all can be continuous.
-        checkpoint_handler: what becomes of a checkpoint that a region does not acknowledge: by
-            default it is given up for all; a `RegionalCheckpointHandler` goes on with the others.
-        engine: ``continuous``: each region is one long task that reads, applies and writes with no
-            pause but its flush, and keeps a core; for chained pipelines into Kafka.
-            ``micro-batch``: each is a Spark query; for all pipelines. ``auto``, the default:
-            continuous where that is possible, by its sinks' brokers, too, and there is a core for
-            every region. A job may be started with another engine at any checkpoint.
-        coordinator_lost_timeout_s: a continuous task that has not heard of the driver for so long
-            ends; > 0, below half its sinks' transaction timeout; None: 60, or less where needed.
-        recovery: of a failed task: ``region``: as often as the session has Spark try a task again,
-            and then the region begins a new life; ``single-point``: the same, and a session that
-            would give a task one attempt alone, as ``local[N]`` does, is refused. ``approximate``:
-            what the failed task had to read of its epoch is dropped instead of being read again:
-            at most once for failed tasks, without waiting for them. For chained pipelines alone,
-            in micro-batches. A continuous task that fails ends its region's life, in any case.
-        max_dropped_records: of ``approximate``, which needs it: at most so many offsets in one
-            checkpoint. A task that had more to read is tried again as usual, and an epoch whose
-            failed tasks had more together is read again as a whole; >= 1.
-        max_dropped_in_all: the same for the life of the checkpoint directory; None: no such bound.
-        load_balancer: a `LoadBalancer` relieves chained regions that lag behind of splits, with the
-            decisions of checkpoints; None: each split stays in its region. Regions that keep state,
-            or write files, keep their splits.
-        on_lost: ``fail`` or ``repair`` a decided transaction that the broker has aborted; chained
-            regions of deterministic functions can be repaired, each lost transaction by itself.
-        task_memory_mib: what the records of one task may take, in MiB: fetched ahead, in the batch
-            that is worked on, and sent and not acknowledged yet. Queues and fetches are made to
-            fit; what ``kafka.*`` options ask for counts. Python, Spark and their libraries come on
-            top; >= 64.
-        restore_from: start from this checkpoint instead of the last one. What later ones had read
-            is read and written again; damaged ones above it are passed over once committed. Carried
-            out once: where the last run was told the same, this one goes on from its newest.
-        host: address at which executors, and Spark's Python processes beside the driver, reach it;
-            beyond loopback see docs/monitoring.md.
-        listeners: told of every checkpoint; they only listen.
+        regions: number of parts that each source's splits are assigned to, if chained functions or
+            a transform with ``force_rescale`` follow; >= 1. Each part has its own transactions and
+            restarts alone. None: one, or as many as cores and partitions allow if all pipelines can
+            be continuous. A start may use another number, unless a region with state would change.
+        checkpoint_handler: None: a checkpoint is decided for all regions or aborted. A
+            `RegionalCheckpointHandler` decides it without failed regions.
+        engine: ``continuous``: each region is one long task with its own core, for chained
+            pipelines into Kafka. ``micro-batch``: each region is a Spark query. ``auto``:
+            continuous if the pipelines, the brokers and the number of cores allow it. A job may be
+            started with another engine at any checkpoint.
+        coordinator_lost_timeout_s: heartbeat timeout of a continuous task: without an answer of the
+            driver for this long the task ends; > 0, below half its sinks' transaction timeout.
+            None: 60, or less if needed.
+        recovery: cost of a failed task. ``region``: Spark retries it if the session allows, else
+            its region restarts. ``single-point``: the same, and a session with one attempt for
+            each task is refused. ``approximate``: its range is dropped, at most once; for chained
+            pipelines in micro-batches.
+        max_dropped_records: required by ``approximate``: offsets that one checkpoint may drop. A
+            task above the bound is retried; an epoch above it is read again; >= 1.
+        max_dropped_in_all: the same for all checkpoints of the directory; None: no bound.
+        load_balancer: a `LoadBalancer` reassigns splits of slow chained regions with the decisions
+            of checkpoints, except for regions with state or files. None: no reassignment.
+        on_lost: a decided transaction that brokers aborted: ``fail`` stops the job. ``repair``
+            writes it again, for chained regions of deterministic functions.
+        task_memory_mib: MiB for the records of one task: fetched, in the current batch, and sent
+            without acknowledgement. Queues and fetches adapt; ``kafka.*`` options count. Python,
+            Spark and their libraries come on top; >= 64.
+        restore_from: start from this checkpoint id instead of the last one. Later records are read
+            and written again. Done once: if the last run had the same value, this run continues
+            from the newest checkpoint.
+        host: address of the driver for executors and Spark's Python processes; see
+            docs/guide/security.md for addresses beyond loopback.
+        listeners: objects with ``on_progress``, called for each change of a checkpoint.
     Raises:
         ConfigError: a setting is misspelt, missing or out of range.
     """

@@ -1,6 +1,6 @@
 """Values that cross module and process boundaries: frozen, checked, picklable. No I/O.
 
-The words are those of ``docs/glossary.md``. A `CheckpointRecord` is what ``_metadata`` holds;
+The words are those of ``docs/guide/glossary.md``. A `CheckpointRecord` is what ``_metadata`` holds;
 `sluice.runtime.checkpoint.format.metadata` gives its Avro form.
 """
 

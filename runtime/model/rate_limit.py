@@ -26,11 +26,11 @@ class PidRateLimit:
     The names are those of ``spark.streaming.backpressure.pid.*`` and ``.initialRate``.
 
     Attributes:
-        proportional: weight of the last epoch's error, its rate against the limit; >= 0.
-        integral: weight of what could not be done in time, as records per second; >= 0.
+        proportional: weight of the difference between the last epoch's rate and the limit; >= 0.
+        integral: weight of the records that made the epoch late; >= 0.
         derived: weight of the error's change; >= 0.
-        min_rate: records per second of one region that are always read; > 0.
-        initial_rate: before an epoch was too slow, in records per second; > 0; None: no limit.
+        min_rate: records per second that each region may always read; > 0.
+        initial_rate: limit before the first slow epoch, in records per second; > 0; None: no limit.
     Raises:
         ConfigError: one is out of range.
     """

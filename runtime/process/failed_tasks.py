@@ -35,7 +35,7 @@ def task_failed(what: str, error: Exception, *, region: str, attempt_id: int) ->
             _TRACE: python[-_MOST_OF_TRACE:],
         },
         "It begins again at the last checkpoint, as often as the job tolerates. If a function "
-        "raised it, correct that, or leave such records out: docs/poison-records.md.",
+        "raised it, correct that, or leave such records out: docs/guide/functions.md.",
     )
     failed.__cause__ = error
     return failed

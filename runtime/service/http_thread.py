@@ -103,7 +103,7 @@ class HttpThread:
             log.warning(
                 "service listens beyond this machine, without TLS: address=%s. Whoever reads that "
                 "network can take its token: let nobody but the executors on it "
-                "(docs/monitoring.md).",
+                "(docs/guide/security.md).",
                 self.address,
             )
 

@@ -54,12 +54,14 @@ def inspect_checkpoint(
     path: CheckpointPath,
     checkpoint_id: Annotated[
         int | None,
-        typer.Option("--id", min=0, help="Which one; default: PATH's, else the newest decision."),
+        typer.Option(
+            "--id", min=0, help="Checkpoint id; default: that of PATH, else the newest decision."
+        ),
     ] = None,
     *,
     as_json_text: AsJson = False,
 ) -> None:
-    """One checkpoint in full: graph, offsets per split, committables, state."""
+    """Show one checkpoint: graph, offsets of splits, committables, state."""
     uri, named = split_place(path)
     with command_store(uri) as store:
         place = look_at(store, checkpoint_id if checkpoint_id is not None else named)
@@ -74,22 +76,22 @@ def inspect_checkpoint(
 def accept_loss(
     path: CheckpointPath,
     checkpoint_id: Annotated[
-        int, typer.Option("--id", min=0, help="As the error names it that stopped the job.")
+        int, typer.Option("--id", min=0, help="Checkpoint id in the error that stopped the job.")
     ],
     *,
     unknown_as: Annotated[
         AcceptedAs | None,
-        typer.Option("--unknown-as", help="What became of that of which nobody can tell."),
+        typer.Option("--unknown-as", help="How to treat transactions that Kafka no longer knows."),
     ] = None,
 ) -> None:
-    """Let the next start go on behind a decision that cannot be committed as a whole.
+    """Let the next start continue after a decision with lost transactions.
 
-    Accepted is what the last error has named, and this command names once more; a start that finds
-    more of it lost stops again. The rest is committed. What is lost is not written again: only for
-    what on_lost="repair" cannot write; do that by hand before the job starts, for order.
+    The command prints what the last error named, and accepts only this. A start that finds another
+    loss stops again. The next start commits the rest of the checkpoint and does not write lost
+    records again. Write the needed ones yourself before you start the job.
 
-    Of a transaction whose id has expired, or was used again, Kafka cannot tell whether readers see
-    it. Then look for its records, and say it.
+    After a transaction's id has expired, Kafka no longer knows whether the transaction committed.
+    Look for its records in the output, then use --unknown-as.
     """
     uri, _ = split_place(path)
     with command_store(uri) as store:

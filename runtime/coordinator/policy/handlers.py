@@ -115,10 +115,10 @@ class RegionalCheckpointHandler:
     somebody asked for by kind, and the last one of a bounded job.
 
     Attributes:
-        max_failed_ratio: of all regions, so many may be carried in one checkpoint; below 1.
-        max_carried_in_a_row: so many decided checkpoints may carry one region.
-        region_timeout_s: from the barrier on, after which a region that has not acknowledged is
-            late; None: only failed ones are carried.
+        max_failed_ratio: share of the regions that one checkpoint may skip; below 1.
+        max_skipped_in_a_row: checkpoints in a row that may skip one region.
+        region_timeout_s: a region that has not acknowledged this long after the barrier is skipped;
+            None: only failed regions are skipped.
     """
 
     max_failed_ratio: float = 0.5
