@@ -83,7 +83,7 @@ def _load(command: EntryPoint) -> typer.Typer | Callable[..., None]:
             MissingRequirementError(
                 f"the command {command.name!r} cannot be loaded",
                 {"entry_point": command.value, "reason": str(error)},
-                "Install the package that brings it, whole and in a fitting version.",
+                "Install the package of this command again, in a version that fits.",
             )
         )
     return loaded
@@ -91,11 +91,7 @@ def _load(command: EntryPoint) -> typer.Typer | Callable[..., None]:
 
 def _broken(why: StreamError) -> Callable[[], None]:
     def fail() -> None:
-        raise MissingRequirementError(
-            f"the command {command.name!r} cannot be loaded",
-            {"entry_point": command.value, "reason": reason},
-            "Install the package of this command again, in a version that fits.",
-        )
+        raise why
 
     fail.__doc__ = "(cannot be loaded)"
     return fail

@@ -19,7 +19,7 @@ from sluice.runtime.service.service_client import CoordinatorClient
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Show a job, and send it commands.", no_args_is_help=True)
+app = typer.Typer(help="Show a job, and restart its regions.", no_args_is_help=True)
 
 _ANSWER_S = 5.0
 _COMMAND_S = 60.0
@@ -31,7 +31,7 @@ _Running = Annotated[
 
 @app.callback()
 def _group() -> None:
-    """Show a job, and send it commands."""
+    """Show a job, and restart its regions."""
 
 
 @app.command()
@@ -48,7 +48,7 @@ def graph(
         bool, typer.Option("--mermaid", help="Print a Mermaid flowchart, for documents.")
     ] = False,
 ) -> None:
-    """Sources, functions, sinks and edges, and the regions that restart independently."""
+    """Show sources, functions, sinks, edges and regions."""
     uri, named = split_place(path)
     with command_store(uri) as store:
         place = look_at(store, checkpoint_id if checkpoint_id is not None else named)
@@ -67,7 +67,7 @@ def status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """The regions of a running job: their state, lag, pressure and attempts."""
+    """Show a running job: its regions with lag, pressure and attempts."""
     with _running(path) as client:
         found = client.status()
     if as_json:
@@ -96,15 +96,15 @@ def restart(
     region: Annotated[
         list[str] | None,
         typer.Option(
-            "--region", help="Name of a region; may be repeated. Default: all suspended regions."
+            "--region", help="Region to restart; repeatable. Default: all suspended regions."
         ),
     ] = None,
     exclude_host: Annotated[
         list[str] | None,
         typer.Option(
             "--exclude-host",
-            help="End Spark's executors on this host and start none there until the session ends; "
-            "may be repeated.",
+            help="End Spark's executors on this host and start none there, for the whole "
+            "session; repeatable.",
         ),
     ] = None,
 ) -> None:

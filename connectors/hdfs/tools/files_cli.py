@@ -15,14 +15,12 @@ from sluice.runtime.storage.file_system_opening import needs_jvm, open_file_syst
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Show a job's files, and delete those that no checkpoint needs.", no_args_is_help=True
-)
+app = typer.Typer(help="List a job's files, and delete orphans.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_files(path: CheckpointPath, *, as_json: AsJson = False) -> None:
-    """Every file that a checkpoint names: published, staged, held for a later epoch, or missing."""
+    """List each file that a checkpoint names: published, staged, pending or missing."""
     with _opened(path) as (_, places, file_system):
         lines = list(file_lines(places, file_system))
     if as_json:
@@ -33,7 +31,7 @@ def list_files(path: CheckpointPath, *, as_json: AsJson = False) -> None:
 
 @app.command()
 def orphans(path: CheckpointPath, *, as_json: AsJson = False) -> None:
-    """Staging directories of earlier runs that no checkpoint names."""
+    """List staging directories of earlier runs that no checkpoint names."""
     with _opened(path) as (uri, places, file_system):
         found = list(orphans_of(places, file_system, checkpoint_uri=uri))
     if as_json:
@@ -48,13 +46,11 @@ def clean(
     *,
     delete: Annotated[
         bool,
-        typer.Option(
-            "--delete", help="Delete the orphans. Without it the command only lists them."
-        ),
+        typer.Option("--delete", help="Delete them; without it only list them."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the orphans, or delete them: never a published file or one that a checkpoint names."""
+    """Delete the orphans with --delete; keep named and published files."""
     with _opened(path) as (uri, places, file_system):
         found = list(orphans_of(places, file_system, checkpoint_uri=uri))
         if delete:

@@ -32,11 +32,11 @@ def start(
         int, typer.Option(min=1, max=LAST_PORT, help="Port of the web pages and of WebHDFS.")
     ] = 9870,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Directory of their data (default: in the user's state).")
+        Path | None, typer.Option(help="Data directory (default: in the user's state).")
     ] = None,
     background: Annotated[
         bool,
-        typer.Option("--background", help="Return when files can be written; it keeps running."),
+        typer.Option("--background", help="Return when it takes files, and leave it running."),
     ] = False,
 ) -> None:
     """Start an HDFS; the first start downloads its jar."""
@@ -60,13 +60,13 @@ def stop() -> None:
 
 @app.command()
 def status() -> None:
-    """Print where the HDFS listens; exit code 1 when none runs."""
+    """Show the address of the HDFS; exit code 1 if none runs."""
     print_status(_NAME, "HDFS")
 
 
 @app.command()
 def fetch() -> None:
-    """Download the servers' jar if it is missing; print their class path, one jar a line."""
+    """Fetch the servers' jar, and print the jars that they need, one on each line."""
     for jar in hdfs_class_path():
         typer.echo(str(jar))
 

@@ -28,12 +28,12 @@ from sluice.runtime.model.model import RegionStatus
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Look into a checkpoint directory.", no_args_is_help=True)
+app = typer.Typer(help="Show a checkpoint directory.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_checkpoints(path: CheckpointPath, *, as_json_text: AsJson = False) -> None:
-    """Every checkpoint: what was decided, whether it is committed, how large it is."""
+    """List all checkpoints: state, committed or not, size."""
     uri, _ = split_place(path)
     with command_store(uri) as store:
         places = survey(store)

@@ -45,10 +45,10 @@ def start(
         int, typer.Option(min=1, max=LAST_PORT, help="Port of the broker on 127.0.0.1.")
     ] = 9092,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Directory of its data (default: in the user's state).")
+        Path | None, typer.Option(help="Data directory (default: in the user's state).")
     ] = None,
     background: Annotated[
-        bool, typer.Option("--background", help="Return when the broker answers; it keeps running.")
+        bool, typer.Option("--background", help="Return when it answers, and leave it running.")
     ] = False,
     transaction_version: Annotated[
         int, typer.Option(min=0, max=2, help="Feature level of a new data directory.")
@@ -75,13 +75,13 @@ def stop() -> None:
 
 @app.command()
 def status() -> None:
-    """Print where the broker listens; exit code 1 when none runs."""
+    """Show the address of the broker; exit code 1 if none runs."""
     print_status(_NAME, "broker")
 
 
 @app.command()
 def fetch() -> None:
-    """Download the jars and archive the classes if they are missing; print the jars' directory."""
+    """Fetch the broker's jars, archive its classes, and print the jars' directory."""
     jars = kafka_jars()
     try:
         prepare_broker()
@@ -92,17 +92,17 @@ def fetch() -> None:
 
 @app.command()
 def create(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topics to create.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Name of a topic.")],
     *,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of each topic.")] = 4,
     bootstrap: Annotated[
         str | None,
-        typer.Option(*BOOTSTRAP_NAMES, help="A cluster other than the broker of `start`."),
+        typer.Option(*BOOTSTRAP_NAMES, help="Another cluster than the broker of `start`."),
     ] = None,
     config: Config = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Create topics: a source and a sink need theirs to exist."""
+    """Create topics; sources and sinks require existing topics."""
     connection = connection_of(bootstrap, read_options(config, config_file))
     server = recall(_NAME)
     if connection is None and server is not None:

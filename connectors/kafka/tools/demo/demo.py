@@ -67,12 +67,6 @@ def demo(
     console = Console(highlight=False)
     # Hides warnings of the clients that pass, such as a coordinator that is still loading.
     logging.getLogger("sluice").addHandler(logging.NullHandler())
-    if not pipeline.exists():
-        raise MissingRequirementError(
-            "the demo runs an example of the repository, which is not here",
-            {"example": pipeline},
-            "Run it in a clone of the repository.",
-        )
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="sluice-demo-") as directory:
         plan = _Plan(pipeline=pipeline, directory=Path(directory), records=records, master=master)
         outcome = _Demo(console, plan).run()

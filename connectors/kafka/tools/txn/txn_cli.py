@@ -38,7 +38,7 @@ from sluice.runtime.contracts import CommitOutcome, CommitReport
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Show and end a job's Kafka transactions, without the job.", no_args_is_help=True
+    help="List, commit and abort a job's Kafka transactions without the job.", no_args_is_help=True
 )
 
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="TRANSACTIONAL_ID", help="Default: all.")]
@@ -63,11 +63,11 @@ def list_transactions(
     timeout_s: _Timeout = 15.0,
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Also transactions of committed checkpoints, and idle ids."),
+        typer.Option("--all", help="Include committed transactions and idle ids."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Transactions that a decision has yet to commit, and open ones that no decision names."""
+    """List decided transactions to commit, and open ones that no decision names."""
     with _open(path, bootstrap, config, config_file, timeout_s) as job:
         shown = [line for line in job.lines if everything or _matters(line)]
         if as_json:
@@ -92,7 +92,7 @@ def describe(
     timeout_s: _Timeout = 15.0,
     as_json: AsJson = False,
 ) -> None:
-    """One transaction in full: checkpoint, state at Kafka, records and source ranges."""
+    """Show one transaction: its states, its records and its source ranges."""
     with _open(path, bootstrap, config, config_file, timeout_s) as job:
         (line,) = job.chosen([transactional_id])
         facts = _as_json(line)
@@ -114,7 +114,7 @@ def commit(
     force: _Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Commit transactions of decided checkpoints: these ids, or all that are not committed yet.
+    """Commit decided transactions: the given ids, or all that are not committed yet.
 
     The command changes nothing in the checkpoint directory; the next start finds them committed.
     """
@@ -136,7 +136,7 @@ def abort(
     force: _Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Abort transactions that no decision names: these ids, or all that are open. Unblocks readers.
+    """Abort transactions that no decision names: the given ids, or all open ones. Unblocks readers.
 
     End a paused job first: the command takes it for gone, and it may decide after it resumes.
     """

@@ -56,8 +56,9 @@ _Map = Annotated[
     typer.Option(
         "--map",
         metavar="MODULE:FUNCTION",
-        help="Function from an input Record to the Record, Records or None expected in the output. "
-        "Default: the same Record. Records of another topic than input and output do not count.",
+        help="Function from an input Record to the expected Record, Records or None; left out: "
+        "the Record itself. A result with another topic than the input's and the output's is "
+        "expected elsewhere.",
     ),
 ]
 _NameBy = Annotated[
@@ -85,7 +86,7 @@ _Memory = Annotated[
 ]
 _Scratch = Annotated[
     Path | None,
-    typer.Option(help="Directory for data that does not fit: 100 bytes a record.", file_okay=False),
+    typer.Option(help="Directory for records that do not fit: 100 bytes each.", file_okay=False),
 ]
 _Timeout = Annotated[
     float, typer.Option("--timeout", min=0, help="Seconds to wait for open transactions.")
@@ -111,11 +112,11 @@ def verify_command(
     timeout_s: _Timeout = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the input with the output that a read_committed consumer sees.
+    """Compare an input with the output that a read_committed reader finds.
 
     Lists lost, duplicated, unexpected, reordered, corrupted and torn records with their positions.
-    Run it after the job has written everything: a record that is not there yet counts as lost. If
-    input and output are both empty, the command ends with an error.
+    Run it after the job has written everything: missing records count as lost. If both sides are
+    empty, that is an error.
     Exit code: 0 exactly once, 3 not so, 1 an error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
     """
     signal.signal(signal.SIGTERM, _leave)  # deletes temporary files, as after Ctrl-C
