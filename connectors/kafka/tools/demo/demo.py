@@ -65,8 +65,8 @@ def demo(
 ) -> None:
     """Kill a pipeline half way, start it again, and check that nothing is lost or doubled."""
     console = Console(highlight=False)
-    # The clients' passing complaints (a coordinator that still loads) are no news here.
-    logging.getLogger("connectors").addHandler(logging.NullHandler())
+    # Hides warnings of the clients that pass, such as a coordinator that is still loading.
+    logging.getLogger("sluice").addHandler(logging.NullHandler())
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="sluice-demo-") as directory:
         plan = _Plan(pipeline=pipeline, directory=Path(directory), records=records, master=master)
         outcome = _Demo(console, plan).run()
