@@ -53,22 +53,21 @@ def demo(
     ] = 400_000,
     master: Annotated[str, typer.Option(help="Spark master of the pipeline.")] = "local[2]",
     pipeline: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             help="Another program with the command line of examples/kafka_to_kafka.py.",
             exists=True,
             dir_okay=False,
-            resolve_path=True,
-            show_default=False,
         ),
-    ] = _EXAMPLE,
+    ] = None,
 ) -> None:
     """Kill a pipeline half way, start it again, and check that nothing is lost or doubled."""
     console = Console(highlight=False)
     # The clients' passing complaints (a coordinator that still loads) are no news here.
-    logging.getLogger("connectors").addHandler(logging.NullHandler())
+    logging.getLogger("sluice.connectors").addHandler(logging.NullHandler())
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="sluice-demo-") as directory:
-        plan = _Plan(pipeline=pipeline, directory=Path(directory), records=records, master=master)
+        program = (pipeline or _EXAMPLE).resolve()
+        plan = _Plan(pipeline=program, directory=Path(directory), records=records, master=master)
         outcome = _Demo(console, plan).run()
     raise typer.Exit(0 if outcome.is_clean else 1)
 
