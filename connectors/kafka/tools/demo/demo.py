@@ -1,9 +1,9 @@
 """``sluice demo``: a pipeline that is killed half way, started again, and judged.
 
-Starts a real broker, feeds it live order events, runs the pipeline as a user would, and looks at
-the result with a read_committed reader that ran all along. The pipeline is a program of its own in
+Starts a real broker, feeds it live order events, and runs the pipeline as a user would. A
+read_committed reader runs all the time and sees the result. The pipeline is a program of its own in
 a session of its own; nothing of it is left when the demo ends. ``program/`` links to the example
-that it runs; a wheel holds a copy.
+that the demo runs; a wheel holds a copy.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What the demo was asked to do, and where it keeps its files."""
+    """The options of one demo, and the directory of its files."""
 
     pipeline: Path
     directory: Path
@@ -183,10 +183,10 @@ class _Demo:
         self._view.enter(Phase.KILLED)
         restarted_s = time.monotonic()
         self._program = self._start(bootstrap)
-        # What the first run committed may reach the reader after the kill.
+        # Records that the first run committed may reach the reader after the kill.
         visible = self._observer.catch_up(timeout_s=_CATCH_UP_S)
         self._loader.release()
-        # The new run's first record closes the place behind the last one: the seal.
+        # The new run's first record closes the slot after the last one: the fencing record.
         self._await(self._program, lambda: _newest_slot(self._checkpoint) > newest)
         fenced_s = time.monotonic()
         self._view.enter(Phase.RECOVERING)
@@ -256,7 +256,7 @@ class _Demo:
 
 
 def _order_of(record: Record) -> bytes | None:
-    """What no two events share: a record of the same order with another content is corrupted."""
+    """The number of an order, unique to its event; another content under it is corrupted."""
     return next((value for name, value in record.headers if name == "order"), None)
 
 
@@ -264,7 +264,7 @@ _IDENTITY = Identity(name_of=_order_of)
 
 
 def _shouted(record: Record) -> tuple[Record]:
-    """What the example makes of a record."""
+    """The output of the example for one record."""
     value = None if record.value is None else record.value + b"!"
     return (record._replace(topic=_OUTPUT, value=value),)
 
