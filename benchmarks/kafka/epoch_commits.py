@@ -101,7 +101,6 @@ class _MadeUp:
         ranges: Sequence[SplitRange],
         *,
         timeout_s: float,
-        counts: bool = True,
         pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
         return tuple(ranges)

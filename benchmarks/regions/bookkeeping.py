@@ -227,7 +227,6 @@ class _EndlessSource:
         ranges: Sequence[SplitRange],
         *,
         timeout_s: float,
-        counts: bool = True,
         pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
         return tuple(ranges)

@@ -172,9 +172,9 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.spark.microbatch.region_query:RegionQuery._passed_on",
-                old="if self._spec.chained or not self._spec.tasks.factories:",
-                new="if not self._spec.tasks.factories:",
+                function="sluice.runtime.spark.microbatch.batch_strategies:ChainedBatch.rows_for_files",
+                old="return frame",
+                new="return frame.mapInArrow(output.deliver, frame.schema)",
             ),
         ),
     ),

@@ -32,8 +32,8 @@ __all__ = [
     "Standing",
     "TransactionLine",
     "connection_of",
+    "job_transactions",
     "named_transactions",
-    "overview",
     "sinks_of",
 ]
 
@@ -207,7 +207,7 @@ def _standing(place: Place, record: CheckpointRecord) -> Standing:
     return _ABORTED if record.verdict is Verdict.ABORTED else place.standing
 
 
-def overview(
+def job_transactions(
     named: Sequence[NamedTransaction],
     described: Mapping[str, TransactionDescription | None],
     sinks: Mapping[SinkKey, SinkSettings],
