@@ -60,27 +60,28 @@ class CoordinatorState:
         settings: of the job.
         regions: by name.
         assignment: of splits to regions, as the last decided checkpoint has it.
-        overloaded: in how many decisions in a row a region was, as the balancer has it.
-        last_place: the newest place that holds a record of our own session (`fence-first`).
+        overloaded: for each region, how many decisions in a row the balancer found it overloaded.
+        last_slot: the newest slot that holds a record of our own session (`fence-first`).
         next_id: of the next checkpoint; ids are dense and never used twice.
         pending: checkpoints under way by id, ascending.
-        trigger_requests: triggers that wait for their turn, by kind; who asked.
+        trigger_requests: triggers that wait until a checkpoint may begin: kind -> who requested it.
         out: actions of this step.
-        unsettled: regions that want a next life, or were suspended, until their old one is settled;
-            in the order in which they did.
-        cached_views: what does not have to be asked of every region again.
-        liveness: who has not been heard of, and for how long.
-        steps_since_s: remote steps that have not returned, by checkpoint and its state; since when, on
-            the clock of ``liveness``.
+        unsettled: regions whose old work is to be settled: their next attempt is requested, or they
+            are suspended. In the order of these events.
+        cached_views: results that hold until a region or a decision changes.
+        liveness: when each region polled last.
+        steps_since_s: remote steps that have not returned, by checkpoint and its state: since when,
+            on the clock of ``liveness``.
         draw: a random number in [0, 1).
         failures: checkpoints that failed in a row.
-        attempts_at_failure: the lives that ran when the last of them was counted, by region.
-        replayed: lives whose replay has excused a failed checkpoint, by region, since the failures
-            are counted.
+        attempts_at_failure: the attempt of each region when the last of them was counted.
+        replayed: attempts whose replay has excused a failed checkpoint, by region, since the
+            failures are counted.
         last_barrier_s, last_end_s: clock when the last barrier was due or cut, and at the end of
             the last checkpoint; None before the first.
-        unpublished, published_s: positions that no lag tool has been told yet, and when the last ones were.
-        slept_s: what the clock of the steps leaves out, and ages do not.
+        unpublished: committed positions that lag tools do not have yet.
+        published_s: clock when positions were published last.
+        slept_s: how long the host has slept: the clock of the steps leaves it out, ages do not.
         last_decided, last_committed: newest checkpoint decided, and committed on record.
         phase: of the job.
         error: why the job ended, None for a good end.

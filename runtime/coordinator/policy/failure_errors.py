@@ -86,7 +86,7 @@ def too_many_failures(
         },
         "Remove the cause and start the job again; nothing undecided became visible. Correct a "
         "function that raised, or let it leave out such records: on_error= of map_batches "
-        "(docs/poison-records.md).",
+        "(docs/guide/functions.md).",
     )
     error.__cause__ = cause
     return error
