@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
-from sluice.runtime.coordinator.core.core import CoordinatorCore, JobStatus
+from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
     AbortWork,
@@ -32,6 +32,7 @@ from sluice.runtime.coordinator.core.events import (
 )
 from sluice.runtime.coordinator.policy.assignment import assignment_of
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
+from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.model.model import (
     Acknowledgement,
     Barrier,

@@ -41,13 +41,13 @@ _OPEN = (State.ARMED, State.ALIGNING)
 
 
 def trigger_requested(state: CoordinatorState, event: TriggerRequested) -> None:
-    """Queue the wish; `trigger_due` follows in the same step."""
+    """Queue the request; `trigger_due` follows in the same step."""
     state.require_running()
     state.trigger_requests.setdefault(event.kind, event.requested_by)
 
 
 def trigger_due(state: CoordinatorState, now_s: float) -> None:
-    """Begin what was asked for, or the next interval's checkpoint, if its time has come."""
+    """Begin a requested checkpoint, or the next interval's one, if its time has come."""
     if state.is_over or _begin_requested(state, now_s):
         return
     due_s = next_trigger_s(state)
@@ -56,7 +56,7 @@ def trigger_due(state: CoordinatorState, now_s: float) -> None:
 
 
 def _begin_requested(state: CoordinatorState, now_s: float) -> bool:
-    """Begin what somebody has asked for, or turn an idle barrier into it, if nothing hinders."""
+    """Begin a requested checkpoint, or turn an idle one into it, if it may begin."""
     kind = next(iter(state.trigger_requests), None)
     if kind is None or not _may_begin(state, kind, now_s):
         return False
@@ -75,7 +75,8 @@ def _begin_requested(state: CoordinatorState, now_s: float) -> bool:
 
 
 def _may_begin(state: CoordinatorState, kind: CheckpointKind, now_s: float) -> bool:
-    """Whether it could be decided, behind the end of those whose held batch is too old for it."""
+    """Whether it could be decided, after regions whose pending batch is too old for it have
+    ended."""
     end_pending_too_old(state, now_s)
     return not state.is_over and state.may_decide(kind)
 
@@ -95,7 +96,7 @@ def next_trigger_s(state: CoordinatorState) -> float | None:
 def _has_room(state: CoordinatorState) -> bool:
     if len(state.pending) >= state.settings.max_concurrent:
         return False
-    # A second idle one would serve nobody, and outlive the place that ends a region's life.
+    # A second idle one is of no use, and would outlive the slot that ends a region's attempt.
     is_idle = any(p.state is State.ARMED for p in state.pending.values())
     return not is_idle and state.may_decide(CheckpointKind.CHECKPOINT)
 
@@ -104,11 +105,11 @@ def _has_room(state: CoordinatorState) -> bool:
 
 
 def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) -> None:
-    """Give the region its barrier, ask it to cut, or say that nothing is due."""
+    """Give the region its barrier, request its barrier offsets, or answer that nothing is due."""
     region = region_of(state.regions, event.region)
     is_good_end = state.phase is JobPhase.FINISHED or (state.is_over and state.error is None)
     if is_good_end and event.attempt_id == region.attempt_id:
-        state.out.append(NothingDue())  # a good end: the query idles until it is stopped
+        state.out.append(NothingDue())  # a good end: the query waits until it is stopped
         return
     state.require_running()
     region.require(event.attempt_id)
@@ -117,7 +118,7 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
         region.needs_sweep = False
     region.advance(RegionEvent.POLLED)
     if region.phase is RegionPhase.TIMED_OUT and region.barrier is not None:
-        # Spark may not have logged it: another cut would leave its range out for ever.
+        # Spark may not have logged it: with another barrier its range would be left out for ever.
         state.out.append(GiveBarrier(barrier=region.barrier))
         return
     checkpoint = _open_for(state, event.region)
@@ -143,8 +144,8 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
 def _idle_s(
     region: RegionState, checkpoint: PendingCheckpoint, event: BarrierPolled, now_s: float
 ) -> float:
-    """Seconds before the region is worth another look; 0 where somebody waits for its answer, or
-    there is something without a look."""
+    """Seconds before the region's sources are polled again; 0 if the checkpoint waits for its
+    answer, or the region has something to do without new records."""
     is_asked = checkpoint.state is not State.ARMED or event.has_read
     if is_asked or region.wants_batch(now_s, is_last=False):
         return 0.0
@@ -152,7 +153,7 @@ def _idle_s(
 
 
 def region_cut(state: CoordinatorState, event: RegionBarrierOffsets, now_s: float) -> None:
-    """A region's sources have cut: its barrier, or nothing to cut."""
+    """A region's sources have returned barrier offsets: its barrier, or nothing to read."""
     region = region_of(state.regions, event.region)
     region.require(event.attempt_id)
     checkpoint = _open_for(state, event.region)
@@ -161,8 +162,8 @@ def region_cut(state: CoordinatorState, event: RegionBarrierOffsets, now_s: floa
         return
     asked = {split.key for split in event.splits} if event.requested is None else event.requested
     if asked != {split.key for split in region.positions()}:
-        # Cut before a decision gave one of them away, or before a new one came: the end of the
-        # others is not the region's.
+        # The offsets are older than a reassignment or a new split: the end of these splits is not
+        # the end of the region.
         state.out.append(NothingDue())
         return
     region.work = {
@@ -183,7 +184,7 @@ def region_cut(state: CoordinatorState, event: RegionBarrierOffsets, now_s: floa
         checkpoint.finished.add(event.region)
     is_armed = checkpoint.state is State.ARMED
     if is_armed and event.finished and all(r.finished for r in state.in_service().values()):
-        state.force(checkpoint, now_s)  # nothing will ever come again: the final one
+        state.force(checkpoint, now_s)  # no record will ever come again: the final one
     if checkpoint.state is State.ALIGNING:
         checkpoint.acks[event.region] = None
     pause_s = region.idle.found_nothing(
@@ -202,9 +203,9 @@ def _give_barrier(
     now_s: float,
 ) -> Barrier:
     region = state.regions[event.region]
-    # Where a region that follows its splits ends the epoch, it alone knows: a later cut that finds
-    # nothing tells that it has reached the end. What a state gives when the watermark has passed
-    # the last records, if anything, comes in the batch behind theirs, at once.
+    # A streaming region ends its epoch by itself: it has reached the end of its input when a later
+    # poll finds nothing. A state may return rows once the watermark has passed the last records:
+    # they come in the batch after the last one, at once.
     region.owes_batch = event.finished and region.plan.stateful and not _is_empty(event)
     is_last = event.finished and not (region.plan.follows or region.owes_batch)
     barrier = Barrier(
@@ -243,8 +244,8 @@ def _open_for(state: CoordinatorState, region: str) -> PendingCheckpoint | None:
 
 
 def splits_discovered(state: CoordinatorState, event: SplitsDiscovered) -> None:
-    """Give new splits to the least loaded regions that read the source; to suspended ones, where
-    they lie unread, only if no other reads it."""
+    """Assign new splits to the least loaded regions that read the source. Suspended regions, which
+    do not read them, get new splits only if no other region reads the source."""
     readers = {
         name: region
         for name, region in state.regions.items()
@@ -275,13 +276,13 @@ def _loads(readers: Iterable[RegionState]) -> dict[str, int]:
 def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> None:
     """Step 3: the batch joins its checkpoint, or waits for the next one.
 
-    A batch is known by (region, attempt, batch id) alone; its checkpoint id is a hint
+    (region, attempt, batch id) identifies a batch; its checkpoint id is a hint
     (`batch-identity`).
     """
     ack = event.ack
     region = region_of(state.regions, ack.batch.region)
     if region.is_decided(ack.batch) or _is_known(state, region, ack):
-        return  # said before: an answer was lost
+        return  # acknowledged before: an answer was lost
     region.require(ack.batch.attempt_id)
     region.require_new_ranges(ack)
     _require_own_splits(state, ack)
@@ -303,7 +304,7 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
             "Sluice bug: stop the job, keep its log, restart from the last checkpoint.",
         )
     if state.settings.handler.is_regional and state.is_too_old(ack.decide_by_s, now_s):
-        region.pending_ack = ack  # its life ends, and throws it away
+        region.pending_ack = ack  # its attempt ends, and discards it
         end_too_old(state, checkpoint, ack, now_s)
         return
     if checkpoint is not None:

@@ -25,17 +25,17 @@ __all__ = ["complete_if_due", "withdrawn"]
 
 
 def complete_if_due(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    """Complete a checkpoint whose regions all acknowledged, or that its handler decides without
-    the others; give it up if it is too late."""
+    """Complete a checkpoint if all regions acknowledged, or if its handler skips the missing ones;
+    give it up if it is too late."""
     checkpoint.evaluated_s = now_s
-    if checkpoint.state is State.ALIGNING and _may_rule(state, checkpoint, now_s):
+    if checkpoint.state is State.ALIGNING and _may_change(state, checkpoint, now_s):
         alignment = state.alignment(checkpoint, now_s)
-        ruling = state.settings.handler.rule(alignment, timeout_s=state.settings.timeout_s)
-        if ruling is HandlerDecision.DECIDE:
+        decision = state.settings.handler.rule(alignment, timeout_s=state.settings.timeout_s)
+        if decision is HandlerDecision.DECIDE:
             suspended = [n for n in state.regions if n not in checkpoint.acks]
             reasons = dict.fromkeys(suspended, FailureReason.SUSPENDED) | alignment.left_out()
             _complete(state, checkpoint, reasons, now_s)
-        elif ruling is HandlerDecision.GIVE_UP:
+        elif decision is HandlerDecision.GIVE_UP:
             expired = alignment.waiting and _is_late(state, checkpoint, now_s)
             if alignment.failed and not expired:
                 _give_up(state, checkpoint, sorted(alignment.failed), now_s)
@@ -43,22 +43,22 @@ def complete_if_due(state: CoordinatorState, checkpoint: PendingCheckpoint, now_
                 _expire(state, checkpoint, now_s)
         elif _is_late(state, checkpoint, now_s):
             _expire(state, checkpoint, now_s)
-        elif not alignment.starting:  # each of those may change the ruling when it has begun
+        elif not alignment.starting:  # each of those may change the decision when it has begun
             until_s = _next_deadline_s(state, checkpoint)
             state.cached_views.wait_for(checkpoint.checkpoint_id, alignment.waiting, until_s)
     if checkpoint.state is State.PRE_COMMITTED and _is_late(state, checkpoint, now_s):
         _expire(state, checkpoint, now_s)
 
 
-def _may_rule(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> bool:
-    """Whether the handler's ruling may be another one than the last."""
+def _may_change(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> bool:
+    """Whether the handler may decide differently than the last time."""
     is_waiting = state.cached_views.is_waiting(checkpoint.checkpoint_id, checkpoint.acks, now_s)
     return not is_waiting or _is_late(state, checkpoint, now_s)
 
 
 def _next_deadline_s(state: CoordinatorState, checkpoint: PendingCheckpoint) -> float:
-    """Until then an acknowledgement changes the ruling only if it is the last one. After the first
-    of the handler's deadlines each one may, for the handler counts the missing ones."""
+    """Until then only the last acknowledgement changes the handler's decision. After the first of
+    its deadlines each one may, for the handler counts the missing ones."""
     after_s = state.settings.handler.deadlines_s(timeout_s=state.settings.timeout_s)
     return (checkpoint.barrier_s or 0.0) + min(after_s, default=0.0)
 

@@ -36,25 +36,26 @@ __all__ = ["CoordinatorState", "JobPhase"]
 
 _AWAITED = (EndJob, FailBatches, ReturnBatches)
 _EXCUSED_ATTEMPTS = 3
-"""So many attempts of a region in a row may delay others by their replays: its own failure brings
-one, and a neighbour that gave up its epoch for that another, which may end the first one, too."""
+"""The replays of this many attempts of a region in a row may delay other regions. Its own failure
+causes one attempt. A neighbour that gave up its epoch for that causes another one."""
 
-_LATE_SHARE = 0.25  # of an interval; a barrier that was cut later begins a new row of them
+_LATE_SHARE = 0.25  # of an interval; the next barrier is due an interval after one that comes later
 
 
 class JobPhase(enum.Enum):
     """How far the job is. Nothing leads back; FENCED comes after any other phase."""
 
     RUNNING = "running"
-    FINISHED = "finished"  # every bounded source was read to its end, and that is committed
-    STOPPED = "stopped"  # no checkpoint begins any more; what is decided is still committed
-    FAILED = "failed"  # as STOPPED, by an error
+    FINISHED = "finished"  # every bounded source was read to its end, and that is committed.
+    STOPPED = "stopped"  # no checkpoint begins any more; decided ones are still committed.
+    FAILED = "failed"  # as STOPPED, by an error.
     FENCED = "fenced"  # another session has a slot of ours: this one changes nothing more
 
 
 @dataclass(slots=True)
 class CoordinatorState:
-    """What the core's parts share. Owned by one `CoordinatorCore`, changed only inside a step.
+    """The state that the core's modules share. One `CoordinatorCore` owns it and changes it in
+    steps.
 
     Attributes:
         settings: of the job.
@@ -125,22 +126,23 @@ class CoordinatorState:
         return self.phase is JobPhase.FENCED
 
     def open_step(self, slept_s: float) -> None:
-        """Forget what a step that raised had asked for, but not what others wait for."""
+        """Drop the actions of a step that raised, except those that callbacks or the job wait
+        for."""
         self.out = [action for action in self.out if isinstance(action, _AWAITED)]
         self.slept_s = slept_s
 
     def close_step(self) -> list[Action]:
-        """What the step asks for."""
-        told, self.out = self.out, []
-        return told
+        """The actions of the step."""
+        actions, self.out = self.out, []
+        return actions
 
     def is_too_old(self, decide_by_s: float | None, now_s: float) -> bool:
-        """Whether work may be lost by now that was to be decided by then. That is a moment on the
-        age clock (`host_clock`): brokers do not wait while this host sleeps."""
+        """Whether work may be lost by now that had to be decided by that moment. The moment is on
+        the boot-time clock (`host_clock`): brokers do not wait while this host sleeps."""
         return is_past(decide_by_s, now_s + self.slept_s)
 
     def move(self, checkpoint: PendingCheckpoint, event: Event, now_s: float) -> None:
-        """Change a checkpoint's state and tell the listeners."""
+        """Change a checkpoint's state and notify the listeners."""
         checkpoint.move(event, now_s)
         if event is Event.BARRIER_CUT:
             self.last_barrier_s = self._on_time(now_s)
@@ -153,7 +155,8 @@ class CoordinatorState:
         self.out.append(Report(progress=progress))
 
     def _on_time(self, now_s: float) -> float:
-        """When the barrier was due, if it was cut a moment later: the next one is not, too."""
+        """When the barrier was due, if it came only a moment later: so the next one is not
+        delayed."""
         interval_s = self.settings.interval_s
         if self.last_barrier_s is None or interval_s is None:
             return now_s
@@ -161,7 +164,7 @@ class CoordinatorState:
         return due_s if due_s <= now_s < due_s + interval_s * _LATE_SHARE else now_s
 
     def in_service(self) -> dict[str, RegionState]:
-        """All regions that are not suspended: those that checkpoints are about."""
+        """All regions that are not suspended: the ones that checkpoints wait for."""
         return {
             name: found
             for name, found in self.regions.items()
@@ -169,19 +172,19 @@ class CoordinatorState:
         }
 
     def has_timed_out(self) -> bool:
-        """Whether a region's batch goes on behind a decision without it. Nothing but checkpoints
-        that carry it limits that, and quiet neighbours would cut none."""
+        """Whether a region still writes a batch that a decision has skipped. Only checkpoints that
+        skip the region limit that time, and idle neighbours would begin none."""
         return any(region.phase is RegionPhase.TIMED_OUT for region in self.regions.values())
 
     def stopped_polling(self, limit_s: float) -> list[str]:
-        """Regions that should have asked for a barrier for so long, and have not: no batch of them
-        is under way or waits for its commit. A task that reads on is watched elsewhere
-        (`heartbeat`): there one knows when its question is still being answered."""
+        """Regions that have not polled for a barrier for so long, though no batch of them is under
+        way or waits for its commit. `heartbeat` watches streaming tasks: it knows whether their
+        request is still being answered."""
         return self._between_batches(self.liveness.timed_out(limit_s))
 
     def never_polled(self, limit_s: float) -> list[str]:
-        """Regions whose query was started so long ago, and has never asked for a barrier. One that
-        keeps state has twice as long: Spark may first run its last batch once more."""
+        """Regions whose query was started so long ago, and has never polled for a barrier. A region
+        that keeps state has twice as long: Spark may first run its last batch once more."""
         with_state = self.liveness.never_polled(2 * limit_s)
         return [
             name
@@ -200,11 +203,11 @@ class CoordinatorState:
         ]
 
     def drop_cached_views(self) -> None:
-        """A region's life may have begun or ended, or what is decided of it changed."""
+        """An attempt may have begun or ended, or a decision has changed a region's record."""
         self.cached_views = CachedViews()
 
     def has_backlog(self) -> bool:
-        """Whether a region's last cut has left records behind, by our own limit."""
+        """Whether our own limit left records unread at a region's last barrier."""
         if self.cached_views.with_backlog is None:
             standing = self.in_service().items()
             self.cached_views.with_backlog = {
@@ -213,14 +216,14 @@ class CoordinatorState:
         return bool(self.cached_views.with_backlog)
 
     def note_barrier(self, name: str) -> None:
-        """A region has cut: it is behind, or not any more."""
-        behind = self.cached_views.with_backlog
-        if behind is None:
+        """A region has new barrier offsets: it has a backlog, or not any more."""
+        found = self.cached_views.with_backlog
+        if found is None:
             return
         if self.regions[name].has_backlog(self.settings):
-            behind.add(name)
+            found.add(name)
         else:
-            behind.discard(name)
+            found.discard(name)
 
     def rate_limits(self) -> dict[str, float]:
         """Records per second of each region that may not read more."""
@@ -231,15 +234,14 @@ class CoordinatorState:
         }
 
     def pending_ratios(self, now_s: float) -> dict[str, float]:
-        """Of each region that ever got a barrier, see `PendingTime.ratio`; not of suspended
-        ones."""
+        """`PendingTime.ratio` of each region that ever got a barrier, except suspended ones."""
         found = {
             name: region.pending_time.ratio(now_s) for name, region in self.in_service().items()
         }
         return {name: ratio for name, ratio in found.items() if ratio is not None}
 
     def create(self, kind: CheckpointKind, requested_by: str) -> PendingCheckpoint:
-        """A new checkpoint at the next place."""
+        """A new checkpoint at the next slot."""
         checkpoint = PendingCheckpoint(
             checkpoint_id=self.next_id, kind=kind, requested_by=requested_by
         )
@@ -251,7 +253,7 @@ class CoordinatorState:
     def begin(
         self, kind: CheckpointKind, requested_by: str, now_s: float, *, forced: bool
     ) -> PendingCheckpoint:
-        """Trigger a checkpoint: regions poll for its barrier; batches that wait join it."""
+        """Trigger a checkpoint: regions poll for its barrier; pending batches join it."""
         checkpoint = self.create(kind, requested_by)
         self.out.append(
             TriggerBarrier(
@@ -273,11 +275,11 @@ class CoordinatorState:
         return checkpoint
 
     def force(self, checkpoint: PendingCheckpoint, now_s: float) -> None:
-        """Let every region take part in an idle one, also those with nothing to cut."""
+        """Let every region take part in an idle checkpoint, also those with nothing to read."""
         self.move(checkpoint, Event.BARRIER_CUT, now_s)
 
     def answer_trigger(self, checkpoint: PendingCheckpoint) -> None:
-        """Somebody asked for this checkpoint and waits for its id."""
+        """Answer the requests for this checkpoint with its id."""
         self.out.append(Triggered(checkpoint_id=checkpoint.checkpoint_id, kind=checkpoint.kind))
 
     def region_event(
@@ -312,8 +314,7 @@ class CoordinatorState:
             self._fail(tuple(ack.batch for ack in found.acknowledged()), error)
 
     def close_region(self, name: str, error: BaseException, now_s: float) -> None:
-        """End a region's attempt, if one is current: its messages are refused, its callbacks are
-        woken."""
+        """End a region's attempt, if one is current: refuse its messages, wake its callbacks."""
         region = self.regions[name]
         self.drop_cached_views()
         if not region.is_open:
@@ -322,12 +323,13 @@ class CoordinatorState:
         region.ended_by = error
         if not self.is_over:
             region.history.ended(region.attempt_id, error, now_s)
-        held = region.close()
-        if held is not None:
-            self._fail((held.batch,), error)
+        pending_ack = region.close()
+        if pending_ack is not None:
+            self._fail((pending_ack.batch,), error)
 
     def fail_waiting(self, name: str, error: BaseException) -> None:
-        """Wake the callbacks of a region whose batch goes on without it: decided, or about to."""
+        """Wake the callbacks of a region whose acknowledged batch is decided without its
+        attempt."""
         for checkpoint in self.pending.values():
             ack = checkpoint.acks.get(name)
             if ack is not None:
@@ -343,10 +345,12 @@ class CoordinatorState:
             return
         self.phase, self.error = phase, error
         reason = error or FencedError(
-            "the job has ended", {}, "What is undecided is read again by the next start."
+            "the job has ended", {}, "Start the job again; it reads undecided ranges again."
         )
         for idle in [p for p in self.pending.values() if p.state is State.ARMED]:
-            del self.pending[idle.checkpoint_id]  # nothing was cut, so there is nothing to abort
+            del self.pending[
+                idle.checkpoint_id
+            ]  # no region read anything for it, so there is nothing to abort
         first = next((p for p in self.pending.values() if p.state in ABORTABLE), None)
         if first is not None:
             self.abort(first, Event.STOPPED, reason, now_s)
@@ -355,8 +359,8 @@ class CoordinatorState:
         self.out.append(EndJob(error=error, finished=is_finished))
 
     def fence(self, error: BaseException) -> None:
-        """Another session has taken over: change nothing more, wake everybody. Once: a fenced core
-        takes in nothing that could fence it again."""
+        """Another session has taken over: change nothing more, and wake all callbacks. A fenced
+        core ignores all events that could fence it again."""
         waiting = [batch for p in self.pending.values() for batch in p.batches()]
         waiting += [r.pending_ack.batch for r in self.regions.values() if r.pending_ack is not None]
         self._fail(tuple(waiting), error)
@@ -369,7 +373,7 @@ class CoordinatorState:
         self.phase = JobPhase.FENCED
 
     def discard(self, checkpoint: PendingCheckpoint) -> None:
-        """The abort is on record: now the work may be thrown away (`fence-first`)."""
+        """The abort is on record: now the work may be discarded (`fence-first`)."""
         for region in self.regions.values():
             if region.fence == checkpoint.checkpoint_id:
                 checkpoint.discarded.extend(region.discarded)
@@ -384,10 +388,12 @@ class CoordinatorState:
             )
         )
 
-    def undecided_work(self, region: RegionState, told: Iterable[OpenWork]) -> Iterator[StateEntry]:
-        """What a life that is over left open, and neither a decision nor a checkpoint under way
-        has: those end their own work, in their own time."""
-        for work in told:
+    def undecided_work(
+        self, region: RegionState, reported: Iterable[OpenWork]
+    ) -> Iterator[StateEntry]:
+        """Work that an ended attempt left open, and that no decision and no checkpoint under way
+        contains: those end their own work themselves."""
+        for work in reported:
             is_known = (
                 region.is_decided(work.batch)
                 or any(work.batch == ack.batch for ack in region.discarded)
@@ -400,13 +406,12 @@ class CoordinatorState:
                 yield from work.committables
 
     def finish(self, checkpoint: PendingCheckpoint, now_s: float) -> None:
-        """Nothing is left to do for it."""
+        """Remove a checkpoint for which nothing is left to do."""
         del self.pending[checkpoint.checkpoint_id]
         self.last_end_s = now_s
 
     def alignment(self, checkpoint: PendingCheckpoint, now_s: float) -> Alignment:
-        """Who has acknowledged, for the job's handler; nobody waits for regions that are
-        suspended."""
+        """The acknowledged and missing regions, for the job's handler; without suspended ones."""
         missing = {
             name: PARTS[found.phase]
             for name, found in self.in_service().items()
@@ -427,8 +432,8 @@ class CoordinatorState:
         )
 
     def may_decide(self, kind: CheckpointKind) -> bool:
-        """Whether a checkpoint begun now could be decided, if every open region acknowledged: one
-        that could not would take down the regions that have come back already."""
+        """Whether a checkpoint begun now could be decided, if every open region acknowledged. One
+        that could not would end the attempts of regions that have restarted already."""
         found = self.cached_views.may_decide.get(kind)
         if found is None:
             found = self.cached_views.may_decide[kind] = self._could_decide(kind)
@@ -447,11 +452,11 @@ class CoordinatorState:
         return ruling is HandlerDecision.DECIDE
 
     def excuse_replays(self, names: Sequence[str]) -> bool:
-        """Whether a checkpoint waited for nothing but replays, each of which may take as long as it
-        makes progress: its neighbours read again, and no region is to blame. Remembers that.
+        """Whether a checkpoint waited for nothing but replays. A replay may take as long as it
+        makes progress, so such a checkpoint is no failure. Remembers the attempts.
 
-        Where the replay of each attempt takes longer than the timeout, regions end each other's
-        epochs for ever: after a few attempts without a decision such a checkpoint has failed.
+        If every replay takes longer than the timeout, regions end each other's epochs for ever. So
+        after a few attempts without a decision it is a failure like any other.
         """
         if not names or not all(self.liveness.is_replaying(name) for name in names):
             return False
@@ -471,9 +476,9 @@ class CoordinatorState:
         self.attempts_at_failure = {name: found.attempt_id for name, found in self.regions.items()}
 
     def ran_at_last_failure(self, region: str, attempt_id: int) -> bool:
-        """Whether this life of a region is one of those that ran when a failure was last counted.
+        """Whether this attempt of a region ran when a failure was counted last.
 
-        A lost executor, or a pause of the driver, ends all of them, one after the other: once.
+        A lost executor, or a pause of the driver, ends all of them: it is counted once.
         """
         return self.attempts_at_failure.get(region) == attempt_id
 

@@ -1,7 +1,6 @@
 """The coordinator's decisions: a pure state machine. Events and the clock in, actions out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.runtime.contracts import RegisteredAttempt, SweepView
@@ -38,124 +37,32 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.core.pending_checkpoint import DECIDED_OPEN, RemoteStep
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.region.pacing import Pace
-from sluice.runtime.coordinator.region.pressure import Pressure
 from sluice.runtime.coordinator.region.region_state import Fate, RegionState, region_of
+from sluice.runtime.coordinator.region.status_views import (
+    CheckpointStatus,
+    JobStatus,
+    region_view,
+)
 from sluice.runtime.errors import FencedError
-from sluice.runtime.failover.attempt_history import first_line
-from sluice.runtime.functions.at_most_once import DropLimit, dropped_in_all
 from sluice.runtime.model.model import Assignment, BatchKey, RegionRecord, SplitRange
 from sluice.runtime.model.rate_limit import RateEstimator
 from sluice.runtime.model.well_formed import well_formed
 
-__all__ = [
-    "AttemptView",
-    "CheckpointStatus",
-    "CoordinatorCore",
-    "JobStatus",
-    "RegionStatusView",
-    "SuspendedView",
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointStatus:
-    """A checkpoint under way, for people; ``age_s``: since its barrier, None before it."""
-
-    checkpoint_id: int
-    kind: str
-    state: str
-    requested_by: str
-    age_s: float | None
-    acknowledged: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptView:
-    """A life of a region that has ended, for people; see `RegionAttempt`."""
-
-    attempt_id: int
-    ended_ms: int
-    why: str
-    committed_after_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuspendedView:
-    """A region that has failed for good, for people: since when (wall clock), and why."""
-
-    since_ms: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegionStatusView:
-    """A region, for people.
-
-    Attributes:
-        region, attempt_id, is_open, batch_id: which life it is in.
-        splits: end offsets, by name.
-        begins_ms: when its restart strategy lets the next life begin; None: it does not wait.
-        ended: lives that have ended in this run.
-        attempts: the newest of them, oldest first.
-        pending_ratio, pressure: see `pressure`; None before its first barrier.
-        suspended: it has failed for good and waits for a command; None: it is not.
-        snapshot_age_s: since the decision of the last checkpoint that it completed in this run.
-        lags: records not read yet, by split; where known. Of a suspended region they are asked for
-            every few seconds, of others they are those behind the last cut.
-        lag_records: their sum; None: of no split known.
-        lost_records: of them, those that retention has deleted already; suspended regions only.
-        has_alarm: its pressure has been high for too long.
-        rate_limit: records per second that it may read now; None: no limit.
-        dropped: offsets that approximate recovery has left out, in the life of the directory.
-    """
-
-    region: str
-    attempt_id: int
-    is_open: bool
-    batch_id: int | None
-    splits: Mapping[str, int]
-    begins_ms: int | None
-    ended: int
-    attempts: tuple[AttemptView, ...]
-    pending_ratio: float | None
-    pressure: str | None
-    rate_limit: float | None
-    dropped: int
-    suspended: SuspendedView | None = None
-    snapshot_age_s: float | None = None
-    lags: Mapping[str, int] = field(default_factory=dict)
-    lag_records: int | None = None
-    lost_records: int = 0
-    has_alarm: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobStatus:
-    """The job, for people: ``running``, ``finished``, ``stopped``, ``failed`` or ``fenced``.
-
-    ``drop_limit``: what approximate recovery may leave out; None: nothing is ever left out.
-    """
-
-    state: str
-    drop_limit: DropLimit | None
-    error: str
-    last_decided: int
-    last_committed: int
-    pending: tuple[CheckpointStatus, ...]
-    regions: tuple[RegionStatusView, ...]
+__all__ = ["CoordinatorCore"]
 
 
 class CoordinatorCore:
-    """Decides for one job. Called by one thread; does no I/O and never looks at a clock.
+    """Decides for one job. Called by one thread; does no I/O and reads no clock.
 
     Args:
         settings: when checkpoints are taken.
         plans: the job's regions.
         records: last decided record of each region, its splits handed over.
         assignment: of splits to regions, as decided.
-        attempt_id: of this run: the id of its first own record (its seal, or checkpoint 0).
+        attempt_id: of this run: the id of its first own record (its fencing record, or checkpoint
+            0).
         last_decided: newest decided checkpoint; all of them are committed on record by now.
-        draw: a random number in [0, 1), for restarts that shall not come together.
+        draw: a random number in [0, 1): it spreads restarts.
     """
 
     def __init__(
@@ -191,9 +98,9 @@ class CoordinatorCore:
         )
 
     def step(self, event: CoreEvent, now_s: float, *, slept_s: float = 0.0) -> list[Action]:
-        """Take in one event; what to do now, in order. A refused event raises and changes nothing.
+        """Take in one event; return the actions, in order. A refused event raises.
 
-        ``slept_s``: what ``now_s`` leaves out, since nobody waited meanwhile: ages go on.
+        ``slept_s``: how long the host has slept, which ``now_s`` leaves out; ages include it.
 
         Raises:
             FencedError: the sender's attempt is over.
@@ -207,10 +114,10 @@ class CoordinatorCore:
             state.drop_cached_views()
         _dispatch(state, event, now_s)
         if not state.is_fenced:
-            told = len(state.out)
+            actions = len(state.out)
             post_commit.drive(state, now_s)
             alignment.trigger_due(state, now_s)
-            if len(state.out) > told:  # what has just begun may be due already
+            if len(state.out) > actions:  # the next step of a new checkpoint may be due already
                 post_commit.drive(state, now_s)
         return state.close_step()
 
@@ -221,7 +128,7 @@ class CoordinatorCore:
         moments = (alignment.next_trigger_s(self._state), post_commit.next_step_s(self._state))
         return min((moment for moment in moments if moment is not None), default=None)
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- views ------------------------------------------------------------------------------------
 
     @property
     def last_committed(self) -> int:
@@ -235,7 +142,7 @@ class CoordinatorCore:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way that can go on by itself."""
+        """Whether no checkpoint under way can make progress by itself."""
         return self._state.is_fenced or all(
             p.remote is RemoteStep.HALTED for p in self._state.pending.values()
         )
@@ -251,24 +158,24 @@ class CoordinatorCore:
         return self._state.is_over
 
     def is_live(self, region: str, attempt_id: int) -> bool:
-        """Whether this life of the region has not ended."""
+        """Whether this attempt of the region is current."""
         found = region_of(self._state.regions, region)
         return found.is_open and found.attempt_id == attempt_id
 
     def is_suspended(self, region: str) -> bool:
-        """Whether the region has failed for good, and nobody has asked for its next life."""
+        """Whether the region has failed for good, and no command has restarted it."""
         return self._state.regions[region].is_suspended
 
     def why_ended(self, region: str) -> BaseException | None:
-        """What ended the region's last life; None: its first one lives."""
+        """Why the region's last attempt ended; None: its first one is current."""
         return self._state.regions[region].ended_by
 
     def pending_ratios(self, now_s: float) -> dict[str, float]:
-        """See `ratio`, by region; not of suspended ones."""
+        """`PendingTime.ratio` by region, except suspended ones."""
         return self._state.pending_ratios(now_s)
 
     def positions(self) -> dict[str, tuple[SplitRange, ...]]:
-        """Where each region's next cut starts; for a suspended one, where its next life goes on."""
+        """The start of each region's next epoch; for a suspended one, of its next attempt."""
         return {name: region.positions() for name, region in self._state.regions.items()}
 
     def is_decided(self, batch: BatchKey) -> bool:
@@ -298,11 +205,11 @@ class CoordinatorCore:
             raise FencedError(
                 "the batch is decided already",
                 {"batch": batch},
-                "This is a late attempt of a finished task; its work is not needed.",
+                "Let this late attempt of a finished task end; its work is not needed.",
             )
 
     def require_awaited(self, batch: BatchKey) -> None:
-        """Refuse to wait for a batch that will not be committed in this life of its region.
+        """Refuse to wait for a batch that will not be committed in this attempt of its region.
 
         Raises:
             FencedError: it was aborted, never acknowledged, or its region is being stopped.
@@ -314,11 +221,11 @@ class CoordinatorCore:
             raise FencedError(
                 "the batch is not part of any checkpoint under way",
                 {"batch": batch},
-                "It was aborted, or never acknowledged; its range is read again.",
+                "Let the attempt end: the batch was aborted or never acknowledged.",
             )
 
     def fate(self, batch: BatchKey) -> Fate:
-        """What a sweep must know of a batch (`ids-never-reused`)."""
+        """The fate of a batch, for a sweep (`ids-never-reused`)."""
         region = self._state.regions.get(batch.region)
         if region is None or batch.attempt_id < region.attempt_id:
             return Fate.OUTDATED
@@ -329,7 +236,7 @@ class CoordinatorCore:
         return Fate.OPEN if region.is_open else Fate.DISCARDED
 
     def sweep_view(self, job_uid: str, orphans: Sequence[RegisteredAttempt]) -> SweepView:
-        """What a sweep may know now."""
+        """The view for a sweep."""
         return SweepView(
             job_uid=job_uid,
             attempt_ids={name: r.attempt_id for name, r in self._state.regions.items()},
@@ -350,7 +257,7 @@ class CoordinatorCore:
         )
 
     def status(self, *, now_s: float, now_ms: int) -> JobStatus:
-        """A picture for people; ``now_s`` on the clock of the events is ``now_ms`` on the wall."""
+        """The status of the job; ``now_s`` on the clock of the events is ``now_ms`` on the wall."""
         state = self._state
         ratios = state.pending_ratios(now_s)
 
@@ -375,47 +282,10 @@ class CoordinatorCore:
                 for p in state.pending.values()
             ),
             regions=tuple(
-                _region_view(name, region, ratios.get(name), now_s=now_s, wall_ms=wall_ms)
+                region_view(name, region, ratios.get(name), now_s=now_s, wall_ms=wall_ms)
                 for name, region in state.regions.items()
             ),
         )
-
-
-def _region_view(
-    name: str,
-    region: RegionState,
-    ratio: float | None,
-    *,
-    now_s: float,
-    wall_ms: Callable[[float], int],
-) -> RegionStatusView:
-    completed_s, suspended = region.completed_s, region.suspended
-    return RegionStatusView(
-        region=name,
-        attempt_id=region.attempt_id,
-        is_open=region.is_open,
-        batch_id=region.record.batch_id,
-        splits={split.name: split.end_offset for split in region.positions()},
-        begins_ms=None if region.begins_s is None else wall_ms(region.begins_s),
-        ended=region.history.count,
-        attempts=tuple(
-            AttemptView(
-                attempt_id=attempt.attempt_id,
-                ended_ms=wall_ms(attempt.ended_s),
-                why=attempt.why,
-                committed_after_s=attempt.committed_after_s,
-            )
-            for attempt in region.history.attempts
-        ),
-        pending_ratio=ratio,
-        pressure=None if ratio is None else Pressure.of(ratio).value,
-        suspended=None
-        if suspended is None
-        else SuspendedView(since_ms=wall_ms(suspended.since_s), why=first_line(suspended.cause)),
-        snapshot_age_s=None if completed_s is None else now_s - completed_s,
-        rate_limit=None if region.rate is None else region.rate.rate,
-        dropped=dropped_in_all(region.record.operator_states),
-    )
 
 
 def _estimator(plan: RegionPlan, settings: CheckpointSettings) -> RateEstimator | None:
@@ -434,7 +304,7 @@ def _phase_in_words(state: CoordinatorState) -> str:
 
 
 def _ticked(state: CoordinatorState, event: Tick, now_s: float) -> None:
-    """Time alone; `CoordinatorCore.step` does what is due."""
+    """Time alone; `CoordinatorCore.step` does all due steps."""
 
 
 def _triggered(state: CoordinatorState, event: TriggerRequested, now_s: float) -> None:
@@ -454,7 +324,7 @@ def _swept(state: CoordinatorState, event: OrphansSwept, now_s: float) -> None:
 
 
 def _stop_requested(state: CoordinatorState, event: StopRequested, now_s: float) -> None:
-    """Nobody waits any longer, also not for what is decided: the next start commits it."""
+    """End all waits, also for decided batches: the next start commits them."""
     state.end(event.error, now_s)
     error = state.error or FencedError("the job is being stopped", {}, "Start it again for more.")
     for name in state.regions:
@@ -469,10 +339,10 @@ _REQUESTS = (
     RestartCommanded,
     TriggerRequested,
 )
-"""Somebody waits for an answer, if only for an error."""
+"""The sender waits for an answer, if only for an error."""
 
 _ROUTINE = (Tick, BarrierPolled, RegionBarrierOffsets, Acknowledged)
-"""What every region tells in every checkpoint: by itself it changes no other region's standing."""
+"""Events of every region in every checkpoint. They change no cached view of other regions."""
 
 _HANDLERS: Mapping[type, Callable[[CoordinatorState, Any, float], None]] = {
     Tick: _ticked,

@@ -75,7 +75,7 @@ def of_expiry(
     delaying: Sequence[str],
     now_s: float,
 ) -> Failure | None:
-    """For a checkpoint that expired or grew old; None: no region is to blame.
+    """For a checkpoint that expired or grew old; None: it costs nothing.
 
     Args:
         delaying: see `delaying_regions`.
@@ -101,8 +101,8 @@ def of_withdrawal(checkpoint: PendingCheckpoint, error: BaseException) -> Failur
 def _of_checkpoint(
     checkpoint: PendingCheckpoint, error: BaseException, slow: Sequence[str]
 ) -> Failure:
-    # All acknowledged, and it was still too late: no region is to blame more than another. One that
-    # had nothing to cut was not too late.
+    # All acknowledged, and it was still too late: all regions with a batch share the failure. A
+    # region with nothing to read was not too late.
     attributed = slow or [batch.region for batch in checkpoint.batches()]
     return Failure(error=error, regions=tuple(attributed), is_shared=not slow)
 
@@ -112,9 +112,8 @@ def has_waited(
 ) -> bool:
     """Whether a region's work grew old before its barrier came, since another delayed the barrier.
 
-    No region is to blame for that. The one that was away was counted for it, or is skipped; and a
-    region that had to wait as long for its own next attempt would make the next one's work grow
-    old.
+    It costs nothing. The region that was away has been counted for it, or
+    is skipped. A region that waits as long for its own next attempt would delay the next epoch.
     """
     if checkpoint is None or checkpoint.barrier_s is None or ack is None:
         return False
@@ -151,8 +150,8 @@ def delaying_regions(
     """Open regions for which a checkpoint has waited in vain.
 
     Args:
-        grew_old: it ends since work in it would be lost, maybe long before its time is up: then a
-            region without a barrier had to have the time to poll for one.
+        grew_old: it ends since work in it would be lost, maybe long before its timeout. Then a
+            region without a barrier delays it only if it had the time to poll for one.
     """
     waited_s = 0.0 if checkpoint.barrier_s is None else now_s - checkpoint.barrier_s
     could_poll = not grew_old or waited_s >= state.settings.timeout_s / 2

@@ -1,7 +1,7 @@
-"""What regions and checkpoints mean for each other: three tables. Pure.
+"""Effects of regions and checkpoints on each other: three tables. Pure.
 
-`checkpoint_states` and `region_phases` say what an event does to a checkpoint or a region alone. An
-event of one of them can be an event of the other, too. These tables name each such pair.
+`checkpoint_states` and `region_phases` have the transitions of each of them alone. An event of one
+can be an event of the other, too. These tables name each such pair.
 """
 
 import enum
@@ -24,10 +24,11 @@ _ABORTS = (
 FOR_CHECKPOINT: Mapping[tuple[RegionEvent, State], Event] = {
     (RegionEvent.BARRIER_GIVEN, State.ARMED): Event.BARRIER_CUT,
     (RegionEvent.ACKNOWLEDGED, State.ARMED): Event.BARRIER_CUT,
-    # Only with a global checkpoint handler. A regional one decides what a failed region means.
+    # Only with a global checkpoint handler. A regional one skips the region or gives up, in
+    # `completion`.
     **{(RegionEvent.ENDED, state): Event.REGION_FAILED for state in _UNDECIDED},
 }
-"""What an event of a region means for a checkpoint in that state; nothing if it is not here."""
+"""(event of a region, state of a checkpoint) -> event of the checkpoint; absent: no effect."""
 
 FOR_REGION: Mapping[tuple[Event, RegionPhase], RegionEvent] = {
     (Event.REST_SKIPPED, RegionPhase.RUNNING): RegionEvent.BATCH_SKIPPED,  # with a barrier in it
@@ -38,15 +39,16 @@ FOR_REGION: Mapping[tuple[Event, RegionPhase], RegionEvent] = {
         if phase in OPEN
     },
 }
-"""What an event of a checkpoint means for a region with a barrier or a batch in it."""
+"""(event of a checkpoint, phase of a region with a barrier or a batch in it) -> event of the
+region; absent: no effect."""
 
 
 class Part(enum.Enum):
-    """What a region without an acknowledgement is to a checkpoint."""
+    """The part of a region without an acknowledgement in a checkpoint."""
 
     AWAITED = "waits for it"
-    STARTING = "waits for it or skips it, as the handler rules"
-    FAILED = "skips it or is given up, as the handler rules"
+    STARTING = "waits for it or skips it, as its handler decides"
+    FAILED = "skips it or is given up, as its handler decides"
     ABSENT = "does not wait for it"
 
 

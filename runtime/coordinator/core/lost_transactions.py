@@ -1,5 +1,5 @@
-"""What a run makes of decided work that is lost, or may be: repaired, or named
-(`two-phase-repair`). Pure."""
+"""Decided work that is lost, or may be: repaired, or named in an error (`two-phase-repair`).
+Pure."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -37,9 +37,8 @@ def lose(
     event: CommitReported,
     now_s: float,
 ) -> None:
-    """A decided transaction is certainly gone: repair where that is exact, one region after the
-    other; if that is not all, the job stops, but only when the rest is settled
-    (`two-phase-repair`)."""
+    """A decided transaction is certainly lost: repair it where that is exact, one region after
+    another. If that is not all, the job stops once the rest is settled (`two-phase-repair`)."""
     by_region = lost_by_region(checkpoint.regions, lost)
     again = [found for found in by_region if _can_repair(state, checkpoint, found)]
     checkpoint.is_doomed = len(again) < len(by_region)
@@ -64,7 +63,7 @@ def _end_unsettled(
     error: BaseException,
     now_s: float,
 ) -> None:
-    """What the error names is put on record: a person may accept that, and nothing else."""
+    """Record the work that the error names: an operator may accept that loss, and no other."""
     checkpoint.remote = RemoteStep.HALTED
     state.out.append(NoteUnsettled(checkpoint_id=checkpoint.checkpoint_id, works=works))
     state.end(error, now_s)
@@ -81,8 +80,8 @@ def _can_repair(
 def _has_open_rest(
     state: CoordinatorState, checkpoint: PendingCheckpoint, event: CommitReported, now_s: float
 ) -> bool:
-    """Whether more of it may be committed in time. Once the job has ended nobody does that until
-    the next start, and it may be lost by then."""
+    """Whether more of it may be committed in time. Once the job has ended, only the next start
+    commits, and the work may be lost by then."""
     if is_past(settled_by_s(state, checkpoint), now_s):
         return False
     return any(report.outcome is CommitOutcome.PENDING for report in event.reports)
@@ -91,7 +90,7 @@ def _has_open_rest(
 def end_if_unknown(
     state: CoordinatorState, checkpoint: PendingCheckpoint, event: CommitReported, now_s: float
 ) -> None:
-    """The job stops when it has not been known for too long whether some of it is visible."""
+    """Stop the job if it is unknown for too long whether some of the checkpoint is visible."""
     if checkpoint.unknown_since_s is None:
         checkpoint.unknown_since_s = now_s
     if now_s - checkpoint.unknown_since_s < state.settings.unknown_timeout_s:
@@ -110,11 +109,11 @@ def _abort_later(
     lost: Iterable[LostCommittables],
     now_s: float,
 ) -> None:
-    """Later pre-commits of the region go first, for its records would come out of order."""
+    """Abort later pre-commits of the region first, since its records would come out of order."""
     names = {found.region.region for found in lost}
     for name in names:
         if state.regions[name].plan.follows:
-            # What it has written since lies before what is written again, decided or not.
+            # Its later records lie before the ones that a repair writes, decided or not.
             state.close_region(name, _being_repaired(checkpoint, None), now_s)
     for later in list(state.pending.values()):
         behind = later.checkpoint_id > checkpoint.checkpoint_id and later.state in ABORTABLE
@@ -133,18 +132,18 @@ def _being_repaired(
             "checkpoint_id": "none" if later is None else later.checkpoint_id,
             "repaired": checkpoint.checkpoint_id,
         },
-        "Its range is read again after the repair.",
+        "Wait for the repair; the range is read again after it.",
     )
 
 
 def repaired(state: CoordinatorState, event: Repaired, now_s: float) -> None:
-    """What replaces the lost work is durable; commit it like any other."""
+    """The replacement of the lost work is durable; commit it like any other."""
     checkpoint = state.pending[event.checkpoint_id]
     if event.outcome is PublishOutcome.UNKNOWN:
         retry(state, checkpoint, now_s)
         return
     checkpoint.remote = RemoteStep.IDLE
-    if event.outcome is PublishOutcome.TAKEN:  # only a newer run repairs what is ours
+    if event.outcome is PublishOutcome.TAKEN:  # only a newer run repairs our work
         state.move(checkpoint, Event.SLOT_TAKEN, now_s)
         state.fence(taken_over(event.checkpoint_id))
         return
@@ -163,8 +162,8 @@ def repaired(state: CoordinatorState, event: Repaired, now_s: float) -> None:
 def repair_failed(
     state: CoordinatorState, checkpoint: PendingCheckpoint, error: BaseException, now_s: float
 ) -> None:
-    """This run does not try it again. Nothing of the decision but that stays lost: the rest goes
-    on, and the job ends with the error when it is settled."""
+    """Do not repeat a failed repair in this run. The rest of the decision is committed, and then
+    the job ends with the error."""
     checkpoint.remote = RemoteStep.IDLE
     unrepaired = lost_by_region(checkpoint.regions, checkpoint.lost)
     checkpoint.unrepaired |= {found.region.region: error for found in unrepaired}

@@ -31,7 +31,7 @@ DECIDED_OPEN = frozenset({State.DECIDED, State.REPAIRING, State.COMMITTED})
 
 
 class RemoteStep(enum.Enum):
-    """What the I/O executor does for a checkpoint."""
+    """The remote step that the I/O executor takes for a checkpoint."""
 
     IDLE = "idle"  # nothing: the next step may begin, after its pause
     IN_FLIGHT = "in flight"  # a step that has not returned yet
@@ -43,29 +43,29 @@ class PendingCheckpoint:
     """A checkpoint from its trigger until it is marked or its abort is done.
 
     Attributes:
-        checkpoint_id, kind, asked_by: its place, and why it was taken.
+        checkpoint_id, kind, requested_by: its slot, and why it was taken.
         state: see `sluice.runtime.coordinator.core.checkpoint_states`.
         decide_by_s: clock after which work in it may be lost undecided; None: never.
         barriers: given out, by region.
         acks: by region; None: nothing to cut, same offsets.
-        carried: regions that it is decided without, and why.
-        excused: regions that were suspended when it was under way, and are not any more: it does
-            not wait for them.
-        must_sweep: failed ones among them may have left work open.
-        evaluated_s: clock when it was last looked at for acknowledgements.
+        skipped: regions that it is decided without, and why.
+        excused: regions that a command restarted while it was under way: it does not wait for
+            them.
+        must_sweep: failed ones among the skipped regions may have left work open.
+        evaluated_s: clock when `complete_if_due` ran last.
         finished: regions whose bounded sources end with it.
         reason: why it was given up.
         regions, assignment: as published.
-        steps: what that does to regions.
+        steps: its effects on regions, for failpoints.
         remaining: committables not known to be committed yet.
         lost: those of them that were certainly aborted, while they are repaired.
         unrepaired: regions whose repair has failed in this run, and why.
         is_doomed: some of it is lost for good: the job ends once the rest is settled.
-        discarded: acknowledged batches that its abort throws away.
+        discarded: acknowledged batches that its abort discards.
         remote: its remote step.
-        after_crash: an answer was lost: ask for the verdict first.
-        retry_at_s, retry_pause_s: when an unanswered step is tried again.
-        retry_since_s: when it was first not answered in this state.
+        after_crash: a commit was tried before: request the verdict first.
+        retry_at_s, retry_pause_s: when a step without an answer is repeated.
+        retry_since_s: when a step got no answer in this state for the first time.
         unknown_since_s: since when a committable is UNKNOWN.
         barrier_s, acked_s, decided_s, committed_s, marked_s: clock at each stage.
     """
@@ -120,7 +120,7 @@ class PendingCheckpoint:
             self.marked_s = now_s
 
     def retry_later(self, now_s: float, *, first_s: float, longest_s: float) -> None:
-        """The remote step was not answered for certain: again, after a growing pause."""
+        """Repeat a remote step without a certain answer, after a growing pause."""
         self.remote = RemoteStep.IDLE
         self.retry_pause_s = min(max(self.retry_pause_s * 2, first_s), longest_s)
         self.retry_at_s = now_s + self.retry_pause_s
@@ -145,7 +145,7 @@ class PendingCheckpoint:
         return ack is not None and ack.batch == batch
 
     def decide_by(self, moment_s: float | None) -> None:
-        """Work joins it that may be lost after that moment."""
+        """Work joins it that may be lost after that moment: the earliest one counts."""
         self.decide_by_s = earliest([self.decide_by_s, moment_s])
 
     def touches(self, region: str) -> bool:

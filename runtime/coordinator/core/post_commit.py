@@ -1,6 +1,6 @@
-"""From the last acknowledgement to the mark, or to the end of an abort: the second half. Pure.
+"""From the last acknowledgement to the marker, or to the end of an abort: the second half. Pure.
 
-What follows a commit and nobody waits for: positions for lag tools, and retention. Pure.
+After the commit come two steps without a waiting callback: positions for lag tools, and retention.
 """
 
 from collections.abc import Collection, Iterator
@@ -60,11 +60,11 @@ __all__ = [
 ]
 
 _PAUSE_S = 1.0
-"""Short epochs share it: a group's offsets take the brokers longer than a commit does."""
+"""Short epochs share one publication: group offsets take the brokers longer than a commit."""
 
 
 def committed(state: CoordinatorState, checkpoint: PendingCheckpoint) -> None:
-    """The newest positions are those of this checkpoint."""
+    """Remember the positions of this checkpoint as the newest ones."""
     positions = tuple(split for region in checkpoint.regions for split in region.splits)
     state.unpublished = PublishPositions(
         checkpoint_id=checkpoint.checkpoint_id, positions=positions
@@ -72,14 +72,14 @@ def committed(state: CoordinatorState, checkpoint: PendingCheckpoint) -> None:
 
 
 def post_commit_due(state: CoordinatorState, now_s: float) -> None:
-    """Tell the newest positions, if there are any, and a while after the last ones."""
+    """Publish the newest positions, if there are any, and a while after the last ones."""
     due_s = next_post_commit_s(state)
     if due_s is None or now_s >= due_s or state.is_over:
         publish_positions(state, now_s)
 
 
 def publish_positions(state: CoordinatorState, now_s: float) -> None:
-    """Tell the newest positions now, if there are any."""
+    """Publish the newest positions now, if there are any."""
     if state.unpublished is not None:
         state.out += [state.unpublished, Retire(retained=state.settings.retained)]
         state.unpublished, state.published_s = None, now_s
@@ -97,11 +97,11 @@ def next_post_commit_s(state: CoordinatorState) -> float | None:
 _UNDECIDED = (State.ARMED, State.ALIGNING)
 
 
-# --- what is due next ---------------------------------------------------------------------------
+# --- due steps ----------------------------------------------------------------------------------
 
 
 def drive(state: CoordinatorState, now_s: float) -> None:
-    """Let every checkpoint under way, and every region that waits, take its next step."""
+    """Let every checkpoint under way, and every region with unsettled work, take its next step."""
     end_hanging(state, now_s)
     end_if_hung(state, now_s)
     for checkpoint in tuple(state.pending.values()):
@@ -130,8 +130,8 @@ def _drive_one(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: fl
 
 
 def _is_doomed(state: CoordinatorState) -> bool:
-    """Whether the job ends by a loss as soon as the rest of that decision is settled. Another one
-    could not be committed before somebody has looked at the loss, and be lost as well."""
+    """Whether the job ends by a loss as soon as the rest of that decision is settled. Another
+    decision could not be committed before an operator accepts the loss, and be lost as well."""
     return any(checkpoint.is_doomed for checkpoint in state.pending.values())
 
 
@@ -153,7 +153,7 @@ def _waits_for_older(state: CoordinatorState, checkpoint: PendingCheckpoint) -> 
 
 
 def next_step_s(state: CoordinatorState) -> float | None:
-    """When time alone makes something due: a ruling, an expiry or another try."""
+    """When time alone makes a step due: a decision of the handler, an expiry or a retry."""
     moments = [moment for p in state.pending.values() for moment in _due(state, p)]
     if not state.is_over:
         moments += [
@@ -171,8 +171,8 @@ def _due(state: CoordinatorState, checkpoint: PendingCheckpoint) -> Iterator[flo
     if checkpoint.state in (State.ALIGNING, State.PRE_COMMITTED):
         if checkpoint.barrier_s is not None:
             afters_s = state.settings.handler.deadlines_s(timeout_s=state.settings.timeout_s)
-            rulings_s = (checkpoint.barrier_s + after_s for after_s in afters_s)
-            yield from (moment_s for moment_s in rulings_s if moment_s > checkpoint.evaluated_s)
+            deadlines_s = (checkpoint.barrier_s + after_s for after_s in afters_s)
+            yield from (moment_s for moment_s in deadlines_s if moment_s > checkpoint.evaluated_s)
         if checkpoint.decide_by_s is not None:
             yield checkpoint.decide_by_s - state.slept_s
         return
@@ -207,8 +207,8 @@ def _start_deciding(state: CoordinatorState, checkpoint: PendingCheckpoint, now_
 
 
 def _decide_again(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    """Its publish was not answered. What has grown old meanwhile is not decided any more, if it is
-    not decided already."""
+    """Repeat a publish without an answer. If the checkpoint has grown old meanwhile, try an ABORTED
+    record instead."""
     if not state.is_too_old(checkpoint.decide_by_s, now_s):
         _publish(state, checkpoint, Verdict.DECIDED)
         return
@@ -231,7 +231,8 @@ def _steps(checkpoint: PendingCheckpoint, moves: Collection[Move]) -> tuple[Regi
 
 
 def orphans_swept(state: CoordinatorState, event: OrphansSwept) -> None:
-    """What failed regions left open is aborted, or was not reached: then the next sweep does it."""
+    """Open work of failed regions is aborted; the next sweep repeats this for unreachable
+    brokers."""
     checkpoint = state.pending[event.checkpoint_id]
     checkpoint.remote, checkpoint.must_sweep = RemoteStep.IDLE, False
 
@@ -239,7 +240,7 @@ def orphans_swept(state: CoordinatorState, event: OrphansSwept) -> None:
 def _publish(state: CoordinatorState, checkpoint: PendingCheckpoint, verdict: Verdict) -> None:
     is_decision = verdict is Verdict.DECIDED
     undecided = checkpoint.discarded or checkpoint.acknowledged()
-    thrown_away = tuple(ack.region for ack in undecided)
+    discarded = tuple(ack.region for ack in undecided)
     checkpoint.remote = RemoteStep.IN_FLIGHT
     state.out.append(
         Publish(
@@ -248,7 +249,7 @@ def _publish(state: CoordinatorState, checkpoint: PendingCheckpoint, verdict: Ve
             verdict=verdict,
             requested_by=checkpoint.requested_by,
             reason="" if is_decision else checkpoint.reason,
-            regions=checkpoint.regions if is_decision else thrown_away,
+            regions=checkpoint.regions if is_decision else discarded,
             assignment=checkpoint.assignment if is_decision else None,
             steps=checkpoint.steps if is_decision else (),
             decide_by_s=checkpoint.decide_by_s if is_decision else None,
@@ -257,7 +258,7 @@ def _publish(state: CoordinatorState, checkpoint: PendingCheckpoint, verdict: Ve
 
 
 def published(state: CoordinatorState, event: Published, now_s: float) -> None:
-    """The place is ours, taken, or not known yet."""
+    """The slot is ours, taken, or the answer is unknown."""
     checkpoint = state.pending[event.checkpoint_id]
     if event.outcome is PublishOutcome.UNKNOWN:
         retry(state, checkpoint, now_s)
@@ -280,18 +281,18 @@ def published(state: CoordinatorState, event: Published, now_s: float) -> None:
     state.reset_failures()
     state.last_decided = event.checkpoint_id
     state.assignment = checkpoint.assignment or state.assignment
-    handed_over = hand_over(checkpoint.regions, state.assignment)
-    for record, goes_on in zip(checkpoint.regions, handed_over, strict=True):
+    next_records = hand_over(checkpoint.regions, state.assignment)
+    for record, next_record in zip(checkpoint.regions, next_records, strict=True):
         region = state.regions[record.region]
         is_end = record.region in checkpoint.finished
-        region.decided(event.checkpoint_id, record, goes_on, is_end=is_end)
+        region.decided(event.checkpoint_id, record, next_record, is_end=is_end)
         if record.region not in checkpoint.skipped:
             region.completed_s = now_s
     checkpoint.remaining = committables_of(checkpoint.regions)
 
 
 def work_aborted(state: CoordinatorState, event: AbortedWork, now_s: float) -> None:
-    """The abort is done; what could not be reached is left to the sweep."""
+    """The abort is done; a sweep repeats it for unreachable brokers."""
     if event.checkpoint_id is not None:
         state.finish(state.pending[event.checkpoint_id], now_s)
 
@@ -300,7 +301,8 @@ def work_aborted(state: CoordinatorState, event: AbortedWork, now_s: float) -> N
 
 
 def _settle(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    """The next step of a decided checkpoint; only the oldest one, so commits keep their order."""
+    """Take the next step of a decided checkpoint: only the oldest one, so commits keep their
+    order."""
     if checkpoint.state is State.DECIDED and not checkpoint.remaining:
         state.move(checkpoint, Event.ALL_COMMITTED, now_s)
     checkpoint.remote = RemoteStep.IN_FLIGHT
@@ -324,7 +326,7 @@ def _settle(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float
 
 
 def commit_reported(state: CoordinatorState, event: CommitReported, now_s: float) -> None:
-    """Strike out what is committed; the rest is tried again, repaired, or ends the job."""
+    """Remove committed committables; retry or repair the rest, or end the job."""
     checkpoint = state.pending[event.checkpoint_id]
     checkpoint.remote = RemoteStep.IDLE
     checkpoint.after_crash = True
@@ -346,7 +348,7 @@ def commit_reported(state: CoordinatorState, event: CommitReported, now_s: float
 
 
 def marked(state: CoordinatorState, event: Marked, now_s: float) -> None:
-    """Committed on record: callbacks return, then lag tools and retention are served."""
+    """Committed on record: callbacks return, then positions are published and retention runs."""
     checkpoint = state.pending[event.checkpoint_id]
     if not event.durable:
         retry(state, checkpoint, now_s)
@@ -354,7 +356,7 @@ def marked(state: CoordinatorState, event: Marked, now_s: float) -> None:
     checkpoint.remote = RemoteStep.IDLE
     state.move(checkpoint, Event.MARK_DURABLE, now_s)
     state.last_committed = event.checkpoint_id
-    _tell_histories(state, checkpoint, now_s)
+    _update_histories(state, checkpoint, now_s)
     state.finish(checkpoint, now_s)
     batches = checkpoint.batches()
     for batch in batches:
@@ -362,22 +364,22 @@ def marked(state: CoordinatorState, event: Marked, now_s: float) -> None:
     state.out.append(ReturnBatches(checkpoint_id=event.checkpoint_id, batches=batches))
     committed(state, checkpoint)
     if checkpoint.kind is CheckpointKind.FINAL and is_the_end(state, checkpoint):
-        publish_positions(state, now_s)  # before whoever runs the job hears of its end
+        publish_positions(state, now_s)  # before the engine is notified of the end
         state.end(suspended_at_the_end(state), now_s, is_finished=True)
 
 
-def _tell_histories(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    """Lives that ended before learn how long their region was away from what is committed."""
+def _update_histories(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    """Note in ended attempts how long their region was absent from committed checkpoints."""
     for name, region in state.regions.items():
         if name not in checkpoint.skipped and checkpoint.checkpoint_id > region.attempt_id:
             region.history.committed(region.attempt_id, now_s)
 
 
-# --- steps that are not answered ----------------------------------------------------------------
+# --- steps that failed --------------------------------------------------------------------------
 
 
 def step_failed(state: CoordinatorState, event: StepFailed, now_s: float) -> None:
-    """A remote step failed in a way that trying again cannot help."""
+    """A remote step failed with an error that no repetition can help."""
     checkpoint = state.pending.get(event.checkpoint_id)
     is_fenced = isinstance(event.error, FencedError)
     if checkpoint is not None and checkpoint.state is State.REPAIRING and not is_fenced:

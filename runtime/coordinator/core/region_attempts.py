@@ -121,8 +121,8 @@ def _end_attempt(state: CoordinatorState, name: str, error: BaseException, now_s
 
 
 def _end_alone(state: CoordinatorState, name: str, error: BaseException, now_s: float) -> None:
-    """The others continue. What the region has acknowledged is decided with them; what it has not
-    is skipped or given up, as the handler rules."""
+    """End the attempt; other regions continue. Its acknowledged batches are decided with theirs,
+    and its open one is skipped or given up, as the handler decides."""
     state.close_region(name, error, now_s)
     state.fail_waiting(name, error)
 
@@ -196,7 +196,9 @@ def _restart(state: CoordinatorState, name: str, now_s: float) -> None:
     region = state.regions[name]
     if region.is_open:
         error = RestartCommandedError(
-            "the region is restarted by command", {"region": name}, "Its open range is read again."
+            "the region is restarted by command",
+            {"region": name},
+            "Let it end; its open range is read again.",
         )
         _end_alone(state, name, error, now_s)
     was_suspended = region.is_suspended
@@ -212,8 +214,8 @@ def _restart(state: CoordinatorState, name: str, now_s: float) -> None:
 
 
 def fence(state: CoordinatorState, name: str, now_s: float, *, reason: str) -> None:
-    """Choose the slot whose aborted record ends the region's attempt. An idle checkpoint gives it
-    up: the others may have nothing to cut, so it could wait for ever."""
+    """Choose the slot whose aborted record ends the region's attempt. An idle checkpoint gives up
+    its slot: it could wait for records for ever."""
     idle = next((p for p in state.pending.values() if p.state is State.ARMED), None)
     checkpoint = idle or state.create(CheckpointKind.CHECKPOINT, "restart")
     checkpoint.reason = f"region {name} {reason}"

@@ -60,7 +60,7 @@ def _apply(
 
 
 def _suspend(state: CoordinatorState, name: str, error: BaseException, now_s: float) -> None:
-    """End its attempt, if one is current; its acknowledged work is decided with the others'."""
+    """End its attempt, if one is current. Its acknowledged work is still decided."""
     region = state.regions[name]
     if region.is_suspended:
         return

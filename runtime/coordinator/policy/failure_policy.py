@@ -1,4 +1,4 @@
-"""What a failure costs: nothing, a restart, the regions or the job. Pure.
+"""The cost of a failure: nothing, a restart, the regions or the job. Pure.
 
 Values in, decisions out: the core finds the regions that a failure is attributed to
 (`failure_attribution`), and carries out what this policy decides (`suspension`).
@@ -28,7 +28,7 @@ class Failure:
     """A failure, and the regions that it is attributed to.
 
     Attributes:
-        error: what has failed.
+        error: the cause.
         regions: that caused it; with a restart strategy each of them uses up a restart.
         is_permanent: a repetition cannot help.
         is_shared: the regions have caused it no more than others: none of them is suspended for it
@@ -43,8 +43,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionView:
-    """What the policy may know of a region: its ended attempts, and what its restart strategy
-    remembers."""
+    """The policy's view of a region: its ended attempts, and the memory of its restart strategy."""
 
     attempts: int = 0
     restarts: Restarts = field(default_factory=Restarts)
@@ -52,7 +51,7 @@ class RegionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureView:
-    """What the policy may know of the job.
+    """The policy's view of the job.
 
     Attributes:
         regions: those that the failure is attributed to, by name.
@@ -68,11 +67,11 @@ class FailureView:
 
 
 class FailureOutcome(enum.Enum):
-    """What a failure costs."""
+    """The cost of a failure."""
 
-    COUNT = "count"  # one more failure in a row, which the job tolerates
-    RESTART = "restart"  # the region restarts when its restart strategy says
-    SUSPEND = "suspend"  # the job continues without the regions
+    COUNT = "count"  # one more failure in a row, which the job tolerates.
+    RESTART = "restart"  # the region restarts when its restart strategy lets it.
+    SUSPEND = "suspend"  # the job continues without the regions.
     END = "end"  # the job ends with the error
 
 
@@ -94,7 +93,7 @@ def decide_failure(
     now_s: float,
     draw: Callable[[], float],
 ) -> tuple[FailureDecision, ...]:
-    """What a failure costs; nothing: it is not counted.
+    """The decisions about a failure; empty: it costs nothing.
 
     Args:
         draw: a random number in [0, 1), for strategies that spread their restarts.

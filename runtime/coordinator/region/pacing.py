@@ -1,6 +1,6 @@
 """How many records an epoch may have: learnt from the epochs before. Pure.
 
-How often a region that has nothing to read is looked at again. Pure.
+How often a region that has nothing to read is polled again. Pure.
 """
 
 from collections.abc import Iterable
@@ -54,8 +54,9 @@ class Pace:
             return
         factor = target_s / took_s
         change = min(max(factor, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE)
-        # On a busy machine the fixed part of an epoch alone may take longer than the target:
-        # without a floor every epoch would be cut smaller, down to one record, for nothing.
+        # On a busy machine the fixed part of an epoch alone may take longer than the target.
+        # Without a floor each epoch would be smaller than the one before, down to one record, for
+        # nothing.
         floor = min(self._records, _FEWEST_RECORDS)
         self.limit = max(floor, int(self._records * change))
 
@@ -76,15 +77,16 @@ _SHARE = 10
 
 @dataclass(slots=True)
 class IdleTime:
-    """Looks of one region, for a barrier that nobody has found anything for, that found nothing.
+    """Polls of one region, for an armed barrier, that found no records.
 
-    Each look asks the brokers. So the pause before the next one grows to a tenth of the time since
-    the first: a record that comes then waits at most so much longer than it has kept us waiting.
+    Each poll sends requests to the brokers. So the pause before the next one grows to a tenth of
+    the time since the first. A record that arrives then waits for at most a tenth of the time
+    before.
 
     Attributes:
-        checkpoint_id: of the barrier; None: no look has found nothing yet.
-        since_s: clock of the first look.
-        again_s: clock before which there is no other.
+        checkpoint_id: of the barrier; None: no poll has found nothing yet.
+        since_s: clock of the first poll.
+        again_s: clock of the next one.
     """
 
     checkpoint_id: int | None = None
@@ -94,16 +96,16 @@ class IdleTime:
     def found_nothing(
         self, checkpoint_id: int, now_s: float, *, least_s: float, longest_s: float
     ) -> float:
-        """A look found nothing; seconds until the next one, in the given bounds."""
+        """A poll found nothing; seconds until the next one, in the given bounds."""
         if self.checkpoint_id != checkpoint_id:
             self.checkpoint_id, self.since_s = checkpoint_id, now_s
         pause_s = min((now_s - self.since_s) / _SHARE, longest_s)
-        # Short pauses are the poller's own: whoever asks before is answered.
+        # The poller itself makes short pauses: an earlier poll is answered.
         self.again_s = now_s + pause_s if pause_s > least_s else now_s
         return max(pause_s, least_s)
 
     def left_s(self, checkpoint_id: int, now_s: float) -> float:
-        """Seconds before the next look for this barrier; 0: now."""
+        """Seconds before the next poll for this barrier; 0: now."""
         if self.checkpoint_id != checkpoint_id:
             return 0.0
         return max(0.0, self.again_s - now_s)

@@ -9,18 +9,18 @@ __all__ = ["OPEN", "OUT_OF_SERVICE", "TRANSITIONS", "RegionEvent", "RegionPhase"
 
 
 class RegionPhase(enum.Enum):
-    """What a region does, or what it waits for."""
+    """The phase of a region."""
 
-    RUNNING = "running"  # its attempt polls for barriers and writes batches
-    TIMED_OUT = "timed out"  # a checkpoint was decided without its batch, which is still under way
-    STARTING = "starting"  # its next attempt may begin, and has not polled for a barrier yet
-    FAILED = "failed"  # its attempt has ended: old work is not settled, or no restart is due yet
-    SUSPENDED = "suspended"  # failed for good; its old work is not settled yet
+    RUNNING = "running"  # its attempt polls for barriers and writes batches.
+    TIMED_OUT = "timed out"  # a checkpoint was decided without its batch, which is still under way.
+    STARTING = "starting"  # its next attempt may begin, and has not polled for a barrier yet.
+    FAILED = "failed"  # its attempt has ended: old work is not settled, or no restart is due yet.
+    SUSPENDED = "suspended"  # failed for good; its old work is not settled yet.
     FENCED = "fenced"  # failed for good, and its old work is settled: waits for an operator
 
 
 class RegionEvent(enum.Enum):
-    """What may happen to a region."""
+    """The events of a region."""
 
     POLLED = "polled"
     BARRIER_GIVEN = "barrier given"

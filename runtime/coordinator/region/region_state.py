@@ -1,4 +1,4 @@
-"""What the coordinator's core knows about one region: its life, its positions, what is decided."""
+"""The state of one region in the coordinator's core: its attempt, positions and last decision."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -34,21 +34,23 @@ from sluice.runtime.model.rate_limit import RateEstimator
 __all__ = ["Fate", "RegionState", "Suspended", "region_of"]
 
 
-_OTHERS_MESSAGE = "The message comes from another job, or from another version of this one."
+_OTHERS_MESSAGE = (
+    "Send it to the job that it belongs to: this is another job, or another version of it."
+)
 
 
 class Fate(enum.Enum):
-    """What became of a batch, as far as a sweep must know."""
+    """The fate of a batch, for a sweep."""
 
-    OPEN = "open"  # may still be decided, or is decided and not marked: leave it alone
-    SETTLED = "settled"  # committed on record: what it opened and did not name is an orphan
-    DISCARDED = "discarded"  # will never be decided
+    OPEN = "open"  # may still be decided, or is decided and not marked: do not sweep it.
+    SETTLED = "settled"  # committed on record: transactions that it did not name are orphans.
+    DISCARDED = "discarded"  # will never be decided.
     OUTDATED = "outdated"  # of an older attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspended:
-    """Why a region stands still, and since when (clock of the core)."""
+    """Why a region is suspended, and since when (clock of the core)."""
 
     cause: BaseException
     since_s: float
@@ -59,38 +61,39 @@ class RegionState:
     """One region. Owned by the core, changed only inside its step.
 
     Attributes:
-        plan: what the job says about it.
-        attempt_id: its current life.
+        plan: its part of the job.
+        attempt_id: of its current attempt.
         record: as the last decided checkpoint has it.
         completed_in: the last decided checkpoint that it completed.
-        carried: decided checkpoints in a row that it was carried in.
+        skipped: decided checkpoints in a row that have skipped it.
         phase: see `region_phases`.
         barrier: the last one that it was given; None: none yet.
-        address: the address at which its life asks, as far as it has said so.
-        finished: bounded sources have reached their ends with the last cut.
-        owes_batch: they have, and what its state may give behind that is still to come.
-        is_written: bounded sources have, with what is decided; also when its life is over.
+        address: at which its attempt reaches the coordinator, if its host has reported that.
+        finished: bounded sources have reached their ends with the last barrier.
+        owes_batch: they have, and a last batch with rows from its state is still to come.
+        is_written: bounded sources have reached their ends with a decided record; this remains
+            after the attempt.
         discovered: splits that no decided checkpoint has yet, where they begin.
         cuts: ranges of batches under way, by checkpoint id.
-        pending_ack: acknowledged batch that no barrier asked for; joins the next checkpoint.
+        pending_ack: acknowledged batch without a barrier; it joins the next checkpoint.
         decide_by_s: clock after which the batch that it acknowledged last may be lost undecided.
-        fence: the checkpoint id whose aborted record ends this life; the next attempt.
-        discarded: committables of ``pending_ack`` when the life ended without a fence yet.
-        restart_asked: somebody waits for the next life.
-        ended_by: why the last life ended.
-        restarts: what the restart strategy remembers of it.
-        begins_s: clock before which the next life may not begin; None: it may.
-        history: of the lives that have ended.
+        fence: the checkpoint id whose aborted record ends this attempt; the next attempt's id.
+        discarded: committables of ``pending_ack`` if the attempt ended before there was a fence.
+        restart_requested: its host waits for the next attempt.
+        ended_by: why the last attempt ended.
+        restarts: the memory of the restart strategy.
+        begins_s: clock before which the next attempt may not begin; None: it may.
+        history: of the attempts that have ended.
         suspended: why and since when it is suspended; None: it is not.
-        needs_sweep: no decision was taken behind a sweep since it was suspended.
+        needs_sweep: no decision has followed a sweep since it was suspended or restarted.
         completed_s: clock at the decision of ``completed_in``; None before the first of this run.
         again_s: clock at which a sink wants a batch, with records or without; None: it does not.
-        state_is_due: what Spark keeps for it wants one, too: a watermark has moved, for example.
+        state_is_due: Spark's state for it wants one, too: a watermark has moved, for example.
         pace: how large its epochs may be.
         rate: how many records per second it may read; None: as many as it can.
-        pending_time: how far it is behind its barriers.
-        idle: when it is worth looking for something to read.
-        work: of each split, what the last cut took and what it left behind, as far as known.
+        pending_time: how long it worked on after a barrier was due.
+        idle: when its sources are polled again for an armed barrier.
+        work: of each split, records up to the last barrier and after it, as far as known.
     """
 
     plan: RegionPlan
@@ -130,8 +133,8 @@ class RegionState:
         self._want_batch_at_once()
 
     def _want_batch_at_once(self) -> None:
-        """What sinks and Spark's state wanted is not on record; those that keep one are asked,
-        once. Before its first decision a state has nothing to give."""
+        """Request one batch at once if sinks or Spark keep state: whether they want one is not on
+        record. Before its first decision a state has no rows to return."""
         kinds = {entry.kind for entry in self.record.operator_states}
         keeps_state = bool(kinds - {COUNTS_KIND, DROPS_KIND})
         self.again_s = float("-inf") if keeps_state else None
@@ -153,19 +156,19 @@ class RegionState:
 
     @property
     def has_decided(self) -> bool:
-        """Whether something of the region's present life is decided."""
+        """Whether a batch of the region's current attempt is decided."""
         return self.record.batch_id is not None and self.record.attempt_id == self.attempt_id
 
     def wants_batch(self, now_s: float, *, is_last: bool) -> bool:
-        """Whether a sink or the state has something to do though there is nothing to cut."""
+        """Whether a sink or the state wants a batch even without new records."""
         is_asked = self.again_s is not None and (is_last or now_s >= self.again_s)
         return is_asked or self.state_is_due
 
     def require(self, attempt_id: int) -> None:
-        """Refuse messages of another life (`callback-after-commit`).
+        """Refuse messages of another attempt (`callback-after-commit`).
 
         Raises:
-            FencedError: the attempt is older, or its life has ended.
+            FencedError: the attempt is older, or has ended.
         """
         if attempt_id != self.attempt_id or not self.is_open:
             why = self.ended_by if attempt_id == self.attempt_id else None
@@ -174,16 +177,16 @@ class RegionState:
                 {
                     "region": self.plan.name,
                     "attempt_id": attempt_id,
-                    "current_generation": self.attempt_id,
+                    "current_attempt_id": self.attempt_id,
                     **({} if why is None else {"error": str(why)}),
                 },
-                "This batch is no longer wanted; the region's next run reads its range again.",
+                "Let this attempt end; the region's next one reads the range again.",
             )
 
     def epoch_limit(self, settings: CheckpointSettings) -> int | None:
-        """At most so many records per cut; the user's own limit stands above what was learnt.
+        """At most so many records per epoch: the user's own limit, else the learnt one.
 
-        A region that follows its splits has an epoch as long as the time between two barriers.
+        An epoch of a streaming region lasts from one barrier to the next one.
         """
         if self.plan.follows:
             return None
@@ -193,8 +196,8 @@ class RegionState:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def has_backlog(self, settings: CheckpointSettings) -> bool:
-        """Whether our own limit, not the user's, left records behind at the last cut; or there are
-        none any more, and its state may have more to give."""
+        """Whether our own limit, not the user's, left records unread at the last barrier; or there
+        are none any more, and its state may return rows."""
         if self.owes_batch:
             return True
         if self.plan.max_records is not None or self.rate is not None or self.plan.follows:
@@ -202,7 +205,7 @@ class RegionState:
         return settings.pace_epochs and self.pace.has_backlog
 
     def positions(self) -> tuple[SplitRange, ...]:
-        """Where the next cut starts: the end of each split's last range."""
+        """The start of the next epoch: the end of each split's last range."""
         if not self.cuts and not self.discovered:
             return self.record.splits
         found = {split.key: split for split in self.record.splits} | self.discovered
@@ -266,7 +269,7 @@ class RegionState:
         )
 
     def skipped_record(self) -> RegionRecord:
-        """The region as a decided record has it that it is carried in: its last good snapshot.
+        """The region in a decided record that skips it: its last snapshot.
 
         New splits are on record where they begin, for retention may move that place, and a run
         that asked for it again would skip what it took (`restore-by-attempt`).
@@ -283,13 +286,13 @@ class RegionState:
     def _with_new_splits(
         self, record: RegionRecord, standing: Sequence[SplitRange] = ()
     ) -> RegionRecord:
-        """With what its batch has not read: behind ``standing``, and of what was discovered."""
+        """The record with splits that its batch has not read: standing ones and discovered ones."""
         known = {split.key for split in record.splits}
         others = [split.at_end() for split in standing if split.key not in known]
         others += [split for key, split in self.discovered.items() if key not in known]
         if not others:
             return record
-        # Nobody may think that the region has passed a time which one of its splits has not.
+        # The region has passed only the time that all its splits have passed.
         marks = [record.least_watermark_ms, *(split.watermark_ms for split in others)]
         return replace(
             record, splits=record.splits + tuple(others), least_watermark_ms=least_of(marks)
@@ -299,22 +302,22 @@ class RegionState:
         self,
         checkpoint_id: int,
         record: RegionRecord,
-        goes_on: RegionRecord,
+        next_record: RegionRecord,
         *,
         is_end: bool = False,
     ) -> None:
         """The record is durable: positions count from it.
 
         Args:
-            goes_on: the record, with the region's splits as they are behind the decision.
+            next_record: the record, with the region's splits as they are after the decision.
             is_end: it was cut for this checkpoint up to the end of its bounded sources.
         """
-        self.record = goes_on
-        # What it was given may have records left; the next cut tells.
-        self.finished = self.finished and goes_on is record
+        self.record = next_record
+        # Splits that it got may have unread records: the next poll shows.
+        self.finished = self.finished and next_record is record
         for split in record.splits:
             self.discovered.pop(split.key, None)
-        is_whole = goes_on is record and not self.discovered
+        is_whole = next_record is record and not self.discovered
         self.is_written = (self.is_written or is_end) and is_whole
         if record.status is RegionStatus.SKIPPED:
             self.skipped += not self.is_suspended
@@ -340,7 +343,7 @@ class RegionState:
         return held
 
     def suspend(self, cause: BaseException, now_s: float) -> None:
-        """Stand still; the life has been ended."""
+        """Suspend the region; its attempt has ended."""
         self.advance(RegionEvent.GIVEN_UP)
         self.suspended = Suspended(cause=cause, since_s=now_s)
         self.needs_sweep = True
@@ -349,7 +352,7 @@ class RegionState:
         self.pending_time = PendingTime()
 
     def resume(self) -> None:
-        """It may begin again, as if it had never failed."""
+        """Let it restart as if it had never failed."""
         self.advance(RegionEvent.RESTART_COMMANDED)
         self.suspended = None
         self.skipped = 0
@@ -359,8 +362,8 @@ class RegionState:
     def settle(self) -> None:
         """The fencing record is durable and the old work settled: its id is the attempt now.
 
-        A failed region begins that attempt. Of a suspended one nothing ever runs in it, so a sweep
-        takes all that is older.
+        A failed region begins that attempt. No task of a suspended region runs in it, so a sweep
+        takes all older work.
         """
         assert self.fence is not None  # or its record could not be durable
         self.advance(RegionEvent.SETTLED)
@@ -378,7 +381,7 @@ def region_of(
     """The region of that name.
 
     Args:
-        remedy: what whoever named it can do; by default it was a message, and no person.
+        remedy: for the sender of the name; the default is for messages, not for users.
     Raises:
         WrongJobError: the job has none.
     """
@@ -393,8 +396,8 @@ def region_of(
 
 
 def _is_set_back(split: SplitRange, decided: SplitRange) -> bool:
-    """Whether its source has gone back on purpose: it knew of what is decided, or of more, and a
-    later leader had the log cut off before that."""
+    """Whether its source has gone back on purpose: it knew the decided offset, or a later one, and
+    a later leader truncated the log before that."""
     if split.set_back_from is None or split.set_back_from < decided.end_offset:
         return False
     if split.leader_epoch is None or decided.leader_epoch is None:
