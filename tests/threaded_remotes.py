@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from sluice.connectors.kafka.sink.committer.transaction_requests import EndReport
 from sluice.connectors.kafka.sink.handles import TransactionIdentity, decode_handle
-from sluice.runtime.checkpoint.leader_record import Leader
 from sluice.runtime.checkpoint.retention import indispensable
+from sluice.runtime.checkpoint.run_record import RunRecord
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.errors import StorageError, UnreachableError
 from sluice.runtime.functions.record_counts import COUNTS_KIND, decode_totals
@@ -46,7 +46,7 @@ class Directory(FakeStore):
     decided: set[TransactionIdentity] = field(default_factory=set)
     aborted: set[TransactionIdentity] = field(default_factory=set)
     counts: bool = False
-    leader: Leader | None = None
+    leader: RunRecord | None = None
     late: list[CheckpointRecord] = field(default_factory=list)
     head: CheckpointRecord | None = None
     begins: dict[int, int] = field(default_factory=dict)
@@ -166,8 +166,8 @@ class ReachedStore:
             raise StorageError("the answer is lost", {}, "")
         return outcome
 
-    def announce(self, leader: Leader) -> None:
-        """See `FileLeaderStore.announce`."""
+    def announce(self, leader: RunRecord) -> None:
+        """See `RunRecordStore.announce`."""
         self._reach.switched.point("announce")
         self._require_there()
         self._directory.leader = leader

@@ -21,7 +21,7 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import Transact
 from sluice.connectors.kafka.sink.handles import TransactionalId
 from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
 from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait
-from sluice.runtime.checkpoint.leader_record import Leader
+from sluice.runtime.checkpoint.run_record import RunRecord
 from sluice.runtime.continuous.barrier_service import BarrierService
 from sluice.runtime.continuous.continuous_sink import ContinuousSink
 from sluice.runtime.continuous.coordinator_timeout import LostTimeout
@@ -306,7 +306,7 @@ class Run:
     def _serve(self, coordinator: BarrierCoordinator, started: StartedJob) -> None:
         self.listens = True
         self._store.announce(
-            Leader(
+            RunRecord(
                 leader_session_id=started.session,
                 address=self.driver.name,
                 attempt_id=started.attempt_id,

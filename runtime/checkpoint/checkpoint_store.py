@@ -9,8 +9,7 @@
                      _accepted      what of that shall not hold up a start (JSON)
                      _repair-1      what replaces lost committables, or claims them (Avro)
                      .{name}.{session}.{random}.tmp   half-made; never read
-    _seals                          which places hold a seal (`checkpoint_slots`)
-    _leader                         where the coordinator is (`leader_record`)
+    _leader                         where the coordinator is (`run_record`)
     .{name}.{random}.tmp            half-made likewise (`sluice.runtime.checkpoint.leftover_files`)
 """
 
@@ -28,7 +27,7 @@ from sluice.runtime.checkpoint.acceptance import (
     encode_accepted,
     encode_unsettled,
 )
-from sluice.runtime.checkpoint.checkpoint_slots import METADATA, FencingList, KnownSlots, slot_name
+from sluice.runtime.checkpoint.checkpoint_slots import METADATA, KnownSlots, slot_name
 from sluice.runtime.checkpoint.format.metadata import (
     Repair,
     decode,
@@ -119,12 +118,10 @@ class CheckpointStore:
         self._clock = clock
         self._pause = pause
         self._job_uid: str | None = None
-        self._fencing_records = FencingList(fs, read=self.read)
         self._places = KnownSlots(
             fs,
-            fencing_records=self._fencing_records,
             read=self.read,
-            has_mark=lambda place, name: fs.exists(_path(place, name)),
+            has_file=lambda slot, name: fs.exists(_path(slot, name)),
         )
         self._leftovers = Leftovers(fs, clock=clock)
         self._has_published = False
@@ -141,17 +138,13 @@ class CheckpointStore:
         """
         return self._places.ids()
 
-    def known_fencing_records(self) -> Mapping[int, int | None]:
+    def known_fencing_records(self) -> frozenset[int]:
         """See `MetadataStore.known_fencing_records`."""
-        return {each: facts.restored_from for each, facts in self._fencing_records.known().items()}
+        return self._places.fenced()
 
     def is_empty(self, directory: str) -> bool:
         """See `MetadataStore.is_empty`."""
         return not self.fs.entries(directory)
-
-    def remember_fencing_records(self) -> None:
-        """See `MetadataStore.remember_fencing_records`."""
-        self._fencing_records.save()
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
         """The record at a place, None when the place is empty.
@@ -163,7 +156,7 @@ class CheckpointStore:
         path = _path(checkpoint_id, METADATA)
         data = self.fs.read(path)
         if data is None:
-            self._fencing_records.contradict(checkpoint_id)
+            self._places.note(checkpoint_id, None)
             return None
         return self._decoded(checkpoint_id, data)
 
@@ -258,7 +251,7 @@ class CheckpointStore:
         if outcome is PublishOutcome.OURS and not self._has_published:
             self._has_published = True
             self._uncleaned_session = record.leader_session_id
-            self._fencing_records.note(record)
+            self._places.note(record.checkpoint_id, record)
         if outcome is PublishOutcome.TAKEN:
             self.read(record.checkpoint_id)  # what stands there must at least be whole
         return outcome
@@ -409,11 +402,12 @@ class CheckpointStore:
         for checkpoint_id in self._places.listed():
             if not places or checkpoint_id > places[-1]:
                 break
-            if checkpoint_id not in places:  # made by a writer that found its place retired
-                self.fs.delete(slot_name(checkpoint_id))
+            entries = self.fs.entries(slot_name(checkpoint_id))
+            if METADATA not in {entry.name for entry in entries}:
+                self.fs.delete(slot_name(checkpoint_id))  # a writer found the slot retired
                 cleaned += 1
                 continue
-            for entry in self.fs.entries(slot_name(checkpoint_id)):
+            for entry in entries:
                 match = _TEMPORARY.fullmatch(entry.name)
                 if match and match[1] != session_text(session):
                     self.fs.delete(_path(checkpoint_id, entry.name))
@@ -434,7 +428,7 @@ class CheckpointStore:
                 where,
                 "Directories of a checkpoint must not be copied or renamed; restore from another.",
             )
-        self._fencing_records.note(record)
+        self._places.note(checkpoint_id, record)
         return record
 
     def _record_in(self, data: bytes, where: Mapping[str, object]) -> CheckpointRecord:

@@ -11,7 +11,7 @@ __all__ = ["HALF_MADE", "Leftovers"]
 
 log = logging.getLogger(__name__)
 
-HALF_MADE = re.compile(r"\.[._][a-z-]+\.[0-9a-f]{32}\.tmp")
+HALF_MADE = re.compile(r"\.[._][a-z0-9-]+\.[0-9a-f]{32}\.tmp")
 """As `FileSystem.replace` names the files that it makes of hidden ones."""
 
 _INTERVAL_S = 3600.0

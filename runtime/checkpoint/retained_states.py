@@ -34,9 +34,9 @@ class KeptStates:
     def read(cls, store: MetadataStore) -> Self:
         """Of every record in the checkpoint directory; nothing starts from one that is damaged."""
         found = cls()
-        fencing_records = store.known_fencing_records()
+        fenced = store.known_fencing_records()
         for checkpoint_id in store.places():
-            if checkpoint_id in fencing_records:
+            if checkpoint_id in fenced:
                 continue
             try:
                 record = store.read(checkpoint_id)

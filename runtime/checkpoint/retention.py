@@ -11,6 +11,8 @@ __all__ = [
     "facts_of",
     "fencing_records",
     "indispensable",
+    "name_other_records",
+    "other_records",
     "retirable",
     "spark_batches_to_retain",
     "unfinished",
@@ -18,6 +20,8 @@ __all__ = [
 
 EVERY_BATCH = 2**31 - 1
 """As ``minBatchesToRetain``: Spark deletes nothing."""
+
+_OTHER_RECORDS = "other_records"  # among the settings of a fencing record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,28 @@ def facts_of(
         is_superseded=is_superseded,
         is_fencing_record=record.requested_by == FENCING or record.checkpoint_id == 0,
     )
+
+
+def name_other_records(ids: Iterable[int], fenced: Collection[int]) -> dict[str, str]:
+    """The setting of a new fencing record that names the other records below it.
+
+    Args:
+        ids: every slot below the new record that holds a record.
+        fenced: slots that hold only a fencing record.
+    """
+    return {_OTHER_RECORDS: ",".join(str(each) for each in ids if each not in fenced)}
+
+
+def other_records(record: CheckpointRecord) -> frozenset[int] | None:
+    """Slots below a fencing record that held another record when it was published.
+
+    None if the record does not say. No record is ever published below a fencing record, so each
+    slot that it does not name holds an older fencing record, or none.
+    """
+    named = record.settings.get(_OTHER_RECORDS)
+    if named is None or record.requested_by != FENCING:
+        return None
+    return frozenset(int(each) for each in named.split(",") if each)
 
 
 def fencing_records(places: Iterable[SlotFacts]) -> frozenset[int]:

@@ -71,9 +71,13 @@ class MetadataStore(Protocol):
         """Ids of all places that hold a record, ascending."""
         ...
 
-    def known_fencing_records(self) -> Mapping[int, int | None]:
-        """Places of which it is known without a look that they hold a seal, and what each run
-        started from. A seal names and keeps nothing, and stays for ever."""
+    def known_fencing_records(self) -> frozenset[int]:
+        """Slots that hold a fencing record, as far as this process knows.
+
+        These are the records that it has read and all below the newest one, which it need not read:
+        a fencing record keeps no state, names no other checkpoint, and says where to resume for
+        every older one.
+        """
         ...
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
@@ -85,10 +89,6 @@ class MetadataStore(Protocol):
 
     def is_empty(self, directory: str) -> bool:
         """Whether nothing lies below a directory that a record names, or it is not there."""
-        ...
-
-    def remember_fencing_records(self) -> None:
-        """Those that were read are known from now on, also to other processes. Best effort."""
         ...
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:

@@ -14,8 +14,7 @@ from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN, comman
 from sluice.runtime.checkpoint.inspect.inspection import look_at
 from sluice.runtime.errors import ConfigError, UnreachableError
 from sluice.runtime.graph.graph_view import view_of_record
-from sluice.runtime.service.command_file import command_address
-from sluice.runtime.service.service_client import CoordinatorClient
+from sluice.runtime.service.service_client import CoordinatorClient, command_address
 
 __all__ = ["app"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
-from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.contracts import MetadataStore, PublishOutcome
 from sluice.runtime.errors import DamagedCheckpointError, WrongJobError
 from sluice.runtime.model.model import Verdict
@@ -21,7 +21,7 @@ from tests.published_records import TIMEOUT_S, publish
 def test_store_fulfils_the_contracts(store: CheckpointStore) -> None:
     """The classes are what the coordinator was written against."""
     metadata: MetadataStore = store
-    leader = FileLeaderStore(store.fs)
+    leader = RunRecordStore(store.fs)
     assert metadata.uri == store.fs.uri
     assert leader.current() is None
 
@@ -148,7 +148,9 @@ def test_everything_written_says_its_version(store: CheckpointStore) -> None:
     publish(store, record(1))
     store.mark_committed(1)
     store.mark_superseded(1, by=2)
-    FileLeaderStore(store.fs).announce(Leader(leader_session_id="first", address="h:1"))
+    RunRecordStore(store.fs).announce(
+        RunRecord(leader_session_id="first", address="h:1", attempt_id=0)
+    )
     for path in (f"{slot_name(1)}/_committed", f"{slot_name(1)}/_superseded", "_leader"):
         assert b'"format_version": 1' in (store.fs.read(path) or b"")
 

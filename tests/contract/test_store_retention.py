@@ -6,7 +6,7 @@ import pytest
 
 from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
-from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.errors import StorageError
 from sluice.runtime.model.model import Verdict
 from sluice.runtime.storage.file_system import FileSystem
@@ -94,9 +94,8 @@ def test_what_was_half_made_beside_the_places_goes_once_nobody_can_be_writing_it
     now_s = [0.0]
     store = CheckpointStore(fs, clock=lambda: now_s[0])
     publish(store, record(0))
-    store.remember_fencing_records()
-    FileLeaderStore(fs).announce(Leader(leader_session_id="s", address="a", attempt_id=0))
-    old, new = (f".{name}.{uuid.uuid4().hex}.tmp" for name in ("_fencing_records", "_leader"))
+    RunRecordStore(fs).announce(RunRecord(leader_session_id="s", address="a", attempt_id=0))
+    old, new = (f".{name}.{uuid.uuid4().hex}.tmp" for name in ("_command-0", "_leader"))
     fs.write_temporary(old, b"half")
     others = {entry.name for entry in fs.entries("")} - {old}
     store.retire([])

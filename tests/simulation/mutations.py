@@ -89,6 +89,7 @@ def no_seal(patch: pytest.MonkeyPatch) -> None:
             session=self._session,
             resume_id=resume_id,
             restore_from=restore_from,
+            fenced=self._store.known_fencing_records(),
             now_ms=0,
         )
         yield "no seal"

@@ -20,8 +20,8 @@ from sluice.runtime.checkpoint.format.committable_kinds import (
 )
 from sluice.runtime.checkpoint.inspect.checkpoint_cli import app
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
-from sluice.runtime.checkpoint.leader_record import LEADER_FILE, FileLeaderStore, Leader
 from sluice.runtime.checkpoint.lost_work import digest_of
+from sluice.runtime.checkpoint.run_record import LEADER_FILE, RunRecord, RunRecordStore
 from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from sluice.runtime.errors import (
     ConfigError,
@@ -51,7 +51,9 @@ def directory(tmp_path: Path) -> Path:
     store.publish(saved, timeout_s=60)
     (tmp_path / slot_name(43)).mkdir()
     (tmp_path / slot_name(43) / "_metadata").write_bytes(b"damaged")
-    FileLeaderStore(store.fs).announce(Leader(leader_session_id="second", address="h:1"))
+    RunRecordStore(store.fs).announce(
+        RunRecord(leader_session_id="second", address="h:1", attempt_id=0)
+    )
     return tmp_path
 
 

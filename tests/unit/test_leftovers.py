@@ -11,7 +11,7 @@ HOUR_S = 3600.0
 
 def test_what_cannot_be_deleted_stays_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """A file of somebody else, or a file system that is away."""
-    disk = Disk(files={f"._seals.{'0' * 32}.tmp": b""})
+    disk = Disk(files={f"._leader.{'0' * 32}.tmp": b""})
     clock, is_away = ManualClock(), True
 
     def fault(_: str) -> Fault:

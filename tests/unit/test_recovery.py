@@ -14,7 +14,6 @@ from sluice.runtime.coordinator.start.startup import Found
 from sluice.runtime.errors import TransactionLostError, TransactionUnknownError, UnreachableError
 from sluice.runtime.model.model import BatchKey, CheckpointRecord, SplitRange, StateEntry, Verdict
 from tests.core_driver import split
-from tests.fake_store import FakeStore
 from tests.fakes import (
     TransactionState,
     entry_of,
@@ -416,15 +415,3 @@ def test_abort_before_skip_what_a_region_has_open_since_it_became_stateless_is_a
     job.sink.sweep = lambda view, *, timeout_s: 0  # type: ignore[method-assign]
     job.start(told=(told,))
     assert not job.broker.ongoing()
-
-
-def test_a_start_that_was_told_of_seals_that_are_none_looks_again() -> None:
-    """The list was another directory's: what it hid is looked at."""
-    job = Job(record(0), record(1), committed=(0, 1))
-    told = [{1: 0}]
-    real = FakeStore.known_fencing_records
-    with patch.object(
-        FakeStore, "known_fencing_records", lambda it: told.pop() if told else real(it)
-    ):
-        assert job.start().record.checkpoint_id == 1
-    assert not told

@@ -18,7 +18,7 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
 from sluice.runtime.checkpoint.inspect.inspection import Place, as_json, created_at, look_at, survey
-from sluice.runtime.checkpoint.leader_record import FileLeaderStore
+from sluice.runtime.checkpoint.run_record import RunRecordStore
 from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from sluice.runtime.errors import ConfigError, UnsupportedFormatError
 from sluice.runtime.model.model import RegionStatus
@@ -182,7 +182,7 @@ def _named_works(store: CheckpointStore, place: Place) -> tuple[UnsettledWork, .
 def _header(store: CheckpointStore, places: Sequence[Place]) -> dict[str, object]:
     record = next((place.record for place in reversed(places) if place.record), None)
     try:
-        leader = FileLeaderStore(store.fs).current()
+        leader = RunRecordStore(store.fs).current()
     except UnsupportedFormatError:  # a later Sluice runs the job; its checkpoints may be readable
         leader = None
     return {

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sluice.runtime.checkpoint.retention import name_other_records
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.policy.assignment import assignment_of, to_least_loaded
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
@@ -203,13 +204,15 @@ def fencing_record_of(
     session: str,
     resume_id: int,
     restore_from: int | None,
+    fenced: Collection[int],
     now_ms: int,
 ) -> CheckpointRecord:
-    """The aborted record that closes the next place to every older coordinator (`fence-first`).
+    """The aborted record that closes the next slot to every older coordinator (`fence-first`).
 
     Args:
         resume_id: the checkpoint that the run starts from.
-        restore_from: the one that it was told to start from; see `is_carried_out`.
+        restore_from: the checkpoint that the user asked for; see `is_carried_out`.
+        fenced: slots that hold only a fencing record.
     """
     newest = history.newest
     wish = {} if restore_from is None else {_RESTORE_FROM: str(restore_from)}
@@ -228,7 +231,7 @@ def fencing_record_of(
         sluice_version=plan.sluice_version,
         spark_version=plan.spark_version,
         cluster_ids=plan.cluster_ids,
-        settings={**plan.settings, **wish},
+        settings={**plan.settings, **wish, **name_other_records(history.ids, fenced)},
         graph=plan.graph,
     )
 

@@ -157,7 +157,6 @@ class StartSequence:
             resume_id = fencing_record.restored_from or 0
         record = self._record_at(history, resume_id)
         kept = KeptStates.read(self._store)
-        self._store.remember_fencing_records()
         kept.note(record)  # an older run may have retired it since, with what it knew before
         if is_taken_over(self._store, session=self._session, last=attempt_id):
             # Its owner record would be ours, and our sweep not know what its records keep.
@@ -225,27 +224,22 @@ class StartSequence:
     def _newest_of(self, ids: Sequence[int], restore_from: int | None) -> list[Place] | None:
         """Newest first; None when one of them has vanished."""
         places: list[Place] = []
-        fencing_records = self._store.known_fencing_records()
-        told: int | None = -1
+        fenced = self._store.known_fencing_records()
         for checkpoint_id in reversed(ids):
-            # A program that ends behind its seal again and again leaves many that tell the same.
-            if checkpoint_id in fencing_records and fencing_records[checkpoint_id] == told:
+            # The newest fencing record says where to resume; the older ones are not needed.
+            if checkpoint_id in fenced and any(p.record.requested_by == FENCING for p in places):
                 continue
             is_left = recovery.is_left_behind(checkpoint_id, places)
             is_needed = restore_from == checkpoint_id or (restore_from is None and not is_left)
             place = self._place(checkpoint_id, skip_damaged=not is_needed)
             if place is not None:
                 places.append(place)
-                if place.record.requested_by == FENCING:
-                    told = place.record.restored_from
                 is_far_enough = restore_from is None or checkpoint_id <= restore_from
                 is_in_force = place.is_committed and not place.is_superseded and not is_left
                 if is_in_force and is_far_enough:
                     break
             elif not self._store.is_committed(checkpoint_id):
                 return None  # retired, its mark with it; damaged ones are left behind with theirs
-        if fencing_records.keys() - self._store.known_fencing_records().keys():
-            return None  # the list of seals was not this directory's
         return places
 
     def _place(self, checkpoint_id: int, *, skip_damaged: bool = False) -> Place | None:
@@ -349,6 +343,7 @@ class StartSequence:
                 session=self._session,
                 resume_id=resume_id,
                 restore_from=restore_from,
+                fenced=self._store.known_fencing_records(),
                 now_ms=self._wall_ms(),
             )
             if resume_id == restore_from and self._store.read(resume_id) is None:
