@@ -1,4 +1,4 @@
-"""What drivers and tasks share, and how one driver reaches it: directory, brokers, owner record.
+"""What drivers and tasks share, and how one driver reaches it: directory, brokers, lease.
 
 Each call lies between two points at which others have their turn, or the driver dies. A driver may
 be cut off from each of them.
@@ -16,7 +16,7 @@ from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.errors import StorageError, UnreachableError
 from sluice.runtime.functions.record_counts import COUNTS_KIND, decode_totals
 from sluice.runtime.model.model import FENCING, CheckpointRecord, Verdict
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 from tests.fake_kafka import FakeBroker, FakeWire, Fault
 from tests.fake_store import FakeStore
 from tests.switched_threads import Switched

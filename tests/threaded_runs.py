@@ -1,6 +1,6 @@
 """Runs of a continuous job, one after the other and beside one another, with all their threads.
 
-Each driver is a process with the real coordinator, its start and its end, the real owner records,
+Each driver is a process with the real coordinator, its start and its end, the real leases,
 desk, committers and sweeps; its tasks outlive it (`tests.threaded_tasks`). Played are Spark, the
 brokers, the checkpoint directory, and the ways between them.
 """
@@ -46,7 +46,7 @@ from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model.model import OperatorNode
-from sluice.runtime.ownership.lease_record import Lease, LeaseRecord
+from sluice.runtime.ownership.lease import Lease, LeaseRecord
 from sluice.runtime.service.hosted_region import HostedRegion
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from tests.fake_kafka import FakeBroker, Written

@@ -24,7 +24,7 @@ class KnownSlots:
     """Part of a `CheckpointStore`; the caller serialises the calls.
 
     Records never change, so the facts of a record that was read once are kept. Fencing records are
-    kept for ever, one of each run: the newest one names all slots below it that hold another
+    kept for ever, one of each run. The newest one names all slots below it that hold another
     record, so a start reads none of the older ones (ADR 0018).
 
     Args:
@@ -137,7 +137,7 @@ def _is_fencing(facts: SlotFacts) -> bool:
 
 
 def _facts_of_unread(checkpoint_id: int) -> SlotFacts:
-    """Of an older fencing record. Only the last record's ``restored_from`` matters."""
+    """Facts of an older fencing record. Only the last record's ``restored_from`` matters."""
     return SlotFacts(
         checkpoint_id=checkpoint_id,
         verdict=Verdict.ABORTED,

@@ -18,7 +18,7 @@ _INTERVAL_S = 3600.0
 
 
 class Leftovers:
-    """Of a `CheckpointStore`, or of what holds an owner record; the caller
+    """Of a `CheckpointStore`, or of what holds a lease; the caller
     serialises the calls.
 
     They lie beside `_seals`, `_leader` and the command line's file, which any run may be writing

@@ -1,11 +1,11 @@
-"""Where a run of the job can be reached, as small files in the checkpoint directory.
+"""Two small files in the checkpoint directory with the address of a run.
 
 ``_leader`` names the newest run: its session and address. Clients read it if the coordinator does
 not answer. It serves liveness only (`continuous-order` f); a client that follows a stale record
 is refused by the address, or by the next checkpoint slot.
 
 ``_command-{attempt_id}`` also holds the token for commands. Only the user who runs the job can read
-it. Each run has a file of its own, and commands go to the newest one: a start may be paused right
+it. Each run has a file of its own, and commands go to the newest one. A start may be paused right
 before it writes, so a single file could name an older run.
 """
 

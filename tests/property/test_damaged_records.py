@@ -31,7 +31,7 @@ from sluice.runtime.errors import DamagedCheckpointError, StreamError
 from sluice.runtime.functions.at_most_once import decode_drops
 from sluice.runtime.functions.record_counts import decode_totals
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import committable, record
 from tests.mutations import json_texts, mutated_bytes, mutated_everywhere, mutated_json
@@ -228,6 +228,6 @@ def test_what_lies_beside_a_decision_is_read_or_an_error_of_ours(
 @given(text=st.text(max_size=40) | json_texts)
 @example(text="[" * 100_000)
 @example(text='{"v": 1, "uid": 1, "uri": 1, "session": 1, "host": 1, "time": Infinity, "n": 1}')
-def test_what_stands_in_place_of_an_owner_record_is_nobodys(text: str) -> None:
+def test_what_stands_in_place_of_a_lease_is_nobodys(text: str) -> None:
     """Any client may commit offset metadata under any group."""
     LeaseRecord.decode(text)

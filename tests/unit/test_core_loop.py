@@ -34,7 +34,7 @@ from sluice.runtime.model.model import CheckpointKind, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver
 from tests.fake_store import FakeStore
 from tests.run_hands import hands_of
-from tests.unit.test_owner_watch import fenced, publish
+from tests.unit.test_lease_watch import fenced, publish
 from tests.waiting import PATIENCE_S, join, wait_for
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from tests.core_driver import FAST, CoreDriver, committable
 from tests.fake_store import FakeStore
 from tests.fakes import ManualClock
 from tests.run_hands import hands_of
-from tests.unit.test_owner_watch import publish
+from tests.unit.test_lease_watch import publish
 from tests.waiting import PATIENCE_S, wait_for
 
 HUNG = replace(FAST, settle_timeout_s=30.0, call_timeout_s=2.0)

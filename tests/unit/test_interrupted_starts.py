@@ -154,9 +154,7 @@ class _Overtaken(FakeStore):
         return FakeStore.read(self, checkpoint_id)
 
 
-def test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_owner_record_alone() -> (
-    None
-):
+def test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_lease_alone() -> None:
     """It would fence the run that has taken over, and both would end."""
     job = Job()
     job.store = _Overtaken(records={0: record(0), 1: record(1)})

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from sluice.connectors.hdfs.committing.file_committer import RENAMES_AT_ONCE, FileCommitter
-from sluice.connectors.hdfs.committing.file_lease import FileLeaseStore, owned_staging
+from sluice.connectors.hdfs.committing.file_lease import FileLeaseStore, leased_staging
 from sluice.connectors.hdfs.committing.file_sweep import StagingSweeper
 from sluice.connectors.hdfs.partition_commit.partition_marks import (
     MarkedRun,
@@ -29,7 +29,7 @@ from sluice.runtime.errors import (
     StorageUnreachableError,
     StreamError,
 )
-from sluice.runtime.ownership.lease_record import Lease
+from sluice.runtime.ownership.lease import Lease
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 from sluice.runtime.storage.retried_reads import close_quietly
 
@@ -46,7 +46,7 @@ class FileSinkCoordinator:
 
     Several jobs may write into one directory, for the job's uid is part of every staged name. Two
     runs of one job are kept apart by the seal in its checkpoint directory (`fence-first`); where
-    that was copied, by the owner record in the staging directory, which both share
+    that was copied, by the lease in the staging directory, which both share
     (`lease-guards-outputs`).
 
     Args:
@@ -78,7 +78,7 @@ class FileSinkCoordinator:
         self._sweeper: StagingSweeper | None = None
         self._clock = clock
         self._sleep = sleep
-        self._claim: Lease | None = None
+        self._lease: Lease | None = None
         self._files = FileCommitter(
             open_file_system, at_once=renames_at_once, is_staged_seen=is_staged_seen, clock=clock
         )
@@ -119,15 +119,15 @@ class FileSinkCoordinator:
         """
         del timeout_s
         root = staging_root(self._name, job_uid=context.job_uid, operator_id=context.operator_id)
-        claim = Lease(
+        lease = Lease(
             FileLeaseStore(self._fs, root),
             context,
-            owned_staging(f"{self._parent}/{root}"),
+            leased_staging(f"{self._parent}/{root}"),
             clock=self._clock,
             sleep=self._sleep,
         )
-        claim.take()
-        self._claim = claim
+        lease.acquire()
+        self._lease = lease
         self._sweeper = StagingSweeper(
             self._fs, root=root, operator_id=context.operator_id, clock=self._clock
         )
@@ -179,8 +179,8 @@ class FileSinkCoordinator:
 
     def renew(self) -> None:
         """See `SinkCoordinator.renew`."""
-        if self._claim is not None:
-            self._claim.renew()
+        if self._lease is not None:
+            self._lease.renew()
 
     def close(self) -> None:
         """See `SinkCoordinator.close`: ends its own clients; the JVM belongs to the session."""
@@ -188,12 +188,12 @@ class FileSinkCoordinator:
             run, operator_id = self._marked
             run.leave(operator_id)
         self._files.close()
-        claim, self._claim = self._claim, None
-        if claim is not None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
             try:
-                claim.release()
+                lease.release()
             except StreamError as err:
-                log.info("owner record was left behind: target=%s error=%s", self._target, err)
+                log.info("lease was not released: target=%s error=%s", self._target, err)
         if self._opened is not None:
             close_quietly(self._opened)
 

@@ -19,7 +19,7 @@ __all__ = ["StagingSweeper", "attempts_below", "orphans"]
 log = logging.getLogger(__name__)
 
 _OF_KILLED = re.compile(rf"{HALF_MADE.pattern}|\.sluice-probe-[0-9a-f]{{32}}")
-"""Owner records that were half made, and what a start or a region tried the store with."""
+"""Leases that were half made, and what a start or a region tried the store with."""
 
 
 def orphans(

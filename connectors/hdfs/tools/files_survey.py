@@ -22,7 +22,7 @@ from sluice.runtime.checkpoint.inspect.inspection import Place
 from sluice.runtime.checkpoint.retained_states import states_of
 from sluice.runtime.errors import DamagedCheckpointError, FencedError
 from sluice.runtime.model.model import CheckpointRecord
-from sluice.runtime.ownership.lease_record import LeaseRecord, is_of_another_directory
+from sluice.runtime.ownership.lease import LeaseRecord, is_of_another_directory
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 
 __all__ = [

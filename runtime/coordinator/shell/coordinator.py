@@ -129,7 +129,7 @@ class BarrierCoordinator:
         self._wake = WakeUp()
         self._attempts = AttemptBook()
         self._barrier_service = SourceService(self._sources, settings=self._settings, clock=clock)
-        self._owners = LeaseWatch(
+        self._leases = LeaseWatch(
             self._sinks, interval_s=self._settings.renew_interval_s, age_clock=self._age_clock
         )
         self._started: StartedJob | None = None
@@ -173,10 +173,10 @@ class BarrierCoordinator:
             repairer=self._repairer,
             require_known=self._require_known,
             require_restorable=self._require_restorable,
-            require_owned=self._owners.require_anew,
+            require_leased=self._leases.require_renewed,
             told=told,
         )
-        self._owners.start()
+        self._leases.start()
         found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from))
         self._started = StartedJob(
             job_uid=found.record.job_uid,
@@ -223,7 +223,7 @@ class BarrierCoordinator:
             settings=self._settings,
             age_clock=self._age_clock,
             wall_ms=wall_ms,
-            before_decision=self._owners.require,
+            before_decision=self._leases.require,
             repairer=self._repairer,
             kept=found.kept,
         )
@@ -234,7 +234,7 @@ class BarrierCoordinator:
             job_uid=started.job_uid,
             sinks=self._sinks,
             settings=self._settings,
-            owners=self._owners,
+            leases=self._leases,
             attempts=self._attempts,
             waiters=self._waiters,
             wake=self._wake,
@@ -284,7 +284,7 @@ class BarrierCoordinator:
                 for name, sink in self._sinks.items():
                     stack.callback(close_logged, sink.close, f"sink {name}")
                 stack.callback(self._listeners.stop, timeout_s=_JOIN_S)
-                stack.callback(self._owners.stop, timeout_s=_JOIN_S)
+                stack.callback(self._leases.stop, timeout_s=_JOIN_S)
                 if self._threads is not None:
                     stack.callback(self._threads.stop)
                 if self._watch is not None:

@@ -89,7 +89,7 @@ class IoExecutor:
         settings: time limits.
         age_clock: seconds, on while the host sleeps: what decisions must be made by.
         wall_ms: wall clock for ``created_at_ms``; for people only.
-        before_decision: raises FencedError when the owner record names somebody else
+        before_decision: raises FencedError when the lease names somebody else
             (`lease-guards-outputs`).
         repairer: for ``on_lost="repair"``.
         kept: what the records keep that the start has found.

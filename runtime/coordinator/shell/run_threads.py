@@ -120,7 +120,7 @@ class RunThreads:
         job, job_uid: whose run it is.
         sinks: by operator id.
         settings: of the job.
-        owners: the owner records.
+        leases: of the sinks.
         attempts: of tasks, as they were registered.
         waiters: threads that wait for their batch.
         wake: told of every change.
@@ -138,7 +138,7 @@ class RunThreads:
         job_uid: str,
         sinks: Mapping[str, SinkCoordinator],
         settings: CheckpointSettings,
-        owners: LeaseWatch,
+        leases: LeaseWatch,
         attempts: AttemptBook,
         waiters: BatchWaiters,
         wake: WakeUp,
@@ -165,17 +165,17 @@ class RunThreads:
             clock=clock,
         )
         self._loop = CoreLoop(core, clock=core_clock, ages=ages, on_actions=self.routes.carry_out)
-        self._owners = owners
+        self._leases = leases
         self._housekeeper = Housekeeper(
             sweep=self._sweep, interval_s=settings.sweep_interval_s, clock=clock
         )
 
     def start(self) -> None:
         """Begin; the first tick may trigger a checkpoint."""
-        self._owners.look_next()
+        self._leases.expire()
         for thread in (self._steps, self._loop, self._housekeeper):
             thread.start()
-        self._owners.tell(lambda err: self._post(StepFailed(checkpoint_id=0, error=err)))
+        self._leases.report_loss(lambda err: self._post(StepFailed(checkpoint_id=0, error=err)))
 
     def step(self, event: CoreEvent) -> list[Action]:
         """Give the core an event; the actions it answered with, which are carried out anyway."""
@@ -243,7 +243,7 @@ class RunThreads:
         there, as when that one goes on from a copy of the checkpoint directory."""
         if self.ask(lambda core: core.is_fenced):
             return SweepReport(aborted=0)
-        self._owners.require()
+        self._leases.require()
         view = self.ask(
             lambda core: core.sweep_view(self._job_uid, self._attempts.orphans(core.fate))
         )

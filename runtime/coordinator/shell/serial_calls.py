@@ -278,11 +278,9 @@ class SerialSink:
 
     def close(self) -> None:
         """See `SinkCoordinator.close`. A renewal that hangs, as on a mount that is away, would hold
-        up the end of the job: then the sink stays open, and its owner record is left behind."""
+        up the end of the job: then the sink stays open, and its lease is left behind."""
         if not self._renewing.acquire(timeout=_CLOSE_S):
-            log.warning(
-                "sink is not closed, a renewal of its owner record hangs: waited_s=%.0f", _CLOSE_S
-            )
+            log.warning("sink is not closed, a renewal of its lease hangs: waited_s=%.0f", _CLOSE_S)
             return
         try:
             with self._committing, self._lock:

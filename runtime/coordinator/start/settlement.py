@@ -62,7 +62,7 @@ class Settlement:
         deadline_s: when the start gives up; what may take long moves it: a repair, and a try that
             has finished something.
         kept: what the records in the checkpoint directory keep.
-        require_owned: raises where another run has the sinks by now.
+        require_leased: raises where another run has the sinks by now.
     """
 
     plan: JobPlan
@@ -76,7 +76,7 @@ class Settlement:
     pause: Callable[[float], None]
     deadline_s: float
     kept: KeptStates
-    require_owned: Callable[[], None]
+    require_leased: Callable[[], None]
     _committers: SharedCommitters = field(init=False)
     _left_out: set[str] = field(init=False, default_factory=set)
     _words: dict[str, AcceptedWork] = field(init=False, default_factory=dict)
@@ -299,7 +299,7 @@ class Settlement:
         )
 
     def _sweep(self, unsettled: Iterable[CheckpointRecord]) -> Steps[bool]:
-        self.require_owned()
+        self.require_leased()
         view = SweepView(
             job_uid=self.job_uid,
             attempt_ids={region.name: self.attempt_id for region in self.plan.regions},

@@ -91,7 +91,7 @@ class StartSequence:
             restores or settles.
         require_restorable: raises where what belongs to a record is not there any more; asked of
             one that somebody wants to go back to.
-        require_owned: raises where another run has the sinks by now; asked before the sweep.
+        require_leased: raises where another run has the sinks by now; asked before the sweep.
         told: by lives of earlier runs that still go on elsewhere; the caller stops them.
     """
 
@@ -110,7 +110,7 @@ class StartSequence:
         repairer: Repairer | None = None,
         require_known: Callable[[CheckpointRecord], None] = lambda _: None,
         require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
-        require_owned: Callable[[], None] = lambda: None,
+        require_leased: Callable[[], None] = lambda: None,
         told: Sequence[RegionRegistration] = (),
     ) -> None:
         self._plan = plan
@@ -125,7 +125,7 @@ class StartSequence:
         self._repairer = repairer
         self._require_known = require_known
         self._require_restorable = require_restorable
-        self._require_owned = require_owned
+        self._require_leased = require_leased
         self._told = told
         self._began_s = clock()
         self._deadline_s = 0.0
@@ -159,7 +159,7 @@ class StartSequence:
         kept = KeptStates.read(self._store)
         kept.note(record)  # an older run may have retired it since, with what it knew before
         if is_taken_over(self._store, session=self._session, last=attempt_id):
-            # Its owner record would be ours, and our sweep not know what its records keep.
+            # Its lease would be ours, and our sweep not know what its records keep.
             raise taken_over(attempt_id + 1)
         self._claim(history.newest.job_uid, attempt_id)
         yield from self._settle(history, attempt_id, kept)
@@ -433,7 +433,7 @@ class StartSequence:
             pause=self._pause,
             deadline_s=self._deadline_s,
             kept=kept,
-            require_owned=self._require_owned,
+            require_leased=self._require_leased,
         )
         yield from settlement.run(recovery.to_settle(history))
         self._deadline_s = settlement.deadline_s

@@ -285,7 +285,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A run decides a checkpoint although another run has taken its prefix.",
         catchers=(
-            "tests/unit/test_owner_watch.py::test_lease_guards_outputs_nothing_is_decided_under_a_prefix_that_another_job_has",
+            "tests/unit/test_lease_watch.py::test_lease_guards_outputs_nothing_is_decided_under_a_prefix_that_another_job_has",
         ),
         edits=(
             Edit(

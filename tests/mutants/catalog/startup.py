@@ -123,7 +123,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A start does not check whether another start has written a fencing record after its own.",
         catchers=(
-            "tests/unit/test_interrupted_starts.py::test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_owner_record_alone",
+            "tests/unit/test_interrupted_starts.py::test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_lease_alone",
         ),
         edits=(
             Edit(

@@ -30,7 +30,7 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.errors import ConfigError, FencedError, SourceChangedError, StreamError
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.ownership.lease_record import Lease, LeaseStore, OwnedName
+from sluice.runtime.ownership.lease import Lease, LeasedOutput, LeaseStore
 
 __all__ = [
     "RESTART_BUDGET_S",
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 RESTART_BUDGET_S = 15.0
 """A decided transaction must outlive the restart that commits it."""
 
-_OWNER_CALL_S = 10.0
+_LEASE_CALL_S = 10.0
 _USUAL_MAXIMUM_S = 900.0  # Kafka's, which producers take where the brokers' own cannot be read
 _FIRST_SWEEP_S = 5.0
 _REPEATED_SWEEP_S = 2.0
@@ -53,7 +53,7 @@ _MOST_ORPHANS = 10_000  # as many as a coordinator itself remembers
 
 
 class OpenLeaseStore(Protocol):
-    """Where the owner record of a prefix lies, on a cluster."""
+    """Where the lease of a prefix lies, on a cluster."""
 
     def __call__(
         self, connection: KafkaConnection, prefix: str, *, timeout_s: float
@@ -69,7 +69,7 @@ class _Sweep(Protocol):
 class KafkaSinkCoordinator:
     """Implements `sluice.runtime.contracts.SinkCoordinator` for transactional Kafka sinks.
 
-    Driver. The committer, the sweep and the owner record have a client each, so that a sweep that
+    Driver. The committer, the sweep and the lease have a client each, so that a sweep that
     waits for a dead broker holds up neither a commit nor a renewal.
     """
 
@@ -102,7 +102,7 @@ class KafkaSinkCoordinator:
         self._clock = clock
         self._sleep = sleep
         self._operator_id: str | None = None
-        self._claim: Lease | None = None
+        self._lease: Lease | None = None
         self._has_swept = False
         self._unfinished: SweepView | None = None
         self._sweeping = threading.Lock()
@@ -140,20 +140,20 @@ class KafkaSinkCoordinator:
         # A prefix may hold slashes: another job's may begin with all of ours.
         self.committer = self._committer_of(f"{self._prefix}/{context.job_uid}/")
         store = self._open_lease_store(
-            self._connection, self._prefix, timeout_s=min(timeout_s, _OWNER_CALL_S)
+            self._connection, self._prefix, timeout_s=min(timeout_s, _LEASE_CALL_S)
         )
-        owned = OwnedName(
+        output = LeasedOutput(
             kind="transactional id prefix",
             name=self._prefix,
             remedy="Stop the other job, or give this one its own transactionalIdPrefix.",
         )
-        claim = Lease(store, context, owned, clock=self._clock, sleep=self._sleep)
+        lease = Lease(store, context, output, clock=self._clock, sleep=self._sleep)
         try:
-            claim.take()
+            lease.acquire()
         except StreamError:
             store.close()
             raise
-        self._claim = claim
+        self._lease = lease
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
         """See `SinkCoordinator.sweep`; the first one waits a little for every broker
@@ -171,14 +171,14 @@ class KafkaSinkCoordinator:
         An unreachable cluster is not a lost ownership: the next call tries again. A sweep that
         missed a broker is repeated here, so that its readers are freed soon after it is back.
         """
-        claim = self._claim
-        if claim is not None:
+        lease = self._lease
+        if lease is not None:
             try:
-                claim.renew()
+                lease.renew()
             except FencedError:
                 raise
             except StreamError as err:
-                log.warning("owner record was not renewed: prefix=%s error=%s", self._prefix, err)
+                log.warning("lease was not renewed: prefix=%s error=%s", self._prefix, err)
         if self._sweeping.acquire(blocking=False):  # else one is under way, and repeats it
             try:
                 if self._unfinished is not None:
@@ -207,12 +207,12 @@ class KafkaSinkCoordinator:
 
     def close(self) -> None:
         """See `SinkCoordinator.close`."""
-        claim, self._claim = self._claim, None
-        if claim is not None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
             try:
-                claim.release()
+                lease.release()
             except StreamError as err:
-                log.info("owner record was left behind: prefix=%s error=%s", self._prefix, err)
+                log.info("lease was not released: prefix=%s error=%s", self._prefix, err)
         self._wire.close()
         self._sweep_wire.close()
 
@@ -287,7 +287,7 @@ class _LeftoverCommitter:
 class PlainSinkCoordinator:
     """Implements `SinkCoordinator` for at-least-once and unguaranteed sinks.
 
-    Driver. No owner record: without transactional ids there is nothing that two jobs could take
+    Driver. No lease: without transactional ids there is nothing that two jobs could take
     from each other.
     """
 

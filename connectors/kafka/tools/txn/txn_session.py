@@ -33,7 +33,7 @@ from sluice.runtime.errors import (
     UnreachableError,
 )
 from sluice.runtime.model.model import CheckpointRecord
-from sluice.runtime.ownership.lease_record import (
+from sluice.runtime.ownership.lease import (
     RENEWAL_INTERVAL_S,
     WATCHED_INTERVALS,
     LeaseRecord,
@@ -70,7 +70,7 @@ class TransactionSession:
             what no checkpoint names.
         missing: brokers that did not answer.
         look_again: at the checkpoints, for what they name now.
-        open_owner_store: where a prefix says who has it.
+        open_lease_store: where a prefix says who has it.
         clock, sleep: monotonic seconds.
     """
 
@@ -275,7 +275,7 @@ def _refuse_of_a_copy(job: TransactionSession, sinks: set[SinkKey], *, timeout_s
 
 
 def _refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float) -> None:
-    """FencedError when the job lives, as its owner record tells by changing
+    """FencedError when the job lives, as its lease tells by changing
     (`lease-guards-outputs`)."""
     for key in sorted(sinks & set(job.sinks)):
         prefix = job.sinks[key].prefix
