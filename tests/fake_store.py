@@ -36,8 +36,8 @@ class FakeStore:
     on_call: Callable[[str], None] = lambda _: None
     lose_answer: Callable[[], bool] = lambda: False
 
-    def places(self) -> list[int]:
-        """See `MetadataStore.places`."""
+    def slots(self) -> list[int]:
+        """See `MetadataStore.slots`."""
         return sorted(self.records)
 
     def known_fencing_records(self) -> frozenset[int]:

@@ -56,7 +56,7 @@ class Directory(FakeStore):
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
         """See `MetadataStore.publish`. The sessions of places that count follow one another: what
         an older run writes behind a seal is no record of the job's."""
-        ids = self.places()
+        ids = self.slots()
         is_last = not ids or record.checkpoint_id > ids[-1]
         is_new = record.checkpoint_id not in self.records
         outcome = super().publish(record, timeout_s=timeout_s)

@@ -69,7 +69,7 @@ class KnownSlots:
             self._facts.pop(checkpoint_id, None)
 
     def ids(self) -> list[int]:
-        """See `CheckpointStore.places`."""
+        """See `CheckpointStore.slots`."""
         fenced = self.fenced()
         listed = self.listed()
         while True:

@@ -61,14 +61,14 @@ class AcceptedWork:
 class MetadataStore(Protocol):
     """The checkpoint directory. Driver or command line; calls are serialised by the caller.
 
-    A place holds one record for ever: DECIDED or ABORTED, whole (`fence-first`, `publish-whole`,
+    A slot holds one record for ever: DECIDED or ABORTED, whole (`fence-first`, `publish-whole`,
     `retire-after-commit`).
     """
 
     uri: str
 
-    def places(self) -> list[int]:
-        """Ids of all places that hold a record, ascending."""
+    def slots(self) -> list[int]:
+        """Ids of all slots that hold a record, ascending."""
         ...
 
     def known_fencing_records(self) -> frozenset[int]:
@@ -81,7 +81,7 @@ class MetadataStore(Protocol):
         ...
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
-        """The record at a place, None when empty.
+        """The record at a slot, None when empty.
 
         Raises: DamagedCheckpointError, UnsupportedFormatError.
         """
@@ -112,7 +112,7 @@ class MetadataStore(Protocol):
         ...
 
     def note_unsettled(self, checkpoint_id: int, works: Sequence[UnsettledWork]) -> None:
-        """Put on record what is about to be named by an error; in place of what was named last."""
+        """Put on record what is about to be named by an error; instead of what was named last."""
         ...
 
     def accepted(self, checkpoint_id: int) -> Mapping[str, AcceptedWork]:
@@ -134,7 +134,7 @@ class MetadataStore(Protocol):
         ...
 
     def make_durable(self, checkpoint_id: int) -> None:
-        """What stands at a place, its repairs too, lasts from here on: whoever put it there may
+        """What stands at a slot, its repairs too, lasts from here on: whoever put it there may
         have died before it did (`publish-whole`).
 
         Raises: StorageError.
@@ -146,6 +146,6 @@ class MetadataStore(Protocol):
         ...
 
     def retire(self, checkpoint_ids: Collection[int]) -> None:
-        """Delete retired places; refuses an unfinished decision and every seal
+        """Delete retired slots; refuses an unfinished decision and every seal
         (`retire-after-commit`)."""
         ...

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN, command_store, split_place
-from sluice.runtime.checkpoint.inspect.inspection import look_at
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN, command_store, split_slot
+from sluice.runtime.checkpoint.inspect.inspection import find_slot
 from sluice.runtime.errors import ConfigError, UnreachableError
 from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.service.service_client import CoordinatorClient, command_address
@@ -53,10 +53,10 @@ def graph(
     ] = False,
 ) -> None:
     """Sources, functions, sinks and edges, and the regions that restart alone."""
-    uri, named = split_place(path)
+    uri, named = split_slot(path)
     with command_store(uri) as store:
-        place = look_at(store, checkpoint_id if checkpoint_id is not None else named)
-    assert place.record is not None  # `look_at` raises where it cannot be read
+        place = find_slot(store, checkpoint_id if checkpoint_id is not None else named)
+    assert place.record is not None  # `find_slot` raises where it cannot be read
     view = view_of_record(place.record)
     if mermaid:
         typer.echo(view.mermaid())
@@ -129,7 +129,7 @@ def _running(path: str) -> Iterator[CoordinatorClient]:
         ConfigError: it is a drop-in query's.
         AuthenticationError: it is another user's.
     """
-    with command_store(split_place(path)[0]) as store:
+    with command_store(split_slot(path)[0]) as store:
         below = f"/{DROP_IN}"
         if store.fs.uri.endswith(below) and not path.rstrip("/").endswith(below):
             raise ConfigError(

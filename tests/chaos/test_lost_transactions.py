@@ -239,7 +239,7 @@ def test_of_several_regions_exactly_the_lost_slices_are_written_again(
 def decided_ids(checkpoint: Path) -> list[str]:
     """Transactional ids of decisions that are not marked."""
     store = open_store(str(checkpoint))
-    records = [store.read(place) for place in store.places() if not store.is_committed(place)]
+    records = [store.read(place) for place in store.slots() if not store.is_committed(place)]
     entries = [entry for record in records if record for entry in record.committables]
     return [decode_handle(entry).transactional_id for entry in entries]
 
@@ -247,14 +247,14 @@ def decided_ids(checkpoint: Path) -> list[str]:
 def unsettled(checkpoint: Path) -> list[str]:
     """Source ranges of what is on record as lost."""
     store = open_store(str(checkpoint))
-    works = [work for place in store.places() for work in store.unsettled(place)]
+    works = [work for place in store.slots() for work in store.unsettled(place)]
     return [each for work in works for each in work.ranges]
 
 
 def repaired(checkpoint: Path) -> int:
     """How many committables a repair on record replaces."""
     store = open_store(str(checkpoint))
-    records = [store.read(place) for place in store.places()]
+    records = [store.read(place) for place in store.slots()]
     return sum(
         old != new
         for record in records

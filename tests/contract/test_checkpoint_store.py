@@ -28,7 +28,7 @@ def test_store_fulfils_the_contracts(store: CheckpointStore) -> None:
 
 def test_reading_an_empty_store_finds_nothing_and_makes_nothing(store: CheckpointStore) -> None:
     """Looking at a directory that is not there does not create it."""
-    assert store.places() == []
+    assert store.slots() == []
     assert store.read(0) is None
     assert not store.is_committed(0)
     assert not store.is_superseded(0)
@@ -43,7 +43,7 @@ def test_published_record_is_read_back_whole(store: CheckpointStore) -> None:
     wanted = full_record()
     publish(store, wanted)
     assert store.read(42) == wanted
-    assert CheckpointStore(store.fs).places() == [42]
+    assert CheckpointStore(store.fs).slots() == [42]
     assert not store.is_empty(slot_name(42))
     names = [entry.name for entry in store.fs.entries(slot_name(42))]
     assert names == ["_metadata"], "no temporary file is left"
@@ -183,5 +183,5 @@ def test_record_of_another_place_is_damage(store: CheckpointStore) -> None:
     """A directory copied by hand is not a decision about the id in its name."""
     publish(store, record(0))
     store.fs.replace(f"{slot_name(7)}/_metadata", store.fs.read(f"{slot_name(0)}/_metadata") or b"")
-    with pytest.raises(DamagedCheckpointError, match="place 7 says it is of 0"):
+    with pytest.raises(DamagedCheckpointError, match="slot 7 holds the record of checkpoint 0"):
         store.read(7)

@@ -40,7 +40,7 @@ def test_a_start_reads_no_fencing_record_below_the_newest_one(fs: FileSystem) ->
         patch.object(type(fs), "read", _noted(type(fs).read, asked)),
         patch.object(type(fs), "exists", _noted(type(fs).exists, asked)),
     ):
-        assert again.places() == list(range(41))
+        assert again.slots() == list(range(41))
         assert again.known_fencing_records() == frozenset(range(1, 41))
         facts = again.facts()
     assert {path.partition("/")[0] for path in asked} == {slot_name(0), slot_name(40)}
@@ -60,10 +60,10 @@ def test_what_the_newest_fencing_record_does_not_name_is_believed_until_it_is_re
     fs.replace(f"{slot_name(1)}/.half-made", b"")  # by a start that died
     fs.replace(f"{slot_name(2)}/_metadata", encode(record(2)))
     store = CheckpointStore(fs)
-    assert store.places() == [0, 1, 2, 3]
+    assert store.slots() == [0, 1, 2, 3]
     assert store.read(1) is None
     assert store.read(2) == record(2)
-    assert store.places() == [0, 2, 3]
+    assert store.slots() == [0, 2, 3]
     assert store.known_fencing_records() == {3}
 
 
@@ -76,7 +76,7 @@ def test_without_a_fencing_record_that_can_be_read_the_next_one_below_it_counts(
     CheckpointStore(fs).publish(_fencing(2, others="0"), timeout_s=_TIMEOUT_S)
     fs.replace(f"{slot_name(3)}/_metadata", b"damaged")
     store = CheckpointStore(fs)
-    assert store.places() == [0, 1, 2, 3]
+    assert store.slots() == [0, 1, 2, 3]
     assert store.known_fencing_records() == {1, 2}
     assert [each.checkpoint_id for each in store.facts()] == [0, 1, 2]
 

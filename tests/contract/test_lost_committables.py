@@ -69,7 +69,7 @@ def test_what_is_unsettled_and_what_is_accepted_is_read_back(store: CheckpointSt
         for _ in range(2):
             store.accept(1, [found])
     assert set(CheckpointStore(store.fs).accepted(1)) == {first.digest, second.digest}
-    assert store.places() == [1]
+    assert store.slots() == [1]
     assert store.effective_committables(standing) == standing.committables
 
 
@@ -127,7 +127,7 @@ def test_two_phase_repair_a_claim_that_is_not_answered_accepts_nothing(
     publish(store, standing)
     word = _accepted(standing.committables[0])
     unknown = patch.object(store, "publish_repair", return_value=PublishOutcome.UNKNOWN)
-    with unknown, pytest.raises(StorageError, match="claim is not answered"):
+    with unknown, pytest.raises(StorageError, match="did not answer a claim"):
         store.accept(1, [word])
     assert store.accepted(1) == {}
     store.accept(1, [word])

@@ -17,7 +17,7 @@ def test_leader_record_is_replaced_whole(store: CheckpointStore) -> None:
     found = RunRecordStore(store.fs).current()
     assert found == RunRecord(leader_session_id="second", address="second:1", attempt_id=1)
     assert [entry.name for entry in store.fs.entries("")] == ["_leader"]
-    assert store.places() == []
+    assert store.slots() == []
 
 
 def test_leader_record_of_a_later_version_is_refused(store: CheckpointStore) -> None:

@@ -119,7 +119,7 @@ def _sweeps_before_it_seals(patch: pytest.MonkeyPatch) -> None:
         view = SweepView(
             job_uid=history.newest.job_uid,
             attempt_ids={r.name: history.next_slot for r in self._plan.regions},
-            protected=tuple(e for p in history.places for e in p.record.committables),
+            protected=tuple(e for p in history.slots for e in p.record.committables),
             orphans=(),
         )
         for sink in self._sinks.values():

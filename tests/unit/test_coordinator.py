@@ -140,8 +140,8 @@ def test_retained_checkpoints_are_bounded(job: Job) -> None:
     for number in range(1, 13):
         job.source.ends[0] = number
         _await_committed(coordinator, number)
-    wait_for(lambda: len(job.store.places()) <= 4, poll_s=0.01)
-    assert job.store.places() == [0, 10, 11, 12]
+    wait_for(lambda: len(job.store.slots()) <= 4, poll_s=0.01)
+    assert job.store.slots() == [0, 10, 11, 12]
     coordinator.cancel()
     region.stop()
 

@@ -94,7 +94,7 @@ def test_fence_first_a_start_that_returns_has_stopped_every_older_run(first: int
         older.go_on(1)
         assert older.decided == decided, (second, "it decides behind a start")
         assert found.record.checkpoint_id == decided
-        assert _store(disk).places()[-1] == found.attempt_id
+        assert _store(disk).slots()[-1] == found.attempt_id
 
 
 @pytest.mark.parametrize("at", range(1, _MOST_LOOKS))
@@ -115,8 +115,8 @@ def test_fence_first_a_first_start_that_is_overtaken_marks_nothing_superseded(at
     except FencedError:
         found = None
     places = _store(disk)
-    assert not any(places.is_superseded(each) for each in places.places())
-    if decided and found is not None and places.places()[-1] == found.attempt_id:
+    assert not any(places.is_superseded(each) for each in places.slots())
+    if decided and found is not None and places.slots()[-1] == found.attempt_id:
         assert found.record.checkpoint_id == decided[0]
 
 
@@ -131,7 +131,7 @@ def test_a_start_knows_all_fencing_records_from_the_newest_one() -> None:
     with patch.object(store.fs, "read", _noting(store.fs.read, read)):
         known = store.known_fencing_records()
     assert len(read) == 1
-    records = {each: store.read(each) for each in store.places()}
+    records = {each: store.read(each) for each in store.slots()}
     assert known == {e for e, found in records.items() if found and found.requested_by == FENCING}
     assert len(known) == 20
 

@@ -415,7 +415,7 @@ def test_lease_guards_outputs_who_was_taken_over_ends_though_the_record_was_give
         newer.release()
 
     store.on_sleep = end
-    with pytest.raises(FencedError, match="may have had"):
+    with pytest.raises(FencedError, match="another run may have used it"):
         older.renew()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.start import recovery
-from sluice.runtime.coordinator.start.recovery import History, Place
+from sluice.runtime.coordinator.start.recovery import History, Slot
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -327,11 +327,11 @@ def test_the_newest_decision_is_found_behind_seals_and_aborts() -> None:
     """Whatever lies above it; superseded ones do not count."""
     history = History(
         ids=(1, 2, 3, 4),
-        places=(
-            Place(record=aborted(4, requested_by="seal"), is_committed=False, is_superseded=False),
-            Place(record=record(3), is_committed=True, is_superseded=True),
-            Place(record=aborted(2), is_committed=False, is_superseded=False),
-            Place(record=record(1), is_committed=True, is_superseded=False),
+        slots=(
+            Slot(record=aborted(4, requested_by="seal"), is_committed=False, is_superseded=False),
+            Slot(record=record(3), is_committed=True, is_superseded=True),
+            Slot(record=aborted(2), is_committed=False, is_superseded=False),
+            Slot(record=record(1), is_committed=True, is_superseded=False),
         ),
     )
     assert recovery.resume_point(history, restore_from=None) == 1
@@ -342,7 +342,7 @@ def test_only_a_seal_leaves_something_behind() -> None:
     later = record(6, restored_from=3)
     fencing_record = aborted(6, requested_by=FENCING, restored_from=3)
     for above, is_left in ((later, False), (fencing_record, True)):
-        place = Place(record=above, is_committed=False, is_superseded=False)
+        place = Slot(record=above, is_committed=False, is_superseded=False)
         assert recovery.is_left_behind(5, [place]) is is_left
         assert not recovery.is_left_behind(3, [place])
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from sluice.connectors.hdfs.tools.files_survey import FileLine, Orphan, file_lines, orphans_of
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
-from sluice.runtime.checkpoint.inspect.inspection import Place, survey
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
+from sluice.runtime.checkpoint.inspect.inspection import Slot, survey
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 from sluice.runtime.storage.file_system_opening import needs_jvm, open_file_system
 
@@ -74,10 +74,10 @@ def clean(
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[tuple[str, Sequence[Place], OpenFileSystem]]:
+def _opened(path: str) -> Iterator[tuple[str, Sequence[Slot], OpenFileSystem]]:
     """The checkpoint directory's URI, what it holds, and the way to the files; one JVM at most for
     them."""
-    uri, _ = split_place(path)
+    uri, _ = split_slot(path)
     with command_store(uri) as store, contextlib.ExitStack() as stack:
         jvm: list[Any] = []
         opened: dict[str, FileSystem] = {}

@@ -1,7 +1,7 @@
-"""``sluice checkpoint``: what a checkpoint directory holds, with the job running or gone.
+"""``sluice checkpoint``: shows the content of a checkpoint directory, with or without its job.
 
-Only reads, but for `accept-loss`. Works from the directory alone; for hdfs it starts a JVM from
-PySpark's jars.
+Only `accept-loss` writes. The commands need nothing but the directory; for hdfs they start a JVM
+from PySpark's jars.
 """
 
 import json
@@ -16,8 +16,14 @@ from rich.table import Table
 from sluice.runtime.checkpoint.acceptance import accepted_as, in_effect
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
-from sluice.runtime.checkpoint.inspect.inspection import Place, as_json, created_at, look_at, survey
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
+from sluice.runtime.checkpoint.inspect.inspection import (
+    Slot,
+    as_json,
+    created_at,
+    find_slot,
+    survey,
+)
 from sluice.runtime.checkpoint.run_record import RunRecordStore
 from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from sluice.runtime.errors import ConfigError, UnsupportedFormatError
@@ -27,7 +33,7 @@ __all__ = ["app"]
 
 _PIPE_COLUMNS = 160
 
-app = typer.Typer(help="Look into a checkpoint directory.", no_args_is_help=True)
+app = typer.Typer(help="Inspect a checkpoint directory.", no_args_is_help=True)
 
 _Path = Annotated[
     str,
@@ -42,21 +48,21 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")
 
 @app.command("list")
 def list_checkpoints(path: _Path, *, as_json_text: _AsJson = False) -> None:
-    """Every checkpoint: what was decided, whether it is committed, how large it is."""
-    uri, _ = split_place(path)
+    """List every checkpoint: its verdict, whether it is committed, and its size."""
+    uri, _ = split_slot(path)
     with command_store(uri) as store:
-        places = survey(store)
-        header = _header(store, places)
+        slots = survey(store)
+        header = _header(store, slots)
     if as_json_text:
         kinds = installed_kinds()
-        _print_json({**header, "checkpoints": [as_json(place, kinds) for place in places]})
+        _print_json({**header, "checkpoints": [as_json(slot, kinds) for slot in slots]})
         return
     console = _console()
     _print_facts(console, header)
-    console.print(_list_table(places))
-    for place in places:
-        if place.error:
-            console.print(f"{place.checkpoint_id}: {place.error}", markup=False)
+    console.print(_list_table(slots))
+    for slot in slots:
+        if slot.error:
+            console.print(f"{slot.checkpoint_id}: {slot.error}", markup=False)
 
 
 @app.command("inspect")
@@ -64,16 +70,16 @@ def inspect_checkpoint(
     path: _Path,
     checkpoint_id: Annotated[
         int | None,
-        typer.Option("--id", min=0, help="Which one; default: PATH's, else the newest decision."),
+        typer.Option("--id", min=0, help="Checkpoint id; default: of PATH, else the newest."),
     ] = None,
     *,
     as_json_text: _AsJson = False,
 ) -> None:
-    """One checkpoint in full: graph, offsets per split, committables, state."""
-    uri, named = split_place(path)
+    """Show one checkpoint in full: graph, offsets of each split, committables, state."""
+    uri, named = split_slot(path)
     with command_store(uri) as store:
-        place = look_at(store, checkpoint_id if checkpoint_id is not None else named)
-    found = as_json(place, installed_kinds())
+        slot = find_slot(store, checkpoint_id if checkpoint_id is not None else named)
+    found = as_json(slot, installed_kinds())
     if as_json_text:
         _print_json(found)
     else:
@@ -84,103 +90,104 @@ def inspect_checkpoint(
 def accept_loss(
     path: _Path,
     checkpoint_id: Annotated[
-        int, typer.Option("--id", min=0, help="As the error names it that stopped the job.")
+        int, typer.Option("--id", min=0, help="Checkpoint id of the error that stopped the job.")
     ],
     *,
     unknown_as: Annotated[
         AcceptedAs | None,
-        typer.Option("--unknown-as", help="What became of that of which nobody can tell."),
+        typer.Option("--unknown-as", help="Outcome of the work that is unknown to Kafka."),
     ] = None,
 ) -> None:
-    """Let the next start go on behind a decision that cannot be committed as a whole.
+    """Let the next start continue after a decision that cannot be committed as a whole.
 
-    Accepted is what the last error has named, and this command names once more; a start that finds
-    more of it lost stops again. The rest is committed. What is lost is not written again: only for
-    what on_lost="repair" cannot write; do that by hand before the job starts, for order.
+    The command accepts the work that the last error has named, and prints it. A start that finds
+    more work lost stops again. The start commits the rest. It does not write accepted work again,
+    so use this only if on_lost="repair" cannot write it. To keep the order of records, write them
+    yourself before you start the job.
 
-    Of a transaction whose id has expired, or was used again, Kafka cannot tell whether readers see
-    it. Then look for its records, and say it.
+    If a transactional id has expired, or was used again, Kafka no longer knows whether readers see
+    the transaction. Then search the output for its records, and pass --unknown-as.
     """
-    uri, _ = split_place(path)
+    uri, _ = split_slot(path)
     with command_store(uri) as store:
-        place = look_at(store, checkpoint_id)
-        works = _named_works(store, place)
-        _require_told(store, place, works, unknown_as)
-        words = [(work, said) for work in works if (said := accepted_as(work, unknown_as))]
-        store.accept(checkpoint_id, [said for _, said in words])
+        slot = find_slot(store, checkpoint_id)
+        works = _named_works(store, slot)
+        _require_outcome(store, slot, works, unknown_as)
+        accepted = [(work, each) for work in works if (each := accepted_as(work, unknown_as))]
+        store.accept(checkpoint_id, [each for _, each in accepted])
     console = _console()
-    columns = ("region", "outcome", "taken as", "source ranges", "detail")
+    columns = ("region", "outcome", "accepted as", "source ranges", "detail")
     rows = [
-        (work.region, work.outcome.value, said.accepted_as.value, list(work.ranges), work.detail)
-        for work, said in words
+        (work.region, work.outcome.value, each.accepted_as.value, list(work.ranges), work.detail)
+        for work, each in accepted
     ]
     console.print(_table(f"Accepted of checkpoint {checkpoint_id}", columns, rows))
     console.print(
-        "This, and nothing else, no longer holds up a start: the next one commits the rest, logs "
-        "these ranges, and goes on. Write what is needed of what is lost by hand before it."
+        "Only this work no longer stops a start. The next start commits the rest, logs these "
+        "ranges, and continues. If you need lost records, write them before you start the job."
     )
 
 
-def _require_told(
+def _require_outcome(
     store: CheckpointStore,
-    place: Place,
+    slot: Slot,
     works: Iterable[UnsettledWork],
     unknown_as: AcceptedAs | None,
 ) -> None:
-    """A person's word is needed for what nobody can tell, and for nothing else.
+    """Require ``unknown_as`` exactly if the outcome of some work is unknown.
 
     Raises:
-        ConfigError: it is missing, or too much.
+        ConfigError: it is missing, or not needed.
     """
-    where: dict[str, object] = {"uri": store.uri, "checkpoint_id": place.checkpoint_id}
+    where: dict[str, object] = {"uri": store.uri, "checkpoint_id": slot.checkpoint_id}
     unknown = [work for work in works if work.outcome is CommitOutcome.UNKNOWN]
     if unknown and unknown_as is None:
-        told = {
+        facts = {
             "ranges": " ".join(sorted({each for work in unknown for each in work.ranges})),
             "details": "; ".join(sorted({work.detail for work in unknown if work.detail})),
         }
         raise ConfigError(
-            "of some of it nobody can tell whether readers see it, so somebody has to look",
-            {**where, **told},
-            "Look for the records of these ranges in the output, for example by 'sluice verify "
-            "--findings FILE', which lists those that are missing as lost. Then say --unknown-as "
+            "some of the work may or may not be visible: its outcome is needed",
+            {**where, **facts},
+            "Search the output for the records of these ranges, for example with 'sluice verify "
+            "--findings FILE', which lists missing records as lost. Then pass --unknown-as "
             "committed, or --unknown-as lost if none of them is there.",
         )
     if unknown_as is not None and not unknown:
         raise ConfigError(
-            "all that was named of this checkpoint is certainly lost: there is nothing to tell",
+            "all work of this checkpoint is certainly lost: no outcome is unknown",
             where,
-            "Leave --unknown-as out.",
+            "Omit --unknown-as.",
         )
 
 
-def _named_works(store: CheckpointStore, place: Place) -> tuple[UnsettledWork, ...]:
-    """What the last error has named of a decision, as far as it has not been repaired since.
+def _named_works(store: CheckpointStore, slot: Slot) -> tuple[UnsettledWork, ...]:
+    """The work of a decision that the last error has named and no repair has replaced since.
 
     Raises:
-        ConfigError: it is settled, or nothing is on record.
-        DamagedCheckpointError, UnsupportedFormatError: what is on record cannot be read.
+        ConfigError: the decision is settled, or no error has named its work.
+        DamagedCheckpointError, UnsupportedFormatError: the list cannot be read.
     """
-    where = {"uri": store.uri, "checkpoint_id": place.checkpoint_id, "standing": place.standing}
-    if place.standing != "unfinished" or place.record is None:
+    where = {"uri": store.uri, "checkpoint_id": slot.checkpoint_id, "standing": slot.standing}
+    if slot.standing != "unfinished" or slot.record is None:
         raise ConfigError(
-            "there is no loss to accept: this checkpoint is not a decision with open work",
+            "there is no loss to accept: the checkpoint has no open work",
             where,
             "Give the id that TransactionLostError or TransactionUnknownError names.",
         )
-    standing = store.effective_committables(place.record)
-    works = in_effect(store.unsettled(place.checkpoint_id), standing)
+    standing = store.effective_committables(slot.record)
+    works = in_effect(store.unsettled(slot.checkpoint_id), standing)
     if not works:
         raise ConfigError(
-            "there is no loss to accept: no error has named any of this checkpoint yet",
+            "there is no loss to accept: no error has named this checkpoint",
             where,
-            "Start the job: it commits what it can, and puts what is lost on record.",
+            "Start the job: it commits all it can, and records the lost work.",
         )
     return works
 
 
-def _header(store: CheckpointStore, places: Sequence[Place]) -> dict[str, object]:
-    record = next((place.record for place in reversed(places) if place.record), None)
+def _header(store: CheckpointStore, slots: Sequence[Slot]) -> dict[str, object]:
+    record = next((slot.record for slot in reversed(slots) if slot.record), None)
     try:
         leader = RunRecordStore(store.fs).current()
     except UnsupportedFormatError:  # a later Sluice runs the job; its checkpoints may be readable
@@ -190,7 +197,7 @@ def _header(store: CheckpointStore, places: Sequence[Place]) -> dict[str, object
         "job_name": record.job_name if record else None,
         "job_uid": record.job_uid if record else None,
         "last_leader": leader.leader_session_id if leader else None,
-        "next_checkpoint_id": places[-1].checkpoint_id + 1,
+        "next_checkpoint_id": slots[-1].checkpoint_id + 1,
     }
 
 
@@ -242,35 +249,35 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _list_table(places: Sequence[Place]) -> Table:
-    columns = ("id", "standing", "kind", "asked by", "created", "regions", "commit", "bytes")
-    return _table("Checkpoints", columns, map(_list_row, places))
+def _list_table(slots: Sequence[Slot]) -> Table:
+    columns = ("id", "standing", "kind", "requested by", "created", "regions", "commit", "bytes")
+    return _table("Checkpoints", columns, map(_list_row, slots))
 
 
-def _list_row(place: Place) -> Sequence[object]:
-    record = place.record
-    standing = place.standing
-    if place.superseded_by is not None:
-        standing += f" by {place.superseded_by}"
-    if place.repairs:
-        standing += f", {place.repairs} repair(s)"
-    if place.accepted:
+def _list_row(slot: Slot) -> Sequence[object]:
+    record = slot.record
+    standing = slot.standing
+    if slot.superseded_by is not None:
+        standing += f" by {slot.superseded_by}"
+    if slot.repairs:
+        standing += f", {slot.repairs} repair(s)"
+    if slot.accepted:
         standing += ", accepted"
-    elif place.unsettled:
+    elif slot.unsettled:
         standing += ", lost or unknown"
     if record is None:
-        return (place.checkpoint_id, standing, None, None, None, None, None, place.metadata_bytes)
+        return (slot.checkpoint_id, standing, None, None, None, None, None, slot.metadata_bytes)
     skipped = sum(region.status is RegionStatus.SKIPPED for region in record.regions)
-    regions = f"{len(record.regions)}" + (f" ({skipped} carried)" if skipped else "")
+    regions = f"{len(record.regions)}" + (f" ({skipped} skipped)" if skipped else "")
     return (
-        place.checkpoint_id,
+        slot.checkpoint_id,
         standing,
         record.kind.value,
         record.requested_by,
         created_at(record),
         regions,
         len(record.committables),
-        place.metadata_bytes,
+        slot.metadata_bytes,
     )
 
 

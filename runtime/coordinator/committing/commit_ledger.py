@@ -68,7 +68,7 @@ class Ledger:
 
 
 def pre_committed(ledger: Ledger, checkpoint_id: int, work: RegionWork) -> Ledger:
-    """With what regions pre-committed for a checkpoint, in place of what was told for it.
+    """With what regions pre-committed for a checkpoint, instead of what was told for it.
 
     What is held from elsewhere and named here has joined this checkpoint; what a decision names
     already stays where it is.

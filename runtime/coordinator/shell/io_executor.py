@@ -176,7 +176,7 @@ class IoExecutor:
             self._kept.note(record)
         outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)
         if outcome is PublishOutcome.OURS:
-            # Of an abort only now: until its answer the decision of that place may stand, and what
+            # Of an abort only now: until its answer the decision of that slot may stand, and what
             # it names is nobody's orphan.
             self._kept.note(record)
         if outcome in (PublishOutcome.OURS, PublishOutcome.DECIDED):
@@ -191,7 +191,7 @@ class IoExecutor:
         return Published(checkpoint_id=action.checkpoint_id, outcome=outcome)
 
     def _unless_followed(self, outcome: PublishOutcome) -> PublishOutcome:
-        """``outcome``, unless our record stood in that place before, when an earlier try was not
+        """``outcome``, unless our record stood in that slot before, when an earlier try was not
         answered: others may have followed it, gone on, and retired it since."""
         try:
             return PublishOutcome.TAKEN if self._is_taken_over() else outcome

@@ -24,7 +24,7 @@ from sluice.runtime.model.model import (
 
 __all__ = [
     "History",
-    "Place",
+    "Slot",
     "fencing_record_of",
     "first_record",
     "first_regions",
@@ -42,7 +42,7 @@ _RESTORE_FROM = "restore_from"  # among the settings in a seal: as the job gave 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Slot:
     """A record, and the marks beside it."""
 
     record: CheckpointRecord
@@ -51,7 +51,7 @@ class Place:
 
     @property
     def checkpoint_id(self) -> int:
-        """Its place."""
+        """Its slot."""
         return self.record.checkpoint_id
 
     @property
@@ -65,23 +65,23 @@ class History:
     """What a start looked at.
 
     Attributes:
-        ids: all places that hold a record, ascending.
-        places: newest first, down to the newest decision that is committed on record and was not
+        ids: all slots that hold a record, ascending.
+        slots: newest first, down to the newest decision that is committed on record and was not
             left behind. Marks are written in order, so everything older is settled.
     """
 
     ids: tuple[int, ...]
-    places: tuple[Place, ...]
+    slots: tuple[Slot, ...]
 
     @property
     def next_slot(self) -> int:
-        """The first empty place above everything; ids are never used twice."""
+        """The first empty slot above everything; ids are never used twice."""
         return self.ids[-1] + 1 if self.ids else 0
 
     @property
     def newest(self) -> CheckpointRecord:
-        """The record at the last place."""
-        return self.places[0].record
+        """The record at the last slot."""
+        return self.slots[0].record
 
 
 def resume_point(history: History, *, restore_from: int | None) -> int:
@@ -94,18 +94,18 @@ def resume_point(history: History, *, restore_from: int | None) -> int:
         ConfigError: ``restore_from`` is not a decided checkpoint that is still there.
     """
     if restore_from is not None:
-        found = next((p for p in history.places if p.checkpoint_id == restore_from), None)
+        found = next((p for p in history.slots if p.checkpoint_id == restore_from), None)
         if found is None or not found.is_decided:
             raise refuse_restore(history.ids, restore_from)
         return restore_from
-    for place in history.places:
-        if place.is_decided and not place.is_superseded:
-            return place.checkpoint_id
-        if place.record.requested_by == FENCING and place.record.restored_from is not None:
-            return place.record.restored_from
+    for slot in history.slots:
+        if slot.is_decided and not slot.is_superseded:
+            return slot.checkpoint_id
+        if slot.record.requested_by == FENCING and slot.record.restored_from is not None:
+            return slot.record.restored_from
     raise ConfigError(
         "the checkpoint directory holds no decided checkpoint",
-        {"places": _short(history.ids)},
+        {"slots": _short(history.ids)},
         "Is it another program's directory? Give the job an empty one.",
     )
 
@@ -118,10 +118,10 @@ def is_carried_out(history: History, *, restore_from: int) -> bool:
     """
     newest = history.newest
     fencing_records = (
-        place.record
-        for place in history.places
-        if place.record.requested_by == FENCING
-        and place.record.leader_session_id == newest.leader_session_id
+        slot.record
+        for slot in history.slots
+        if slot.record.requested_by == FENCING
+        and slot.record.leader_session_id == newest.leader_session_id
     )
     fencing_record = next(fencing_records, None)
     return fencing_record is not None and fencing_record.settings.get(_RESTORE_FROM) == str(
@@ -133,36 +133,33 @@ def refuse_restore(ids: Sequence[int], restore_from: int) -> ConfigError:
     """The error of a start from a checkpoint that nothing can be started from."""
     return ConfigError(
         "the checkpoint to start from is not there, or was aborted",
-        {"restore_from": restore_from, "places": _short(ids)},
+        {"restore_from": restore_from, "slots": _short(ids)},
         "See `sluice checkpoint list` for those that can be started from.",
     )
 
 
 def to_settle(history: History) -> list[CheckpointRecord]:
-    """Decided, not committed on record: to be committed before anything else, oldest first."""
-    return [
-        place.record
-        for place in reversed(history.places)
-        if place.is_decided and not place.is_committed
-    ]
+    """Decisions without a completion marker, oldest first: a start commits them first of all."""
+    found = (slot for slot in reversed(history.slots) if slot.is_decided)
+    return [slot.record for slot in found if not slot.is_committed]
 
 
-def is_left_behind(checkpoint_id: int, above: Iterable[Place]) -> bool:
+def is_left_behind(checkpoint_id: int, above: Iterable[Slot]) -> bool:
     """Whether a seal above says that its run started from an older checkpoint than this."""
     return any(
-        place.record.requested_by == FENCING
-        and place.record.restored_from is not None
-        and place.record.restored_from < checkpoint_id
-        for place in above
+        slot.record.requested_by == FENCING
+        and slot.record.restored_from is not None
+        and slot.record.restored_from < checkpoint_id
+        for slot in above
     )
 
 
 def superseded_by_restore(history: History, resume_id: int) -> list[int]:
     """Decisions that a start from ``resume_id`` leaves behind."""
     return [
-        place.checkpoint_id
-        for place in reversed(history.places)
-        if place.is_decided and place.checkpoint_id > resume_id and not place.is_superseded
+        slot.checkpoint_id
+        for slot in reversed(history.slots)
+        if slot.is_decided and slot.checkpoint_id > resume_id and not slot.is_superseded
     ]
 
 
@@ -174,7 +171,7 @@ def left_open(
     A decision that names some of it, or contains its batch, has seen to it, or will. What a record
     says of state is the word of an older plan: a region may have become stateless since.
     """
-    decided = [place.record for place in history.places if place.is_decided]
+    decided = [slot.record for slot in history.slots if slot.is_decided]
     named = {entry for record in decided for entry in record.committables}
     continuing = {region.name for region in plan.regions if region.batch_ids_continue}
     return [
@@ -223,7 +220,7 @@ def fencing_record_of(
         kind=CheckpointKind.CHECKPOINT,
         verdict=Verdict.ABORTED,
         leader_session_id=session,
-        run_attempt=max(place.record.run_attempt for place in history.places) + 1,
+        run_attempt=max(slot.record.run_attempt for slot in history.slots) + 1,
         restored_from=resume_id,
         requested_by=FENCING,
         reason="a new run of the job begins",
@@ -293,7 +290,7 @@ def verify_same_job(
 
     Args:
         is_settled: nothing of the decision has to be committed any more: sinks may have left.
-        stateless: regions for which the record names a place of state that holds none.
+        stateless: regions for which the record names a slot of state that holds none.
     Raises:
         WrongJobError: another name, unknown operators, or regions that cannot be exchanged.
     """

@@ -21,7 +21,7 @@ from sluice.runtime.coordinator.committing.repairs import Repairer, Repairs
 from sluice.runtime.coordinator.policy.assignment import hand_over, recorded
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, JobPlan
 from sluice.runtime.coordinator.start import recovery
-from sluice.runtime.coordinator.start.recovery import History, Place
+from sluice.runtime.coordinator.start.recovery import History, Slot
 from sluice.runtime.coordinator.start.rescaling import redistributed
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.errors import (
@@ -143,9 +143,9 @@ class StartSequence:
         self._deadline_s = self._clock() + timeout_s
         cluster_ids = self._check()
         history = None
-        if restore_from is not None and not self._store.places():
+        if restore_from is not None and not self._store.slots():
             raise recovery.refuse_restore((), restore_from)
-        if not self._store.places() and (yield from self._publish_first()):
+        if not self._store.slots() and (yield from self._publish_first()):
             history = self._read(None)
         # A start that slept since its checkpoint 0 finds that others went on: it is not the first.
         is_new = history is not None and history.ids == (0,)
@@ -214,36 +214,36 @@ class StartSequence:
     def _read(self, restore_from: int | None) -> History:
         """Newest first, down to the newest decision that is on record as committed; anew when a
         living run has retired one meanwhile."""
-        places = None
-        while places is None:
+        slots = None
+        while slots is None:
             self._left_s()
-            ids = self._store.places()
-            places = self._newest_of(ids, restore_from)
-        return History(ids=tuple(ids), places=tuple(places))
+            ids = self._store.slots()
+            slots = self._newest_of(ids, restore_from)
+        return History(ids=tuple(ids), slots=tuple(slots))
 
-    def _newest_of(self, ids: Sequence[int], restore_from: int | None) -> list[Place] | None:
+    def _newest_of(self, ids: Sequence[int], restore_from: int | None) -> list[Slot] | None:
         """Newest first; None when one of them has vanished."""
-        places: list[Place] = []
+        slots: list[Slot] = []
         fenced = self._store.known_fencing_records()
         for checkpoint_id in reversed(ids):
             # The newest fencing record says where to resume; the older ones are not needed.
-            if checkpoint_id in fenced and any(p.record.requested_by == FENCING for p in places):
+            if checkpoint_id in fenced and any(p.record.requested_by == FENCING for p in slots):
                 continue
-            is_left = recovery.is_left_behind(checkpoint_id, places)
+            is_left = recovery.is_left_behind(checkpoint_id, slots)
             is_needed = restore_from == checkpoint_id or (restore_from is None and not is_left)
-            place = self._place(checkpoint_id, skip_damaged=not is_needed)
-            if place is not None:
-                places.append(place)
+            slot = self._slot(checkpoint_id, skip_damaged=not is_needed)
+            if slot is not None:
+                slots.append(slot)
                 is_far_enough = restore_from is None or checkpoint_id <= restore_from
-                is_in_force = place.is_committed and not place.is_superseded and not is_left
+                is_in_force = slot.is_committed and not slot.is_superseded and not is_left
                 if is_in_force and is_far_enough:
                     break
             elif not self._store.is_committed(checkpoint_id):
                 return None  # retired, its mark with it; damaged ones are left behind with theirs
-        return places
+        return slots
 
-    def _place(self, checkpoint_id: int, *, skip_damaged: bool = False) -> Place | None:
-        """A place with its marks. A start from an older checkpoint needs no damaged record that
+    def _slot(self, checkpoint_id: int, *, skip_damaged: bool = False) -> Slot | None:
+        """A slot with its marks. A start from an older checkpoint needs no damaged record that
         is committed already; one that is not cannot be settled, and stops the start."""
         try:
             record = self._store.read(checkpoint_id)
@@ -255,14 +255,14 @@ class StartSequence:
         if record is None:
             return None
         is_decided = record.verdict is Verdict.DECIDED
-        return Place(
+        return Slot(
             record=record,
             is_committed=is_decided and self._store.is_committed(checkpoint_id),
             is_superseded=is_decided and self._store.is_superseded(checkpoint_id),
         )
 
     def _record_at(self, history: History, checkpoint_id: int) -> CheckpointRecord:
-        found = next((p.record for p in history.places if p.checkpoint_id == checkpoint_id), None)
+        found = next((p.record for p in history.slots if p.checkpoint_id == checkpoint_id), None)
         if found is None:
             found = self._store.read(checkpoint_id)
         if found is None:
@@ -276,7 +276,7 @@ class StartSequence:
     # --- the run's own first record ---------------------------------------------------------------
 
     def _publish_first(self) -> Steps[bool]:
-        """Checkpoint 0 of a new job; False when the place is another start's."""
+        """Checkpoint 0 of a new job; False when the slot is another start's."""
         starts = {
             source_id: source.resolve_start(timeout_s=self._left_s())
             for source_id, source in self._sources.items()
@@ -324,10 +324,10 @@ class StartSequence:
         return history, resume_id
 
     def _fence(self, restore_from: int | None) -> Steps[tuple[History, CheckpointRecord]]:
-        """Close the next place to every older coordinator; what it has decided stays decided.
+        """Close the next slot to every older coordinator; what it has decided stays decided.
 
-        A place below the last one may be empty, because it was retired: a seal there would close
-        nothing. So a seal counts only if no place above it is taken.
+        A slot below the last one may be empty, because it was retired: a seal there would close
+        nothing. So a seal counts only if no slot above it is taken.
         """
         while True:
             history, resume_id = self._resume_point(restore_from)
@@ -351,7 +351,7 @@ class StartSequence:
             yield "before-seal"
             outcome = yield from self._publish(fencing_record)
             yield "after-seal"
-            is_last = max(self._store.places()) == fencing_record.checkpoint_id
+            is_last = max(self._store.slots()) == fencing_record.checkpoint_id
             if outcome is PublishOutcome.OURS and is_last:
                 log.info(
                     "job sealed: checkpoint_id=%d restored_from=%d run_attempt=%d",
@@ -361,7 +361,7 @@ class StartSequence:
                 )
                 return history, fencing_record
             log.info(
-                "place was taken, sealing the next: checkpoint_id=%d", fencing_record.checkpoint_id
+                "slot was taken, sealing the next: checkpoint_id=%d", fencing_record.checkpoint_id
             )
 
     def _verify(self, resumed: CheckpointRecord, to_settle: Sequence[CheckpointRecord]) -> None:

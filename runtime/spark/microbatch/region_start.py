@@ -180,7 +180,7 @@ def batches_to_retain(store: MetadataStore, *, retained: int) -> int:
         fenced = store.known_fencing_records()
         decided = [
             record
-            for place in store.places()
+            for place in store.slots()
             if place not in fenced
             and (record := store.read(place)) is not None
             and record.verdict is Verdict.DECIDED

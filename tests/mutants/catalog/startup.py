@@ -13,8 +13,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.start.recovery:to_settle",
-                old="for place in reversed(history.places)",
-                new="for place in reversed(history.places[1:])",
+                old="for slot in reversed(history.slots)",
+                new="for slot in reversed(history.slots[1:])",
             ),
         ),
     ),
