@@ -213,7 +213,7 @@ class SharedCommitter(Protocol):
         """
         ...
 
-    def held(self, region: str, *, through: int) -> tuple[StateEntry, ...]:
+    def pending(self, region: str, *, through: int) -> tuple[StateEntry, ...]:
         """What a region pre-committed for checkpoints up to ``through`` and no decision names yet,
         in order."""
         ...

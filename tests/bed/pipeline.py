@@ -57,7 +57,7 @@ _REPLICAS = [(1, 2), (2, 3), (3, 1), (1, 2)]
 """Of an input that may lose: three brokers are three pairs."""
 _UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 _LOSSES_TOLD = (b"records that were read are gone", b"records lost, going on behind them")
-_REPAIR_TOLD = b"lost transactions are written again, and on record"
+_REPAIR_TOLD = b"lost transactions were written again"
 _POLL_S = 0.1
 _SETTLE_S = 300.0
 _STOP_S = 120

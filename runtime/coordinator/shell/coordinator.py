@@ -174,7 +174,7 @@ class BarrierCoordinator:
             require_known=self._require_known,
             require_restorable=self._require_restorable,
             require_leased=self._leases.require_renewed,
-            told=told,
+            registrations=told,
         )
         self._leases.start()
         found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from))

@@ -13,8 +13,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.start.recovery:to_settle",
-                old="for slot in reversed(history.slots)",
-                new="for slot in reversed(history.slots[1:])",
+                old="found = (slot for slot in reversed(history.slots) if slot.is_decided)",
+                new="found = (slot for slot in reversed(history.slots[1:]) if slot.is_decided)",
             ),
         ),
     ),
@@ -107,13 +107,13 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.start.settlement:Settlement._lose",
-                old="told = yield from self._repair_each(record, filter(self._can_repair, by_region))",
+                old="outcomes = yield from self._repair_each(record, filter(self._can_repair, by_region))",
                 new="""
                 if self.store.accepted(record.checkpoint_id):
                     self._left_out |= set(map(digest_of, lost))
                     self._committers = SharedCommitters(self.sinks, self.plan)
                     return True
-                told = yield from self._repair_each(record, filter(self._can_repair, by_region))
+                outcomes = yield from self._repair_each(record, filter(self._can_repair, by_region))
                 """,
             ),
         ),
