@@ -74,49 +74,48 @@ class MetadataStore(Protocol):
     def known_fencing_records(self) -> frozenset[int]:
         """Slots that hold a fencing record, as far as this process knows.
 
-        These are the records that it has read and all below the newest one, which it need not read:
-        a fencing record keeps no state, names no other checkpoint, and says where to resume for
-        every older one.
+        These are the fencing records that it has read, and all below the newest one. It need not
+        read those: they keep no state, and only the newest one says where to resume.
         """
         ...
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
-        """The record at a slot, None when empty.
+        """The record of a slot; None if it is empty.
 
         Raises: DamagedCheckpointError, UnsupportedFormatError.
         """
         ...
 
     def is_empty(self, directory: str) -> bool:
-        """Whether nothing lies below a directory that a record names, or it is not there."""
+        """Whether a directory that a record names is empty or missing."""
         ...
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
-        """Put a record in its place: whole, synced, never replacing another."""
+        """Put a record into its slot: whole, synced, never replacing another."""
         ...
 
     def mark_committed(self, checkpoint_id: int) -> None:
-        """Durable ``_committed``; idempotent."""
+        """Write the completion marker ``_committed``; durable, idempotent."""
         ...
 
     def is_committed(self, checkpoint_id: int) -> bool:
-        """Whether ``_committed`` is there."""
+        """Whether the slot has its completion marker."""
         ...
 
     def mark_superseded(self, checkpoint_id: int, *, by: int) -> None:
-        """Say that a start from an older checkpoint left this one behind; idempotent."""
+        """Record that a start from an older checkpoint passed this one over; idempotent."""
         ...
 
     def is_superseded(self, checkpoint_id: int) -> bool:
-        """Whether the mark is there."""
+        """Whether a start from an older checkpoint has passed this one over."""
         ...
 
     def note_unsettled(self, checkpoint_id: int, works: Sequence[UnsettledWork]) -> None:
-        """Put on record what is about to be named by an error; instead of what was named last."""
+        """Record the work that an error is about to name; replaces the previous list."""
         ...
 
     def accepted(self, checkpoint_id: int) -> Mapping[str, AcceptedWork]:
-        """What of a decision shall not hold up a start, by its digest.
+        """The work of a decision that no longer stops a start, by its digest.
 
         Raises: DamagedCheckpointError, UnsupportedFormatError.
         """
@@ -125,7 +124,7 @@ class MetadataStore(Protocol):
     def publish_repair(
         self, checkpoint_id: int, replaced: Mapping[bytes, StateEntry], *, session: str
     ) -> PublishOutcome:
-        """The next ``_repair-k``: lost committable's payload -> its replacement
+        """Publish the next ``_repair-k``: lost committable's payload -> its replacement
         (`two-phase-repair`)."""
         ...
 
@@ -134,18 +133,18 @@ class MetadataStore(Protocol):
         ...
 
     def make_durable(self, checkpoint_id: int) -> None:
-        """What stands at a slot, its repairs too, lasts from here on: whoever put it there may
-        have died before it did (`publish-whole`).
+        """Make a slot's record and repairs durable: their writer may have died before it did so
+        (`publish-whole`).
 
         Raises: StorageError.
         """
         ...
 
     def retirable(self, *, retain: int) -> list[int]:
-        """Ids that nothing needs any more when ``retain`` decisions are kept, ascending."""
+        """Ids that nothing needs any more if ``retain`` decisions are kept, ascending."""
         ...
 
     def retire(self, checkpoint_ids: Collection[int]) -> None:
-        """Delete retired slots; refuses an unfinished decision and every seal
+        """Delete retired slots; refuses an unfinished decision and every fencing record
         (`retire-after-commit`)."""
         ...

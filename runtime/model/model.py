@@ -371,7 +371,7 @@ class OperatorNode:
     max_parallelism: int = 32_768
 
 
-FENCING = "seal"
+FENCING = "fencing"
 """``CheckpointRecord.requested_by`` of a seal: the first record of a run that is not the first."""
 
 

@@ -94,7 +94,7 @@ def test_seal_closes_the_place_to_a_paused_coordinator(store: CheckpointStore) -
     decide."""
     publish(store, record(0), record(1))
     fencing_record = record(
-        2, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"
+        2, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="fencing"
     )
     publish(store, fencing_record)
     paused = store.publish(record(2), timeout_s=TIMEOUT_S)

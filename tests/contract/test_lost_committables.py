@@ -143,7 +143,7 @@ def test_two_phase_repair_a_place_that_was_retired_is_not_repaired(store: Checkp
     assert store.publish_repair(1, replaced, session="old") is PublishOutcome.TAKEN
     assert store.read(1) is None
     fencing_record = record(
-        1, verdict=Verdict.ABORTED, leader_session_id="slept", requested_by="seal"
+        1, verdict=Verdict.ABORTED, leader_session_id="slept", requested_by="fencing"
     )
     publish(store, fencing_record)
     assert store.publish_repair(1, replaced, session="older") is PublishOutcome.TAKEN

@@ -18,7 +18,7 @@ def test_retire_deletes_and_refuses_what_is_needed(store: CheckpointStore) -> No
     """Rule `retire-after-commit`: an unfinished decision, checkpoint 0, a seal and the last record
     stay."""
     fencing_record = record(
-        3, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"
+        3, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="fencing"
     )
     later = [record(each, leader_session_id="second") for each in (4, 5, 6)]
     publish(store, record(0), record(1), record(2), fencing_record, *later)

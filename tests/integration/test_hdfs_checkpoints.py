@@ -317,7 +317,7 @@ def test_command_line_reads_hdfs_without_spark(store: CheckpointStore, uri: str)
     """``sluice checkpoint`` starts a JVM from PySpark's jars, with the job gone."""
     store.publish(record(0), timeout_s=300)
     fencing_record = record(
-        1, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"
+        1, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="fencing"
     )
     store.publish(fencing_record, timeout_s=300)
     listed = CliRunner().invoke(app, ["list", uri, "--json"], catch_exceptions=False)

@@ -103,7 +103,7 @@ def test_killed_at_any_step_leaves_a_record_whole_or_none(tmp_path: Path, failpo
 
 def _seal_and_clean(store: CheckpointStore, *, place: int) -> None:
     fencing_record = record(
-        place, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"
+        place, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="fencing"
     )
     assert store.publish(fencing_record, timeout_s=60) is PublishOutcome.OURS
     store.clean(session="second")

@@ -44,7 +44,7 @@ def directory(tmp_path: Path) -> Path:
     store.mark_committed(2)
     store.publish_repair(2, {committable().payload: committable(b"x")}, session="first")
     store.publish(
-        record(3, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"),
+        record(3, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="fencing"),
         timeout_s=5,
     )
     saved = replace(full_record(), leader_session_id="second")
@@ -425,7 +425,7 @@ def test_a_directory_on_hdfs_is_read_with_a_jvm_that_ends_with_the_command(jvm: 
         assert jvm.attempts
         assert store.slots()
     assert not jvm.attempts
-    with pytest.raises(ConfigError, match="no checkpoints here"), command_store("hdfs:///empty"):
+    with pytest.raises(ConfigError, match="holds no checkpoints"), command_store("hdfs:///empty"):
         pass
     assert not jvm.attempts
     assert jvm.clients == [jvm] * 3, "the second one is looked at for a drop-in query, too"

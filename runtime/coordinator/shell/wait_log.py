@@ -1,4 +1,4 @@
-"""Says what a run waits for, so that a wait is not taken for a hang."""
+"""Logs the waits of a run, so that people do not take them for a hang."""
 
 import logging
 import time
@@ -7,14 +7,12 @@ from sluice.runtime.contracts import Clock
 
 __all__ = ["WaitLog"]
 
-_FIRST_S = 2.0  # what is shorter is nothing to look into
+_FIRST_S = 2.0  # shorter waits are not logged
 _EVERY_S = 10.0
 
 
 class WaitLog:
-    """A line for a wait that lasts, one every ten seconds, and one when it is over.
-
-    One thread.
+    """Logs a long wait, again every ten seconds, and its end. One thread.
 
     Args:
         log: of the module that waits.
@@ -28,7 +26,7 @@ class WaitLog:
         self._due_s: dict[str, float] = {}
 
     def waits(self, what: str, why: object) -> None:
-        """It was looked for again, in vain."""
+        """Note another failed attempt."""
         now_s = self._clock()
         since_s = self._since_s.setdefault(what, now_s)
         if now_s >= self._due_s.setdefault(what, since_s + _FIRST_S):
@@ -36,7 +34,7 @@ class WaitLog:
             self._log.warning("waiting for %s since %.0f s: why=%s", what, now_s - since_s, why)
 
     def is_over(self, what: str) -> None:
-        """It is there; nothing is said of a wait that was never mentioned."""
+        """Note the end of a wait; it is logged only if the wait was."""
         since_s, due_s = self._since_s.pop(what, None), self._due_s.pop(what, None)
         if since_s is not None and due_s is not None and due_s > since_s + _FIRST_S:
             waited_s = self._clock() - since_s

@@ -347,9 +347,9 @@ class StartSequence:
             )
             if resume_id == restore_from and self._store.read(resume_id) is None:
                 continue  # a running job has retired it: the next reading refuses it
-            yield "before-seal"
+            yield "before-fencing"
             outcome = yield from self._publish(fencing_record)
-            yield "after-seal"
+            yield "after-fencing"
             is_last = max(self._store.slots()) == fencing_record.checkpoint_id
             if outcome is PublishOutcome.OURS and is_last:
                 log.info(

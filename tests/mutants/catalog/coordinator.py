@@ -108,7 +108,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._unless_followed",
+                function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._unless_overtaken",
                 old="return PublishOutcome.TAKEN if self._is_taken_over() else outcome",
                 new="return outcome",
             ),
@@ -347,7 +347,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.shell.action_dispatcher:ActionRoutes._last_looks",
+                function="sluice.runtime.coordinator.shell.action_dispatcher:ActionDispatcher._last_checks",
                 old='return [("orphans", self._is_swept), *visible]',
                 new="return visible",
             ),
