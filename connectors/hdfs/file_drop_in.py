@@ -18,7 +18,7 @@ from sluice.connectors.hdfs.staging.staged_names import (
 )
 from sluice.connectors.hdfs.staging.task_files import TaskFiles
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
-from sluice.connectors.hdfs.writing.task_writer import StagingPlace, TaskWriter
+from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
 from sluice.runtime.contracts import AttemptRegistry, RegisteredAttempt, SinkCoordinator, TaskScope
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
@@ -114,7 +114,9 @@ class FileDropInSink:
 
         self.files.check()
         # A query's tasks tell their files to Spark, which hands them on: nobody has looked.
-        return FileSinkCoordinator(self.options.target, session_file_system, is_staged_seen=False)
+        return FileSinkCoordinator(
+            self.options.target, session_file_system, is_staged_verified=False
+        )
 
     def writer_factory(self) -> "FileWriterFactory":
         """See `sluice.runtime.contracts.TaskSink`."""
@@ -212,7 +214,7 @@ class FileWriter:
             form=self._options.form,
             partitions=self._options.partitions,
             schema=schema,
-            place=StagingPlace(
+            place=StagingLocation(
                 path=self._path,
                 attempt=self._attempt,
                 subtask=int(self._scope.task.partition(".")[0]),

@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sluice.connectors.hdfs.file_drop_in import FileDropIn, FileDropInSink
-from sluice.connectors.hdfs.writing.spark_tasks import default_fs, session_task_files
+from sluice.connectors.hdfs.writing.task_saver import default_fs, session_task_files
 from sluice.runtime.contracts import TaskSink
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.service.drop_in_client import DropInClient

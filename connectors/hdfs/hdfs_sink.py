@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from sluice.connectors.hdfs.formats.choice import format_name
 from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit
-from sluice.connectors.hdfs.rolling.rolling_sink import Roll
+from sluice.connectors.hdfs.rolling.roll_plan import Roll
 from sluice.connectors.hdfs.staging.staged_names import split_target
 from sluice.runtime.contracts import Frame, FrameWriter, SinkCoordinator
 from sluice.runtime.errors import ConfigError
@@ -99,7 +99,7 @@ class HdfsSink:
         self._partition_by = _names(partition_by, "partition_by", "['day']")
         self._columns = None if columns is None else _names(columns, "columns", "['day', 'value']")
         self._options = {key: _text(value) for key, value in (options or {}).items()}
-        _require_one_place(self._options)
+        _require_no_path_option(self._options)
         _require_values(self._options)
         self._name = name or f"files-{directory}"
         self._uid = uid
@@ -191,7 +191,7 @@ class HdfsSink:
         """See `sluice.runtime.contracts.FrameSink`."""
         from sluice.connectors.hdfs.rolling.rolling_writer import RollingFrameWriter
         from sluice.connectors.hdfs.rolling.spark_merging import layout_of, merger_for
-        from sluice.connectors.hdfs.staging.held_files import held_partitions
+        from sluice.connectors.hdfs.staging.pending_files import pending_partitions
         from sluice.connectors.hdfs.writing.frame_writer import FileFrameWriter
         from sluice.connectors.hdfs.writing.spark_saver import session_file_system
 
@@ -205,7 +205,7 @@ class HdfsSink:
         )
         if self._marks is None:
             return writer
-        return self._marks.writer(writer, columns=self._partition_by, held=held_partitions)
+        return self._marks.writer(writer, columns=self._partition_by, pending=pending_partitions)
 
     def _saver(self) -> "FrameSaver":
         """Spark's own writer; for Avro, where Spark does not have it, one of ours in the tasks."""
@@ -257,8 +257,8 @@ class HdfsSink:
     def _commit_settings(self) -> Mapping[str, str]:
         if self._partition_commit is None:
             return {}
-        said = self._partition_commit.settings()
-        return {f"partition_commit.{key}": value for key, value in said.items()}
+        shown = self._partition_commit.settings()
+        return {f"partition_commit.{key}": value for key, value in shown.items()}
 
     def __repr__(self) -> str:
         return f"HdfsSink({self._target!r}, format={self._format!r})"
@@ -268,7 +268,7 @@ def _names(columns: object, argument: str, example: str) -> tuple[str, ...]:
     return ordered_texts(columns, argument, of="HdfsSink", example=example)
 
 
-def _require_one_place(options: Mapping[str, str]) -> None:
+def _require_no_path_option(options: Mapping[str, str]) -> None:
     """Spark's writers are told by the sink where to write, and refuse to be told twice."""
     if "path" in {key.strip().lower() for key in options}:
         raise ConfigError(

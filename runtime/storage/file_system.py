@@ -3,12 +3,26 @@
 Paths are relative to the root that the file system was opened at, with ``/``.
 """
 
+import contextlib
+import logging
 import re
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["NAME_TOO_LONG", "Entry", "FileSystem", "OpenFileSystem"]
+from sluice.runtime.errors import StreamError
+
+__all__ = [
+    "NAME_TOO_LONG",
+    "Entry",
+    "FileSystem",
+    "OpenFileSystem",
+    "close_quietly",
+    "require_writable",
+]
+
+log = logging.getLogger(__name__)
 
 NAME_TOO_LONG = "A name is too long, as of a partition column's value: it must be made shorter."
 """What to do, of the error where a store takes no name of that length."""
@@ -117,3 +131,28 @@ class FileSystem(Protocol):
 
 OpenFileSystem = Callable[[str], FileSystem]
 """Opens the file system of a URI at that directory."""
+
+
+def require_writable(fs: FileSystem, directory: str) -> None:
+    """Write a small file and delete it: an answer alone does not say that files are taken.
+
+    Raises:
+        StorageUnreachableError: not at the moment (safe mode, no DataNode, no answer).
+        StorageError, AuthenticationError, ConfigError: refused.
+    """
+    path = f"{directory}/.sluice-probe-{uuid.uuid4().hex}".lstrip("/")
+    try:
+        fs.write_temporary(path, b"sluice")
+    except StreamError:
+        with contextlib.suppress(StreamError):
+            fs.delete(path)  # without a DataNode the name is there all the same
+        raise
+    fs.delete(path)
+
+
+def close_quietly(fs: FileSystem) -> None:
+    """At the end of what used it, where a client that does not close changes nothing."""
+    try:
+        fs.close()
+    except StreamError as err:
+        log.info("a file system's client was not closed: uri=%s error=%s", fs.uri, err)

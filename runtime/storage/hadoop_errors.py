@@ -21,13 +21,21 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.storage.file_system import NAME_TOO_LONG
 
-__all__ = ["Said", "Trouble", "causes_of", "said_by", "said_of", "trouble_of", "typed"]
+__all__ = [
+    "FailureKind",
+    "JavaException",
+    "causes_of",
+    "exception_of",
+    "exceptions_of",
+    "failure_kind",
+    "typed",
+]
 
 _CAUSES = 10  # at most so many causes of causes are looked at
 _NO_HOST = "UnknownHostException"
 
 
-class Trouble(enum.Enum):
+class FailureKind(enum.Enum):
     """What keeps a file system from doing what it was asked."""
 
     DENIED = "denied"  # rights or tickets: a human
@@ -38,7 +46,7 @@ class Trouble(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class JavaException:
     """One exception of a chain of causes.
 
     Attributes:
@@ -53,24 +61,24 @@ class Said:
         return self.text
 
 
-_NAMES: Mapping[Trouble, frozenset[str]] = {
-    Trouble.DENIED: frozenset(
+_NAMES: Mapping[FailureKind, frozenset[str]] = {
+    FailureKind.DENIED: frozenset(
         {"AccessControlException", "AuthorizationException", "SaslException", "InvalidToken"}
     ),
-    Trouble.UNSUPPORTED: frozenset(
+    FailureKind.UNSUPPORTED: frozenset(
         {
             *("UnsupportedFileSystemException", "IllegalArgumentException"),
             "PathComponentTooLongException",
         }
     ),
-    Trouble.FULL: frozenset(
+    FailureKind.FULL: frozenset(
         {
             *("DSQuotaExceededException", "NSQuotaExceededException", "DiskOutOfSpaceException"),
             *("QuotaExceededException", "QuotaByStorageTypeExceededException"),
             "MaxDirectoryItemsExceededException",
         }
     ),
-    Trouble.UNREACHABLE: frozenset(
+    FailureKind.UNREACHABLE: frozenset(
         {
             *("ConnectException", "ConnectTimeoutException", "NoRouteToHostException"),
             *("SocketTimeoutException", _NO_HOST, "PortUnreachableException"),
@@ -81,19 +89,19 @@ _NAMES: Mapping[Trouble, frozenset[str]] = {
         }
     ),
 }
-_TEXTS: Sequence[tuple[Trouble, re.Pattern[str]]] = (
+_TEXTS: Sequence[tuple[FailureKind, re.Pattern[str]]] = (
     # The first bytes of an answer in HTTP, taken for a length: it is the port of the web pages.
-    (Trouble.UNSUPPORTED, re.compile(r"RPC response .*exceeds maximum data length")),
+    (FailureKind.UNSUPPORTED, re.compile(r"RPC response .*exceeds maximum data length")),
     # The NameNode knows of DataNodes and has excluded none: it found room on none of them.
     (
-        Trouble.FULL,
+        FailureKind.FULL,
         re.compile(
             r"No space left on device|Disk quota exceeded"
             r"|could only be written to .* [1-9]\d* datanode\(s\) running and (?:no|0) node"
         ),
     ),
     (
-        Trouble.UNREACHABLE,
+        FailureKind.UNREACHABLE,
         re.compile(
             r"could only be written to|All datanodes \[.*are bad|Connection reset|Broken pipe"
             r"|Unable to close file because the last block|between local host is"
@@ -105,30 +113,30 @@ _TEXTS: Sequence[tuple[Trouble, re.Pattern[str]]] = (
 )
 
 
-def trouble_of(said: Sequence[Said]) -> Trouble:
+def failure_kind(chain: Sequence[JavaException]) -> FailureKind:
     """Of a chain of exceptions, the outermost first. Pure.
 
     What a human must look at wins over what may pass: a quota that is used up is not waited for
     because a connection was lost, too. But a host without an address is no wrong argument, as which
     Hadoop's client has it: the NameNode's name is gone from some networks while it is down.
     """
-    if any(each.name == _NO_HOST or each.text.startswith(f"java.net.{_NO_HOST}") for each in said):
-        return Trouble.UNREACHABLE
-    for trouble, names in _NAMES.items():
-        if any(each.name in names for each in said):
-            return trouble
-        found = next((text for of, text in _TEXTS if of is trouble), None)
-        if found is not None and any(found.search(each.text) for each in said):
-            return trouble
-    return Trouble.OTHER
+    if any(each.name == _NO_HOST or each.text.startswith(f"java.net.{_NO_HOST}") for each in chain):
+        return FailureKind.UNREACHABLE
+    for kind, names in _NAMES.items():
+        if any(each.name in names for each in chain):
+            return kind
+        found = next((text for of, text in _TEXTS if of is kind), None)
+        if found is not None and any(found.search(each.text) for each in chain):
+            return kind
+    return FailureKind.OTHER
 
 
-def said_by(error: BaseException) -> list[Said]:
+def exceptions_of(error: BaseException) -> list[JavaException]:
     """The chain of a Java error as Python has it, the outermost first."""
     if isinstance(error, Py4JJavaError):
-        return [said_of(cause) for cause in causes_of(error.java_exception)]
+        return [exception_of(cause) for cause in causes_of(error.java_exception)]
     text = (str(error).splitlines() or [repr(error)])[0]
-    return [Said(name=type(error).__name__, text=text)]
+    return [JavaException(name=type(error).__name__, text=text)]
 
 
 def causes_of(error: Any) -> Iterator[Any]:  # noqa: ANN401 - Java objects
@@ -140,37 +148,37 @@ def causes_of(error: Any) -> Iterator[Any]:  # noqa: ANN401 - Java objects
         error = error.getCause()
 
 
-def said_of(error: Any) -> Said:  # noqa: ANN401 - a Java object
+def exception_of(error: Any) -> JavaException:  # noqa: ANN401 - a Java object
     """One Java exception; what a server threw stands under its own name."""
     name = str(error.getClass().getSimpleName())
     if name == "RemoteException":
         name = re.split(r"[.$]", str(error.getClassName()))[-1]
-    return Said(name=name, text=(str(error.toString()).splitlines() or [name])[0])
+    return JavaException(name=name, text=(str(error.toString()).splitlines() or [name])[0])
 
 
-def typed(trouble: Trouble, what: str, where: Mapping[str, object]) -> StreamError:
+def typed(kind: FailureKind, what: str, where: Mapping[str, object]) -> StreamError:
     """The error for people: ``what`` was tried, as "write in a directory of the job"."""
-    if trouble is Trouble.DENIED:
+    if kind is FailureKind.DENIED:
         return AuthenticationError(
             f"may not {what}",
             where,
             "Give this user the right to read and write there, or a valid ticket.",
         )
-    if trouble is Trouble.UNSUPPORTED:
+    if kind is FailureKind.UNSUPPORTED:
         return ConfigError(
             f"cannot {what}",
             where,
             "Check the URI, whose port is the NameNode's own and not that of its web pages, and "
             f"Hadoop's configuration (HADOOP_CONF_DIR). Or: {NAME_TOO_LONG}",
         )
-    if trouble is Trouble.FULL:
+    if kind is FailureKind.FULL:
         return StorageError(
             f"there is no room to {what}",
             where,
             "Make room there, or raise the quota or limit, and start again; nothing is lost or "
             "doubled.",
         )
-    if trouble is Trouble.UNREACHABLE:
+    if kind is FailureKind.UNREACHABLE:
         return StorageUnreachableError(
             f"could not {what}",
             where,

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from sluice.runtime.errors import StorageError, StreamError
 from sluice.runtime.storage.file_system import Entry
-from sluice.runtime.storage.hadoop_errors import said_by, trouble_of, typed
+from sluice.runtime.storage.hadoop_errors import exceptions_of, failure_kind, typed
 
 __all__ = ["HadoopFileSystem"]
 
@@ -262,9 +262,11 @@ class HadoopFileSystem:
         except Exception as error:
             if not _is_from_java(error):
                 raise
-            said = said_by(error)
-            where = {"uri": self.uri, "path": path, "error": str(said[0])}
-            raise typed(trouble_of(said), f"{action} in a directory of the job", where) from error
+            chain = exceptions_of(error)
+            where = {"uri": self.uri, "path": path, "error": str(chain[0])}
+            raise typed(
+                failure_kind(chain), f"{action} in a directory of the job", where
+            ) from error
 
 
 def _is_default(conf: Any, name: str) -> bool:  # noqa: ANN401 - a Java object

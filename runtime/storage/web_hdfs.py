@@ -4,18 +4,23 @@ asked there. Pure.
 Only the driver has a JVM with that configuration; tasks get the outcome, a small value.
 """
 
+import http.client
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode, urlsplit
 
-from sluice.runtime.errors import ConfigError
+import urllib3
 
-__all__ = ["WebHdfsAddress", "web_hdfs_address", "web_hdfs_question"]
+from sluice.runtime.errors import ConfigError, StorageUnreachableError
+
+__all__ = ["WebHdfsAddress", "read_over_web", "web_hdfs_address", "web_hdfs_target"]
 
 _HTTP_ADDRESS = "dfs.namenode.http-address"
 _DEFAULT_PORT = 9870
 _ANY_HOST = ("0.0.0.0", "::", "")
 _PATH_SAFE = "/=-_.~"
+_READ_TIMEOUT_S = 2.0
+_REDIRECTS = 2  # the NameNode names the DataNode that has the bytes
 
 Setting = Callable[[str], str | None]
 """Gives the value of a Hadoop setting, None where it has none."""
@@ -56,15 +61,15 @@ def web_hdfs_address(uri: str, setting: Setting, *, user: str) -> WebHdfsAddress
     configured = urlsplit(f"//{setting(_HTTP_ADDRESS) or ''}")
     is_its_own = configured.hostname == host or authority == default
     if configured.hostname in _ANY_HOST or configured.hostname is None:
-        address = f"{_dialled(host)}:{configured.port or _DEFAULT_PORT}"
+        address = f"{_bracketed(host)}:{configured.port or _DEFAULT_PORT}"
     elif is_its_own:
         address = configured.netloc
     else:
-        address = f"{_dialled(host)}:{_DEFAULT_PORT}"
+        address = f"{_bracketed(host)}:{_DEFAULT_PORT}"
     return WebHdfsAddress(name_nodes=(address,), user=user)
 
 
-def web_hdfs_question(
+def web_hdfs_target(
     path: str, operation: str, *, user: str, parameters: Mapping[str, str] | None = None
 ) -> str:
     """What follows ``http://host:port`` of a NameNode.
@@ -75,6 +80,39 @@ def web_hdfs_question(
     """
     query = urlencode({"op": operation, "user.name": user, **(parameters or {})})
     return f"/webhdfs/v1{quote(path, safe=_PATH_SAFE)}?{query}"
+
+
+def read_over_web(
+    address: WebHdfsAddress, path: str, *, timeout_s: float = _READ_TIMEOUT_S
+) -> bytes | None:
+    """Its bytes; None: there is no such file. Each NameNode is asked once.
+
+    Args:
+        path: absolute, in the file system.
+        timeout_s: of a connection, and of an answer.
+    Raises:
+        StorageUnreachableError: none has answered with either.
+    """
+    question = web_hdfs_target(path, "OPEN", user=address.user)
+    once = urllib3.Retry(connect=0, read=0, status=0, other=0, redirect=_REDIRECTS)
+    reasons = []
+    with urllib3.PoolManager(retries=once, timeout=timeout_s) as pool:
+        for name_node in address.name_nodes:
+            try:
+                answer = pool.request("GET", f"http://{name_node}{question}")
+            except urllib3.exceptions.HTTPError as error:
+                reasons.append(type(error).__name__)
+                continue
+            if answer.status == http.client.OK:
+                return answer.data
+            if answer.status == http.client.NOT_FOUND:
+                return None
+            reasons.append(f"HTTP {answer.status}")  # standby, or it refuses
+    raise StorageUnreachableError(
+        "a file cannot be read over WebHDFS",
+        {"path": path, "tried": ",".join(address.name_nodes), "reasons": ",".join(reasons)},
+        "Check that this machine reaches the NameNodes and DataNodes over HTTP.",
+    )
 
 
 def _of_service(uri: str, service: str, setting: Setting) -> tuple[str, ...]:
@@ -114,5 +152,5 @@ def _listed(value: str | None) -> list[str]:
     return [each.strip() for each in (value or "").split(",") if each.strip()]
 
 
-def _dialled(host: str) -> str:
+def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFile
 from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
-from sluice.connectors.hdfs.writing.spark_tasks import session_task_files
+from sluice.connectors.hdfs.writing.task_saver import session_task_files
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs

@@ -17,8 +17,7 @@ from sluice.runtime.contracts import Clock, CommitOutcome, CommitReport
 from sluice.runtime.errors import AuthenticationError, StorageError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
-from sluice.runtime.storage.retried_reads import close_quietly
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
 
 __all__ = ["RENAMES_AT_ONCE", "FileCommitter", "Step", "next_step"]
 
@@ -104,8 +103,8 @@ class FileCommitter:
     Args:
         open_file_system: called once for each root.
         at_once: renames under way; 1: in the caller's thread, one after the other.
-        is_staged_seen: whether this process has compared the staged files with what their writers
-            said, before the decision; else each is looked at before it is first moved.
+        is_staged_verified: whether this process compared the staged files with the lengths that
+            their writers reported, before the decision; else it checks each before its first move.
         clock: monotonic seconds.
     """
 
@@ -114,11 +113,11 @@ class FileCommitter:
         open_file_system: OpenFileSystem,
         *,
         at_once: int = RENAMES_AT_ONCE,
-        is_staged_seen: bool = True,
+        is_staged_verified: bool = True,
         clock: Clock = time.monotonic,
     ) -> None:
         self._open = open_file_system
-        self._is_staged_seen = is_staged_seen
+        self._is_staged_verified = is_staged_verified
         self._clock = clock
         self._opened: dict[str, FileSystem] = {}
         self._under_way: dict[FileSet, _Progress] = {}
@@ -131,7 +130,7 @@ class FileCommitter:
     ) -> list[CommitReport]:
         """See `sluice.runtime.contracts.Committer.commit`."""
         deadline_s = self._clock() + timeout_s
-        publish = partial(self._publish, deadline_s=deadline_s, look_first=after_crash)
+        publish = partial(self._publish, deadline_s=deadline_s, check_first=after_crash)
         return [_guarded(partial(publish, decode_file_set(entry))) for entry in committables]
 
     def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
@@ -152,15 +151,17 @@ class FileCommitter:
         for fs in self._opened.values():
             close_quietly(fs)
 
-    def _publish(self, files: FileSet, *, deadline_s: float, look_first: bool) -> CommitReport:
+    def _publish(self, files: FileSet, *, deadline_s: float, check_first: bool) -> CommitReport:
         progress = self._under_way.setdefault(files, _Progress())
-        report = self._go_on(files, progress, deadline_s=deadline_s, look_first=look_first)
+        report = self._continue_publishing(
+            files, progress, deadline_s=deadline_s, check_first=check_first
+        )
         if report.outcome is not CommitOutcome.PENDING:
             return report
         return replace(report, has_progressed=progress.is_further())
 
-    def _go_on(
-        self, files: FileSet, progress: _Progress, *, deadline_s: float, look_first: bool
+    def _continue_publishing(
+        self, files: FileSet, progress: _Progress, *, deadline_s: float, check_first: bool
     ) -> CommitReport:
         fs = self._file_system(files)
         directories = sorted({_directory(files.final_path(file)) for file in files.files})
@@ -176,8 +177,10 @@ class FileCommitter:
         def publish(file: StagedFile) -> CommitReport:
             if self._clock() >= deadline_s:
                 return _LATE
-            is_seen = self._is_staged_seen
-            step = partial(_publish_one, fs, files, file, look_first=look_first, is_seen=is_seen)
+            is_verified = self._is_staged_verified
+            step = partial(
+                _publish_one, fs, files, file, check_first=check_first, is_verified=is_verified
+            )
             report = _guarded(step)
             failpoint("mid-rename")
             return report
@@ -246,12 +249,12 @@ def _guarded(step: Callable[[], CommitReport]) -> CommitReport:
 
 
 def _publish_one(
-    fs: FileSystem, files: FileSet, file: StagedFile, *, look_first: bool, is_seen: bool
+    fs: FileSystem, files: FileSet, file: StagedFile, *, check_first: bool, is_verified: bool
 ) -> CommitReport:
     staged, final = files.staged_path(file), files.final_path(file)
-    if not (look_first or is_seen):
-        look_first = fs.length_bytes(staged) != file.length_bytes
-    if not look_first:
+    if not (check_first or is_verified):
+        check_first = fs.length_bytes(staged) != file.length_bytes
+    if not check_first:
         try:
             if fs.move(staged, final):
                 return _DONE

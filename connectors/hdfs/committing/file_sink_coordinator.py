@@ -30,8 +30,7 @@ from sluice.runtime.errors import (
     StreamError,
 )
 from sluice.runtime.ownership.lease_record import Lease
-from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
-from sluice.runtime.storage.retried_reads import close_quietly
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
 
 __all__ = ["FileSinkCoordinator"]
 
@@ -53,7 +52,7 @@ class FileSinkCoordinator:
         target: URI of the directory that readers read.
         open_file_system: opens the one rooted at a URI.
         marks: told of partitions that are complete; None: nobody is.
-        renames_at_once, is_staged_seen: see `FileCommitter`.
+        renames_at_once, is_staged_verified: see `FileCommitter`.
         clock: monotonic seconds.
         sleep: for seconds.
     """
@@ -67,7 +66,7 @@ class FileSinkCoordinator:
         *,
         marks: PartitionMarks | None = None,
         renames_at_once: int = RENAMES_AT_ONCE,
-        is_staged_seen: bool = True,
+        is_staged_verified: bool = True,
         clock: Clock = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -80,7 +79,10 @@ class FileSinkCoordinator:
         self._sleep = sleep
         self._claim: Lease | None = None
         self._files = FileCommitter(
-            open_file_system, at_once=renames_at_once, is_staged_seen=is_staged_seen, clock=clock
+            open_file_system,
+            at_once=renames_at_once,
+            is_staged_verified=is_staged_verified,
+            clock=clock,
         )
         self._marks = marks
         self._marked: tuple[MarkedRun, str] | None = None  # as which operator

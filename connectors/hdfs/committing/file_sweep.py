@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from sluice.connectors.hdfs.staging.committables import COMMITTABLE_KIND, decode_file_set
-from sluice.connectors.hdfs.staging.held_files import HELD_KIND, decode_held_files
+from sluice.connectors.hdfs.staging.pending_files import PENDING_KIND, decode_pending_files
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
 from sluice.runtime.checkpoint.leftover_files import HALF_MADE, Leftovers
 from sluice.runtime.contracts import Clock, SweepView
@@ -42,8 +42,8 @@ def orphans(
         if entry.kind == COMMITTABLE_KIND and entry.operator_id == operator_id
     }
     for entry in view.kept:
-        if entry.kind == HELD_KIND and entry.operator_id == operator_id:
-            protected |= decode_held_files(entry).stagings
+        if entry.kind == PENDING_KIND and entry.operator_id == operator_id:
+            protected |= decode_pending_files(entry).stagings
     declared = {one.resource for one in view.orphans if one.operator_id == operator_id}
     return [
         attempt

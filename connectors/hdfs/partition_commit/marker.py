@@ -19,7 +19,7 @@ __all__ = ["PartitionMarker"]
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.5  # process time and idle time-outs pass without anybody saying so
+_POLL_S = 0.5  # process time and idle time-outs pass without anybody saying so
 _NEWEST_S = 1.0  # so long an answer is taken for the next marks, too
 _RETRY_S = 1.0
 _MAX_RETRY_S = 60.0
@@ -40,18 +40,18 @@ class _Pause:
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _FailedMark:
     """A mark whose policies have not all run.
 
     Attributes:
         key: of the mark.
         done: policies that have, by place.
-        may_be_told: somebody, by one of those or by one whose answer was lost.
+        may_be_notified: somebody, by one of those or by one whose answer was lost.
         pause: before the others are tried again.
     """
 
     key: str
-    may_be_told: bool = False
+    may_be_notified: bool = False
     done: set[int] = field(default_factory=set)
     pause: _Pause = field(default_factory=_Pause)
 
@@ -90,12 +90,12 @@ class PartitionMarker:
         self._is_newest_run = is_newest_run
         self._rest = _Pause()
         self._newest_until_s = float("-inf")
-        self._troubles: dict[str, _Trouble] = {}  # until their marks are made, also while not due
+        self._failed: dict[str, _FailedMark] = {}  # until their marks are made, also while not due
         self._due: frozenset[str] = frozenset()
         self._warned = False
         self._condition = threading.Condition()
-        self._asked = 0
-        self._answered = 0
+        self._requested = 0
+        self._served = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="sluice-marks", daemon=True)
 
@@ -109,11 +109,11 @@ class PartitionMarker:
         Where a policy is in trouble nobody waits for it.
         """
         with self._condition:
-            self._asked += 1
-            asked = self._asked
+            self._requested += 1
+            asked = self._requested
             self._condition.notify_all()
-            if not self._due & self._troubles.keys():
-                self._condition.wait_for(lambda: self._answered >= asked, timeout_s)
+            if not self._due & self._failed.keys():
+                self._condition.wait_for(lambda: self._served >= asked, timeout_s)
 
     def close(self, *, timeout_s: float) -> None:
         """Try once more what is due, and end; what is left is marked by the next run."""
@@ -128,15 +128,15 @@ class PartitionMarker:
         while not is_last:
             with self._condition:
                 self._condition.wait_for(
-                    lambda: self._stopping or self._asked > self._answered, _LOOK_S
+                    lambda: self._stopping or self._requested > self._served, _POLL_S
                 )
-                is_last, asked = self._stopping, self._asked
+                is_last, asked = self._stopping, self._requested
             try:
                 self.round()
             except Exception:  # marks wait; the job's data does not depend on them
                 log.exception("partitions could not be looked at: target=%s", self._target)
             with self._condition:
-                self._answered = asked
+                self._served = asked
                 self._condition.notify_all()
 
     def round(self) -> None:
@@ -150,9 +150,9 @@ class PartitionMarker:
             self._try(one)
 
     def _is_ready(self, due: DuePartition) -> bool:
-        trouble = self._troubles.get(due.path)
-        is_new = trouble is None or trouble.key != self._mark(due).key
-        return is_new or self._clock() >= self._troubles[due.path].pause.until_s
+        failed = self._failed.get(due.path)
+        is_new = failed is None or failed.key != self._mark(due).key
+        return is_new or self._clock() >= self._failed[due.path].pause.until_s
 
     def _may_mark(self) -> bool:
         if self._clock() < self._rest.until_s:
@@ -161,10 +161,10 @@ class PartitionMarker:
             return True
         why = "another run has taken over this job"
         try:
-            asked_s = self._clock()
+            checked_s = self._clock()
             if self._is_newest_run():
                 self._rest = _Pause()
-                self._newest_until_s = asked_s + _NEWEST_S
+                self._newest_until_s = checked_s + _NEWEST_S
                 return True
         except Exception as err:  # noqa: BLE001 - whatever a client raises, it is no answer
             why = str(err)
@@ -181,26 +181,28 @@ class PartitionMarker:
         if not self._ledger.begin(due):
             return
         mark = self._mark(due)
-        trouble = self._troubles.get(due.path)
-        if trouble is None or trouble.key != mark.key:
+        failed = self._failed.get(due.path)
+        if failed is None or failed.key != mark.key:
             # Who may have been told under another key has been told.
-            is_told = trouble is not None and trouble.may_be_told
-            trouble = self._troubles[due.path] = _Trouble(key=mark.key, may_be_told=is_told)
+            may_be_notified = failed is not None and failed.may_be_notified
+            failed = self._failed[due.path] = _FailedMark(
+                key=mark.key, may_be_notified=may_be_notified
+            )
         failpoint("before-partition-mark")
         for place, (name, run) in enumerate(self._policies):
-            if place in trouble.done:
+            if place in failed.done:
                 continue
             try:
                 run(mark)
             except Exception as err:  # noqa: BLE001 - a user's function, too, may raise anything
-                trouble.may_be_told |= not isinstance(err, MarkRefusedError)
-                self._put_off(due.path, trouble, name, err)
+                failed.may_be_notified |= not isinstance(err, MarkRefusedError)
+                self._put_off(due.path, failed, name, err)
                 return
-            trouble.may_be_told = True
-            trouble.done.add(place)
+            failed.may_be_notified = True
+            failed.done.add(place)
         failpoint("after-partition-mark")
         self._ledger.finish(due)
-        del self._troubles[due.path]
+        del self._failed[due.path]
         log.info(
             "partition marked: target=%s partition=%s sequence=%d late=%s",
             self._target,
@@ -209,10 +211,10 @@ class PartitionMarker:
             mark.is_late,
         )
 
-    def _put_off(self, path: str, trouble: _Trouble, policy: str, err: Exception) -> None:
-        if not trouble.may_be_told:
+    def _put_off(self, path: str, failed: _FailedMark, policy: str, err: Exception) -> None:
+        if not failed.may_be_notified:
             self._ledger.undo(path)
-        pause_s = trouble.pause.begin(self._clock())
+        pause_s = failed.pause.begin(self._clock())
         log.warning(
             "partition is not marked yet: target=%s partition=%s policy=%s again_in_s=%.0f "
             "error=%s",

@@ -18,13 +18,13 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.model import StateEntry
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["MarkingFrameWriter", "nothing_held"]
+__all__ = ["MarkingFrameWriter", "nothing_pending"]
 
-HeldPartitions = Callable[[Sequence[StateEntry]], Collection[str]]
+PendingPartitions = Callable[[Sequence[StateEntry]], Collection[str]]
 """Partitions of staged files that a writer keeps for a later decision, told from its states."""
 
 
-def nothing_held(states: Sequence[StateEntry]) -> Collection[str]:
+def nothing_pending(states: Sequence[StateEntry]) -> Collection[str]:
     """Of a writer that has each file published by its batch's decision."""
     del states
     return ()
@@ -40,7 +40,7 @@ class MarkingFrameWriter:
         file_system: gives the one rooted at the target's parent.
         target: URI of the directory that readers read.
         columns: that the sink partitions by; None: not known, whatever is written counts.
-        held: see `HeldPartitions`.
+        held: see `PendingPartitions`.
     """
 
     writer: FrameWriter
@@ -49,7 +49,7 @@ class MarkingFrameWriter:
     file_system: Callable[[], FileSystem]
     target: str
     columns: tuple[str, ...] | None = None
-    held: HeldPartitions = nothing_held
+    pending: PendingPartitions = nothing_pending
 
     def write(self, frame: Frame, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
         """See `sluice.runtime.contracts.FrameWriter`.
@@ -62,15 +62,15 @@ class MarkingFrameWriter:
         others = tuple(entry for entry in scope.operator_states if entry.kind != STATE_KIND)
         previous = state_in(mine, target=self.target)
         staged = self.writer.write(frame, replace(scope, operator_states=others), registry)
-        accepted, held = set(self.held(others)), set(self.held(staged.operator_states))
-        written = self._timed(self._partitions(staged.committables) | held, accepted)
+        accepted, pending = set(self.pending(others)), set(self.pending(staged.operator_states))
+        written = self._timed(self._partitions(staged.committables) | pending, accepted)
         state = self.ledger.stage(
             scope.batch.region,
             previous=previous,
             written=written,
-            held=held & written,
+            pending=pending & written,
             accepted=accepted,
-            found_marked=self._marked(self.ledger.strangers(written)),
+            found_marked=self._marked(self.ledger.first_written(written)),
             checkpoint_id=scope.checkpoint_id,
         )
         entry = encode_state(state, operator_id=scope.operator_id)

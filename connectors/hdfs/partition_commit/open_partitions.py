@@ -26,7 +26,7 @@ _REMEMBERED = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Silence:
+class _IdleTime:
     """For how long a region has had no records, as far as its cuts have seen.
 
     A decision comes long after its cuts where another region's batch is long, and nobody looks for
@@ -40,16 +40,16 @@ class _Silence:
     """
 
     since_s: float
-    told_s: float
+    reported_s: float
     checkpoint_id: int
-    seen_s: float = 0.0
+    idle_s: float = 0.0
 
-    def after(self, checkpoint_id: int, *, now_s: float) -> "_Silence":
+    def after(self, checkpoint_id: int, *, now_s: float) -> "_IdleTime":
         """One more checkpoint is completed without records; or is told of again."""
         if checkpoint_id == self.checkpoint_id:
             return self
-        seen_s = self.told_s - self.since_s
-        return replace(self, told_s=now_s, checkpoint_id=checkpoint_id, seen_s=seen_s)
+        idle_s = self.reported_s - self.since_s
+        return replace(self, reported_s=now_s, checkpoint_id=checkpoint_id, idle_s=idle_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class _Region:
     is_completed: bool
     has_splits: bool
     watermark_ms: int | None
-    silence: _Silence
+    idle: _IdleTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +103,8 @@ class PartitionLedger:
         self._writers: dict[str, set[str]] = {}  # regions by operator
         self._staged: dict[str, _Staged] = {}
         self._marked: dict[str, dict[str, int]] = {}
-        self._told_id = 0  # of the last decision that was told
-        self._unheard: set[str] = set()
+        self._reported_id = 0  # of the last decision that was told
+        self._unreported: set[str] = set()
         self._restored: set[str] = set()  # regions whose marks by earlier runs are known
         self._seen: set[str] = set()  # written by this run, and not marked since
         self._begun: set[str] = set()
@@ -113,7 +113,7 @@ class PartitionLedger:
 
     # --- the batch callbacks ----------------------------------------------------------------------
 
-    def strangers(self, paths: Collection[str]) -> set[str]:
+    def first_written(self, paths: Collection[str]) -> set[str]:
         """Partitions that this run writes for the first time: the store may know them as marked.
 
         Also those that a record has as open: a run that was killed may have marked them since.
@@ -127,7 +127,7 @@ class PartitionLedger:
         *,
         previous: PartitionState | None,
         written: Collection[str],
-        held: Collection[str],
+        pending: Collection[str],
         accepted: Collection[str] = (),
         found_marked: Collection[str],
         checkpoint_id: int,
@@ -139,7 +139,7 @@ class PartitionLedger:
             written: partitions that the batch has rows for.
             held: partitions with files that the batch's decision does not publish.
             accepted: partitions whose rows earlier decisions hold: no error any more, however late.
-            found_marked: of `strangers`, those that the store says are marked.
+            found_marked: of `first_written`, those that the store says are marked.
             checkpoint_id: that the batch was cut for.
         Raises:
             LateRecordsError: rows came for what is marked, or being marked, and that is an error.
@@ -147,7 +147,7 @@ class PartitionLedger:
         with self._lock:
             # That one may be decided without it, and marks tell of later ones meanwhile. Whatever
             # they tell of is decided, and this batch is not: a mark of it has a higher number.
-            checkpoint_id = max(checkpoint_id, self._told_id + 1)
+            checkpoint_id = max(checkpoint_id, self._reported_id + 1)
             previous = self._mine(previous)
             if previous is not None:
                 self._restore_marks(region, previous)
@@ -158,13 +158,13 @@ class PartitionLedger:
                 raise self._late_error(late - set(accepted))
             self._seen |= set(written)
             self._staged[region] = _Staged(
-                checkpoint_id=checkpoint_id, paths=frozenset(written) | frozenset(held)
+                checkpoint_id=checkpoint_id, paths=frozenset(written) | frozenset(pending)
             )
             return after_batch(
                 previous,
                 region=region,
                 written=written,
-                held=held,
+                pending=pending,
                 late=late,
                 marked={path: dict(through) for path, through in self._marked.items()},
                 forgotten_ms=self._forgotten_ms,
@@ -200,15 +200,15 @@ class PartitionLedger:
     def expect(self, operator_id: str) -> None:
         """Nothing is due before this operator's regions are told of."""
         with self._lock:
-            self._unheard.add(operator_id)
+            self._unreported.add(operator_id)
 
     def published(
         self, operator_id: str, regions: Sequence[RegionProgress], *, checkpoint_id: int
     ) -> None:
         """A decision's files are published: these are all regions that write by the operator."""
         with self._lock:
-            self._told_id = max(self._told_id, checkpoint_id)
-            self._unheard.discard(operator_id)
+            self._reported_id = max(self._reported_id, checkpoint_id)
+            self._unreported.discard(operator_id)
             self._forget_gone(operator_id, {region.region for region in regions})
             for region in regions:
                 state = state_in(region.operator_states, target=self._target)
@@ -235,17 +235,17 @@ class PartitionLedger:
             or known.watermark_ms != told.least_watermark_ms
             or (known.state != state and state is not None and state.has_rows)
         ):
-            silence = _Silence(since_s=now_s, told_s=now_s, checkpoint_id=checkpoint_id)
+            idle = _IdleTime(since_s=now_s, reported_s=now_s, checkpoint_id=checkpoint_id)
         elif told.is_completed:
-            silence = known.silence.after(checkpoint_id, now_s=now_s)
+            idle = known.idle.after(checkpoint_id, now_s=now_s)
         else:
-            silence = known.silence
+            idle = known.idle
         self._regions[name] = _Region(
             state=state,
             is_completed=told.is_completed,
             has_splits=told.has_splits,
             watermark_ms=told.least_watermark_ms,
-            silence=silence,
+            idle=idle,
         )
         if state is not None:
             self._restore_marks(name, state)
@@ -285,7 +285,7 @@ class PartitionLedger:
 
     def _due(self, path: str | None = None) -> list[DuePartition]:
         """Of all partitions, or of one."""
-        if self._unheard:
+        if self._unreported:
             return []
         views = {name: self._view(region) for name, region in self._regions.items()}
         self._watermark_ms = passed_ms(views.values(), before_ms=self._watermark_ms)
@@ -300,7 +300,7 @@ class PartitionLedger:
 
     def _view(self, region: _Region) -> RegionView:
         timeout_s = self._commit.idle_timeout_s
-        is_silent = timeout_s is not None and region.silence.seen_s >= timeout_s
+        is_silent = timeout_s is not None and region.idle.idle_s >= timeout_s
         return RegionView(
             state=region.state,
             is_completed=region.is_completed,

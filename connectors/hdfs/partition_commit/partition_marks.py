@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 from sluice.connectors.hdfs.partition_commit.marker import PartitionMarker
 from sluice.connectors.hdfs.partition_commit.marking_frame_writer import (
-    HeldPartitions,
     MarkingFrameWriter,
-    nothing_held,
+    PendingPartitions,
+    nothing_pending,
 )
 from sluice.connectors.hdfs.partition_commit.open_partitions import PartitionLedger
 from sluice.connectors.hdfs.partition_commit.policies import policies_of
@@ -25,14 +25,13 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.errors import ConfigError, IllegalTransitionError
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
-from sluice.runtime.storage.retried_reads import close_quietly
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
 
 __all__ = ["MarkedRun", "MarkingCommitter", "PartitionMarks"]
 
 _WAIT_S = 1.0
 _CLOSE_S = 5.0  # a webhook under way then is asked again by the next run
-_TOLD = CommitReport(outcome=CommitOutcome.COMMITTED)
+_REPORTED = CommitReport(outcome=CommitOutcome.COMMITTED)
 
 
 class MarkedRun:
@@ -183,7 +182,7 @@ class PartitionMarks:
         inner: FrameWriter,
         *,
         columns: tuple[str, ...] | None = None,
-        held: HeldPartitions = nothing_held,
+        pending: PendingPartitions = nothing_pending,
     ) -> FrameWriter:
         """``inner``, which keeps track of the partitions that it writes."""
         return MarkingFrameWriter(
@@ -193,7 +192,7 @@ class PartitionMarks:
             file_system=self.run.file_system,
             target=self._target,
             columns=columns,
-            held=held,
+            pending=pending,
         )
 
 
@@ -213,7 +212,7 @@ class MarkingCommitter:
         self, inner: Committer, told: Callable[[int, Sequence[RegionProgress], float], object]
     ) -> None:
         self._inner = inner
-        self._told = told
+        self._report = told
 
     def commit(
         self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
@@ -233,5 +232,5 @@ class MarkingCommitter:
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
         """See `sluice.runtime.contracts.CommitListener`."""
-        self._told(checkpoint_id, regions, timeout_s)
-        return _TOLD
+        self._report(checkpoint_id, regions, timeout_s)
+        return _REPORTED

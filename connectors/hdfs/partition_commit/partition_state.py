@@ -42,7 +42,7 @@ class OpenPartition:
     first_seen_ms: int
     checkpoint_id: int
     is_late: bool = False
-    is_held: bool = False
+    is_pending: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ def after_batch(
     *,
     region: str,
     written: Collection[str],
-    held: Collection[str],
+    pending: Collection[str],
     late: Collection[str],
     marked: Marked,
     forgotten_ms: int | None,
@@ -112,7 +112,7 @@ def after_batch(
             first_seen_ms=min(opened[path].first_seen_ms, now_ms) if path in opened else now_ms,
             checkpoint_id=checkpoint_id if path in written else opened[path].checkpoint_id,
             is_late=path in late or (path in opened and opened[path].is_late),
-            is_held=path in held,
+            is_pending=path in pending,
         )
         for path in sorted({*opened, *written})
     }
@@ -130,7 +130,7 @@ def encode_state(state: PartitionState, *, operator_id: str) -> StateEntry:
     content = {
         "checkpoint_id": state.checkpoint_id,
         "open": [
-            [p.path, p.first_seen_ms, p.checkpoint_id, int(p.is_late), int(p.is_held)]
+            [p.path, p.first_seen_ms, p.checkpoint_id, int(p.is_late), int(p.is_pending)]
             for p in state.opened.values()
         ],
         "marked": [
@@ -188,7 +188,7 @@ def _joined(states: Sequence[PartitionState]) -> PartitionState | None:
                 first_seen_ms=min(one.first_seen_ms, other.first_seen_ms),
                 checkpoint_id=through + 1,
                 is_late=one.is_late or other.is_late,
-                is_held=one.is_held or other.is_held,
+                is_pending=one.is_pending or other.is_pending,
             )
     forgotten = [state.forgotten_ms for state in states if state.forgotten_ms is not None]
     return PartitionState(
@@ -207,9 +207,9 @@ def _from_content(content: Mapping[str, object]) -> PartitionState:
             first_seen_ms=number(first_seen_ms),
             checkpoint_id=number(checkpoint_id),
             is_late=bool(number(is_late)),
-            is_held=bool(number(is_held)),
+            is_pending=bool(number(is_pending)),
         )
-        for path, first_seen_ms, checkpoint_id, is_late, is_held in rows(content["open"])
+        for path, first_seen_ms, checkpoint_id, is_late, is_pending in rows(content["open"])
     ]
     marked: dict[str, dict[str, int]] = {}
     for path, region, checkpoint_id in rows(content["marked"]):

@@ -87,11 +87,11 @@ def post(webhook: Webhook, mark: PartitionMark) -> None:
                 redirect=False,
             )
         except urllib3.exceptions.HTTPError as err:
-            has_asked = not isinstance(
+            was_sent = not isinstance(
                 err,
                 urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError,
             )
-            raise (UnreachableError if has_asked else MarkRefusedError)(
+            raise (UnreachableError if was_sent else MarkRefusedError)(
                 "a webhook did not answer",
                 {"webhook": webhook.place, "error": type(err).__name__},
                 "It is asked again.",

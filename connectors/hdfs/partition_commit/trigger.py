@@ -103,7 +103,7 @@ def due_partitions(
     whole = {
         path: opened
         for path, opened in found.items()
-        if path not in staged and not any(one.is_held for one in opened.values())
+        if path not in staged and not any(one.is_pending for one in opened.values())
     }
     if commit.is_by_partition_time:
         due = [path for path in whole if _has_passed(commit, path, watermark_ms)]

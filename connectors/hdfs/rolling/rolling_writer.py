@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sluice.connectors.hdfs.rolling.merging import FileMerger
-from sluice.connectors.hdfs.rolling.rolling_sink import (
+from sluice.connectors.hdfs.rolling.roll_plan import (
     Merge,
     Outcome,
     Roll,
@@ -14,12 +14,12 @@ from sluice.connectors.hdfs.rolling.rolling_sink import (
     settle,
 )
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
-from sluice.connectors.hdfs.staging.held_files import (
-    HELD_KIND,
-    HeldFile,
-    HeldFiles,
-    decode_held_files,
-    encode_held_files,
+from sluice.connectors.hdfs.staging.pending_files import (
+    PENDING_KIND,
+    PendingFile,
+    PendingFiles,
+    decode_pending_files,
+    encode_pending_files,
 )
 from sluice.connectors.hdfs.staging.staged_names import rolled_name
 from sluice.connectors.hdfs.writing.frame_writer import FileFrameWriter, StagingDirectory
@@ -27,7 +27,7 @@ from sluice.runtime.contracts import AttemptRegistry, Frame, StagedFrame, TaskSc
 from sluice.runtime.errors import IllegalTransitionError, StorageError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.storage.retried_reads import close_quietly
+from sluice.runtime.storage.file_system import close_quietly
 
 __all__ = ["RollingFrameWriter"]
 
@@ -63,16 +63,16 @@ class RollingFrameWriter:
 
     def write(self, frame: Frame, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
         """See `sluice.runtime.contracts.FrameWriter`."""
-        held = _held_in(scope.operator_states)
-        if self.roll is None and not held:
+        pending = _pending_in(scope.operator_states)
+        if self.roll is None and not pending:
             return self.files.write(frame, scope, registry)
         directory = self.files.open(self.files.target, scope, registry)
         staged = self.files.save(frame, directory)
         now_ms = self.wall_ms()
         own = tuple(_own_file(file, directory, now_ms) for file in staged.files)
         layout = self.layout(frame)
-        mine, others = self._parted(held, layout)
-        outcome = Outcome(publish=own, hold=())
+        mine, others = self._parted(pending, layout)
+        outcome = Outcome(publish=own, keep=())
         if self.roll is not None:
             files = (*mine, *own)
             outcome = self._rolled(frame, files, scope, directory, now_ms=now_ms, roll=self.roll)
@@ -82,8 +82,8 @@ class RollingFrameWriter:
         return StagedFrame(
             rows=staged.rows,
             committables=tuple(encode_file_set(s, operator_id=scope.operator_id) for s in sets),
-            operator_states=self._state(outcome.hold, layout, scope),
-            again_in_s=again_in_s(outcome.hold, self.roll, now_ms=now_ms) if self.roll else None,
+            operator_states=self._state(outcome.keep, layout, scope),
+            again_in_s=again_in_s(outcome.keep, self.roll, now_ms=now_ms) if self.roll else None,
         )
 
     def require_writable(self, *, job_uid: str, operator_id: str) -> None:
@@ -95,12 +95,12 @@ class RollingFrameWriter:
         self.files.close()
 
     def _parted(
-        self, held: Sequence[HeldFiles], layout: str
-    ) -> tuple[tuple[HeldFile, ...], list[HeldFiles]]:
+        self, pending: Sequence[PendingFiles], layout: str
+    ) -> tuple[tuple[PendingFile, ...], list[PendingFiles]]:
         """Held files that go on under the present settings, and those that do not."""
-        mine: list[HeldFile] = []
-        others: list[HeldFiles] = []
-        for each in held:
+        mine: list[PendingFile] = []
+        others: list[PendingFiles] = []
+        for each in pending:
             is_same = (each.target, each.layout) == (self.files.target, layout)
             if is_same and self.roll is not None:
                 mine += each.files
@@ -111,7 +111,7 @@ class RollingFrameWriter:
     def _rolled(
         self,
         frame: Frame,
-        files: Sequence[HeldFile],
+        files: Sequence[PendingFile],
         scope: TaskScope,
         directory: StagingDirectory,
         *,
@@ -124,14 +124,14 @@ class RollingFrameWriter:
 
     def _merged(
         self, frame: Frame, merges: Sequence[Merge], directory: StagingDirectory
-    ) -> list[list[HeldFile]]:
+    ) -> list[list[PendingFile]]:
         failpoint("before-merge")
         if not self.merger.counts_rows:  # else a look at each file would say nothing more
-            with self.files.outages_told(directory):
+            with self.files.outages_reported(directory):
                 for file in (file for merge in merges for file in merge.files):
                     _require_whole(file, directory, directory.fs.length_bytes(file.path))
         groups = [[file.path for file in merge.files] for merge in merges]
-        with self.files.outages_told(directory):
+        with self.files.outages_reported(directory):
             answers = self.merger.merge(frame, groups, directory)
         failpoint("after-merge")
         found = [
@@ -161,35 +161,37 @@ class RollingFrameWriter:
         if not outcome.publish:
             return
         into = directory
-        if any(file.staging == directory.path for file in outcome.hold):
+        if any(file.staging == directory.path for file in outcome.keep):
             into = self.files.open(self.files.target, scope, registry)
         yield _file_set(outcome.publish, self.files.target, into, own=directory.path)
 
-    def _given_up(self, held: HeldFiles, scope: TaskScope, registry: AttemptRegistry) -> FileSet:
+    def _given_up(
+        self, pending: PendingFiles, scope: TaskScope, registry: AttemptRegistry
+    ) -> FileSet:
         """Another run held them under other settings: where they were meant for, as they are."""
-        into = self.files.open(held.target, scope, registry)
+        into = self.files.open(pending.target, scope, registry)
         try:
-            return _file_set(held.files, held.target, into, own=into.path)
+            return _file_set(pending.files, pending.target, into, own=into.path)
         finally:
-            if held.target != self.files.target:
+            if pending.target != self.files.target:
                 close_quietly(into.fs)
 
     def _state(
-        self, hold: tuple[HeldFile, ...], layout: str, scope: TaskScope
+        self, keep: tuple[PendingFile, ...], layout: str, scope: TaskScope
     ) -> tuple[StateEntry, ...]:
-        if not hold:
+        if not keep:
             return ()
-        held = HeldFiles(target=self.files.target, layout=layout, files=hold)
-        return (encode_held_files(held, operator_id=scope.operator_id),)
+        pending = PendingFiles(target=self.files.target, layout=layout, files=keep)
+        return (encode_pending_files(pending, operator_id=scope.operator_id),)
 
 
-def _held_in(states: Sequence[StateEntry]) -> list[HeldFiles]:
+def _pending_in(states: Sequence[StateEntry]) -> list[PendingFiles]:
     """One, or several where the region goes on with what others held that are no more."""
-    return [decode_held_files(entry) for entry in states if entry.kind == HELD_KIND]
+    return [decode_pending_files(entry) for entry in states if entry.kind == PENDING_KIND]
 
 
-def _own_file(file: StagedFile, directory: StagingDirectory, now_ms: int) -> HeldFile:
-    return HeldFile(
+def _own_file(file: StagedFile, directory: StagingDirectory, now_ms: int) -> PendingFile:
+    return PendingFile(
         directory=file.final.rpartition("/")[0],
         staging=directory.path,
         staged=file.staged,
@@ -201,12 +203,12 @@ def _own_file(file: StagedFile, directory: StagingDirectory, now_ms: int) -> Hel
 
 
 def _require_all_rows(
-    merge: Merge, written: Sequence[HeldFile], directory: StagingDirectory
+    merge: Merge, written: Sequence[PendingFile], directory: StagingDirectory
 ) -> None:
     """A merge neither loses rows nor adds any, where the format tells; it is never empty."""
     counts = [file.rows for file in written if file.rows is not None]
-    is_told = merge.rows is not None and len(counts) == len(written)
-    if not written or (is_told and sum(counts) != merge.rows):
+    may_be_notified = merge.rows is not None and len(counts) == len(written)
+    if not written or (may_be_notified and sum(counts) != merge.rows):
         raise IllegalTransitionError(
             "a merged file does not hold the rows that it was made of",
             {"staging": directory.path, "rows": merge.rows, "found": sum(counts)},
@@ -216,7 +218,7 @@ def _require_all_rows(
 
 
 def _file_set(
-    files: Sequence[HeldFile], target: str, into: StagingDirectory, *, own: str
+    files: Sequence[PendingFile], target: str, into: StagingDirectory, *, own: str
 ) -> FileSet:
     """Files of several attempts as one set: what this epoch wrote is moved, the rest is copied,
     for the records that can be started from still name it."""
@@ -246,7 +248,7 @@ def _file_set(
     return FileSet(target=target, staging=into.path, rows=rows, files=tuple(found))
 
 
-def _bring(file: HeldFile, into: StagingDirectory, staged: str, *, is_fresh: bool) -> None:
+def _bring(file: PendingFile, into: StagingDirectory, staged: str, *, is_fresh: bool) -> None:
     path = f"{into.path}/{staged}"
     if is_fresh:
         into.fs.make_directories(path.rpartition("/")[0])
@@ -256,7 +258,9 @@ def _bring(file: HeldFile, into: StagingDirectory, staged: str, *, is_fresh: boo
     _require_whole(file, into, length_bytes)
 
 
-def _require_whole(file: HeldFile, directory: StagingDirectory, length_bytes: int | None) -> None:
+def _require_whole(
+    file: PendingFile, directory: StagingDirectory, length_bytes: int | None
+) -> None:
     """A file whose rows nobody counts is known by its length alone."""
     if length_bytes != file.length_bytes:
         raise StorageError(
@@ -272,6 +276,6 @@ def _require_whole(file: HeldFile, directory: StagingDirectory, length_bytes: in
 
 def _tidy(directory: StagingDirectory, sets: Sequence[FileSet], outcome: Outcome) -> None:
     """An attempt whose files nobody names, or that has none, need not wait for the sweep."""
-    needed = {file.staging for file in outcome.hold} | {found.staging for found in sets}
+    needed = {file.staging for file in outcome.keep} | {found.staging for found in sets}
     if directory.path not in needed:
         directory.fs.delete(directory.path)

@@ -31,7 +31,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.storage.file_system import NAME_TOO_LONG
-from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_question
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_target
 
 __all__ = ["WebHdfsTaskFiles"]
 
@@ -142,7 +142,7 @@ class _Chunks(io.RawIOBase):
         super().__init__()
         self._connection = connection
         self._path = path
-        self._gathered = bytearray()
+        self._buffered = bytearray()
         self._taken_bytes = 0
 
     def writable(self) -> bool:
@@ -157,19 +157,19 @@ class _Chunks(io.RawIOBase):
         """Take bytes; they are sent once there are enough."""
         view = memoryview(data).cast("B")
         self._taken_bytes += len(view)
-        if len(self._gathered) + len(view) < _CHUNK_BYTES:
-            self._gathered += view
+        if len(self._buffered) + len(view) < _CHUNK_BYTES:
+            self._buffered += view
             return len(view)
-        self._send_gathered()
+        self._send_buffered()
         if len(view) < _CHUNK_BYTES:
-            self._gathered += view
+            self._buffered += view
         else:
             self._send(view)
         return len(view)
 
     def finish(self) -> None:
         """Send the rest and wait for the DataNode to close the file."""
-        self._send_gathered()
+        self._send_buffered()
         try:
             self._connection.send(_END_OF_CHUNKS)
             answer = self._connection.getresponse()
@@ -183,13 +183,13 @@ class _Chunks(io.RawIOBase):
 
     def abandon(self) -> None:
         """Drop the connection; the DataNode closes the file as it stands."""
-        self._gathered.clear()
+        self._buffered.clear()
         self._connection.close()
 
-    def _send_gathered(self) -> None:
-        if self._gathered:
-            self._send(memoryview(bytes(self._gathered)))
-            self._gathered.clear()
+    def _send_buffered(self) -> None:
+        if self._buffered:
+            self._send(memoryview(bytes(self._buffered)))
+            self._buffered.clear()
 
     def _send(self, data: memoryview) -> None:
         try:
@@ -253,7 +253,7 @@ class _NameNode:
         self, method: str, path: str, operation: str, parameters: Mapping[str, str]
     ) -> urllib3.BaseHTTPResponse:
         user = self._address.user
-        target = web_hdfs_question(path, operation, user=user, parameters=parameters)
+        target = web_hdfs_target(path, operation, user=user, parameters=parameters)
         deadline, pause = time.monotonic() + self._deadline_s, _FIRST_PAUSE_S
         while True:
             problem: object
@@ -343,7 +343,7 @@ def _message(body: bytes) -> str:
 def _remote_exception(body: bytes) -> Mapping[str, object]:
     try:
         found: Any = parsed_json(body)
-        said = found["RemoteException"]
+        error = found["RemoteException"]
     except (ValueError, LookupError, TypeError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return error if isinstance(error, dict) else {}

@@ -16,7 +16,11 @@ from sluice.connectors.hdfs.staging.committables import (
     StagedFile,
     decode_file_set,
 )
-from sluice.connectors.hdfs.staging.held_files import HELD_KIND, HeldFiles, decode_held_files
+from sluice.connectors.hdfs.staging.pending_files import (
+    PENDING_KIND,
+    PendingFiles,
+    decode_pending_files,
+)
 from sluice.connectors.hdfs.staging.staged_names import split_target, staging_root
 from sluice.runtime.checkpoint.inspect.inspection import Place
 from sluice.runtime.checkpoint.retained_states import states_of
@@ -40,7 +44,7 @@ class Standing(enum.Enum):
 
     PUBLISHED = "published"
     STAGED = "staged"
-    HELD = "held"  # staged, for a later epoch to publish
+    PENDING = "pending"  # staged, for a later epoch to publish
     MISSING = "missing"  # neither, or not as it was recorded
 
 
@@ -118,17 +122,17 @@ def file_lines(places: Sequence[Place], open_file_system: OpenFileSystem) -> Ite
                     rows=file.rows,
                     length_bytes=file.length_bytes,
                 )
-        for operator_id, held in _held_files(place.record):
-            parent, _ = split_target(held.target)
+        for operator_id, pending in _pending_files(place.record):
+            parent, _ = split_target(pending.target)
             fs = open_file_system(parent)
-            for kept in held.files:
+            for kept in pending.files:
                 is_there = fs.length_bytes(kept.path) == kept.length_bytes
                 yield FileLine(
                     checkpoint_id=place.checkpoint_id,
                     checkpoint=place.standing,
                     sink=names.get(operator_id, operator_id),
                     uri=f"{parent}/{kept.path}",
-                    standing=Standing.HELD if is_there else Standing.MISSING,
+                    standing=Standing.PENDING if is_there else Standing.MISSING,
                     rows=kept.rows,
                     length_bytes=kept.length_bytes,
                 )
@@ -158,7 +162,7 @@ def orphans_of(
         )
     named = {files.staging for record in records for _, files in _file_sets(record)}
     for record in records:
-        named.update(*(held.stagings for _, held in _held_files(record)))
+        named.update(*(pending.stagings for _, pending in _pending_files(record)))
     newest_run = first_slot_of_newest_run(records)
     for sink, job_uid in _sinks(records).items():
         parent, name = split_target(sink.target)
@@ -219,10 +223,10 @@ def _file_sets(record: CheckpointRecord) -> Iterator[tuple[str, FileSet]]:
                 yield entry.operator_id, decode_file_set(entry)
 
 
-def _held_files(record: CheckpointRecord) -> Iterator[tuple[str, HeldFiles]]:
+def _pending_files(record: CheckpointRecord) -> Iterator[tuple[str, PendingFiles]]:
     for entry in states_of(record):
-        if entry.kind == HELD_KIND:
-            yield entry.operator_id, decode_held_files(entry)
+        if entry.kind == PENDING_KIND:
+            yield entry.operator_id, decode_pending_files(entry)
 
 
 def _standing_of(fs: FileSystem, files: FileSet, file: StagedFile) -> Standing:

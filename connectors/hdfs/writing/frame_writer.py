@@ -20,8 +20,12 @@ from sluice.runtime.contracts import (
 from sluice.runtime.errors import StorageUnreachableError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.model import BatchKey
-from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
-from sluice.runtime.storage.retried_reads import close_quietly, require_writable
+from sluice.runtime.storage.file_system import (
+    FileSystem,
+    OpenFileSystem,
+    close_quietly,
+    require_writable,
+)
 
 __all__ = ["FileFrameWriter", "FrameSaver", "SavedFrame", "StagingDirectory"]
 
@@ -131,13 +135,13 @@ class FileFrameWriter:
     def save(self, frame: Frame, directory: StagingDirectory) -> SavedFrame:
         """Run the frame into a directory that is open."""
         failpoint("before-stage")
-        with self.outages_told(directory):
+        with self.outages_reported(directory):
             saved = self.saver.save(frame, directory)
         failpoint("after-stage")
         return saved
 
     @contextlib.contextmanager
-    def outages_told(self, directory: StagingDirectory) -> Iterator[None]:
+    def outages_reported(self, directory: StagingDirectory) -> Iterator[None]:
         """Whatever a failure looks like from here: it may be that the store went away."""
         try:
             yield

@@ -23,11 +23,11 @@ from sluice.runtime.spark.session.spark_session import active_session
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
 from sluice.runtime.storage.hadoop_errors import (
-    Said,
+    JavaException,
     causes_of,
-    said_by,
-    said_of,
-    trouble_of,
+    exception_of,
+    exceptions_of,
+    failure_kind,
     typed,
 )
 
@@ -48,7 +48,7 @@ _TASKS = "tasks"
 _COUNT_S = 60.0
 _LOCAL = "file://"  # a footer read by Arrow takes 1 ms, by Hadoop's client 20 ms
 _OF_WORKERS = ("EOFException", "SocketException")  # a Python worker has died
-_HADOOPS = "local host is"  # how Hadoop begins to say between whom a connection was lost
+_HADOOP_TEXT = "local host is"  # how Hadoop begins to say between whom a connection was lost
 
 
 def session_file_system(uri: str) -> FileSystem:
@@ -95,8 +95,10 @@ class SparkFrameSaver:
                 in_files = _java_schema(rows.drop(*apart))
                 sources.DataSourceUtils.verifySchema(form, in_files, False)
                 if self.format_name in ROW_COUNTS:  # by column: Spark would find neither of two
-                    is_case_told = conf.caseSensitiveAnalysis()
-                    sql.util.SchemaUtils.checkSchemaColumnNameDuplication(in_files, is_case_told)
+                    is_case_sensitive = conf.caseSensitiveAnalysis()
+                    sql.util.SchemaUtils.checkSchemaColumnNameDuplication(
+                        in_files, is_case_sensitive
+                    )
                 self._prepare(rows, form, in_files)
 
     def _prepare(self, rows: DataFrame, form: Any, in_files: Any) -> None:  # noqa: ANN401 - Java objects
@@ -117,13 +119,13 @@ class SparkFrameSaver:
             raise self._refused(err) from err
 
     def _refused(self, err: Exception) -> ConfigError:
-        said = said_by(err)
+        chain = exceptions_of(err)
         return ConfigError(
             "Spark's writer does not take these options",
             {
                 "format": self.format_name,
                 "options": ",".join(sorted(self.options)),  # keys of encrypted formats are values
-                "error": said[-1].text,
+                "error": chain[-1].text,
             },
             "Choose other options, or another format.",
         )
@@ -244,23 +246,23 @@ def failures(uri: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as err:
-        said = _said_by_storage(err.java_exception)
-        if not said:
+        chain = _storage_exceptions(err.java_exception)
+        if not chain:
             raise
         raise typed(
-            trouble_of(said), "write the staged files", {"staging": uri, "error": said[0].text}
+            failure_kind(chain), "write the staged files", {"staging": uri, "error": chain[0].text}
         ) from err
 
 
-def _said_by_storage(error: Any) -> list[Said]:  # noqa: ANN401 - a Java object
+def _storage_exceptions(error: Any) -> list[JavaException]:  # noqa: ANN401 - a Java object
     """What a file system said, if it is a cause of ``error``."""
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way
     found = []
     for cause in causes_of(error):
-        said = said_of(cause)
-        of_worker = said.name in _OF_WORKERS and _HADOOPS not in said.text
+        exception = exception_of(cause)
+        of_worker = exception.name in _OF_WORKERS and _HADOOP_TEXT not in exception.text
         if not of_worker and is_instance_of(gateway, cause, "java.io.IOException"):
-            found.append(said)
+            found.append(exception)
     return found
 
 

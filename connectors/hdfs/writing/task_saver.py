@@ -7,8 +7,10 @@ import functools
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -18,16 +20,25 @@ from sluice.connectors.hdfs.formats.file_format import FileFormat
 from sluice.connectors.hdfs.staging.committables import StagedFile
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, without_scheme
 from sluice.connectors.hdfs.staging.staged_output import StagedOutput
-from sluice.connectors.hdfs.staging.task_files import TaskFiles
+from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFiles
+from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.connectors.hdfs.writing.frame_writer import SavedFrame, StagingDirectory
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.spark_saver import chosen
-from sluice.connectors.hdfs.writing.spark_tasks import session_task_files
-from sluice.connectors.hdfs.writing.task_writer import StagingPlace, TaskWriter
-from sluice.runtime.errors import ConfigError, StreamError
+from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
+from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
 from sluice.runtime.model.model import BatchKey
+from sluice.runtime.spark.session.session_web_hdfs import session_web_address
+from sluice.runtime.storage.file_system_opening import needs_jvm
 
-__all__ = ["ANSWER_SCHEMA", "FrameTask", "TaskFrameSaver", "files_of"]
+__all__ = [
+    "ANSWER_SCHEMA",
+    "FrameTask",
+    "TaskFrameSaver",
+    "default_fs",
+    "files_of",
+    "session_task_files",
+]
 
 ANSWER_SCHEMA = "answer binary"
 """Of the rows that tasks yield, in Spark's words."""
@@ -91,7 +102,7 @@ class FrameTask:
             form=self.form,
             partitions=self.partitions,
             schema=schema,
-            place=StagingPlace(
+            place=StagingLocation(
                 path=self.path,
                 attempt=StagingAttempt.draw(self.batch),
                 subtask=_subtask(),
@@ -182,3 +193,29 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
             {"columns": schema.simpleString(), "error": str(err).splitlines()[0]},
             "Convert it before the sink.",
         ) from err
+
+
+def session_task_files(uri: str) -> TaskFiles:
+    """How tasks write on the file system of ``uri``; made in the driver, used there.
+
+    Raises:
+        ConfigError: Hadoop's configuration asks for what such tasks do not have, or does not say
+            where WebHDFS answers.
+    """
+    if not needs_jvm(uri):
+        return LocalTaskFiles()
+    return WebHdfsTaskFiles(address=session_web_address(_context(), uri))
+
+
+def default_fs() -> str:
+    """Where Spark looks for a path without a scheme."""
+    return str(_context()._jsc.hadoopConfiguration().get("fs.defaultFS"))  # noqa: SLF001 - no public way
+
+
+def _context() -> Any:  # noqa: ANN401 - of which only what is private is used
+    context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark has no public way
+    if context is None:
+        raise IllegalTransitionError(
+            "there is no Spark session any more", {}, "Start the job again."
+        )
+    return context

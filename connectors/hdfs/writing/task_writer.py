@@ -11,15 +11,15 @@ from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, final_na
 from sluice.connectors.hdfs.staging.task_files import TaskFile, TaskFiles
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 
-__all__ = ["StagingPlace", "TaskWriter"]
+__all__ = ["StagingLocation", "TaskWriter"]
 
 _MOST_OPEN = 64  # each is a connection to a DataNode
-_HELD_BY_ONE_BYTES = 64 << 20  # what a format gathers before it writes
-_MOST_HELD_BYTES = 256 << 20
+_BUFFERED_BY_ONE_BYTES = 64 << 20  # what a format gathers before it writes
+_MOST_BUFFERED_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagingPlace:
+class StagingLocation:
     """Where one attempt of one task stages its files.
 
     Attributes:
@@ -56,7 +56,7 @@ class TaskWriter:
         form: FileFormat,
         partitions: PartitionPaths,
         schema: pa.Schema,
-        place: StagingPlace,
+        place: StagingLocation,
     ) -> None:
         self._files = files
         self._form = form
@@ -109,11 +109,13 @@ class TaskWriter:
         return _OpenFile(file, writer, staged=staged, final=_below(directory, final))
 
     def _make_room(self, most_open: int) -> None:
-        while len(self._open) > most_open or self._held_bytes() > _MOST_HELD_BYTES:
-            self._finish(max(self._open, key=lambda directory: self._open[directory].held_bytes))
+        while len(self._open) > most_open or self._buffered_bytes() > _MOST_BUFFERED_BYTES:
+            self._finish(
+                max(self._open, key=lambda directory: self._open[directory].buffered_bytes)
+            )
 
-    def _held_bytes(self) -> int:
-        return sum(file.held_bytes for file in self._open.values())
+    def _buffered_bytes(self) -> int:
+        return sum(file.buffered_bytes for file in self._open.values())
 
     def _finish(self, directory: str) -> None:
         self._finished.append(self._open[directory].finish())
@@ -129,9 +131,9 @@ class _OpenFile:
         self._given_bytes = 0
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """At most what the writer holds of this file."""
-        return min(self._given_bytes, _HELD_BY_ONE_BYTES)
+        return min(self._given_bytes, _BUFFERED_BY_ONE_BYTES)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append."""

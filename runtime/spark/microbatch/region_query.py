@@ -61,10 +61,9 @@ from sluice.runtime.spark.tasks.region_tasks import (
     sink_task,
 )
 from sluice.runtime.spark.tasks.task_result import TaskResult
-from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system import FileSystem, require_writable
 from sluice.runtime.storage.file_system_opening import needs_jvm
-from sluice.runtime.storage.hadoop_errors import Trouble, causes_of, said_of, trouble_of
-from sluice.runtime.storage.retried_reads import require_writable
+from sluice.runtime.storage.hadoop_errors import FailureKind, causes_of, exception_of, failure_kind
 
 __all__ = ["RegionQuery", "RegionSpec"]
 
@@ -264,8 +263,8 @@ class RegionQuery:
         found = query._jsq.exception()  # noqa: SLF001 - the chain of causes in Java
         if not found.isDefined():
             return None
-        said = [said_of(cause) for cause in causes_of(found.get())]
-        if trouble_of(said) is not Trouble.UNREACHABLE:
+        said = [exception_of(cause) for cause in causes_of(found.get())]
+        if failure_kind(said) is not FailureKind.UNREACHABLE:
             return None
         return StorageUnreachableError(
             "Spark could not write its logs in the checkpoint directory",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sluice.connectors.hdfs.staging.held_files import HeldFile
+from sluice.connectors.hdfs.staging.pending_files import PendingFile
 from sluice.runtime.errors import ConfigError
 
 __all__ = [
@@ -86,7 +86,7 @@ class Roll:
 class Then(enum.Enum):
     """What becomes of a merged file."""
 
-    HOLD = "hold"
+    KEEP = "hold"
     PUBLISH = "publish"
     PUBLISH_IF_WHOLE = "publish if whole"  # merged files are smaller than their sum
 
@@ -100,7 +100,7 @@ class Merge:
         then: what becomes of it.
     """
 
-    files: tuple[HeldFile, ...]
+    files: tuple[PendingFile, ...]
     then: Then
 
     @property
@@ -113,9 +113,11 @@ class Merge:
         """That the merged file must have; None where the format does not tell."""
         return _sum(file.rows for file in self.files)
 
-    def merged(self, *, staging: str, staged: str, length_bytes: int, rows: int | None) -> HeldFile:
+    def merged(
+        self, *, staging: str, staged: str, length_bytes: int, rows: int | None
+    ) -> PendingFile:
         """A file that the merge has written."""
-        return HeldFile(
+        return PendingFile(
             directory=self.directory,
             staging=staging,
             staged=staged,
@@ -138,19 +140,19 @@ class Plan:
     """
 
     merges: tuple[Merge, ...]
-    publish: tuple[HeldFile, ...]
-    hold: tuple[HeldFile, ...]
+    publish: tuple[PendingFile, ...]
+    keep: tuple[PendingFile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What the epoch's decision publishes, and what its record holds."""
 
-    publish: tuple[HeldFile, ...]
-    hold: tuple[HeldFile, ...]
+    publish: tuple[PendingFile, ...]
+    keep: tuple[PendingFile, ...]
 
 
-def plan(files: Iterable[HeldFile], roll: Roll, *, now_ms: int, is_last: bool) -> Plan:
+def plan(files: Iterable[PendingFile], roll: Roll, *, now_ms: int, is_last: bool) -> Plan:
     """What to do with what was held and what this epoch staged.
 
     Args:
@@ -168,17 +170,17 @@ def plan(files: Iterable[HeldFile], roll: Roll, *, now_ms: int, is_last: bool) -
     for found in sorted(_by_directory(known).values(), key=lambda each: _due_ms(each, roll)):
         part = _plan_directory(found, roll, now_ms=now_ms, is_last=is_last)
         if room <= 0 and not is_last:
-            part = Plan(merges=(), publish=(), hold=tuple(found))
+            part = Plan(merges=(), publish=(), keep=tuple(found))
         room -= len(part.merges) + len(part.publish)
         parts.append(part)
     return Plan(
         merges=tuple(merge for part in parts for merge in part.merges),
         publish=tuple(file for part in parts for file in part.publish),
-        hold=tuple(file for part in parts for file in part.hold),
+        keep=tuple(file for part in parts for file in part.keep),
     )
 
 
-def settle(planned: Plan, merged: Sequence[Sequence[HeldFile]], roll: Roll) -> Outcome:
+def settle(planned: Plan, merged: Sequence[Sequence[PendingFile]], roll: Roll) -> Outcome:
     """The plan's end, once its merges are carried out.
 
     Args:
@@ -186,23 +188,25 @@ def settle(planned: Plan, merged: Sequence[Sequence[HeldFile]], roll: Roll) -> O
         merged: for each merge the files that it wrote; one, unless the writer splits them.
         roll: the policy.
     """
-    publish, hold = list(planned.publish), list(planned.hold)
+    publish, keep = list(planned.publish), list(planned.keep)
     for merge, files in zip(planned.merges, merged, strict=True):
         for file in files:
             # Where the writer splits files, the next merge would make the same parts of them.
             is_whole = file.length_bytes >= roll.size_bytes or len(files) > 1
-            is_out = merge.then is Then.PUBLISH or (merge.then is not Then.HOLD and is_whole)
-            (publish if is_out else hold).append(file)
-    return Outcome(publish=tuple(publish), hold=tuple(hold))
+            is_out = merge.then is Then.PUBLISH or (merge.then is not Then.KEEP and is_whole)
+            (publish if is_out else keep).append(file)
+    return Outcome(publish=tuple(publish), keep=tuple(keep))
 
 
-def again_in_s(held: Iterable[HeldFile], roll: Roll, *, now_ms: int) -> float | None:
+def again_in_s(pending: Iterable[PendingFile], roll: Roll, *, now_ms: int) -> float | None:
     """Seconds until something held has to be published, also if nothing comes; None: nothing is."""
-    due_ms = [_due_ms(files, roll) for files in _by_directory(held).values()]
+    due_ms = [_due_ms(files, roll) for files in _by_directory(pending).values()]
     return max(min(due_ms) - now_ms, 0) / 1000 if due_ms else None
 
 
-def _plan_directory(files: Sequence[HeldFile], roll: Roll, *, now_ms: int, is_last: bool) -> Plan:
+def _plan_directory(
+    files: Sequence[PendingFile], roll: Roll, *, now_ms: int, is_last: bool
+) -> Plan:
     size_bytes = roll.size_bytes
     whole = tuple(file for file in files if file.length_bytes >= size_bytes)
     rest = sorted(
@@ -215,16 +219,16 @@ def _plan_directory(files: Sequence[HeldFile], roll: Roll, *, now_ms: int, is_la
     merges = [Merge(files=tuple(found), then=Then.PUBLISH_IF_WHOLE) for found in bins]
     many = _many_of_a_level(left)
     if many:
-        merges.append(Merge(files=tuple(many), then=Then.HOLD))
+        merges.append(Merge(files=tuple(many), then=Then.KEEP))
     apart = frozenset(many)
     return Plan(
         merges=tuple(merges),
         publish=whole,
-        hold=tuple(file for file in left if file not in apart),
+        keep=tuple(file for file in left if file not in apart),
     )
 
 
-def _rolled(whole: tuple[HeldFile, ...], rest: Sequence[HeldFile], size_bytes: int) -> Plan:
+def _rolled(whole: tuple[PendingFile, ...], rest: Sequence[PendingFile], size_bytes: int) -> Plan:
     """All is published; a merged file has fewer bytes than its parts, so a few go into one."""
     bins, left = _full_bins(rest, size_bytes)
     if len(bins) < 2:
@@ -235,16 +239,16 @@ def _rolled(whole: tuple[HeldFile, ...], rest: Sequence[HeldFile], size_bytes: i
             Merge(files=tuple(found), then=Then.PUBLISH) for found in bins if len(found) > 1
         ),
         publish=(*whole, *(found[0] for found in bins if len(found) == 1)),
-        hold=(),
+        keep=(),
     )
 
 
 def _full_bins(
-    files: Iterable[HeldFile], size_bytes: int
-) -> tuple[list[list[HeldFile]], list[HeldFile]]:
+    files: Iterable[PendingFile], size_bytes: int
+) -> tuple[list[list[PendingFile]], list[PendingFile]]:
     """Files dealt in order into groups of at least a size, and those that do not fill one."""
-    bins: list[list[HeldFile]] = []
-    open_bin: list[HeldFile] = []
+    bins: list[list[PendingFile]] = []
+    open_bin: list[PendingFile] = []
     filled_bytes = 0
     for file in files:
         open_bin.append(file)
@@ -255,9 +259,9 @@ def _full_bins(
     return bins, open_bin
 
 
-def _many_of_a_level(files: Sequence[HeldFile]) -> list[HeldFile]:
+def _many_of_a_level(files: Sequence[PendingFile]) -> list[PendingFile]:
     """What a merge makes one file of, so that levels have fewer than `FAN_IN` files afterwards."""
-    chosen: list[HeldFile] = []
+    chosen: list[PendingFile] = []
     for level in range(max((file.level for file in files), default=-1) + 1):
         found = [file for file in files if file.level == level]
         if len(found) + bool(chosen) < FAN_IN:
@@ -268,7 +272,7 @@ def _many_of_a_level(files: Sequence[HeldFile]) -> list[HeldFile]:
     return chosen
 
 
-def _not_ahead(file: HeldFile, now_ms: int) -> HeldFile:
+def _not_ahead(file: PendingFile, now_ms: int) -> PendingFile:
     """As staged now at the latest: the clock that stamped it may have been set back since, or been
     another host's, and its rows would wait until this one comes to that time."""
     if file.last_ms <= now_ms:
@@ -276,7 +280,7 @@ def _not_ahead(file: HeldFile, now_ms: int) -> HeldFile:
     return replace(file, first_ms=min(file.first_ms, now_ms), last_ms=now_ms)
 
 
-def _due_ms(files: Iterable[HeldFile], roll: Roll) -> int:
+def _due_ms(files: Iterable[PendingFile], roll: Roll) -> int:
     """When the files of one directory have to be published, with or without new rows."""
     found = list(files)
     by_age = min(file.first_ms for file in found) + int(roll.age * 1000)
@@ -285,8 +289,8 @@ def _due_ms(files: Iterable[HeldFile], roll: Roll) -> int:
     return min(by_age, max(file.last_ms for file in found) + int(roll.idle * 1000))
 
 
-def _by_directory(files: Iterable[HeldFile]) -> Mapping[str, list[HeldFile]]:
-    found: dict[str, list[HeldFile]] = {}
+def _by_directory(files: Iterable[PendingFile]) -> Mapping[str, list[PendingFile]]:
+    found: dict[str, list[PendingFile]] = {}
     for file in files:
         found.setdefault(file.directory, []).append(file)
     return found

@@ -12,21 +12,21 @@ from sluice.runtime.model.model import StateEntry
 from sluice.runtime.model.payloads import committable, content_of, number, rows, text
 
 __all__ = [
-    "HELD_KIND",
-    "HELD_VERSION",
-    "HeldFile",
-    "HeldFiles",
-    "decode_held_files",
-    "encode_held_files",
-    "held_partitions",
+    "PENDING_KIND",
+    "PENDING_VERSION",
+    "PendingFile",
+    "PendingFiles",
+    "decode_pending_files",
+    "encode_pending_files",
+    "pending_partitions",
 ]
 
-HELD_KIND = "held-files"
-HELD_VERSION = 1
+PENDING_KIND = "pending-files"
+PENDING_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldFile:
+class PendingFile:
     """A whole staged file whose rows no reader has seen yet.
 
     Attributes:
@@ -65,7 +65,7 @@ class HeldFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldFiles:
+class PendingFiles:
     """All that one region of one sink holds.
 
     Attributes:
@@ -76,7 +76,7 @@ class HeldFiles:
 
     target: str
     layout: str
-    files: tuple[HeldFile, ...] = field(default=())
+    files: tuple[PendingFile, ...] = field(default=())
 
     @property
     def stagings(self) -> frozenset[str]:
@@ -84,13 +84,13 @@ class HeldFiles:
         return frozenset(file.staging for file in self.files)
 
 
-def encode_held_files(held: HeldFiles, *, operator_id: str) -> StateEntry:
+def encode_pending_files(pending: PendingFiles, *, operator_id: str) -> StateEntry:
     """The state that stands in an acknowledgement and in ``_metadata``."""
-    stagings = sorted(held.stagings)
+    stagings = sorted(pending.stagings)
     places = {staging: place for place, staging in enumerate(stagings)}
     content = {
-        "target": held.target,
-        "layout": held.layout,
+        "target": pending.target,
+        "layout": pending.layout,
         "stagings": stagings,
         "files": [
             [
@@ -103,14 +103,16 @@ def encode_held_files(held: HeldFiles, *, operator_id: str) -> StateEntry:
                 file.last_ms,
                 file.level,
             ]
-            for file in held.files
+            for file in pending.files
         ],
     }
-    entry = committable(content, kind=HELD_KIND, version=HELD_VERSION, operator_id=operator_id)
-    return replace(entry, state_name=HELD_KIND)
+    entry = committable(
+        content, kind=PENDING_KIND, version=PENDING_VERSION, operator_id=operator_id
+    )
+    return replace(entry, state_name=PENDING_KIND)
 
 
-def decode_held_files(entry: StateEntry) -> HeldFiles:
+def decode_pending_files(entry: StateEntry) -> PendingFiles:
     """The held files inside a state.
 
     Raises:
@@ -119,27 +121,31 @@ def decode_held_files(entry: StateEntry) -> HeldFiles:
         InvalidFileSetError: a value is out of range.
     """
     return content_of(
-        entry, _from_content, kind=HELD_KIND, version=HELD_VERSION, what="files held over epochs"
+        entry,
+        _from_content,
+        kind=PENDING_KIND,
+        version=PENDING_VERSION,
+        what="files held over epochs",
     )
 
 
-def held_partitions(states: Sequence[StateEntry]) -> frozenset[str]:
+def pending_partitions(states: Sequence[StateEntry]) -> frozenset[str]:
     """Directories of partitions with held files, told from a sink's states."""
     return frozenset(
         file.directory
         for entry in states
-        if entry.kind == HELD_KIND
-        for file in decode_held_files(entry).files
+        if entry.kind == PENDING_KIND
+        for file in decode_pending_files(entry).files
     )
 
 
-def _from_content(content: Mapping[str, object]) -> HeldFiles:
+def _from_content(content: Mapping[str, object]) -> PendingFiles:
     (stagings,) = rows([content["stagings"]])
-    return HeldFiles(
+    return PendingFiles(
         target=text(content["target"]),
         layout=text(content["layout"]),
         files=tuple(
-            HeldFile(
+            PendingFile(
                 directory=text(directory),
                 staging=text(stagings[_place(place, stagings)]),
                 staged=text(staged),
