@@ -1,7 +1,7 @@
-"""What Hadoop's client says when it fails, by what is to be done about it.
+"""Sorts failures of Hadoop's client by their remedy.
 
-The kind is told from the names of the exceptions, for the same failure comes as an exception of
-its own, wrapped by the server (`RemoteException`), or as the cause of one of Spark's.
+The names of the exceptions decide the kind. One failure may come as its own exception, wrapped by
+the server (`RemoteException`), or as the cause of one of Spark's exceptions.
 """
 
 import enum
@@ -31,12 +31,12 @@ __all__ = [
     "typed",
 ]
 
-_CAUSES = 10  # at most so many causes of causes are looked at
+_CAUSES = 10  # longest chain of causes
 _NO_HOST = "UnknownHostException"
 
 
 class FailureKind(enum.Enum):
-    """What keeps a file system from doing what it was asked."""
+    """The kind of a file system's failure."""
 
     DENIED = "denied"  # rights or tickets: a human
     UNSUPPORTED = "unsupported"  # the URI, a name, or Hadoop's configuration: a human
@@ -90,9 +90,9 @@ _NAMES: Mapping[FailureKind, frozenset[str]] = {
     ),
 }
 _TEXTS: Sequence[tuple[FailureKind, re.Pattern[str]]] = (
-    # The first bytes of an answer in HTTP, taken for a length: it is the port of the web pages.
+    # Hadoop took the first bytes of an HTTP answer for a length: the port is that of the web pages.
     (FailureKind.UNSUPPORTED, re.compile(r"RPC response .*exceeds maximum data length")),
-    # The NameNode knows of DataNodes and has excluded none: it found room on none of them.
+    # The NameNode has DataNodes and excluded none of them: none has room.
     (
         FailureKind.FULL,
         re.compile(
@@ -114,11 +114,11 @@ _TEXTS: Sequence[tuple[FailureKind, re.Pattern[str]]] = (
 
 
 def failure_kind(chain: Sequence[JavaException]) -> FailureKind:
-    """Of a chain of exceptions, the outermost first. Pure.
+    """The kind of a failure, from its chain of exceptions, outermost first. Pure.
 
-    What a human must look at wins over what may pass: a quota that is used up is not waited for
-    because a connection was lost, too. But a host without an address is no wrong argument, as which
-    Hadoop's client has it: the NameNode's name is gone from some networks while it is down.
+    A failure that needs a human wins over one that may pass: after a used-up quota and a lost
+    connection, waiting does not help. An unknown host is unreachable, although Hadoop's client
+    calls it an illegal argument: some networks drop the NameNode's name while it is down.
     """
     if any(each.name == _NO_HOST or each.text.startswith(f"java.net.{_NO_HOST}") for each in chain):
         return FailureKind.UNREACHABLE
@@ -132,7 +132,7 @@ def failure_kind(chain: Sequence[JavaException]) -> FailureKind:
 
 
 def exceptions_of(error: BaseException) -> list[JavaException]:
-    """The chain of a Java error as Python has it, the outermost first."""
+    """The chain of a Java error that Python caught, outermost first."""
     if isinstance(error, Py4JJavaError):
         return [exception_of(cause) for cause in causes_of(error.java_exception)]
     text = (str(error).splitlines() or [repr(error)])[0]
@@ -140,7 +140,7 @@ def exceptions_of(error: BaseException) -> list[JavaException]:
 
 
 def causes_of(error: Any) -> Iterator[Any]:  # noqa: ANN401 - Java objects
-    """A Java exception and its causes, the outermost first."""
+    """A Java exception and its causes, outermost first."""
     for _ in range(_CAUSES):
         if error is None:
             return
@@ -149,7 +149,7 @@ def causes_of(error: Any) -> Iterator[Any]:  # noqa: ANN401 - Java objects
 
 
 def exception_of(error: Any) -> JavaException:  # noqa: ANN401 - a Java object
-    """One Java exception; what a server threw stands under its own name."""
+    """One Java exception; a server's exception gets its own name."""
     name = str(error.getClass().getSimpleName())
     if name == "RemoteException":
         name = re.split(r"[.$]", str(error.getClassName()))[-1]
@@ -157,7 +157,7 @@ def exception_of(error: Any) -> JavaException:  # noqa: ANN401 - a Java object
 
 
 def typed(kind: FailureKind, what: str, where: Mapping[str, object]) -> StreamError:
-    """The error for people: ``what`` was tried, as "write in a directory of the job"."""
+    """The typed error for a failed action ``what``, such as "write in a directory of the job"."""
     if kind is FailureKind.DENIED:
         return AuthenticationError(
             f"may not {what}",
@@ -168,25 +168,25 @@ def typed(kind: FailureKind, what: str, where: Mapping[str, object]) -> StreamEr
         return ConfigError(
             f"cannot {what}",
             where,
-            "Check the URI, whose port is the NameNode's own and not that of its web pages, and "
+            "Check the URI, which needs the NameNode's RPC port, not that of its web pages, and "
             f"Hadoop's configuration (HADOOP_CONF_DIR). Or: {NAME_TOO_LONG}",
         )
     if kind is FailureKind.FULL:
         return StorageError(
             f"there is no room to {what}",
             where,
-            "Make room there, or raise the quota or limit, and start again; nothing is lost or "
+            "Make room there, or raise the quota or limit, and start again. No record is lost or "
             "doubled.",
         )
     if kind is FailureKind.UNREACHABLE:
         return StorageUnreachableError(
             f"could not {what}",
             where,
-            "Check that NameNode and DataNodes are up, reachable and not in safe mode; of a host "
-            "that is not known, the URI and HADOOP_CONF_DIR, too.",
+            "Check that NameNode and DataNodes are up, reachable and not in safe mode. If the "
+            "host is unknown, check the URI and HADOOP_CONF_DIR.",
         )
     return StorageError(
         f"could not {what}",
         where,
-        "Check that the file system answers and may be written; its own log says more.",
+        "Check that the file system answers and may be written, and read its log.",
     )

@@ -178,7 +178,7 @@ def test_files_with_decision_merged_avro_is_what_was_written(
     (held,) = (decode_pending_files(state) for state in states)
     cut = tmp_path / held.files[0].path
     cut.write_bytes(cut.read_bytes()[:-1])
-    with pytest.raises(StorageError, match="not what the last checkpoint says"):
+    with pytest.raises(StorageError, match="differs from the last checkpoint"):
         region.epoch(frame.limit(0), is_last=True)
 
 

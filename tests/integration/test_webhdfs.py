@@ -229,7 +229,7 @@ def test_a_name_that_is_too_long_is_an_error_of_the_rows(
     """Not of a disk: no later try is given a shorter one."""
     file = files.create(f"{root}/day={'x' * 300}/rows")
     file.stream.write(b"row")
-    with pytest.raises(ConfigError, match="name is too long"):
+    with pytest.raises(ConfigError, match="name that is too long"):
         file.finish()
 
 

@@ -156,7 +156,7 @@ def forget_what_vanished_regions_hold(patch: pytest.MonkeyPatch) -> None:
 
 def clean_what_checkpoints_hold(patch: pytest.MonkeyPatch) -> None:
     """Rule `files-with-decision`: what any checkpoint holds is safe from ``sluice files clean``."""
-    patch.setattr(files_survey, "_held_files", lambda record: iter(()))
+    patch.setattr(files_survey, "_pending_files", lambda record: iter(()))
 
 
 def clean_what_the_newest_run_stages(patch: pytest.MonkeyPatch) -> None:

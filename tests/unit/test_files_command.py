@@ -231,7 +231,7 @@ def test_lease_guards_outputs_what_a_run_of_another_directory_has_staged_is_no_o
     answer = CliRunner().invoke(app, [*words, str(job.directory / "checkpoint")])
     assert isinstance(answer.exception, FencedError)
     assert "file:///original" in str(answer.exception)
-    assert "delete the record '.sluice-lease' there" in str(answer.exception)
+    assert "delete the lease '.sluice-lease' there" in str(answer.exception)
     assert list(job.data.rglob("part-0"))
 
 

@@ -11,7 +11,7 @@ from sluice.connectors.hdfs.formats.spark_types import conform, spark_schema
 
 __all__ = ["Parquet"]
 
-_ROW_GROUP_BYTES = 64 << 20  # of Arrow data; what a task holds of each open file
+_ROW_GROUP_BYTES = 64 << 20  # of Arrow data; what a task buffers of each open file
 _ROW_GROUP_ROWS = 1 << 20
 
 CODECS = {
@@ -54,7 +54,7 @@ class Parquet:
 
 
 class _ParquetFile:
-    """Gathers batches into row groups: each call of Arrow's writer makes one of its own."""
+    """Buffers batches into row groups, because each call of Arrow's writer makes one row group."""
 
     def __init__(self, stream: BinaryIO, schema: pa.Schema, parquet: Parquet) -> None:
         self._schema = schema

@@ -1,4 +1,5 @@
-"""A frame of one batch, staged and held until its files roll: rule `files-with-decision`."""
+"""Stages the frame of one batch, and keeps its files pending until they roll: rule
+`files-with-decision`."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,19 +41,19 @@ def _wall_ms() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RollingFrameWriter:
-    """`sluice.runtime.contracts.FrameWriter` that may hold files, or finds some that are held.
+    """`sluice.runtime.contracts.FrameWriter` that keeps files pending over epochs.
 
-    Driver, in the batch callback, which returns only once its checkpoint is committed on record:
-    what it is given as state is what the last decided record holds. Whatever it writes lies in
-    directories of the present attempt, so an epoch that is aborted has touched nothing that is
-    held. Files that another layout or target left are published at once, as they are.
+    Driver, in the batch callback, which returns only after its checkpoint is committed on record.
+    So the state that it gets is the state of the last decided record. It writes only into
+    directories of the present attempt: an aborted epoch has touched no pending file. Pending files
+    of another layout or target are published at once, as they are.
 
     Attributes:
         files: stages the frame.
-        roll: the policy; None: nothing is held.
+        roll: the policy; None: no file stays pending.
         merger: merges files of one layout.
         layout: of a frame's files.
-        wall_ms: wall clock; it says when rows were staged, also to later runs.
+        wall_ms: wall clock; later runs read from it when rows were staged.
     """
 
     files: FileFrameWriter
@@ -97,7 +98,7 @@ class RollingFrameWriter:
     def _parted(
         self, pending: Sequence[PendingFiles], layout: str
     ) -> tuple[tuple[PendingFile, ...], list[PendingFiles]]:
-        """Held files that go on under the present settings, and those that do not."""
+        """Pending files of the present settings, and those of other settings."""
         mine: list[PendingFile] = []
         others: list[PendingFiles] = []
         for each in pending:
@@ -126,7 +127,7 @@ class RollingFrameWriter:
         self, frame: Frame, merges: Sequence[Merge], directory: StagingDirectory
     ) -> list[list[PendingFile]]:
         failpoint("before-merge")
-        if not self.merger.counts_rows:  # else a look at each file would say nothing more
+        if not self.merger.counts_rows:  # a merger that counts rows finds a damaged file itself
             with self.files.outages_reported(directory):
                 for file in (file for merge in merges for file in merge.files):
                     _require_whole(file, directory, directory.fs.length_bytes(file.path))
@@ -157,7 +158,7 @@ class RollingFrameWriter:
         registry: AttemptRegistry,
         directory: StagingDirectory,
     ) -> Iterator[FileSet]:
-        """What the decision publishes, in a directory that its commit may delete."""
+        """The file set that the decision publishes, in a directory that its commit may delete."""
         if not outcome.publish:
             return
         into = directory
@@ -168,7 +169,8 @@ class RollingFrameWriter:
     def _given_up(
         self, pending: PendingFiles, scope: TaskScope, registry: AttemptRegistry
     ) -> FileSet:
-        """Another run held them under other settings: where they were meant for, as they are."""
+        """Files that another run kept under other settings: published to their own target, as
+        they are."""
         into = self.files.open(pending.target, scope, registry)
         try:
             return _file_set(pending.files, pending.target, into, own=into.path)
@@ -186,7 +188,7 @@ class RollingFrameWriter:
 
 
 def _pending_in(states: Sequence[StateEntry]) -> list[PendingFiles]:
-    """One, or several where the region goes on with what others held that are no more."""
+    """One entry, or several if the region takes over from regions that no longer exist."""
     return [decode_pending_files(entry) for entry in states if entry.kind == PENDING_KIND]
 
 
@@ -205,23 +207,23 @@ def _own_file(file: StagedFile, directory: StagingDirectory, now_ms: int) -> Pen
 def _require_all_rows(
     merge: Merge, written: Sequence[PendingFile], directory: StagingDirectory
 ) -> None:
-    """A merge neither loses rows nor adds any, where the format tells; it is never empty."""
+    """Refuse a merge that lost or added rows, if the format counts them, or that is empty."""
     counts = [file.rows for file in written if file.rows is not None]
     may_be_notified = merge.rows is not None and len(counts) == len(written)
     if not written or (may_be_notified and sum(counts) != merge.rows):
         raise IllegalTransitionError(
-            "a merged file does not hold the rows that it was made of",
+            "a merged file does not hold the rows of its parts",
             {"staging": directory.path, "rows": merge.rows, "found": sum(counts)},
-            "Nothing of it becomes visible. Are unreadable files passed over "
-            "(spark.sql.files.ignoreCorruptFiles, ignoreMissingFiles)? Else please report it.",
+            "Unset spark.sql.files.ignoreCorruptFiles and ignoreMissingFiles, which skip "
+            "unreadable files; else report this. No row becomes visible.",
         )
 
 
 def _file_set(
     files: Sequence[PendingFile], target: str, into: StagingDirectory, *, own: str
 ) -> FileSet:
-    """Files of several attempts as one set: what this epoch wrote is moved, the rest is copied,
-    for the records that can be started from still name it."""
+    """Files of several attempts as one set. Files that this epoch wrote are moved; others are
+    copied, because retained records still name them."""
     numbers: dict[str, int] = {}
     found: list[StagedFile] = []
     for position, file in enumerate(files):
@@ -241,7 +243,7 @@ def _file_set(
             )
         )
     if any(file.staging != into.path for file in files):
-        into.fs.sync_directory(f"{into.path}/{_ROLLED}")  # a move alone is not durable
+        into.fs.sync_directory(f"{into.path}/{_ROLLED}")  # a move is durable only after this
     into.make_names_durable([file.staged for file in found])
     counts = [file.rows for file in found if file.rows is not None]
     rows = sum(counts) if len(counts) == len(found) else None
@@ -261,21 +263,23 @@ def _bring(file: PendingFile, into: StagingDirectory, staged: str, *, is_fresh: 
 def _require_whole(
     file: PendingFile, directory: StagingDirectory, length_bytes: int | None
 ) -> None:
-    """A file whose rows nobody counts is known by its length alone."""
+    """Refuse a file of another length than recorded: without a row count only the length shows
+    it."""
     if length_bytes != file.length_bytes:
         raise StorageError(
-            "a held file is not what the last checkpoint says",
+            "a pending file differs from the last checkpoint's record of it",
             {
                 "file": f"{directory.fs.uri}/{file.path}",
                 "length_bytes": file.length_bytes,
                 "found": length_bytes,
             },
-            "Nothing is published. Has something else deleted or changed it?",
+            "Restore the file, or start from an earlier checkpoint: another program changed or "
+            "deleted it. Nothing is published.",
         )
 
 
 def _tidy(directory: StagingDirectory, sets: Sequence[FileSet], outcome: Outcome) -> None:
-    """An attempt whose files nobody names, or that has none, need not wait for the sweep."""
+    """Delete an attempt's directory at once if no record names a file in it."""
     needed = {file.staging for file in outcome.keep} | {found.staging for found in sets}
     if directory.path not in needed:
         directory.fs.delete(directory.path)

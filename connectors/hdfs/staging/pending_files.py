@@ -1,7 +1,7 @@
-"""Staged files that are held over epochs, and the form in which checkpoints keep them. Pure.
+"""Staged files that stay pending over epochs, and their form in checkpoints. Pure.
 
-A region's record names them as a state of the sink: carried from decision to decision, neither
-committed nor aborted, until a later epoch publishes their rows (`files-with-decision`).
+A region's record names them as a state of the sink. Each decision passes them on, neither committed
+nor aborted, until a later epoch publishes their rows (`files-with-decision`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,16 +27,16 @@ PENDING_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingFile:
-    """A whole staged file whose rows no reader has seen yet.
+    """A whole staged file that no decision has published yet.
 
     Attributes:
         directory: of its partition, relative to the target; "" without partitions.
         staging: directory of the attempt that wrote it, relative to the target's parent.
         staged: relative to ``staging``.
         length_bytes: > 0.
-        rows: in the file; None where the format does not tell without reading it.
+        rows: in the file; None if the format has no row count in its footer.
         first_ms, last_ms: when its oldest and its newest row were staged.
-        level: how many merges its rows have been through.
+        level: number of merges of its rows so far.
     """
 
     directory: str
@@ -53,7 +53,7 @@ class PendingFile:
         numbers = (self.length_bytes - 1, self.rows or 0, self.level, self.last_ms - self.first_ms)
         if not all(map(is_within, paths)) or min(numbers) < 0:
             raise InvalidFileSetError(
-                "a held file is out of range",
+                "a pending file is out of range",
                 {"staging": self.staging, "staged": self.staged, "length": self.length_bytes},
                 "Restore from the previous checkpoint; report the damaged one.",
             )
@@ -66,12 +66,12 @@ class PendingFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingFiles:
-    """All that one region of one sink holds.
+    """All pending files of one region of one sink.
 
     Attributes:
-        target: URI of the directory that they are meant for.
-        layout: tells files that may be merged from others: format, columns, options.
-        files: in any order; none is there twice.
+        target: URI of the directory that readers read.
+        layout: hash of format, columns and options: files of one layout may be merged.
+        files: in any order, each once.
     """
 
     target: str
@@ -113,7 +113,7 @@ def encode_pending_files(pending: PendingFiles, *, operator_id: str) -> StateEnt
 
 
 def decode_pending_files(entry: StateEntry) -> PendingFiles:
-    """The held files inside a state.
+    """The pending files inside a state.
 
     Raises:
         UnsupportedFormatError: another kind, or a version newer than this code.
@@ -125,12 +125,12 @@ def decode_pending_files(entry: StateEntry) -> PendingFiles:
         _from_content,
         kind=PENDING_KIND,
         version=PENDING_VERSION,
-        what="files held over epochs",
+        what="a list of pending files",
     )
 
 
 def pending_partitions(states: Sequence[StateEntry]) -> frozenset[str]:
-    """Directories of partitions with held files, told from a sink's states."""
+    """Directories of the partitions with pending files, from a sink's states."""
     return frozenset(
         file.directory
         for entry in states

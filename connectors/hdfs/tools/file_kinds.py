@@ -1,4 +1,4 @@
-"""What file sinks keep in records, for people: by the entry point group ``sluice.kinds``."""
+"""Shows the entries of file sinks in records: the entry point group ``sluice.kinds``."""
 
 from collections.abc import Mapping
 
@@ -48,7 +48,7 @@ STAGED_FILES = (
     EntryKind(kind=COMMITTABLE_KIND, latest_version=COMMITTABLE_VERSION, describe=_describe_staged),
     EntryKind(kind=PENDING_KIND, latest_version=PENDING_VERSION, describe=_describe_pending),
 )
-"""Files that one batch of a file sink staged, and those that are held over epochs."""
+"""Files that one batch of a file sink staged, and files pending over epochs."""
 
 
 def _describe_partitions(entry: StateEntry) -> Mapping[str, object]:

@@ -1,6 +1,6 @@
-"""A job's files as its checkpoint directory and its file systems know them.
+"""Finds a job's files from its checkpoint directory and its file systems.
 
-What ``sluice files`` shows and deletes; needs neither the job nor Spark.
+``sluice files`` shows and deletes them; it needs neither the job nor Spark.
 """
 
 import enum
@@ -40,12 +40,12 @@ __all__ = [
 
 
 class Standing(enum.Enum):
-    """Where a file is that a checkpoint names."""
+    """The place of a file that a checkpoint names."""
 
     PUBLISHED = "published"
     STAGED = "staged"
     PENDING = "pending"  # staged, for a later epoch to publish
-    MISSING = "missing"  # neither, or not as it was recorded
+    MISSING = "missing"  # neither, or of another length than recorded
 
 
 _STANDING = {
@@ -63,9 +63,9 @@ class FileLine:
     Attributes:
         checkpoint_id, checkpoint: the record, and how it stands (`Place.standing`).
         sink: name of the operator.
-        uri: the final name; of a held file, which has none yet, the staged one.
+        uri: the final name; a pending file has none yet, so its staged name.
         standing: where the file is now.
-        rows: None where the format does not tell.
+        rows: None if the format has no row count in its footer.
         length_bytes: as recorded.
     """
 
@@ -143,22 +143,22 @@ def orphans_of(
 ) -> Iterator[Orphan]:
     """Staged attempts of earlier runs that no checkpoint in the directory names.
 
-    The newest run's are left to itself and to the next start, which sweep them: it may be running.
+    Those of the newest run are left out: it may be running, and it or the next start sweeps them.
 
     Args:
         places: all of the checkpoint directory.
         checkpoint_uri: of that directory.
     Raises:
-        DamagedCheckpointError: a checkpoint that cannot be read may name any of them.
-        FencedError: a run of another checkpoint directory has the staging, or had it last, and
-            its checkpoints may.
+        DamagedCheckpointError: a checkpoint cannot be read, and may name any of them.
+        FencedError: a run of another checkpoint directory has or had the lease, and its checkpoints
+            may name them.
     """
     records = [place.record for place in places if place.record is not None]
     if len(records) < len(places):
         raise DamagedCheckpointError(
-            "which staged files nobody needs cannot be told: a checkpoint cannot be read",
+            "orphans are unknown, because a checkpoint cannot be read",
             {"checkpoint_ids": [each.checkpoint_id for each in places if each.record is None]},
-            "See `sluice checkpoint list`; it may name any of them.",
+            "Run `sluice checkpoint list`: a damaged checkpoint may name any staged file.",
         )
     named = {files.staging for record in records for _, files in _file_sets(record)}
     for record in records:
@@ -183,18 +183,18 @@ def orphans_of(
 def _require_ours(
     owner: LeaseRecord | None, *, session: str, checkpoint_uri: str, staging: str
 ) -> None:
-    """Only the checkpoints of who has the staging say what of it is needed
+    """Refuse a foreign lease: only its owner's checkpoints name the needed files
     (`lease-guards-outputs`)."""
     if owner is None or not is_of_another_directory(
         owner, session=session, checkpoint_uri=checkpoint_uri
     ):
         return
     raise FencedError(
-        "a run of another checkpoint directory has this staging directory, or had it last",
+        "a run of another checkpoint directory has the lease on this staging",
         {"staging": staging, "checkpoint": owner.checkpoint_uri, "host": owner.host},
-        "One directory is a copy of the other, and only the other one's checkpoints say what of it "
-        "is needed: give the command that one. If there is none but this one, as it was moved, or "
-        f"the other job is gone for good, delete the record {LEASE_FILE!r} there.",
+        "Give the command that checkpoint directory: one is a copy of the other, and only its "
+        "checkpoints name the needed files. If it was moved to here, or its job is gone for "
+        f"good, delete the lease {LEASE_FILE!r} there.",
     )
 
 
