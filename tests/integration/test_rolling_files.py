@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import Row
 
 from sluice import HdfsSink, Roll
-from sluice.connectors.hdfs.rolling import rolling_sink as rolling
+from sluice.connectors.hdfs.rolling import roll_plan as rolling
 from sluice.connectors.hdfs.rolling.spark_merging import AppendingMerger
 from sluice.connectors.hdfs.staging.pending_files import decode_pending_files
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
