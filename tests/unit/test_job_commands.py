@@ -280,7 +280,7 @@ def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinato
         assert client.status()["job"]["state"] == "running"
         with pytest.raises(AuthenticationError):
             client.poll_barrier("left", 0, wait_s=0.0)
-        with pytest.raises(ConfigError, match="nothing can be commanded here"):
+        with pytest.raises(ConfigError, match="this service takes no commands"):
             client.restart([], timeout_s=60.0)
 
 
