@@ -1,4 +1,5 @@
-"""Copy a topic in regions: one that fails comes back by itself, and the others go on meanwhile."""
+"""Copy a topic in regions: a failed region restarts by itself, and the other regions continue
+meanwhile."""
 
 import argparse
 import sys
@@ -29,7 +30,7 @@ def main() -> None:
     parser.add_argument("--input", required=True, help="topic to read, from its beginning")
     parser.add_argument("--output", required=True, help="topic to write")
     parser.add_argument("--checkpoint", required=True, help="checkpoint directory (URI or path)")
-    parser.add_argument("--path", help="write the records into files there, too")
+    parser.add_argument("--path", help="also write the records into files there")
     parser.add_argument("--regions", type=int, default=4, help="how many")
     parser.add_argument(
         "--interval", type=float, default=1.0, metavar="SECONDS", help="of one epoch"
@@ -63,5 +64,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except StreamError as error:  # it says what, where and what to do
+    except StreamError as error:  # the text has the error, its location and a remedy
         sys.exit(f"{type(error).__name__}: {error}")
