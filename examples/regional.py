@@ -1,15 +1,17 @@
-"""Copy a topic in regions: a failed region restarts by itself, and the other regions continue
-meanwhile."""
+"""Copy a topic in regions: if a region fails, Sluice restarts it while the other regions run."""
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Self, TextIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from benchmarks.region_lines import RegionLines
 from sluice import HdfsSink, KafkaSink, KafkaSource
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.errors import StreamError
 from sluice.runtime.job.job import Job
@@ -23,6 +25,50 @@ def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index("value"), "value", shouted)
 
 
+class RegionLines:
+    """A `ProgressListener` that prints a line for each checkpoint. Driver, the listeners' thread.
+
+    As a context around the run of a job, it prints at the end how often each region was started,
+    and the last checkpoint.
+
+    Args:
+        out: where to print; None: standard output.
+    """
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._attempts: Mapping[str, int] = {}
+        self._last_id: int | None = None
+
+    def on_progress(self, progress: Progress) -> None:
+        """Print a line when a checkpoint is committed and marked so."""
+        self._attempts = progress.attempts or self._attempts
+        if progress.state is not State.MARKED:
+            return
+        self._last_id = progress.checkpoint_id
+        completed = [name for name in progress.attempts if name not in progress.skipped]
+        self._print(
+            f"checkpoint={progress.checkpoint_id} completed={_listed(completed)} "
+            f"skipped={_listed([*progress.skipped])} records={progress.records} "
+            f"seconds={progress.marked_s or 0.0:.3f}"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for region, attempts in self._attempts.items():
+            self._print(f"region={region} attempts={attempts}")
+        self._print(f"last_checkpoint={'none' if self._last_id is None else self._last_id}")
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._out, flush=True)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ",".join(names) or "-"
+
+
 def main() -> None:
     """Parse the command line and run the job."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -30,7 +76,7 @@ def main() -> None:
     parser.add_argument("--input", required=True, help="topic to read, from its beginning")
     parser.add_argument("--output", required=True, help="topic to write")
     parser.add_argument("--checkpoint", required=True, help="checkpoint directory (URI or path)")
-    parser.add_argument("--path", help="also write the records into files there")
+    parser.add_argument("--path", help="write the records into files there, too")
     parser.add_argument("--regions", type=int, default=4, help="how many")
     parser.add_argument(
         "--interval", type=float, default=1.0, metavar="SECONDS", help="of one epoch"
@@ -64,5 +110,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except StreamError as error:  # the text has the error, its location and a remedy
+    except StreamError as error:  # it says what, where and what to do
         sys.exit(f"{type(error).__name__}: {error}")

@@ -4,7 +4,7 @@ import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Never, Protocol, Self
+from typing import Any, Protocol, Self
 
 from sluice.connectors.kafka.client.client_options import (
     PREFIX,
@@ -28,9 +28,8 @@ from sluice.connectors.kafka.sink.handles import decode_handle
 from sluice.connectors.kafka.sink.writer.kafka_writer import Guarantee, KafkaWriterFactory
 from sluice.runtime.contracts import SinkCoordinator
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.arguments import check_kinds, require_function
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.model.spelling import choice_of, nearest, refuse_misspelt
+from sluice.runtime.model.spelling import choice_of, nearest
 from sluice.runtime.model.task_memory import DEFAULT_MIB, TaskMemory, checked_mib
 
 __all__ = ["KafkaSink"]
@@ -61,7 +60,7 @@ class KafkaSink:
         hot_path: ``auto``, ``native`` or ``plain``; see docs/guide/kafka-source.md.
 
     Raises:
-        ConfigError: a setting is missing, misspelt, out of range or unsafe.
+        ConfigError: a setting is missing, out of range or unsafe.
     """
 
     def __init__(
@@ -77,21 +76,7 @@ class KafkaSink:
         options: Mapping[str, object] | None = None,
         oauth_token: TokenFunction | None = None,
         hot_path: HotPath | str = HotPath.AUTO,
-        **misspelt: Never,
     ) -> None:
-        refuse_misspelt(misspelt, KafkaSink.__init__, of="KafkaSink")
-        check_kinds(
-            "KafkaSink",
-            texts={
-                "bootstrap_servers": bootstrap_servers,
-                "transactional_id_prefix": transactional_id_prefix,
-            },
-            optional_texts={"topic": topic, "name": name, "uid": uid},
-            numbers={"transaction_timeout_s": transaction_timeout_s},
-            options=options,
-        )
-        if oauth_token is not None:
-            require_function(oauth_token, "oauth_token", of="KafkaSink")
         self._guarantee = choice_of(Guarantee, guarantee, setting="guarantee")
         self._connection = KafkaConnection(
             bootstrap_servers=bootstrap_servers,

@@ -4,9 +4,8 @@ import copy
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import Never, Self, TypeAlias
+from typing import Self, TypeAlias
 
 from sluice.connectors.kafka.client.client_options import Role, translate_names
 from sluice.connectors.kafka.client.client_tuning import (
@@ -38,10 +37,8 @@ from sluice.runtime.contracts import (
     StreamingReader,
 )
 from sluice.runtime.errors import ConfigError, StreamError
-from sluice.runtime.model.arguments import check_kinds, ordered_texts, require_function
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.rate_limit import PidRateLimit
-from sluice.runtime.model.spelling import refuse_misspelt
 from sluice.runtime.model.task_memory import TaskMemory
 
 __all__ = ["KafkaSource", "StartingOffsets"]
@@ -84,7 +81,7 @@ class KafkaSource:
             None: a backlog is read in epochs of about ten intervals in micro-batches.
         hot_path: ``auto``, ``native`` or ``plain``; see docs/guide/kafka-source.md.
     Raises:
-        ConfigError: arguments or options that are misspelt, conflicting, missing or unsafe.
+        ConfigError: an option is misspelt, or settings conflict, are missing or are unsafe.
     """
 
     def __init__(
@@ -108,10 +105,7 @@ class KafkaSource:
         on_error: OnError = "fail",
         rate_limit: PidRateLimit | None = None,
         hot_path: HotPath | str | None = None,
-        **misspelt: Never,
     ) -> None:
-        refuse_misspelt(misspelt, KafkaSource.__init__, of="KafkaSource")
-        _require_kinds(locals())
         said = _as_options(topics, pattern, partitions, starting_offsets)
         if bootstrap_servers:
             said["kafka.bootstrap.servers"] = bootstrap_servers
@@ -128,7 +122,7 @@ class KafkaSource:
         self._rate_limit = rate_limit
         self._memory = TaskMemory()
         self._name = name or f"kafka-{self._options.subscription}"
-        chosen = () if columns is None else _texts(columns, "columns", "['key', 'value']")
+        chosen = () if columns is None else tuple(columns)
         self._columns = chosen or columns_with(headers=include_headers)
         self._are_chosen = bool(chosen)
         schema_of(self._columns)  # refuses unknown names
@@ -354,37 +348,6 @@ def _keys_now(
     ]
 
 
-# Not for its type: a user's own may look that up somewhere, as in a registry, which executors do.
-_DESERIALIZER = (("deserialize",), "JsonDeserializer(schema)")
-_OBJECTS = {
-    "partitions": (("items",), "{'orders': [0, 1]}"),
-    "key_deserializer": _DESERIALIZER,
-    "value_deserializer": _DESERIALIZER,
-    "rate_limit": ([each.name for each in fields(PidRateLimit)], "PidRateLimit()"),
-}
-
-
-def _require_kinds(given: Mapping[str, object]) -> None:
-    """What `KafkaSource` was given, by name."""
-    names = ("bootstrap_servers", "pattern", "group_id", "name", "uid")
-    optional = {name: given[name] for name in names}
-    flags = {name: given[name] for name in ("bounded", "include_headers")}
-    if given["oauth_token"] is not None:
-        require_function(given["oauth_token"], "oauth_token", of="KafkaSource")
-    objects = {name: (given[name], *able) for name, able in _OBJECTS.items()}
-    check_kinds(
-        "KafkaSource",
-        optional_texts=optional,
-        flags=flags,
-        objects=objects,
-        options=given["options"],
-    )
-
-
-def _texts(given: object, name: str, example: str) -> tuple[str, ...]:
-    return ordered_texts(given, name, of="KafkaSource", example=example)
-
-
 def _as_options(
     topics: Sequence[str] | None,
     pattern: str | None,
@@ -399,7 +362,7 @@ def _as_options(
         )
     said: dict[str, str] = {}
     if topics is not None:
-        said["subscribe"] = ",".join(_texts(topics, "topics", "['orders']"))
+        said["subscribe"] = ",".join(topics)
     if pattern is not None:
         said["subscribePattern"] = pattern
     if partitions is not None:

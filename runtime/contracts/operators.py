@@ -69,22 +69,24 @@ class SplitEnumerator(Protocol):
         ranges: Sequence[SplitRange],
         *,
         timeout_s: float,
-        counts: bool = True,
         pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
-        """Reduce ranges that are read again to the part that still exists. Each range ends where
-        its records were deleted. Takes longer if a loss must persist before it counts. May be
-        called before `restore`.
+        """Check that ranges of an earlier process can be read again as they were.
+
+        May be called before `restore`. Takes longer than ``timeout_s`` if records seem to be gone:
+        that must last before it counts.
 
         Args:
-            counts: report deleted records and count them as lost; the caller continues without
-                them.
-            pause: waits so many seconds between two looks at the source; other callers may use the
-                source meanwhile. None: the source waits itself, and other callers wait too.
+            ranges: as an earlier process cut them.
+            pause: waits so many seconds between two checks, while other threads may use the source;
+                None: the source waits, and no other thread may use it.
+        Returns:
+            The ranges that hold records, without trailing markers that are gone, and without
+            partitions that were deleted and may be skipped.
         Raises:
-            SourceChangedError: a name now stands for something else.
-            DataLostError: records are deleted, and the source treats this as an error.
-            UnreachableError: no server answers.
+            SourceChangedError: a topic was deleted and made again under its name.
+            DataLostError: records of a range are gone.
+            UnreachableError: a leader does not answer.
         """
         ...
 

@@ -5,12 +5,11 @@ Pure: the inputs are the history, the clock and a random draw; the result is the
 restart.
 """
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.arguments import require_number, require_whole
 
 __all__ = [
     "ExponentialDelayRestart",
@@ -65,8 +64,7 @@ class FixedDelayRestart:
     delay_s: float = 1.0
 
     def __post_init__(self) -> None:
-        _require_kinds(self, whole=("attempts",), numbers=("delay_s",))
-        _require({"attempts": self.attempts >= 0, "delay_s": self.delay_s >= 0})
+        _require({"attempts": self.attempts >= 0, "delay_s": 0 <= self.delay_s < math.inf})
 
     def after_failure(self, past: Restarts, now_s: float, *, draw: float) -> Restarts | None:
         """See `RestartStrategy`."""
@@ -101,17 +99,11 @@ class ExponentialDelayRestart:
 
     def __post_init__(self) -> None:
         limit = self.attempts_before_reset_backoff
-        _require_kinds(
-            self,
-            whole=() if limit is None else ("attempts_before_reset_backoff",),
-            numbers=("initial_backoff_s", "backoff_multiplier", "jitter_factor"),
-            limits=("max_backoff_s", "reset_backoff_threshold_s"),
-        )
         _require(
             {
-                "initial_backoff_s": self.initial_backoff_s > 0,
+                "initial_backoff_s": 0 < self.initial_backoff_s < math.inf,
                 "max_backoff_s": self.max_backoff_s >= self.initial_backoff_s,
-                "backoff_multiplier": self.backoff_multiplier >= 1,
+                "backoff_multiplier": 1 <= self.backoff_multiplier < math.inf,
                 "reset_backoff_threshold_s": self.reset_backoff_threshold_s > 0,
                 "jitter_factor": 0 <= self.jitter_factor <= 1,
                 "attempts_before_reset_backoff": limit is None or limit >= 1,
@@ -147,16 +139,11 @@ class FailureRateRestart:
     delay_s: float = 1.0
 
     def __post_init__(self) -> None:
-        _require_kinds(
-            self,
-            whole=("max_failures_per_interval",),
-            numbers=("failure_rate_interval_s", "delay_s"),
-        )
         _require(
             {
                 "max_failures_per_interval": self.max_failures_per_interval >= 1,
-                "failure_rate_interval_s": self.failure_rate_interval_s > 0,
-                "delay_s": self.delay_s >= 0,
+                "failure_rate_interval_s": 0 < self.failure_rate_interval_s < math.inf,
+                "delay_s": 0 <= self.delay_s < math.inf,
             }
         )
 
@@ -173,22 +160,6 @@ class FailureRateRestart:
             backoff_s=self.delay_s,
             failures_s=failures_s,
         )
-
-
-def _require_kinds(
-    strategy: RestartStrategy,
-    *,
-    whole: Sequence[str],
-    numbers: Sequence[str],
-    limits: Sequence[str] = (),
-) -> None:
-    """Its settings by name; a limit may be `math.inf`."""
-    of = type(strategy).__name__
-    for name in whole:
-        require_whole(getattr(strategy, name), name, of=of)
-    for name in (*numbers, *limits):
-        value = getattr(strategy, name)
-        require_number(value, name, of=of, may_be_endless=name in limits)
 
 
 def _require(settings: dict[str, bool]) -> None:

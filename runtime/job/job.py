@@ -6,10 +6,11 @@ only describes; `Job.run` checks, starts and watches it.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING
 
 from sluice.runtime.contracts import DeserializingSource, Sink, Source
 from sluice.runtime.coordinator.policy.balance import Balancer
@@ -32,17 +33,10 @@ from sluice.runtime.graph.pipeline import (
     Recovery,
     Step,
 )
-from sluice.runtime.job.job_arguments import (
-    check_job,
-    check_session,
-    check_sink,
-    check_source,
-    check_step,
-    checked_listeners,
-)
+from sluice.runtime.model.driver_host import require_reachable
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.output_modes import checked_mode, require_one_mode
-from sluice.runtime.model.spelling import choice_of, refuse_misspelt
+from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
 from sluice.runtime.spark.run.job_spec import JobSpec
@@ -134,7 +128,6 @@ class Stream:
 
     def sink(self, sink: Sink) -> Stream:
         """Write this stream; may be called again for further sinks of the same records."""
-        check_sink(sink)
         self._pipeline.sinks.append(sink)
         return self
 
@@ -149,7 +142,6 @@ class Stream:
         force_rescale: bool = False,
         policy: Policy | None = None,
     ) -> Stream:
-        check_step(kind, locals())
         pipeline = self._pipeline
         if pipeline.sinks:
             raise ConfigError(
@@ -248,7 +240,7 @@ class Job:
             docs/guide/security.md for addresses beyond loopback.
         listeners: objects with ``on_progress``, called for each change of a checkpoint.
     Raises:
-        ConfigError: a setting is misspelt, missing or out of range.
+        ConfigError: a setting is missing or out of range.
     """
 
     def __init__(
@@ -280,10 +272,8 @@ class Job:
         restore_from: int | None = None,
         host: str = "127.0.0.1",
         listeners: Iterable[ProgressListener] = (),
-        **misspelt: Never,
     ) -> None:
-        refuse_misspelt(misspelt, Job.__init__, of="Job")
-        uri = check_job(locals())  # check all of them before any is used
+        require_reachable(host)
         settings = CheckpointSettings(
             interval_s=interval_s,
             timeout_s=timeout_s,
@@ -301,9 +291,9 @@ class Job:
             drop_limit=_drop_limit(recovery, max_dropped_records, max_dropped_in_all),
         )
         self._spec = JobSpec(
-            name=name,
+            name=_required(name, "name"),
             spark=spark,
-            checkpoint_dir=uri,
+            checkpoint_dir=_required(os.fspath(checkpoint_dir), "checkpoint_dir"),
             settings=settings,
             regions=_regions(regions),
             engine=choice_of(Engine, engine, setting="engine"),
@@ -312,7 +302,7 @@ class Job:
             task_memory_mib=checked_mib(task_memory_mib, name="task_memory_mib"),
             restore_from=restore_from,
             host=host,
-            listeners=checked_listeners(listeners),
+            listeners=tuple(listeners),
         )
         self._pipelines: list[Pipeline] = []
 
@@ -323,7 +313,6 @@ class Job:
 
     def source(self, source: Source) -> Stream:
         """Begin a pipeline."""
-        check_source(source)
         pipeline = Pipeline(source, steps=_own_steps(source))
         self._pipelines.append(pipeline)
         return Stream(pipeline)
@@ -360,8 +349,41 @@ class Job:
         """
         from sluice.runtime.spark.run.spark_engine import run_job
 
-        check_session(self._spec.spark, pipelines=len(self._pipelines))
+        if not self._pipelines:
+            raise ConfigError(
+                "a job has nothing to do",
+                {"pipelines": 0},
+                "Describe it first: job.source(KafkaSource(…)).sink(KafkaSink(…)).",
+            )
+        _require_session(self._spec.spark)
         return run_job(self.spec)
+
+
+def _required(text: str, setting: str) -> str:
+    if not text.strip():
+        raise ConfigError(
+            "a job needs a name and a directory for its checkpoints",
+            {"missing": setting},
+            f"Give {setting} a value of this job's own.",
+        )
+    return text
+
+
+def _require_session(spark: object) -> None:
+    """Refuse a session that cannot run a job, before Spark fails with an obscure error."""
+    context = getattr(spark, "sparkContext", None)
+    if context is None:
+        raise ConfigError(
+            "a job runs in a SparkSession of its own process",
+            {"given": f"{type(spark).__module__}.{type(spark).__qualname__}"},
+            "Create a session without Spark Connect: without .remote(…) and SPARK_REMOTE.",
+        )
+    if getattr(context, "_jsc", True) is None:
+        raise ConfigError(
+            "the SparkSession of the job has been stopped",
+            {"argument": "spark"},
+            "Create a new session, and a new Job with it.",
+        )
 
 
 def _own_steps(source: Source) -> list[Step]:
@@ -387,7 +409,7 @@ def _regions(number: int | None) -> int | None:
 
 
 def _lost_timeout(seconds: float | None) -> float | None:
-    if seconds is not None and seconds <= 0:
+    if seconds is not None and not 0 < seconds < math.inf:
         raise ConfigError(
             "a task needs a heartbeat timeout above zero",
             {"coordinator_lost_timeout_s": seconds},

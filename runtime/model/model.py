@@ -86,8 +86,9 @@ class SplitRange:
         largest_timestamp_ms: largest record timestamp seen so far, if known.
         watermark_ms: the split's event-time watermark, if one is defined.
         idle_since_ms: time of the last record, or None while records come.
-        set_back_from: how far the partition had been read before its log was truncated at
-            ``start_offset``; set until the decision, never on record.
+        set_back_from: the position before, if the source went back to ``start_offset``: a later
+            leader may have rewritten the transaction markers between the two. Set from the barrier
+            to the decision, never on record.
     """
 
     source_id: str

@@ -2,13 +2,12 @@
 
 import difflib
 import enum
-import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from typing import TypeVar
 
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["choice_of", "nearest", "refuse_misspelt"]
+__all__ = ["choice_of", "nearest"]
 
 E = TypeVar("E", bound=enum.Enum)
 
@@ -51,30 +50,4 @@ def choice_of(kind: type[E], given: E | str, *, setting: str, remedy: str = "") 
         f"{setting} has a value that does not exist",
         {setting: given, "known": ", ".join(known)},
         " ".join((*remedies, remedy or f"Use one of {', '.join(known)}.")),
-    )
-
-
-def refuse_misspelt(given: Mapping[str, object], function: Callable[..., None], *, of: str) -> None:
-    """Refuse the keywords that a function caught in ``**misspelt: Never``.
-
-    Args:
-        given: its ``misspelt``.
-        function: whose keywords are the right ones.
-        of: the owner of these settings, for the message.
-    Raises:
-        ConfigError: names the first one and the nearest right one, never a value.
-    """
-    if not given:
-        return
-    wrong = min(given)
-    known = [
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
-    guess = nearest(wrong.lower(), known)
-    raise ConfigError(
-        f"unknown setting of {of}",
-        {"setting": wrong},
-        f"Did you mean {guess}?" if guess else "Remove it.",
     )

@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from benchmarks.mortal_sink import PRE_COMMITTED, WRITTEN, Doom
+from benchmarks.regions.mortal_sink import PRE_COMMITTED, WRITTEN, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.verify.topic_history import EndWatch
 from sluice.runtime.embedded.program import Program

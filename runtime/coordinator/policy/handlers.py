@@ -6,13 +6,13 @@ later checkpoint (late ones), or read their range again in a new life (failed on
 """
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from sluice.runtime.contracts import FailureReason
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.arguments import require_number, require_whole
 from sluice.runtime.model.model import CheckpointKind
 
 __all__ = [
@@ -127,15 +127,10 @@ class RegionalCheckpointHandler:
 
     def __post_init__(self) -> None:
         timeout_s = self.region_timeout_s
-        of = type(self).__name__
-        require_number(self.max_failed_ratio, "max_failed_ratio", of=of)
-        require_whole(self.max_skipped_in_a_row, "max_skipped_in_a_row", of=of)
-        if timeout_s is not None:
-            require_number(timeout_s, "region_timeout_s", of=of)
         if (
             not 0 < self.max_failed_ratio < 1
             or self.max_skipped_in_a_row < 1
-            or (timeout_s is not None and timeout_s <= 0)
+            or (timeout_s is not None and not 0 < timeout_s < math.inf)
         ):
             raise ConfigError(
                 "a setting of regional checkpoints is out of range",
