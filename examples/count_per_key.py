@@ -8,10 +8,7 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice import KafkaSink, KafkaSource
-from sluice.runtime.errors import StreamError
-from sluice.runtime.job.job import Job
-from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
+from sluice import Job, KafkaSink, KafkaSource, StreamError, fast_start
 
 
 def count_per_key(records: DataFrame) -> DataFrame:

@@ -11,10 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from sluice import HdfsSink, KafkaSink, KafkaSource
-from sluice.runtime.errors import StreamError
-from sluice.runtime.job.job import Job
-from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
+from sluice import HdfsSink, Job, KafkaSink, KafkaSource, StreamError, fast_start
 
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp"]
 

@@ -10,10 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from sluice import HdfsSink, KafkaSource
-from sluice.runtime.errors import StreamError
-from sluice.runtime.job.job import Job
-from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
+from sluice import HdfsSink, Job, KafkaSource, StreamError, fast_start
 
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp"]
 

@@ -11,10 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from sluice import KafkaSink, KafkaSource
-from sluice.runtime.errors import StreamError
-from sluice.runtime.job.job import Job
-from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
+from sluice import Job, KafkaSink, KafkaSource, StreamError, fast_start
 
 
 def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
