@@ -262,7 +262,7 @@ class CoordinatorService:
         coordinator, batch = self._of(body.leader_session_id, body.job_uid), _batch(body)
         is_stopping = False
         if self._barrier_service is not None:
-            self._barrier_service.heard(batch)
+            self._barrier_service.note_heartbeat(batch)
             is_stopping = self._barrier_service.is_stopping(batch)
         self._task_waits.told(batch, body.what, body.why)
         if is_stopping or not coordinator.is_live(batch.region, batch.attempt_id):

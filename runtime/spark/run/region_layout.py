@@ -5,8 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sluice.runtime.continuous.continuous_sink import require_short_epochs
-from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.continuous_sink import LostTimeout, require_short_epochs
 from sluice.runtime.contracts import RereadingSource, Sink
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.job_graph import Region, regions_of

@@ -13,8 +13,7 @@ from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
 from sluice.runtime.checkpoint.succession import has_last_record
 from sluice.runtime.continuous.barrier_service import BarrierService
-from sluice.runtime.continuous.continuous_sink import ContinuousSink
-from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.contracts import RegionAttempt, Sink, SinkCoordinator, Source, SplitEnumerator
 from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
