@@ -28,14 +28,14 @@ PARALLEL = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb
 # Tests start Python processes all the time: none shall compile the checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts bench-check prose clean
+.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan docs wheels copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts bench-check prose clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 setup: $(STAMP) ## make .venv, fetch the Kafka broker, prepare it and Spark; instant when done before
 
-$(STAMP): pyproject.toml $(wildcard connectors/kafka/native/*.c)
+$(STAMP): pyproject.toml setup.py $(wildcard connectors/kafka/native/*.c)
 	@python=$$(for name in $${PYTHON:-python3 python3.13 python3.12 python3.11}; do
 	    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break
 	done || true)
@@ -131,7 +131,7 @@ test-asan: setup ## the native hot path under AddressSanitizer; needs a C compil
 
 # By name or as a part (2/4). Without names all mutants run, and the page docs/research/mutants.md is written.
 MUTANTS ?=
-mutants: setup ## each rule of the protocol broken on purpose: some test must notice; MUTANTS="seals-retired record-replaced" for a few
+mutants: setup ## each rule of the protocol broken on purpose: some test must notice; MUTANTS="fencing-records-retired record-replaced" for a few
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 coverage: setup ## make test but for its kills, with the lines and branches that it runs counted
@@ -144,12 +144,12 @@ coverage: setup ## make test but for its kills, with the lines and branches that
 	$$run report --fail-under=95
 	$$run report --include='$(PROTOCOL)' --fail-under=100
 
-bench: setup ## ours and the peers in turn on one broker: table and chart, into README.md and docs; hours
+bench: setup ## ours and the peers in turn on one broker: table and chart, into docs/research; hours
 	@$(BIN)/python -m benchmarks peers --results build/bench/peers.jsonl
 	mv build/bench/peers.jsonl benchmarks/peers/results.jsonl
 	$(BIN)/python -m benchmarks report --write
 
-bench-goals: setup ## all in the table of goals, and the scaling tables, into README.md and docs; many hours
+bench-goals: setup ## all in the table of goals, and the scaling tables, into docs/research; many hours
 	@run="$(BIN)/python -m benchmarks"
 	$$run peers --results build/bench/peers.jsonl
 	$$run steady --results build/bench/peers.jsonl
@@ -158,7 +158,7 @@ bench-goals: setup ## all in the table of goals, and the scaling tables, into RE
 	$$run coordinator-load --tasks 10000
 	$$run scaling --results build/bench/scaling.jsonl
 	mv build/bench/peers.jsonl benchmarks/peers/results.jsonl
-	mv build/bench/scaling.jsonl benchmarks/scaling_results.jsonl
+	mv build/bench/scaling.jsonl benchmarks/scaling/scaling_results.jsonl
 	$$run report --write
 
 bench-quick: setup ## as bench with small runs, once each, printed only; a first look
@@ -174,6 +174,13 @@ prose: setup ## sentences that need a second reading, against the limits; PROSE=
 
 bench-check: setup ## tests of the benchmarks' own code; seconds
 	@$(PYTEST) -q benchmarks/tests
+
+wheels: setup ## the sdist and the wheels for x86_64 and aarch64 into dist/, each checked; two minutes
+	@$(BIN)/python -m tools.wheels
+
+docs: setup ## build the documentation site into build/site; a broken link is an error
+	@$(BIN)/python -m tools.reference --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## delete what the other commands made here, measurements too; the per-user cache stays
 	@rm -rf connectors/kafka/native/*.so $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \

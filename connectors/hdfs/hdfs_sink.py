@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Never
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sluice.connectors.hdfs.formats.choice import format_name
 from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit
@@ -11,10 +11,9 @@ from sluice.connectors.hdfs.rolling.rolling_sink import Roll
 from sluice.connectors.hdfs.staging.staged_names import split_target
 from sluice.runtime.contracts import Frame, FrameWriter, SinkCoordinator
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.arguments import check_kinds, ordered_texts
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.model.spelling import nearest, refuse_misspelt
+from sluice.runtime.model.spelling import nearest
 from sluice.runtime.storage.file_system_opening import absolute_uri
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ __all__ = ["HdfsSink"]
 
 _JOINABLE = ("none", "uncompressed", "gzip")
 
-_ROLLS = ("size_bytes", "age", "idle")
 _SIZE = re.compile(r"\s*\+?(0[xX][0-9a-fA-F]+|0*[1-9][0-9]{0,17})\s*")
 _TAKEN_BY_TASKS = {
     "maxrecordsperfile": (re.compile(r"[+-]?[0-9]{1,18}"), "a whole number"),
@@ -51,16 +49,16 @@ class HdfsSink:
         path: directory below another one: ``hdfs://…``, ``file://…`` or a local path.
         format: ``parquet``, ``orc``, ``avro``, ``json`` (one object a line) or ``csv``.
         partition_by: columns that become directories ``column=value``.
-        columns: that are written, in this order; None: all that the rows have.
-        name: of the operator; by default made of the path.
-        roll: holds files over epochs until they roll; None: an epoch's files are published with
-            its decision.
-        uid: the operator's stable id, where the name may change.
+        columns: columns to write, in this order; None: all.
+        name: of the operator; None: made from the path.
+        roll: keeps files pending over epochs until they roll; None: an epoch's files are published
+            with its decision.
+        uid: stable id of the operator; set it before you rename.
         options: of Spark's writer for the format, such as ``compression``.
-        partition_commit: when readers are told that a partition is complete, and how.
+        partition_commit: when a partition counts as complete, and how readers are notified.
 
     Raises:
-        ConfigError: a setting is missing, misspelt or out of range.
+        ConfigError: a setting is missing or out of range.
     """
 
     is_exactly_once = True
@@ -77,27 +75,12 @@ class HdfsSink:
         uid: str | None = None,
         options: Mapping[str, object] | None = None,
         partition_commit: PartitionCommit | None = None,
-        **misspelt: Never,
     ) -> None:
-        refuse_misspelt(misspelt, HdfsSink.__init__, of="HdfsSink")
-        check_kinds(
-            "HdfsSink",
-            texts={
-                "path": os.fspath(path) if isinstance(path, os.PathLike) else path,
-                "format": format,
-            },
-            optional_texts={"name": name, "uid": uid},
-            objects={
-                "roll": (roll, _ROLLS, "Roll(size='128m', age=300)"),
-                "partition_commit": (partition_commit, ("check_columns",), "PartitionCommit()"),
-            },
-            options=options,
-        )
         self._target = absolute_uri(os.fspath(path))
         _, directory = split_target(self._target)
         self._format = format_name(format)
-        self._partition_by = _names(partition_by, "partition_by", "['day']")
-        self._columns = None if columns is None else _names(columns, "columns", "['day', 'value']")
+        self._partition_by = _names(partition_by, "partition_by")
+        self._columns = None if columns is None else _names(columns, "columns")
         self._options = {key: _text(value) for key, value in (options or {}).items()}
         _require_one_place(self._options)
         _require_values(self._options)
@@ -216,7 +199,7 @@ class HdfsSink:
         if self._format == "avro" and not session_writes(self._format):
             return TaskFrameSaver(
                 target=self._target,
-                form=file_format(self._format, self._options, session_zone="UTC"),
+                form=file_format(self._format, self._options),
                 partition_by=self._partition_by,
                 columns=self._columns,
             )
@@ -264,8 +247,14 @@ class HdfsSink:
         return f"HdfsSink({self._target!r}, format={self._format!r})"
 
 
-def _names(columns: object, argument: str, example: str) -> tuple[str, ...]:
-    return ordered_texts(columns, argument, of="HdfsSink", example=example)
+def _names(columns: str | Iterable[str], argument: str) -> tuple[str, ...]:
+    if isinstance(columns, set | frozenset):
+        raise ConfigError(
+            "the columns of a file sink need an order, and a set has none",
+            {"argument": argument},
+            f"Write {argument}=['day', 'hour'].",
+        )
+    return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 def _require_one_place(options: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Never, Protocol, Self
+from typing import Any, Protocol, Self
 
 from sluice.connectors.kafka.client.client_options import (
     PREFIX,
@@ -28,9 +28,8 @@ from sluice.connectors.kafka.sink.handles import decode_handle
 from sluice.connectors.kafka.sink.writer.kafka_writer import Guarantee, KafkaWriterFactory
 from sluice.runtime.contracts import SinkCoordinator
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.arguments import check_kinds, require_function
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.model.spelling import choice_of, nearest, refuse_misspelt
+from sluice.runtime.model.spelling import choice_of, nearest
 from sluice.runtime.model.task_memory import DEFAULT_MIB, TaskMemory, checked_mib
 
 __all__ = ["KafkaSink"]
@@ -48,20 +47,20 @@ class KafkaSink:
 
     Args:
         bootstrap_servers: ``host:port``, comma-separated.
-        topic: of every record; None: each record's own, from the column ``topic``.
-        transactional_id_prefix: of this sink's transactional ids; needed for exactly-once. No two
-            jobs may share one at the same time.
+        topic: topic of every record; None: from the column ``topic``.
+        transactional_id_prefix: prefix of transactional ids; required for exactly-once. Two jobs
+            cannot use one at the same time.
         guarantee: ``exactly-once``, ``at-least-once`` or ``none``.
-        transaction_timeout_s: None: the broker's maximum. Readers of ``read_committed`` wait so
-            long at most for a job that never comes back.
-        name: of the operator; by default made of the topic.
-        uid: the operator's stable id, where the name may change.
+        transaction_timeout_s: None: the brokers' maximum. If the job never returns,
+            ``read_committed`` readers wait this long at most.
+        name: of the operator; None: made from the topic.
+        uid: stable id of the operator; set it before you rename.
         options: further Kafka options, Java's names or librdkafka's, with or without ``kafka.``.
-        oauth_token: gives tokens for OAUTHBEARER; picklable.
-        hot_path: ``auto``, ``native`` or ``plain``; see docs/internals/native-clients.md.
+        oauth_token: picklable function that returns tokens for OAUTHBEARER.
+        hot_path: ``auto``, ``native`` or ``plain``; see docs/guide/kafka-source.md.
 
     Raises:
-        ConfigError: a setting is missing, misspelt, out of range or unsafe.
+        ConfigError: a setting is missing, out of range or unsafe.
     """
 
     def __init__(
@@ -77,21 +76,7 @@ class KafkaSink:
         options: Mapping[str, object] | None = None,
         oauth_token: TokenFunction | None = None,
         hot_path: HotPath | str = HotPath.AUTO,
-        **misspelt: Never,
     ) -> None:
-        refuse_misspelt(misspelt, KafkaSink.__init__, of="KafkaSink")
-        check_kinds(
-            "KafkaSink",
-            texts={
-                "bootstrap_servers": bootstrap_servers,
-                "transactional_id_prefix": transactional_id_prefix,
-            },
-            optional_texts={"topic": topic, "name": name, "uid": uid},
-            numbers={"transaction_timeout_s": transaction_timeout_s},
-            options=options,
-        )
-        if oauth_token is not None:
-            require_function(oauth_token, "oauth_token", of="KafkaSink")
         self._guarantee = choice_of(Guarantee, guarantee, setting="guarantee")
         self._connection = KafkaConnection(
             bootstrap_servers=bootstrap_servers,

@@ -4,9 +4,8 @@ import copy
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import Never, Self, TypeAlias
+from typing import Self, TypeAlias
 
 from sluice.connectors.kafka.client.client_options import Role, translate_names
 from sluice.connectors.kafka.client.client_tuning import (
@@ -38,10 +37,8 @@ from sluice.runtime.contracts import (
     StreamingReader,
 )
 from sluice.runtime.errors import ConfigError, StreamError
-from sluice.runtime.model.arguments import check_kinds, ordered_texts, require_function
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.rate_limit import PidRateLimit
-from sluice.runtime.model.spelling import refuse_misspelt
 from sluice.runtime.model.task_memory import TaskMemory
 
 __all__ = ["KafkaSource", "StartingOffsets"]
@@ -61,29 +58,30 @@ class KafkaSource:
     Args:
         bootstrap_servers: ``host:port``, comma-separated.
         topics: names; or
-        pattern: a regular expression that whole names match, also those of later topics; or
-        partitions: numbers of partitions by topic, and no later ones.
+        pattern: a regular expression for whole names, with later topics; or
+        partitions: partition numbers by topic, without later ones.
         starting_offsets: where to begin the very first time: ``earliest``, ``latest``,
             ``committed`` (needs ``group_id``), a `datetime` with a time zone, or
             ``{"orders": {0: 23, 1: -2}}`` for every partition (-2 earliest, -1 latest).
             Partitions that appear later are read from their first record.
         bounded: the run ends when everything present at its start has been read.
         include_headers: whether there is a column ``headers``.
-        columns: only these columns; fewer cost less. Left out: all, but those that a ``transform``
-            does not read are not made.
-        group_id: consumer group under which committed offsets are published, once a second.
-        name: of the operator; made of what is read when left out.
-        uid: stable id of the operator; set it to rename the source later.
+        columns: columns to create; fewer cost less. None: all, except those that a ``transform``
+            does not read.
+        group_id: consumer group for published offsets, once a second.
+        name: of the operator; None: made from the topics.
+        uid: stable id of the operator; set it before you rename.
         options: further options as for ``format("sluice-kafka")``, ``kafka.*`` included.
         oauth_token: gives tokens for SASL OAUTHBEARER.
-        key_deserializer, value_deserializer: turn the column's bytes into values, in the tasks and
-            before all functions; not in front of a transform.
-        on_error: what becomes of a record that they fail for, as of ``map_batches``.
-        rate_limit: keeps each region's epochs as short as the job's interval, by reading less;
-            None: as much as there is; in micro-batches, in epochs of about ten intervals.
-        hot_path: ``auto``, ``native`` or ``plain``; see docs/internals/native-clients.md.
+        key_deserializer: turns the keys' bytes into values, in the tasks and before all functions;
+            not before a transform.
+        value_deserializer: the same for values.
+        on_error: policy for records that a deserializer fails for, as in ``map_batches``.
+        rate_limit: keeps each region's epochs as short as the job's interval by reading less.
+            None: a backlog is read in epochs of about ten intervals in micro-batches.
+        hot_path: ``auto``, ``native`` or ``plain``; see docs/guide/kafka-source.md.
     Raises:
-        ConfigError: arguments or options that are misspelt, conflicting, missing or unsafe.
+        ConfigError: an option is misspelt, or settings conflict, are missing or are unsafe.
     """
 
     def __init__(
@@ -107,10 +105,7 @@ class KafkaSource:
         on_error: OnError = "fail",
         rate_limit: PidRateLimit | None = None,
         hot_path: HotPath | str | None = None,
-        **misspelt: Never,
     ) -> None:
-        refuse_misspelt(misspelt, KafkaSource.__init__, of="KafkaSource")
-        _require_kinds(locals())
         said = _as_options(topics, pattern, partitions, starting_offsets)
         if bootstrap_servers:
             said["kafka.bootstrap.servers"] = bootstrap_servers
@@ -127,7 +122,7 @@ class KafkaSource:
         self._rate_limit = rate_limit
         self._memory = TaskMemory()
         self._name = name or f"kafka-{self._options.subscription}"
-        chosen = () if columns is None else _texts(columns, "columns", "['key', 'value']")
+        chosen = () if columns is None else tuple(columns)
         self._columns = chosen or columns_with(headers=include_headers)
         self._are_chosen = bool(chosen)
         schema_of(self._columns)  # refuses unknown names
@@ -353,37 +348,6 @@ def _keys_now(
     ]
 
 
-# Not for its type: a user's own may look that up somewhere, as in a registry, which executors do.
-_DESERIALIZER = (("deserialize",), "JsonDeserializer(schema)")
-_OBJECTS = {
-    "partitions": (("items",), "{'orders': [0, 1]}"),
-    "key_deserializer": _DESERIALIZER,
-    "value_deserializer": _DESERIALIZER,
-    "rate_limit": ([each.name for each in fields(PidRateLimit)], "PidRateLimit()"),
-}
-
-
-def _require_kinds(given: Mapping[str, object]) -> None:
-    """What `KafkaSource` was given, by name."""
-    names = ("bootstrap_servers", "pattern", "group_id", "name", "uid")
-    optional = {name: given[name] for name in names}
-    flags = {name: given[name] for name in ("bounded", "include_headers")}
-    if given["oauth_token"] is not None:
-        require_function(given["oauth_token"], "oauth_token", of="KafkaSource")
-    objects = {name: (given[name], *able) for name, able in _OBJECTS.items()}
-    check_kinds(
-        "KafkaSource",
-        optional_texts=optional,
-        flags=flags,
-        objects=objects,
-        options=given["options"],
-    )
-
-
-def _texts(given: object, name: str, example: str) -> tuple[str, ...]:
-    return ordered_texts(given, name, of="KafkaSource", example=example)
-
-
 def _as_options(
     topics: Sequence[str] | None,
     pattern: str | None,
@@ -398,7 +362,7 @@ def _as_options(
         )
     said: dict[str, str] = {}
     if topics is not None:
-        said["subscribe"] = ",".join(_texts(topics, "topics", "['orders']"))
+        said["subscribe"] = ",".join(topics)
     if pattern is not None:
         said["subscribePattern"] = pattern
     if partitions is not None:

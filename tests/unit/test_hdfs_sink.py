@@ -51,7 +51,6 @@ class TestSettings:
             ({"path": "s3a://bucket/x"}, "s3a: is not supported"),
             ({"path": "/data/_x"}, "target"),
             ({"path": "/data/x", "format": "parket"}, "Did you mean parquet"),
-            ({"path": "/data/x", "partitionby": ["a"]}, "partition_by"),
             ({"path": "/data/x", "options": {"Path": "/data/y"}}, "no option of its format"),
             ({"path": "/data/x", "options": {"maxRecordsPerFile": "x"}}, "Give a whole number"),
             ({"path": "/data/x", "options": {"maxRecordsPerFile": 1.5}}, "maxRecordsPerFile"),

@@ -298,7 +298,7 @@ def test_functions_of_both_kinds_in_one_pipeline_are_refused() -> None:
     stream = Stream(Pipeline(StubSource())).map_batches(identity)
     with pytest.raises(ConfigError, match="mapInArrow"):
         stream.transform(lambda frame: frame)
-    with pytest.raises(ConfigError, match="behind a sink"):
+    with pytest.raises(ConfigError, match="cannot follow a sink"):
         stream.sink(StubSink()).map_batches(identity)
 
 

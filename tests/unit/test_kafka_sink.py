@@ -26,8 +26,6 @@ def sink(**settings: Any) -> KafkaSink:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"topics": "out"}, "Did you mean topic"),
-        ({"transactional_prefix": "x"}, "Did you mean transactional_id_prefix"),
         ({"guarantee": "exactly_once"}, "Did you mean exactly-once"),
         ({"guarantee": "whatever it takes"}, "Use one of exactly-once, at-least-once, none"),
         ({"transactional_id_prefix": ""}, "exactly-once needs a prefix"),

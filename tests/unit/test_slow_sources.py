@@ -237,12 +237,11 @@ def test_others_are_cut_while_a_log_that_is_shorter_for_a_moment_is_waited_for()
             ranges: Sequence[SplitRange],
             *,
             timeout_s: float,
-            counts: bool = True,
             pause: Callable[[float], object] | None = None,
         ) -> tuple[SplitRange, ...]:
             assert pause is not None
             pause(0.2)
-            return super().replayable(ranges, timeout_s=timeout_s, counts=counts)
+            return super().replayable(ranges, timeout_s=timeout_s)
 
     def others(_: float) -> None:
         other = threading.Thread(

@@ -64,9 +64,9 @@ class Webhook:
     At least once: ``Idempotency-Key`` is the same for each repetition of one mark.
 
     Attributes:
-        url: ``http`` or ``https``.
-        timeout_s: of one try.
-        headers: sent along, such as credentials; not shown in settings and logs.
+        url: an ``http`` or ``https`` address.
+        timeout_s: of one request.
+        headers: HTTP headers, such as credentials; not shown in settings and logs.
     """
 
     url: str = field(repr=False)
@@ -98,20 +98,20 @@ class PartitionCommit:
     """When partitions are complete, and how readers are told.
 
     Attributes:
-        trigger: ``process-time``, from the first file on; or ``partition-time``, from the
-            partition's values: the watermark must have passed it.
-        delay_s: added to either time; for hourly partitions by their beginning, 3600.
+        trigger: ``process-time``: from the first file on; ``partition-time``: the watermark passed
+            the time in the partition's values.
+        delay_s: added to either time; 3600 for hourly partitions named by their start.
         policies: run in this order; ``success-file``, a `Webhook`, a function that takes a
             `PartitionMark` and may be called again for the same one.
-        success_file_name: of ``success-file``.
-        timestamp_pattern: how the time is made of the values: ``$dt $hour:00:00``; None: the first
-            partition column is the time. The result is ``yyyy-mm-dd`` or ``yyyymmdd``, with or
+        success_file_name: name of the empty file of ``success-file``.
+        timestamp_pattern: how values become a time: ``$dt $hour:00:00``; None: the first partition
+            column is the time. The result is ``yyyy-mm-dd`` or ``yyyymmdd``, with or
             without ``hh:mm:ss``.
-        watermark_time_zone: in which the values are meant.
-        watermark_delay_s: the watermark is so far behind the newest timestamp of each split.
-        idle_timeout_s: a split without records for so long holds no partition back; None: it
-            always does.
-        on_late: ``re-mark`` or ``error``.
+        watermark_time_zone: time zone of the values.
+        watermark_delay_s: by how much the watermark lags the newest timestamp of each split.
+        idle_timeout_s: a split without records for this long no longer delays completion; None:
+            never.
+        on_late: records for a marked partition: ``re-mark`` it, or stop with an ``error``.
     Raises:
         ConfigError: a setting is unknown or out of range.
     """

@@ -44,10 +44,9 @@ class Roll:
     Kafka by up to ``age`` and the checkpoint interval.
 
     Attributes:
-        size: a file is published once it has so many bytes: a number, or a text such as ``128m``.
-        age: seconds after which a row is published in any case.
-        idle: seconds without a new row after which a directory's rows are published; None: `age`
-            alone decides.
+        size: publish at this size: bytes, or a text such as ``128m``.
+        age: publish when the oldest pending row has this age in seconds.
+        idle: publish when no row arrived for this many seconds; None: never for this reason.
     Raises:
         ConfigError: a value is not a size, not above zero, or without end.
     """

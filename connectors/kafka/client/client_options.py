@@ -154,7 +154,7 @@ _REFUSED: Mapping[str, str] = {
 }
 
 _OWNED: Mapping[str, str] = {
-    "auto.commit.interval.ms": "A source publishes offsets behind each committed checkpoint.",
+    "auto.commit.interval.ms": "A source publishes offsets after each committed checkpoint.",
     "auto.offset.reset": "Use the option startingOffsets.",
     "delivery.report.only.error": "Sluice counts delivery errors itself.",
     "enable.auto.commit": "Use a source's option commitGroupOffsets.",

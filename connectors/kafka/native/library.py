@@ -6,7 +6,6 @@ confluent-kafka's wheel ships and has loaded; nothing is known of that package's
 
 import ctypes
 import functools
-import importlib.machinery
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,10 +75,8 @@ def library_of_process() -> "NativeLibrary | str":
 
 def built_file() -> Path | None:
     """The compiled library beside this module; None: it was not built."""
-    here = Path(__file__)
-    suffixes = importlib.machinery.EXTENSION_SUFFIXES
-    files = (here.with_name(f"_hot_path{suffix}") for suffix in suffixes)
-    return next((each for each in files if each.exists()), None)
+    library = Path(__file__).with_name("_hot_path.so")
+    return library if library.exists() else None
 
 
 def _require_settings(config: Mapping[str, Any]) -> None:

@@ -17,20 +17,17 @@ __all__ = [
     "TopicFacts",
     "absent",
     "backlog_records",
-    "batch_cut_off",
     "beyond",
     "check_identity",
     "data_lost",
     "key_of",
     "limit_ends",
-    "log_cut_off",
-    "log_rewritten",
+    "log_truncated",
     "lost_to_retention",
     "new_partitions",
     "next_range",
     "out_of_reach",
     "partitions_gone",
-    "range_rewritten",
     "reach",
     "require_forward",
     "require_whole",
@@ -230,57 +227,14 @@ def data_lost(lost: Sequence[LostRange]) -> DataLostError:
     )
 
 
-def log_cut_off(missing: Sequence[LostRange]) -> DataLostError:
-    """The error for logs that end before the position where reading goes on."""
+def log_truncated(lost: Sequence[LostRange]) -> DataLostError:
+    """The error for logs that end before a position, or that a later leader has rewritten there."""
     return DataLostError(
-        "a partition ends before the position to read from",
-        {"ranges": " ".join(map(str, missing))},
-        "Was a starting offset given that does not exist yet? If not, the log was cut off, as an "
-        "unclean leader election does. Start from a new checkpoint directory.",
-    )
-
-
-def batch_cut_off(
-    ranges: Sequence[SplitRange], present: Mapping[PartitionKey, tuple[int, int]]
-) -> DataLostError:
-    """The error for logs that were cut off before the end of a batch that Spark has logged.
-
-    Args:
-        ranges: what is to be read.
-        present: first offset that is there, and the end, of the log that they were cut from.
-    """
-    return DataLostError(
-        "a partition was cut off before the end of a batch that Spark has logged",
-        {
-            split.name: f"wanted=[{split.start_offset},{split.end_offset}) "
-            "present=[{},{})".format(*present[key_of(split)])
-            for split in ranges
-        },
-        "Its records are gone, as behind an unclean leader election or with a disk that loses its "
-        "newest records. With failOnDataLoss=false the batch reads what is left, the loss is "
-        "counted and logged, and the run goes on; or start with a new checkpoint directory "
-        "(checkpointLocation).",
-    )
-
-
-def log_rewritten(lost: Sequence[LostRange]) -> DataLostError:
-    """The error for logs that a later leader has written anew before the position."""
-    return DataLostError(
-        "records that were read are gone from their partition, others are in their place",
+        "a log was truncated, and records that were to be read are gone",
         {"ranges": " ".join(map(str, lost))},
-        "The log was cut off, as an unclean leader election does, or a disk that loses its newest "
-        "records. What was written there since has not been read: start from a new checkpoint "
-        "directory, with startingOffsets at the ranges' beginnings.",
-    )
-
-
-def range_rewritten(lost: LostRange) -> DataLostError:
-    """The error for a range in which records of a later leader than its own are found."""
-    return DataLostError(
-        "records that were to be read are gone from their partition, others are in their place",
-        {"range": lost},
-        "The log was cut off, as an unclean leader election does, or a disk that loses its newest "
-        "records. With failOnDataLoss=false the run goes on with what is there now.",
+        "Start from a new checkpoint directory with startingOffsets at the start of each range. "
+        "An unclean leader election or a lost disk truncates a log; failOnDataLoss=false does not "
+        "skip that. If startingOffsets are past the end of the log, lower them.",
     )
 
 

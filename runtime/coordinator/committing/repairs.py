@@ -151,8 +151,7 @@ class Repairs:
         rest, at each start again."""
         for source, mine in self._by_source(checkpoint_id, ranges):
             try:
-                # The job stops by what is gone, so nothing of it is lost as yet.
-                found = source.replayable(mine, timeout_s=_LOOK_S, counts=False)
+                found = source.replayable(mine, timeout_s=_LOOK_S)
             except (DataLostError, SourceChangedError) as err:
                 raise _gone(checkpoint_id, mine, err) from err
             ends = {split.key: split.end_offset for split in found}

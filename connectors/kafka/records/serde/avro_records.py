@@ -33,7 +33,7 @@ class AvroDeserializer:
     Records, arrays, maps, unions of null and one type, and the logical types that Arrow has, become
     columns of these types; an enum is its symbol, other logical types are their plain values. A
     record without a value (a tombstone) is null. A time that no day has is an error; what else
-    damaged bytes may be read as is said in ``docs/kafka-source.md``.
+    damaged bytes may be read as is said in ``docs/guide/kafka-source.md``.
 
     Attributes:
         schema: that the records were written with, as JSON text or its value.

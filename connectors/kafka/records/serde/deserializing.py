@@ -14,7 +14,7 @@ __all__ = ["DeserializedColumn", "Deserializer", "require_deserializable"]
 class Deserializer(Protocol):
     """Turns the bytes of records into values. Picklable; executor, called by one thread.
 
-    Deterministic and row by row: `docs/poison-records.md` says what becomes of a record that it
+    Deterministic and row by row: `docs/guide/functions.md` says what becomes of a record that it
     fails for.
     """
 

@@ -193,7 +193,7 @@ class TransactionWire:
                     "refused": self._connection.scrub(str(error)),
                 },
                 "Check kafka.security.protocol, kafka.sasl.* and the ACLs "
-                "(docs/kafka-sink.md names those that a sink needs).",
+                "(docs/guide/kafka-sink.md names those that a sink needs).",
             )
         return self._unreachable(self._connection.scrub(f"{type(error).__name__}: {error}"))
 

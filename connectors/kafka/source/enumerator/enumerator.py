@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 
+from sluice.connectors.kafka.client.retry import ABSENCE_S, CompletionRetry, Deadline
 from sluice.connectors.kafka.source.enumerator.cluster_view import SharedLook
 from sluice.connectors.kafka.source.enumerator.discovery import (
     Look,
@@ -12,7 +13,7 @@ from sluice.connectors.kafka.source.enumerator.discovery import (
     require_located,
 )
 from sluice.connectors.kafka.source.enumerator.lag import LeastOffsets, OffsetPublication, measured
-from sluice.connectors.kafka.source.enumerator.lost_ranges import ABSENCE_S, LossWatch, Patience
+from sluice.connectors.kafka.source.enumerator.lost_ranges import LossDetector
 from sluice.connectors.kafka.source.enumerator.offset_resolution import resolve
 from sluice.connectors.kafka.source.enumerator.short_logs import ShortLogs, judge_short
 from sluice.connectors.kafka.source.positions import Edge, PartitionKey, named_ends
@@ -46,7 +47,6 @@ Splits = tuple[SplitRange, ...]
 
 # A new leader may know a lower end for a moment; a log that stays shorter has lost records.
 _TRUNCATION_S = 30.0
-_LEAST_S = 0.1  # for the next request of a call whose time is up
 
 
 class KafkaSplitEnumerator:
@@ -70,13 +70,13 @@ class KafkaSplitEnumerator:
         self._shared = SharedLook(cluster, clock)
         self._short_logs = ShortLogs(clock)
         self._least = LeastOffsets(options.min_offsets, options.max_trigger_delay_s, clock)
-        self._losses = LossWatch(cluster, clock, fail_on_data_loss=options.fail_on_data_loss)
+        self._losses = LossDetector(cluster, clock, fail_on_data_loss=options.fail_on_data_loss)
         self._source_id = source_id
         self._publication = OffsetPublication(cluster, group_id, clock)
         self._bounded = bounded
         self._clock = clock
         self._wall_clock = wall_clock
-        self._patience = Patience(clock, pause)
+        self._retry = CompletionRetry(clock, pause)
         self._known: set[PartitionKey] = set()
         self._restored: frozenset[str] = frozenset()  # topics that an earlier run has read
         self._first_shown: frozenset[PartitionKey] | None = None  # by this run's first look
@@ -114,7 +114,7 @@ class KafkaSplitEnumerator:
             now_ms = round(self._wall_clock() * 1000)
             # What else is there to be read may be a short log, which is judged when it is cut.
             require_forward(starts, named_ends(self._options.ending, self._ends or {}, now_ms))
-        ends = self._losses.told_ends(keys, timeout_s=timeout_s)
+        ends = self._losses.leaders_at_start(keys, timeout_s=timeout_s)
         return tuple(self._split(topics, key, starts[key], ends.get(key)) for key in keys)
 
     def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
@@ -126,9 +126,9 @@ class KafkaSplitEnumerator:
             ConfigError: the source does not name a topic any more that it has read.
         """
         if positions:
-            look = self._losses.of_no_earlier_leader(positions, self._look(positions, timeout_s))
+            look = self._losses.without_former_leaders(positions, self._look(positions, timeout_s))
             require_named(self._options.subscription, {*map(key_of, positions)} - self._gone)
-            self._losses.behind_retention(positions, look)
+            self._losses.skip_deleted(positions, look)
         self._known = {key_of(split) for split in positions}
         self._restored = frozenset(split.topic for split in positions)
         self._discovered_at_s = None
@@ -151,26 +151,24 @@ class KafkaSplitEnumerator:
         ranges: Sequence[SplitRange],
         *,
         timeout_s: float,
-        counts: bool = True,
         pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
-        """See `SplitEnumerator.replayable`: each up to where its log was cut off since.
+        """See `SplitEnumerator.replayable`.
 
         Raises:
             SourceChangedError: as `readable`.
-            ConfigError: the source does not name what they are of.
-            DataLostError: one is cut off, and that is to be an error.
-            UnreachableError: a leader that has to be asked does not answer.
+            ConfigError: the source does not subscribe to their topics.
+            DataLostError: the log of one was truncated.
+            UnreachableError: a leader does not answer.
         """
         there = [s for s in self.readable(ranges, timeout_s=timeout_s) if not s.is_empty]
         require_named(self._options.subscription, map(key_of, there))
-        return self._losses.replayable(
+        return self._losses.require_replayable(
             there,
             lambda: self._look(there, timeout_s),
-            self._patience if pause is None else Patience(self._clock, pause),
+            self._retry if pause is None else CompletionRetry(self._clock, pause),
             retry_for_s=_TRUNCATION_S if self._ends is None else ABSENCE_S,
             timeout_s=timeout_s,
-            counts=counts,
         )
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
@@ -183,12 +181,12 @@ class KafkaSplitEnumerator:
         if not self._is_discovery_due():
             return ()
         self._discovered_at_s = self._clock()
-        until_s = self._clock() + timeout_s
+        deadline = Deadline(timeout_s, self._clock)
         topics, keys = self._unread(timeout_s)
         if not keys:
             return ()
-        left_s = max(_LEAST_S, until_s - self._clock())
-        found = self._cluster.offsets(dict.fromkeys(keys, Edge.EARLIEST), timeout_s=left_s)
+        wanted = dict.fromkeys(keys, Edge.EARLIEST)
+        found = self._cluster.offsets(wanted, timeout_s=deadline.request_s)
         starts = {key: fact.offset for key in keys if (fact := found.get(key)) is not None}
         if self._ends is not None:  # else one that is still being made is asked for next time
             require_located(keys, starts)
@@ -258,7 +256,7 @@ class KafkaSplitEnumerator:
             short = stops_short((s for s in ranges if key_of(s) not in self._gone), ends)
             return (ranges, all(key_of(split) in look.latest for split in short)), short
 
-        (ranges, all_answer), short = self._patience.unless_lasting(
+        (ranges, all_answer), short = self._retry.until_complete(
             find, lambda found: ABSENCE_S if found[1] else timeout_s
         )
         if short and not (whole and all_answer):
@@ -273,13 +271,16 @@ class KafkaSplitEnumerator:
         *,
         at_once: bool = False,
     ) -> tuple[Splits, Look]:
-        until_s = self._clock() + timeout_s
-        look = self._losses.of_no_earlier_leader(
+        deadline = Deadline(timeout_s, self._clock)
+        look = self._losses.without_former_leaders(
             positions, self._settled_look(positions, timeout_s)
         )
-        retry_for_s = _TRUNCATION_S if self._ends is None else ABSENCE_S
-        left_s = max(_LEAST_S, until_s - self._clock())
-        starts = self._losses.starts(positions, look, retry_for_s=retry_for_s, timeout_s=left_s)
+        starts = self._losses.next_starts(
+            positions,
+            look,
+            retry_for_s=_TRUNCATION_S if self._ends is None else ABSENCE_S,
+            timeout_s=deadline.request_s,
+        )
         ends = self._visible_ends(starts, look)
         self._short_logs.tell(look.latest, self._ends or {}, asked=starts, gone=self._gone)
         if not at_once and self._ends is None and self._least.is_too_early(starts, ends):
@@ -352,7 +353,7 @@ class KafkaSplitEnumerator:
             found = self._shared.topics(wanted, read, timeout_s=timeout_s)
             return found, subscription.missing(found, self._known)
 
-        found, missing = self._patience.unless_lasting(find)
+        found, missing = self._retry.until_complete(find)
         if missing and (all_must_exist or self._options.fail_on_data_loss):
             raise absent(missing, self._where)
         if missing:
@@ -387,7 +388,7 @@ class KafkaSplitEnumerator:
             wanted = self._ends.keys() - self._known - self._gone
             return (topics, tuple(key for key in keys if key in wanted)), wanted.difference(keys)
 
-        found, absent = self._patience.unless_lasting(find)
+        found, absent = self._retry.until_complete(find)
         self._judge_gone(absent)
         return found
 
@@ -403,7 +404,7 @@ class KafkaSplitEnumerator:
             # What was judged already is not waited for again, at every cut.
             return look, tuple(split for split in absent if key_of(split) not in self._gone)
 
-        look, gone = self._patience.unless_lasting(find)
+        look, gone = self._retry.until_complete(find)
         self._judge_gone({key_of(split) for split in gone})
         return look
 
@@ -425,13 +426,12 @@ class KafkaSplitEnumerator:
         starts = {key_of(split): split.end_offset for split in positions}
 
         def find() -> tuple[Look, Mapping[PartitionKey, int | None]]:
-            until_s = self._clock() + timeout_s
+            deadline = Deadline(timeout_s, self._clock)
             look = self._look(positions, timeout_s)
-            left_s = max(_LEAST_S, until_s - self._clock())
-            look = self._losses.with_log_ends(starts, look, timeout_s=left_s)
-            return look, {} if self._ends is None else self._losses.note_shorter(starts, look)
+            look = self._losses.with_log_ends(starts, look, timeout_s=deadline.request_s)
+            return look, {} if self._ends is None else self._losses.find_short_logs(starts, look)
 
-        look, shorter = self._patience.unless_lasting(find)
+        look, shorter = self._retry.until_complete(find)
         require_located(shorter, [key for key, end in shorter.items() if end is not None])
         return look
 

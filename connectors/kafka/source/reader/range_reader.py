@@ -40,7 +40,7 @@ from sluice.connectors.kafka.source.reader.ranges import (
     last_rows,
 )
 from sluice.connectors.kafka.source.reader.seek import place_of, seek_surely
-from sluice.connectors.kafka.source.splits import LostRange, data_lost, key_of, range_rewritten
+from sluice.connectors.kafka.source.splits import LostRange, data_lost, key_of, log_truncated
 from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.errors import StreamError, UnreachableError
 from sluice.runtime.model.model import SplitRange
@@ -87,7 +87,7 @@ class KafkaSplitReader:
         connection: how to reach the brokers.
         columns: which columns to make, in order; fewer cost less.
         read_committed: isolation level.
-        fail_on_data_loss: raise DataLostError when a range is gone, or go on behind it.
+        fail_on_data_loss: raise DataLostError for records that retention deleted, or skip them.
         no_progress_timeout_s: nothing at all for so long is an UnreachableError.
         settings: of consumers and batches, which bound what is in memory.
         hot_path: by compiled code or not.
@@ -105,7 +105,7 @@ class KafkaSplitReader:
         """The records of each range in offset order.
 
         Raises:
-            DataLostError: retention took a part of a range.
+            DataLostError: retention deleted a part of a range, or its log was truncated.
             UnreachableError: no progress in time.
             AuthenticationError, SourceChangedError: the brokers refuse the partition.
         """
@@ -257,7 +257,7 @@ class Reading:
             return None
         self._pooled.refusals.answered()
         wanted = self._progress.accept(slots, fetched.offsets)
-        wanted = self._of_known_leaders(fetched, wanted)
+        self._require_known_leaders(fetched, wanted)
         if wanted is not None and not wanted.any():
             return None
         batch = fetched.batch(wanted)
@@ -268,11 +268,10 @@ class Reading:
         self._fit(batch)
         return batch
 
-    def _of_known_leaders(self, fetched: Fetched, wanted: BoolArray | None) -> BoolArray | None:
-        """Which records are those that their range was cut for, None for all.
+    def _require_known_leaders(self, fetched: Fetched, wanted: BoolArray | None) -> None:
+        """Refuse records of a later leader than the one that led when their range was defined.
 
-        All of them had been written when it was cut, by the leader of then or by earlier ones.
-        What a later leader wrote is in the place of records that are gone (KIP-320).
+        They have the offsets of records that are gone (KIP-320).
         """
         for slot, row in last_rows(fetched.slots, wanted).items():
             epoch = fetched.leader_epoch(row)
@@ -280,8 +279,7 @@ class Reading:
             self._read[slot] = RecordsRead(int(fetched.offsets[row]) + 1, epoch, first)
             latest = None if self._follows else self._splits[slot].leader_epoch
             if epoch is not None and latest is not None and epoch > latest:
-                wanted = self._without_later(fetched, wanted, slot, latest)
-        return wanted
+                raise log_truncated([self._rewritten(fetched, wanted, slot, latest)])
 
     def _first_epoch(self, fetched: Fetched, wanted: BoolArray | None, slot: int) -> int | None:
         """See `RecordsRead`. Once a record's leader is known, librdkafka asks each later one."""
@@ -293,26 +291,14 @@ class Reading:
         rows = np.flatnonzero(of_slot if wanted is None else of_slot & wanted)
         return fetched.leader_epoch(int(rows[0]))
 
-    def _without_later(
+    def _rewritten(
         self, fetched: Fetched, wanted: BoolArray | None, slot: int, latest: int
-    ) -> BoolArray:
-        if wanted is None:
-            wanted = np.ones(len(fetched.slots), np.bool_)
-        rows = np.flatnonzero(wanted & (fetched.slots == slot))
+    ) -> LostRange:
+        """Return the part of a range from its first record of a leader later than ``latest``."""
+        of_slot = fetched.slots == slot
+        rows = np.flatnonzero(of_slot if wanted is None else of_slot & wanted)
         later = rows[bisect_right(rows, latest, key=lambda row: fetched.leader_epoch(row) or 0) :]
-        split, first = self._splits[slot], int(fetched.offsets[later[0]])
-        lost = LostRange(
-            topic=split.topic,
-            partition=split.partition,
-            start_offset=first,
-            end_offset=split.end_offset,
-        )
-        if self._reader.fail_on_data_loss:
-            raise range_rewritten(lost)
-        log.warning("others are in the place of records to be read, left for later: range=%s", lost)
-        self._progress.end_at(slot, first)
-        wanted[later] = False
-        return wanted
+        return self._lost(slot, int(fetched.offsets[later[0]]), self._end(slot))
 
     def _fit(self, batch: pa.RecordBatch) -> None:
         # Large records in large batches would need gigabytes.
@@ -352,10 +338,11 @@ class Reading:
         if self._follows and (held is None or position > held[1]):
             self._stall(slot)
             return
-        goes_on_at = position if held is None else _behind_loss(position, end, *held)
+        if held is not None and position > held[1]:
+            raise log_truncated([self._lost(slot, max(split.start_offset, held[1]), end)])
         read = self._read.get(slot)
-        if goes_on_at > position:
-            self._lose(slot, goes_on_at)
+        if held is not None and position < held[0]:
+            self._skip_deleted(slot, min(held[0], end))
         elif self._follows and held is not None and self._records_end(slot) < held[0] <= position:
             # Deleted with its last record: the markers behind that, from which it would be asked.
             self._began[slot] = held[0]
@@ -434,23 +421,23 @@ class Reading:
     def _end(self, slot: int) -> int:
         return self._splits[slot].end_offset
 
-    def _lose(self, slot: int, goes_on_at: int) -> None:
-        split = self._splits[slot]
-        lost = LostRange(
-            topic=split.topic,
-            partition=split.partition,
-            start_offset=self._progress.position(slot),
-            end_offset=goes_on_at,
-        )
+    def _skip_deleted(self, slot: int, first: int) -> None:
+        lost = self._lost(slot, self._progress.position(slot), first)
         if self._reader.fail_on_data_loss:
             raise data_lost([lost])
         log.warning(
-            "records lost while reading, going on behind them: records=%d range=%s",
-            goes_on_at - lost.start_offset,
+            "records deleted by retention are skipped: records=%d range=%s",
+            first - lost.start_offset,
             lost,
         )
-        self._progress.move_to(slot, goes_on_at)
-        self._read[slot] = RecordsRead(goes_on_at, None)
+        self._progress.move_to(slot, first)
+        self._read[slot] = RecordsRead(first, None)
+
+    def _lost(self, slot: int, start_offset: int, end_offset: int) -> LostRange:
+        topic, partition = key_of(self._splits[slot])
+        return LostRange(
+            topic=topic, partition=partition, start_offset=start_offset, end_offset=end_offset
+        )
 
     def _release_finished(self) -> None:
         finished = self._progress.finished()
@@ -481,14 +468,6 @@ class Reading:
 
 def _names(splits: Sequence[SplitRange]) -> str:
     return " ".join(f"{s.name}[{s.start_offset},{s.end_offset})" for s in splits)
-
-
-def _behind_loss(position: int, end: int, first: int, last: int) -> int:
-    """Where a range goes on whose position was refused, given what the partition holds."""
-    if position < first:
-        return min(first, end)
-    # Behind the log's end nothing of the range is there: the log was cut off.
-    return end if position > last else position
 
 
 def fetcher_of(

@@ -84,10 +84,6 @@ class RangeProgress:
             self._positions[slot] = offset
         return ahead
 
-    def end_at(self, slot: int, offset: int) -> None:
-        """End a range earlier: what lies at or behind ``offset`` is none of it."""
-        self._ends[slot] = offset
-
     def position(self, slot: int) -> int:
         """The next offset to read."""
         return int(self._positions[slot])

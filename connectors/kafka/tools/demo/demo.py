@@ -1,8 +1,9 @@
 """``sluice demo``: a pipeline that is killed half way, started again, and judged.
 
-Starts a real broker, feeds it live order events, runs ``examples/kafka_to_kafka.py`` as a user
-would, and looks at the result with a read_committed reader that ran all along. The pipeline is
-a program of its own in a session of its own; nothing of it is left when the demo ends.
+Starts a real broker, feeds it live order events, runs the pipeline as a user would, and looks at
+the result with a read_committed reader that ran all along. The pipeline is a program of its own in
+a session of its own; nothing of it is left when the demo ends. ``program/`` links to the example
+that it runs; a wheel holds a copy.
 """
 
 import contextlib
@@ -30,12 +31,11 @@ from sluice.connectors.kafka.tools.demo.orders import Loader, Orders
 from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_records
 from sluice.runtime.checker import History, Identity, Record, check, check_prefix, expect
 from sluice.runtime.embedded.program import Program, ProgramSpec, command_of
-from sluice.runtime.errors import MissingRequirementError, UnreachableError
+from sluice.runtime.errors import UnreachableError
 
 __all__ = ["demo"]
 
-_ROOT = Path(__file__).resolve().parents[4]
-_EXAMPLE = _ROOT / "examples" / "kafka_to_kafka.py"
+_EXAMPLE = Path(__file__).with_name("program") / "kafka_to_kafka.py"
 _INPUT, _OUTPUT = "orders", "orders-shouted"
 _PARTITIONS = 4
 _INTERVAL_S = 1.0
@@ -53,23 +53,22 @@ def demo(
     ] = 400_000,
     master: Annotated[str, typer.Option(help="Spark master of the pipeline.")] = "local[2]",
     pipeline: Annotated[
-        Path, typer.Option(help="Another program with the command line of the example.")
+        Path,
+        typer.Option(
+            help="Another program with the command line of examples/kafka_to_kafka.py.",
+            exists=True,
+            dir_okay=False,
+            resolve_path=True,
+            show_default=False,
+        ),
     ] = _EXAMPLE,
 ) -> None:
     """Kill a pipeline half way, start it again, and check that nothing is lost or doubled."""
     console = Console(highlight=False)
-    # The clients' passing complaints (a coordinator that still loads) are no news here.
-    logging.getLogger("connectors").addHandler(logging.NullHandler())
-    if not pipeline.exists():
-        raise MissingRequirementError(
-            "the demo runs an example of the repository, which is not here",
-            {"example": pipeline},
-            "Run it in a clone of the repository.",
-        )
+    # Hides warnings of the clients that pass, such as a coordinator that is still loading.
+    logging.getLogger("sluice").addHandler(logging.NullHandler())
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="sluice-demo-") as directory:
-        plan = _Plan(
-            pipeline=pipeline.resolve(), directory=Path(directory), records=records, master=master
-        )
+        plan = _Plan(pipeline=pipeline, directory=Path(directory), records=records, master=master)
         outcome = _Demo(console, plan).run()
     raise typer.Exit(0 if outcome.is_clean else 1)
 
@@ -173,7 +172,6 @@ class _Demo:
         spec = ProgramSpec(
             command=command,
             log_path=self._plan.directory / "pipeline.log",
-            environment={"PYTHONPATH": str(_ROOT)},
             working_dir=self._plan.directory,
         )
         return self._stack.enter_context(Program(spec))
