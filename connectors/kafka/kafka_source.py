@@ -135,9 +135,9 @@ class KafkaSource:
         policy = policy_of(on_error)
         if policy is not None and not self._deserializers:
             raise ConfigError(
-                "a source without deserializers has nothing that may fail for a record",
+                "on_error needs a deserializer in this source",
                 {"source": self._name, "on_error": on_error},
-                "Give on_error to map_batches, whose function fails.",
+                "Give on_error to map_batches, or add a deserializer.",
             )
         return policy
 
@@ -180,7 +180,7 @@ class KafkaSource:
         return self._options.read_committed
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
-        """Reach the brokers and find what is named; changes nothing.
+        """Check that the brokers answer and the topics exist; changes nothing.
 
         Raises: UnreachableError, AuthenticationError, SourceChangedError.
         """
@@ -192,13 +192,11 @@ class KafkaSource:
             cluster.close()
         if not partitions:
             log.warning(
-                "the source finds nothing to read: source=%s subscription=%s servers=%s. %s",
+                "the source has no partitions: source=%s subscription=%s servers=%s. %s",
                 self._name,
                 self._options.subscription,
                 self._options.connection.bootstrap_servers,
-                "It ends at once."
-                if self._bounded
-                else "It is looked for again from time to time.",
+                "It ends at once." if self._bounded else "Discovery continues.",
             )
         return {"cluster_id": cluster_id, "partitions": str(partitions)}
 
@@ -216,7 +214,7 @@ class KafkaSource:
         if self._are_chosen or self._deserializers or kept == self._columns:
             return self
         made = copy.copy(self)
-        # A batch without columns has no rows; a partition is the cheapest of all.
+        # A batch without columns has no rows; the partition is the cheapest column.
         made._columns = kept or (_CHEAPEST,)  # noqa: SLF001 - a source like this one
         return made
 
@@ -249,8 +247,8 @@ class KafkaSource:
 
     def compression(self, *, timeout_s: float) -> str | None:
         """See `sluice.runtime.contracts.TunedSource`."""
-        # Imported here, for it brings in the wire client, which no executor needs.
-        from sluice.connectors.kafka.source.enumerator.topic_compression import look_at
+        # Imported here: it imports the wire client, which no executor needs.
+        from sluice.connectors.kafka.source.enumerator.topic_compression import fetch_topic_load
 
         cluster = self._cluster()
         try:
@@ -260,7 +258,7 @@ class KafkaSource:
             return None
         finally:
             cluster.close()
-        found = look_at(self._options.connection, keys, timeout_s=timeout_s)
+        found = fetch_topic_load(self._options.connection, keys, timeout_s=timeout_s)
         if len(found.codecs) > 1:
             log.info(
                 "the source's partitions are compressed differently: source=%s codecs=%s taken=%s",
@@ -378,7 +376,7 @@ def _starting_option(starting: StartingOffsets) -> dict[str, str]:
                 {"starting_offsets": starting.isoformat()},
                 "Write datetime(…, tzinfo=timezone.utc).",
             )
-        # Rounded up: Kafka counts milliseconds, and a record of the one before is not behind it.
+        # Rounded up: Kafka counts milliseconds, and an earlier record must not match.
         return {"startingTimestamp": str(-((_EPOCH - starting) // timedelta(milliseconds=1)))}
     if isinstance(starting, str):
         return {"startingOffsets": starting}

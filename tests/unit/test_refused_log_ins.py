@@ -241,13 +241,13 @@ def test_a_broker_that_refuses_beside_others_that_answer_is_named(
     client.is_refused, client.unanswered = True, 1
     with pytest.raises(UnreachableError, match="log_in_refused="):
         cluster.topic_names(timeout_s=0)
-    cluster._relearn(1.0)  # noqa: SLF001
+    cluster._refresh_metadata(1.0)  # noqa: SLF001
     client.unanswered = 1
     with pytest.raises(UnreachableError, match="log_in_refused="):
         cluster.topic_names(timeout_s=0)
 
 
-def test_a_cluster_that_cannot_be_reached_says_what_the_client_said_of_it(
+def test_a_cluster_that_cannot_be_reached_says_what_the_client_error_of_it(
     admin: tuple[KafkaCluster, PlayedAdmin],
 ) -> None:
     """A misspelt host and a closed port are two mistakes; that all brokers are down is neither."""
@@ -260,12 +260,12 @@ def test_a_cluster_that_cannot_be_reached_says_what_the_client_said_of_it(
     client.unanswered = 1
     with pytest.raises(UnreachableError) as caught:
         cluster.topic_names(timeout_s=0)
-    assert caught.value.args[1]["client_said"] == reason
+    assert caught.value.args[1]["client_error"] == reason
     client.why_away = []
     client.unanswered = 1
     with pytest.raises(UnreachableError) as caught:
         cluster.topic_names(timeout_s=0)
-    assert "client_said" not in caught.value.args[1]
+    assert "client_error" not in caught.value.args[1]
 
 
 def test_refusals_that_last_for_a_quarter_of_a_minute_are_meant() -> None:
@@ -341,10 +341,10 @@ def test_refusals_with_an_answer_between_them_are_not_one_that_lasts(
     def ask(*_: object, **__: object) -> Mapping[PartitionKey, int]:
         answer = answers.pop(0)
         if answer is not None:
-            raise epoch_lookup.LogInRefusedError(NO_TOKEN) from answer
+            raise epoch_lookup.LoginRefusedError(NO_TOKEN) from answer
         return {}
 
-    monkeypatch.setattr(epoch_lookup, "ask", ask)
+    monkeypatch.setattr(epoch_lookup, "fetch_epoch_ends", ask)
     cluster, clock = KafkaCluster(CONNECTION, pause=lambda _: None), FakeClock()
     cluster._lookup_refusals = Refusals(clock=clock)  # noqa: SLF001
     for is_answered in (False, True, False):
@@ -361,7 +361,7 @@ def test_a_question_that_finds_no_broker_is_asked_again(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(WireClient, "connect", connect)
     with pytest.raises(UnreachableError, match="nobody listens"):
-        epoch_lookup.ask(CONNECTION, {}, timeout_s=1)
+        epoch_lookup.fetch_epoch_ends(CONNECTION, {}, timeout_s=1)
 
 
 def test_a_question_that_no_log_in_can_ask_is_refused_at_once(
@@ -374,4 +374,4 @@ def test_a_question_that_no_log_in_can_ask_is_refused_at_once(
 
     monkeypatch.setattr(WireClient, "connect", connect)
     with pytest.raises(AuthenticationError, match="UnsupportedSaslMechanism"):
-        epoch_lookup.ask(CONNECTION, {}, timeout_s=1)
+        epoch_lookup.fetch_epoch_ends(CONNECTION, {}, timeout_s=1)

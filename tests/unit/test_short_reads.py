@@ -44,7 +44,7 @@ def test_a_batch_read_that_stops_short_says_so_where_loss_is_allowed(
     assert bounds(ranges) == {"orders-0": (0, 10), "orders-1": (0, 20)}
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert "fewer records are read than asked for" in record.getMessage()
+    assert "fewer records are read than requested" in record.getMessage()
     assert "orders-0: readable=10 ending=11" in record.getMessage()
     assert "orders-1" not in record.getMessage()
 

@@ -72,7 +72,7 @@ class UnsecuredToken:
 
     def __call__(self) -> OAuthToken:
         now_s = time.time()
-        # Whole seconds, past ones: the broker's clock, cut to milliseconds, may be behind ours.
+        # Whole seconds in the past: the broker's clock, in milliseconds, may be slower than ours.
         claims = {"sub": self.principal, "iat": int(now_s), "exp": now_s + self.lifetime_s}
         value = f"{_segment({'alg': 'none'})}.{_segment(claims)}."
         return OAuthToken(
@@ -136,8 +136,8 @@ class ClientCredentials:
             reason = getattr(err, "reason", None) or err
             if isinstance(reason, urllib3.exceptions.SSLError) and reason.args:
                 reason = reason.args[0]
-            told = self._refused if _is_lasting(reason) else self._away
-            raise told(f"{type(reason).__name__} {_tls_reason(reason)}".rstrip()) from None
+            error = self._refused if _is_lasting(reason) else self._away
+            raise error(f"{type(reason).__name__} {_tls_reason(reason)}".rstrip()) from None
         body = _json_object(answer.data)
         if answer.status == 200:
             return self._token(body)
@@ -188,7 +188,7 @@ class ClientCredentials:
 
     def _refused(self, answer: str) -> AuthenticationError:
         return AuthenticationError(
-            "no OAuth token could be had",
+            "the token endpoint refuses a token",
             self._where(answer),
             "Check kafka.sasl.oauthbearer.token.endpoint.url, the client id and its secret.",
         )

@@ -391,7 +391,7 @@ class _TopicOffsets:
             time.sleep(_POLL_S)  # an election ends without a word to clients
 
     def _ask(self, spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
-        if self._leaders.untold(self._keys):
+        if self._leaders.undescribed(self._keys):
             self._described()
         there = self._leaders.located(self._keys)
         if len(there) < len(self._keys):
