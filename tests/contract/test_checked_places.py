@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, Producer, TopicPartition
 from sluice.connectors.kafka.client.client_tuning import HotPath
 from sluice.connectors.kafka.client.confluent import LOG_TRUNCATION
 from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.records.columns import ColumnBuilder
 from sluice.connectors.kafka.source.reader.consumers import PooledConsumer, process_pool
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader, fetcher_of
@@ -104,7 +105,7 @@ def test_nothing_is_read_of_another_log_behind_an_assignment(
     fetcher = fetcher_of(pooled, keys, ColumnBuilder(("value",), keys), batch_bytes=1 << 20)
     for _ in range(6):
         consumer.incremental_assign([place])
-        assert seek_with_retries(consumer, place, until_s=float("inf"))
+        assert seek_with_retries(consumer, place, deadline=Deadline(60.0))
         found = wait_for(lambda: fetcher.fetch(100, 0.1), poll_s=0.001)
         assert found is not None
         assert not len(found.slots)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.source.reader import range_reader as reading
 from sluice.connectors.kafka.source.reader.seek import resume_position, seek_with_retries
 from sluice.connectors.kafka.source.reader.streaming_reader import KafkaStreamingReader
@@ -43,9 +44,8 @@ class Refusing:
             raise KafkaException(KafkaError(self.code))
 
     def is_done(self, *, timeout_s: float) -> bool:
-        until_s = self.clock() + timeout_s
         return seek_with_retries(
-            self, _PLACE, until_s=until_s, clock=self.clock, pause=self.clock.advance
+            self, _PLACE, deadline=Deadline(timeout_s, self.clock), pause=self.clock.advance
         )
 
 

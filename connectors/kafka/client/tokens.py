@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from sluice.connectors.kafka.client.credentials import OAuthToken, TokenFunction
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import StreamError, UnreachableError
 
@@ -54,12 +55,12 @@ class KeptToken:
             AuthenticationError: it refuses for good.
             StreamError: the user's function raised it.
         """
-        until_s, pause_s = self._clock() + retry_for_s, _FIRST_PAUSE_S
+        deadline, pause_s = Deadline(retry_for_s, self._clock), _FIRST_PAUSE_S
         while True:
             found = self._fetch_or_reuse()
             if isinstance(found, OAuthToken):
                 return found
-            if self._clock() + pause_s > until_s:
+            if pause_s > deadline.left_s:
                 raise found
             self._sleep(pause_s)
             pause_s *= 2

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection, Mapping
 
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.source.enumerator.discovery import ClusterView, SourceCluster
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.splits import TopicFacts
@@ -97,14 +98,14 @@ class SharedView:
         self, own: frozenset[PartitionKey], others: Collection[PartitionKey], timeout_s: float
     ) -> ClusterView:
         self._fetch_view = None
-        until_s = self._clock() + timeout_s
+        deadline = Deadline(timeout_s, self._clock)
         all_keys = own.union(others)
         if all_keys != own and self._clock() >= self._unshared_until_s:
             try:
                 return self._fetch_and_share(all_keys, min(timeout_s, _SHARED_S))
             except StreamError:
                 self._unshared_until_s = self._clock() + _UNSHARED_S
-        return self._fetch_and_share(own, max(0.0, until_s - self._clock()))
+        return self._fetch_and_share(own, max(0.0, deadline.left_s))
 
     def _fetch_and_share(self, keys: frozenset[PartitionKey], timeout_s: float) -> ClusterView:
         view = self._cluster.fetch_view(keys, timeout_s=timeout_s)

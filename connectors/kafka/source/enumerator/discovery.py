@@ -26,15 +26,16 @@ from sluice.connectors.kafka.client.confluent import (
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.source.enumerator.group_offsets import GroupOffsets
 from sluice.connectors.kafka.source.enumerator.topics import (
     Descriptions,
     KnownLeaders,
+    answers_deadline,
     described,
     facts,
     is_absence,
     result,
-    until_s_for,
 )
 from sluice.connectors.kafka.source.positions import Edge, PartitionKey
 from sluice.connectors.kafka.source.splits import TopicFacts
@@ -58,7 +59,6 @@ T = TypeVar("T")
 _RETRY_PAUSE_S = 0.1
 # Shorter than most callers' timeouts, so that a refused log-in is reported before those end.
 _ATTEMPT_S = 5.0
-_LEAST_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,9 +191,9 @@ class KafkaCluster:
         """See `SourceCluster`."""
 
         def fetch(left_s: float) -> ClusterView:
-            until_s = time.monotonic() + left_s
+            deadline = Deadline(left_s)
             topics = self._described({topic for topic, _ in keys}, left_s)
-            there, left_s = self._leaders.located(keys), _left_s(until_s)
+            there, left_s = self._leaders.located(keys), deadline.request_s
             earliest = self._listing(dict.fromkeys(there, Edge.EARLIEST), left_s)
             latest = self._listing(dict.fromkeys(there, Edge.LATEST), left_s)
             return ClusterView(
@@ -316,9 +316,9 @@ class KafkaCluster:
         self, keys: Collection[PartitionKey], timeout_s: float
     ) -> tuple[list[PartitionKey], float]:
         """Return the partitions that exist, and the time that is left."""
-        until_s = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         self._described(self._leaders.undescribed(keys), timeout_s)
-        return self._leaders.located(keys), _left_s(until_s)
+        return self._leaders.located(keys), deadline.request_s
 
     def _listing(
         self,
@@ -337,19 +337,19 @@ class KafkaCluster:
 
     def _request(self, fetch: Callable[[float], T], timeout_s: float) -> T:
         """Repeat a request until it is answered or the time is up: a leader may move meanwhile."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         self._forget_old_refusals()
         if self._timed_out and timeout_s > 0:
             # A call may have time for one try only, which must not go to the same broker again.
-            self._refresh_metadata(timeout_s / 2)
+            self._refresh_metadata(Deadline(timeout_s / 2).request_s)
         while True:
-            left_s = min(_left_s(deadline_s), _ATTEMPT_S)
+            left_s = min(deadline.request_s, _ATTEMPT_S)
             try:
                 answer = fetch(left_s)
             except (KafkaException, FutureTimeoutError) as err:
                 self._leaders.forget()
                 self._admin().poll(0)  # serves `Refusals.note`
-                is_over = time.monotonic() + _RETRY_PAUSE_S >= deadline_s
+                is_over = deadline.left_s <= _RETRY_PAUSE_S
                 failure = self._refused(is_over=is_over) or _failure(err, self._where_and_why())
                 self._timed_out = isinstance(failure, UnreachableError)
                 if is_over or not self._timed_out:
@@ -360,7 +360,7 @@ class KafkaCluster:
                 self._refusals.answered()
                 return answer
             self._pause(_RETRY_PAUSE_S)
-            self._refresh_metadata(deadline_s - time.monotonic())
+            self._refresh_metadata(deadline.request_s)
 
     def _forget_old_refusals(self) -> None:
         """Forget refusals since the last answer: a lasting one is reported again."""
@@ -386,7 +386,7 @@ class KafkaCluster:
         request.
         """
         try:
-            self._listed(max(_LEAST_S, min(left_s, _ATTEMPT_S)))
+            self._listed(min(left_s, _ATTEMPT_S))
         except KafkaException as err:
             log.debug("metadata cannot be refreshed: reason=%s", err)
         else:
@@ -401,10 +401,6 @@ def _failure(err: KafkaException | FutureTimeoutError, where: Mapping[str, objec
         where,
         "Check that the brokers run and can be reached from here.",
     )
-
-
-def _left_s(until_s: float) -> float:
-    return max(_LEAST_S, until_s - time.monotonic())
 
 
 def _spec(what: Edge | int) -> OffsetSpec:
@@ -422,10 +418,10 @@ def _offsets(
     futures: Mapping[TopicPartition, "Future[Any]"], timeout_s: float
 ) -> dict[PartitionKey, OffsetFact | None]:
     found: dict[PartitionKey, OffsetFact | None] = {}
-    until_s = until_s_for(timeout_s)
+    deadline = answers_deadline(timeout_s)
     for partition, future in futures.items():
         try:
-            answer = result(future, until_s)
+            answer = result(future, deadline)
         except KafkaException as err:
             if not is_absence(err):
                 raise

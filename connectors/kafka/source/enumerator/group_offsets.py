@@ -1,6 +1,5 @@
 """Offsets of one consumer group, read and published without being a member of it."""
 
-import time
 from collections.abc import Collection, Iterable, Mapping
 
 from sluice.connectors.kafka.client.confluent import (
@@ -10,6 +9,7 @@ from sluice.connectors.kafka.client.confluent import (
     TopicPartition,
     make_consumer,
 )
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.source.positions import PartitionKey
 
 __all__ = ["ANSWER_MS", "GroupOffsets"]
@@ -61,9 +61,9 @@ class GroupOffsets:
         self._answers.clear()
         # A synchronous commit would wait without a bound.
         self._consumer.commit(offsets=places, asynchronous=True)
-        deadline_s = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         while not self._answers:
-            if time.monotonic() > deadline_s:
+            if deadline.is_over:
                 raise TimeoutError(f"offsets of group {self._group_id} were not confirmed")
             self._consumer.poll(_POLL_S)
         error, answered = self._answers.pop()

@@ -21,6 +21,7 @@ from sluice.connectors.kafka.client.confluent import (
     TopicCollection,
     translate,
 )
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.splits import TopicFacts
 from sluice.runtime.contracts import Clock
@@ -29,11 +30,11 @@ from sluice.runtime.errors import SourceChangedError
 __all__ = [
     "Descriptions",
     "KnownLeaders",
+    "answers_deadline",
     "described",
     "facts",
     "is_absence",
     "result",
-    "until_s_for",
 ]
 
 _MARGIN_S = 5.0
@@ -58,10 +59,10 @@ def described(admin: AdminClient, names: Collection[str], *, timeout_s: float) -
         TopicCollection(sorted(names)), request_timeout=timeout_s
     )
     found: dict[str, Any] = {}
-    until_s = until_s_for(timeout_s)
+    deadline = answers_deadline(timeout_s)
     for name, future in futures.items():
         try:
-            found[name] = result(future, until_s)
+            found[name] = result(future, deadline)
         except KafkaException as err:
             if not is_absence(err):
                 raise
@@ -122,17 +123,17 @@ class KnownLeaders:
         return there
 
 
-def until_s_for(timeout_s: float) -> float:
+def answers_deadline(timeout_s: float) -> Deadline:
     """Return the deadline for all futures of one request.
 
     librdkafka ends its requests by itself; the margin only guards against lost futures.
     """
-    return time.monotonic() + timeout_s + _MARGIN_S
+    return Deadline(timeout_s + _MARGIN_S)
 
 
-def result(future: "Future[T]", until_s: float) -> T:
+def result(future: "Future[T]", deadline: Deadline) -> T:
     """Wait for a future of the client until then."""
-    return future.result(max(0.0, until_s - time.monotonic()))
+    return future.result(max(0.0, deadline.left_s))
 
 
 def is_absence(err: KafkaException) -> bool:

@@ -19,6 +19,7 @@ from sluice.connectors.kafka.client.confluent import (
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.native.library import library_for
 from sluice.connectors.kafka.native.native_consumer import NativeConsumer
 from sluice.runtime.contracts import Clock
@@ -95,10 +96,10 @@ class PooledConsumer:
             wanted[split.topic][split.partition] = epoch
         unknown = [topic for topic, epochs in wanted.items() if not self._knows(topic, epochs)]
         unknown.sort(key=lambda topic: (topic not in self._leaders, topic))
-        until_s = self.clock() + _LEARN_S
+        deadline = Deadline(_LEARN_S, self.clock)
         missed: list[str] = []
         for at, topic in enumerate(unknown):
-            left_s = until_s - self.clock()
+            left_s = deadline.left_s
             share_s = min(left_s, max(_LEAST_S, left_s / (len(unknown) - at)))
             if share_s <= 0.0 or not self._learn(topic, wanted[topic], timeout_s=share_s):
                 missed.append(topic)

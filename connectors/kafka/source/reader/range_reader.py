@@ -20,6 +20,7 @@ from sluice.connectors.kafka.client.confluent import (
     translate,
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.native.native_consumer import NativeConsumer
 from sluice.connectors.kafka.records.columns import COLUMNS, ColumnBuilder
 from sluice.connectors.kafka.source.positions import PartitionKey
@@ -415,11 +416,11 @@ class Reading:
 
         A partition that cannot be checked yet is stalled. `_handle_events` gets a truncation.
         """
-        until_s = time.monotonic() + _SEEK_S
+        deadline = Deadline(_SEEK_S)
         for slot, place in places.items():
             if place.leader_epoch is None:
                 self._unchecked.add(slot)
-            elif not seek_with_retries(self._consumer, place, until_s=until_s):
+            elif not seek_with_retries(self._consumer, place, deadline=deadline):
                 self._stall(slot)
 
     def _stop(self, *slots: int) -> None:

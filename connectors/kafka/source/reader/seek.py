@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from sluice.connectors.kafka.client.confluent import KafkaException, TopicPartition, error_codes
-from sluice.runtime.contracts import Clock, RecordsRead
+from sluice.connectors.kafka.client.retry import Deadline
+from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.model.model import SplitRange
 
 __all__ = ["Seeking", "resume_position", "seek_with_retries"]
@@ -50,8 +51,7 @@ def seek_with_retries(
     consumer: Seeking,
     place: TopicPartition,
     *,
-    until_s: float,
-    clock: Clock = time.monotonic,
+    deadline: Deadline,
     pause: Callable[[float], object] = time.sleep,
 ) -> bool:
     """Seek after an assignment; return whether the seek has taken effect.
@@ -62,13 +62,13 @@ def seek_with_retries(
 
     Args:
         place: assigned just now, with the epoch of its records.
-        until_s: on the clock; at least one try is made.
+        deadline: at least one try is made.
     """
     while True:
         try:
             consumer.seek(place)
         except KafkaException as err:
-            if err.args[0].code() not in _NOT_YET or clock() >= until_s:
+            if err.args[0].code() not in _NOT_YET or deadline.is_over:
                 return False
             pause(_PAUSE_S)
         else:

@@ -31,9 +31,9 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.records.columns import header_pairs
 from sluice.connectors.kafka.source.enumerator.topics import (
     KnownLeaders,
+    answers_deadline,
     described,
     result,
-    until_s_for,
 )
 from sluice.runtime.checker import Headers, History, Identity, Record
 from sluice.runtime.errors import ConfigError, UnreachableError
@@ -401,8 +401,8 @@ class _TopicOffsets:
             isolation_level=isolation,
             request_timeout=self._timeout_s,
         )
-        until_s = until_s_for(self._timeout_s)
-        return {at.partition: result(answer, until_s).offset for at, answer in answers.items()}
+        deadline = answers_deadline(self._timeout_s)
+        return {at.partition: result(answer, deadline).offset for at, answer in answers.items()}
 
     def _described(self) -> Any:  # noqa: ANN401 - confluent-kafka's description
         # Not list_topics: naming a missing topic there makes the broker create it.
