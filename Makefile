@@ -131,7 +131,7 @@ test-asan: setup ## the native hot path under AddressSanitizer; needs a C compil
 
 # By name or as a part (2/4). Without names all mutants run, and the page docs/research/mutants.md is written.
 MUTANTS ?=
-mutants: setup ## each rule of the protocol broken on purpose: some test must notice; MUTANTS="seals-retired record-replaced" for a few
+mutants: setup ## each rule of the protocol broken on purpose: some test must notice; MUTANTS="fencing-records-retired record-replaced" for a few
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 coverage: setup ## make test but for its kills, with the lines and branches that it runs counted
@@ -158,7 +158,7 @@ bench-goals: setup ## all in the table of goals, and the scaling tables, into do
 	$$run coordinator-load --tasks 10000
 	$$run scaling --results build/bench/scaling.jsonl
 	mv build/bench/peers.jsonl benchmarks/peers/results.jsonl
-	mv build/bench/scaling.jsonl benchmarks/scaling_results.jsonl
+	mv build/bench/scaling.jsonl benchmarks/scaling/scaling_results.jsonl
 	$$run report --write
 
 bench-quick: setup ## as bench with small runs, once each, printed only; a first look

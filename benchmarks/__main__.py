@@ -14,25 +14,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import (
-    balancing,
-    bookkeeping,
-    endurance,
-    files,
-    hot_path,
-    latency,
-    machine,
-    producer_costs,
-    recovery,
-    region_costs,
-    region_kills,
-    rolling,
-    service_costs,
-    single_point,
-    throughput,
-)
-from benchmarks.figures import PARTS_RESULTS, Figure, command_line, log_figures, table
-from benchmarks.rig import Rig, open_rig
+from benchmarks.files import file_costs, rolling
+from benchmarks.jobs import endurance, latency, recovery, service_costs, throughput
+from benchmarks.kafka import hot_path, producer_costs
+from benchmarks.measuring import machine
+from benchmarks.measuring.figures import PARTS_RESULTS, Figure, command_line, log_figures, table
+from benchmarks.measuring.rig import Rig, open_rig
+from benchmarks.regions import balancing, bookkeeping, region_costs, region_kills, single_point
 
 _Measure = Callable[[Rig, argparse.Namespace], Sequence[Figure]]
 
@@ -59,7 +47,7 @@ _PARTS: Mapping[str, _Measure] = {
     "recovery": lambda rig, args: recovery.measure(rig, repeat=args.repeat),
     "producers": lambda rig, args: producer_costs.measure(rig, repeat=args.repeat),
     "messages": lambda _, args: service_costs.measure(repeat=args.repeat),
-    "files": lambda rig, args: files.measure(
+    "files": lambda rig, args: file_costs.measure(
         rig, records=args.records, repeat=args.repeat, files=args.files
     ),
     "hot-path": lambda rig, args: hot_path.measure(rig, records=args.records, repeat=args.repeat),
@@ -77,13 +65,13 @@ _ENGINES = ("micro-batch", "continuous")
 _COMMANDS = {
     "peers": "benchmarks.peers.command",
     "steady": "benchmarks.peers.steady",
-    "report": "benchmarks.peers.report",
-    "scaling": "benchmarks.scaling",
-    "transform-profile": "benchmarks.transform_profile",
-    "tuning": "benchmarks.tuning",
-    "checker": "benchmarks.checker",
-    "coordinator-load": "benchmarks.coordinator_load",
-    "epoch-commits": "benchmarks.epoch_commits",
+    "report": "benchmarks.report.report",
+    "scaling": "benchmarks.scaling.scaling",
+    "transform-profile": "benchmarks.jobs.transform_profile",
+    "tuning": "benchmarks.tuning.tuning",
+    "checker": "benchmarks.kafka.checker",
+    "coordinator-load": "benchmarks.regions.coordinator_load",
+    "epoch-commits": "benchmarks.kafka.epoch_commits",
 }
 
 

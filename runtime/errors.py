@@ -45,7 +45,7 @@ class StreamError(Exception):
     """Base of every error this project raises."""
 
     def __init__(self, what: str, where: Mapping[str, object], remedy: str) -> None:
-        # Not `super`: beside an `OSError` that would take them for a number, a text and a path.
+        # Not `super`: with an `OSError` it would take them for a number, a text and a path.
         Exception.__init__(self, what, dict(where), remedy)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class ConfigError(StreamError):
 
 
 class MissingRequirementError(StreamError):
-    """The machine lacks something: Java, a free port, a server's files."""
+    """The machine lacks something: Java, a free port, a server's files, an optional package."""
 
 
 class UnreachableError(StreamError):

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, topics
+from benchmarks.measuring import machine, topics
+from benchmarks.measuring.rig import PARTITIONS, Rig, open_rig
 from benchmarks.peers import race
 from benchmarks.peers.records import fill
 from benchmarks.peers.results import Log, Result, Setting
 from benchmarks.peers.roster import CONTENDERS, Contender, Order, by_name
-from benchmarks.rig import PARTITIONS, Rig, open_rig
 from sluice.runtime.errors import MissingRequirementError
 
 __all__ = ["RESULTS", "Runner", "main", "prepare"]

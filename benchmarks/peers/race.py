@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import topics
-from benchmarks.feeding import Feed, Records
+from benchmarks.measuring import topics
+from benchmarks.measuring.feeding import Feed, Records
+from benchmarks.measuring.rig import PARTITIONS, Rig
+from benchmarks.measuring.sampling import Sampler, cpu_at
 from benchmarks.peers import waits
 from benchmarks.peers.paced import Reader
 from benchmarks.peers.records import paced_value
 from benchmarks.peers.roster import Contender, Order
-from benchmarks.peers.sampling import Sampler, cpu_at
 from benchmarks.peers.verdict import read_output
-from benchmarks.rig import PARTITIONS, Rig
 from sluice.connectors.kafka.tools.verify.topic_history import EndWatch
 from sluice.runtime.embedded.program import Program, ProgramSpec
 

@@ -43,7 +43,7 @@ class Result:
         load_before: runnable processes, mean of the last minute.
         figures: by name; empty when it failed.
         failure: "" or why there are none.
-        machine: see `benchmarks.machine.describe`.
+        machine: see `benchmarks.measuring.machine.describe`.
     """
 
     setting: Setting

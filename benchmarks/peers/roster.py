@@ -16,7 +16,7 @@ from sluice.runtime.embedded.java import find_java
 
 __all__ = ["CONTENDERS", "Contender", "Order", "by_name"]
 
-_HERE = Path(__file__).resolve().parents[1]
+_PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 _HEAP = "-Xmx1g"
 _EXACTLY_ONCE, _AT_LEAST_ONCE = "exactly once", "at least once"
 # Those that Flink's own launcher gives: its serializers look into the JDK.
@@ -102,7 +102,7 @@ def _ours(*settings: str, epoch: tuple[int, int] | None = None) -> Callable[[Ord
             per_s = min(epoch[0], epoch[1] // order.value_bytes)
             capped = ["--max-records", str(max(1_000, int(per_s * order.interval_s)))]
         return [
-            *(sys.executable, "-u", str(_HERE / "pipeline.py"), *order.topics()),
+            *(sys.executable, "-u", str(_PROGRAMS / "pipeline.py"), *order.topics()),
             *("--checkpoint", str(order.directory / "checkpoint")),
             *("--progress", str(order.directory / "progress")),
             *("--interval", str(order.interval_s), "--function", "exclaim", *settings, *capped),
@@ -114,7 +114,7 @@ def _ours(*settings: str, epoch: tuple[int, int] | None = None) -> Callable[[Ord
 def _by_hand(*settings: str) -> Callable[[Order], Sequence[str]]:
     def command(order: Order) -> Sequence[str]:
         return [
-            *(sys.executable, "-u", str(_HERE / "peer.py"), *order.topics()),
+            *(sys.executable, "-u", str(_PROGRAMS / "peer.py"), *order.topics()),
             *("--partitions", str(order.partitions), "--interval", str(order.interval_s)),
             *("--function", "exclaim", *settings),
         ]

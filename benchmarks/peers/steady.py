@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import machine
+from benchmarks.measuring import machine
+from benchmarks.measuring.rig import open_rig
 from benchmarks.peers.command import RESULTS, Runner, prepare
 from benchmarks.peers.results import Log, Result
 from benchmarks.peers.roster import CONTENDERS, by_name
-from benchmarks.rig import open_rig
 
 __all__ = ["main"]
 

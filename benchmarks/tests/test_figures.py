@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.figures import PARTS_RESULTS, Figure, command_line, log_figures, read_figures
+from benchmarks.measuring.figures import (
+    PARTS_RESULTS,
+    Figure,
+    command_line,
+    log_figures,
+    read_figures,
+)
 
 
 def figure(**changes: object) -> Figure:

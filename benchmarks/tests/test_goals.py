@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import goals
-from benchmarks.figures import Figure, Measured
+from benchmarks.measuring.figures import Figure, Measured
 from benchmarks.peers import waits
 from benchmarks.peers.results import Result, Setting
 from benchmarks.peers.summary import ratio, rows_by_setting
+from benchmarks.report import goals
 
 RACE = Setting(
     kind="throughput", records=1_000_000, value_bytes=100, interval_s=1.0, is_quick=False

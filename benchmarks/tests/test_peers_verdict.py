@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.peers import records, report
+from benchmarks.measuring.sampling import Moment, cpu_at
+from benchmarks.peers import records
 from benchmarks.peers.results import Log, Result, Setting, read_results
 from benchmarks.peers.roster import CONTENDERS, by_name
-from benchmarks.peers.sampling import Moment, cpu_at
 from benchmarks.peers.summary import rows_by_setting
 from benchmarks.peers.verdict import Verdict, judge
+from benchmarks.report import report
 
 _STAMP = 1_000
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bookkeeping, region_lives
-from benchmarks.mortal_sink import ANY_TIME, PRE_COMMITTED, Death, Doom
-from benchmarks.visibility import Paced, Seen
+from benchmarks.measuring.visibility import Paced, Seen
+from benchmarks.regions import bookkeeping, region_deaths
+from benchmarks.regions.mortal_sink import ANY_TIME, PRE_COMMITTED, Death, Doom
 from tests.waiting import PATIENCE_S
 
 
@@ -33,7 +33,7 @@ def death(region: str, at_s: float) -> Death:
 
 
 def lost(lines: Sequence[Mapping[str, Any]], deaths: Sequence[Death]) -> int:
-    return sum(one.count for one in region_lives.lost_epochs(lines, deaths))
+    return sum(one.count for one in region_deaths.lost_epochs(lines, deaths))
 
 
 def restarted(region: str, at_s: float, why: str) -> Mapping[str, Any]:
@@ -66,9 +66,9 @@ def test_a_region_is_back_with_a_checkpoint_that_began_behind_its_death() -> Non
         line("decided", 4.0),
         line("marked", 4.5),
     ]
-    assert region_lives.back_after_s(lines, death("a", 1.75)) == 2.75
-    assert region_lives.back_after_s(lines, death("a", 1.25)) == 0.75
-    assert region_lives.back_after_s(lines, death("a", 4.25)) is None
+    assert region_deaths.back_after_s(lines, death("a", 1.75)) == 2.75
+    assert region_deaths.back_after_s(lines, death("a", 1.25)) == 0.75
+    assert region_deaths.back_after_s(lines, death("a", 4.25)) is None
 
 
 def test_an_epoch_that_another_region_lost_is_told_with_its_cause() -> None:
@@ -84,29 +84,29 @@ def test_an_epoch_that_another_region_lost_is_told_with_its_cause() -> None:
         restarted("b", 2.5, "\nPython worker exited\n\tat org.apache"),
         {"at_s": 2.0, "message": "region's host does not answer"},
     ]
-    skipped, given_up = region_lives.lost_epochs(lines, [death("a", 3.5)], events)
+    skipped, given_up = region_deaths.lost_epochs(lines, [death("a", 3.5)], events)
     assert str(skipped) == (
         "checkpoint 7: 1 lost: b was carried (error): its life ended by Python worker exited"
     )
     assert (given_up.checkpoint, given_up.count) == (9, 2)
     assert "killed: a; not killed: b" in given_up.why
     assert "error=boom" in given_up.why
-    (silent,) = region_lives.lost_epochs(lines[:1], [], ())
+    (silent,) = region_deaths.lost_epochs(lines[:1], [], ())
     assert "it began no new life" in silent.why
 
 
 def test_a_death_explains_one_new_life_of_its_region() -> None:
     events = [restarted("a", 2.0, "killed"), restarted("a", 5.0, "late"), restarted("b", 6.0, "x")]
-    assert region_lives.unasked_ends(events, [death("a", 1.5), death("b", 5.0)]) == [
+    assert region_deaths.unasked_ends(events, [death("a", 1.5), death("b", 5.0)]) == [
         "a ended by itself: late"
     ]
-    assert region_lives.begun_after_s(events, death("a", 1.5)) == 0.5
-    assert region_lives.begun_after_s(events, death("b", 7.0)) is None
+    assert region_deaths.begun_after_s(events, death("a", 1.5)) == 0.5
+    assert region_deaths.begun_after_s(events, death("b", 7.0)) is None
 
 
 def test_lives_are_counted_against_deaths() -> None:
     lines = [line("marked", 1.0), line("marked", 2.0, attempts={"a": 3, "b": 2})]
-    assert region_lives.extra_lives(lines, [death("a", 1.5)]) == 2
+    assert region_deaths.extra_attempts(lines, [death("a", 1.5)]) == 2
 
 
 def test_a_reader_s_sight_is_judged_record_by_record() -> None:
@@ -131,7 +131,7 @@ def test_a_pace_gives_each_partition_its_share_in_order() -> None:
 
 _DIES = """
 import sys
-from benchmarks.mortal_sink import Death, Doom
+from benchmarks.regions.mortal_sink import Death, Doom
 from pathlib import Path
 doom = Doom(Path(sys.argv[1]))
 assert doom.take("b") is None
@@ -161,7 +161,7 @@ def test_a_death_is_given_to_one_task_and_noted_before_it(tmp_path: Path) -> Non
 
 _LIVES = """
 import sys, time
-from benchmarks.mortal_sink import Doom
+from benchmarks.regions.mortal_sink import Doom
 from pathlib import Path
 Doom(Path(sys.argv[1])).live("a", 4)
 print("lives", flush=True)

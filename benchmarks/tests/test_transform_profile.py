@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.transform_profile import (
+from benchmarks.jobs.transform_profile import (
     part_of_process,
     part_of_thread,
     spent_between,

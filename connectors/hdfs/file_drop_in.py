@@ -71,7 +71,7 @@ class FileDropIn:
         }
         return cls(
             target=target,
-            form=file_format(ours.get(_FORMAT, "parquet"), rest, session_zone=session_zone),
+            form=file_format(ours.get(_FORMAT, "parquet"), rest),
             partitions=PartitionPaths(
                 columns=tuple(filter(None, columns)), session_zone=session_zone
             ),

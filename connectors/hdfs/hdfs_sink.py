@@ -199,7 +199,7 @@ class HdfsSink:
         if self._format == "avro" and not session_writes(self._format):
             return TaskFrameSaver(
                 target=self._target,
-                form=file_format(self._format, self._options, session_zone="UTC"),
+                form=file_format(self._format, self._options),
                 partition_by=self._partition_by,
                 columns=self._columns,
             )

@@ -1,4 +1,4 @@
-"""The checkpoint directory, as the coordinator sees it."""
+"""The checkpoint directory as the coordinator uses it."""
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
@@ -12,24 +12,25 @@ __all__ = ["AcceptedAs", "AcceptedWork", "MetadataStore", "PublishOutcome", "Uns
 
 
 class PublishOutcome(enum.Enum):
-    """Answer of a no-replace publish."""
+    """Answer of a publish that never replaces a file."""
 
-    OURS = "ours"  # durable, by this call or an earlier one of this session
-    TAKEN = "taken"  # another record is there: read it; another session's = stop
-    UNKNOWN = "unknown"  # neither read back nor refused: ask again, decide nothing
-    DECIDED = "decided"  # an abort came too late: this session's own decision stands there
+    OURS = "ours"  # durable, by this call or an earlier one of this session.
+    TAKEN = "taken"  # The slot has another record: read it; stop if it is another session's.
+    UNKNOWN = "unknown"  # Neither read back nor refused: publish again, decide nothing.
+    DECIDED = "decided"  # An abort came too late: the slot has this session's own decision.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsettledWork:
-    """Decided work that could not be committed, as an error named it that ended a job or its start.
+    """Decided work that could not be committed, as named by the error that ended a job or its
+    start.
 
     Attributes:
         digest: of its committable, by `sluice.runtime.checkpoint.lost_work.digest_of`.
-        outcome: ABORTED: it is lost; UNKNOWN: nobody can tell.
-        region: that wrote it.
-        ranges: source ranges that it holds, ``orders-0:[10,20)``; all of its region's where it does
-            not tell its own.
+        outcome: ABORTED: the work is lost; UNKNOWN: its state cannot be determined.
+        region: that wrote the work.
+        ranges: source ranges of the work, ``orders-0:[10,20)``; all ranges of its region if the
+            work does not name its own.
         detail: why, for people.
     """
 
@@ -41,15 +42,15 @@ class UnsettledWork:
 
 
 class AcceptedAs(enum.Enum):
-    """What a person has said of such work."""
+    """A person's decision about such work."""
 
-    LOST = "lost"  # it is gone; what is needed of it is written by hand
-    COMMITTED = "committed"  # readers see it, though its broker cannot tell any more
+    LOST = "lost"  # Write the needed records yourself.
+    COMMITTED = "committed"  # Readers see it, though its broker no longer knows it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedWork:
-    """Unsettled work that shall not hold up a start; ``digest``, ``region`` and ``ranges`` as in
+    """Unsettled work that no longer prevents a start; ``digest``, ``region`` and ``ranges`` as in
     `UnsettledWork`."""
 
     digest: str
@@ -59,40 +60,40 @@ class AcceptedWork:
 
 
 class MetadataStore(Protocol):
-    """The checkpoint directory. Driver or command line; calls are serialised by the caller.
+    """The checkpoint directory. Driver or command line; the caller serialises the calls.
 
-    A place holds one record for ever: DECIDED or ABORTED, whole (`fence-first`, `publish-whole`,
+    A slot holds one record for ever: DECIDED or ABORTED, whole (`fence-first`, `publish-whole`,
     `retire-after-commit`).
     """
 
     uri: str
 
     def places(self) -> list[int]:
-        """Ids of all places that hold a record, ascending."""
+        """Ids of all slots that hold a record, ascending."""
         ...
 
     def known_fencing_records(self) -> Mapping[int, int | None]:
-        """Places of which it is known without a look that they hold a seal, and what each run
-        started from. A seal names and keeps nothing, and stays for ever."""
+        """Slots that are known, without a read, to hold a fencing record, and where each run
+        started. A fencing record names no work, and stays for ever."""
         ...
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
-        """The record at a place, None when empty.
+        """The record in a slot, None if the slot is empty.
 
         Raises: DamagedCheckpointError, UnsupportedFormatError.
         """
         ...
 
     def is_empty(self, directory: str) -> bool:
-        """Whether nothing lies below a directory that a record names, or it is not there."""
+        """Whether a directory that a record names is empty or missing."""
         ...
 
     def remember_fencing_records(self) -> None:
-        """Those that were read are known from now on, also to other processes. Best effort."""
+        """Remembers fencing records that were read, also for other processes. Best effort."""
         ...
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
-        """Put a record in its place: whole, synced, never replacing another."""
+        """Write a record to its slot: whole, synced, never replacing another."""
         ...
 
     def mark_committed(self, checkpoint_id: int) -> None:
@@ -104,19 +105,19 @@ class MetadataStore(Protocol):
         ...
 
     def mark_superseded(self, checkpoint_id: int, *, by: int) -> None:
-        """Say that a start from an older checkpoint left this one behind; idempotent."""
+        """Record that a start from an older checkpoint superseded this one; idempotent."""
         ...
 
     def is_superseded(self, checkpoint_id: int) -> bool:
-        """Whether the mark is there."""
+        """Whether the completion marker exists."""
         ...
 
     def note_unsettled(self, checkpoint_id: int, works: Sequence[UnsettledWork]) -> None:
-        """Put on record what is about to be named by an error; in place of what was named last."""
+        """Record the work that an error is about to name; replaces the earlier record."""
         ...
 
     def accepted(self, checkpoint_id: int) -> Mapping[str, AcceptedWork]:
-        """What of a decision shall not hold up a start, by its digest.
+        """Work of a decision that no longer prevents a start, by its digest.
 
         Raises: DamagedCheckpointError, UnsupportedFormatError.
         """
@@ -134,18 +135,18 @@ class MetadataStore(Protocol):
         ...
 
     def make_durable(self, checkpoint_id: int) -> None:
-        """What stands at a place, its repairs too, lasts from here on: whoever put it there may
-        have died before it did (`publish-whole`).
+        """Make a slot and its repairs durable: their writer may have died before it did so
+        (`publish-whole`).
 
         Raises: StorageError.
         """
         ...
 
     def retirable(self, *, retain: int) -> list[int]:
-        """Ids that nothing needs any more when ``retain`` decisions are kept, ascending."""
+        """Ids that are no longer needed if ``retain`` decisions are kept, ascending."""
         ...
 
     def retire(self, checkpoint_ids: Collection[int]) -> None:
-        """Delete retired places; refuses an unfinished decision and every seal
+        """Delete retired slots; refuses an unfinished decision and every fencing record
         (`retire-after-commit`)."""
         ...

@@ -1,7 +1,8 @@
-"""Whether and when a region that failed begins again: fixed delay, exponential delay, failure rate.
+"""Whether and when a failed region restarts: fixed delay, exponential delay, failure rate.
 
 Names, settings and meaning are those of Flink's restart strategies, per region instead of per job.
-Pure: what was before, the clock and a random draw in; when to begin again out.
+Pure: the inputs are the history, the clock and a random draw; the result is the time of the
+restart.
 """
 
 import math
@@ -21,11 +22,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarts:
-    """What a strategy remembers of one region, within one run of the job.
+    """The memory of a strategy about one region, within one run of the job.
 
     Attributes:
         count: restarts so far that count towards the strategy's limit.
-        due_s: clock from which on the newest one may begin; None before the first.
+        due_s: clock from which the newest restart may happen; None before the first.
         backoff_s: delay of the newest one, before jitter.
         failures_s: clock of the failures that a rate still counts, oldest first.
     """
@@ -37,7 +38,7 @@ class Restarts:
 
 
 class RestartStrategy(Protocol):
-    """How often, and after which delay, a region that failed begins again."""
+    """How often, and after which delay, a failed region restarts."""
 
     def after_failure(self, past: Restarts, now_s: float, *, draw: float) -> Restarts | None:
         """The next restart, or None: the region has failed for good.
@@ -75,7 +76,7 @@ class FixedDelayRestart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDelayRestart:
-    """Delays that grow with each failure, and start again after a time without one.
+    """Delays that grow with each failure, and are reset after a time without one.
 
     Attributes:
         initial_backoff_s: the first delay; > 0.
@@ -84,7 +85,7 @@ class ExponentialDelayRestart:
         reset_backoff_threshold_s: this long after a restart without a failure, the next failure
             counts as the first; > 0; `math.inf`: never.
         jitter_factor: random change of a delay by up to this share, so that regions that failed
-            together restart apart; in [0, 1].
+            together restart at different times; in [0, 1].
         attempts_before_reset_backoff: restarts in a row without a reset; the next failure is final;
             None: no limit.
     """
@@ -167,5 +168,5 @@ def _require(settings: dict[str, bool]) -> None:
         raise ConfigError(
             "a setting of a restart strategy is out of range",
             {"settings": ",".join(wrong)},
-            "Its docstring says which values there are.",
+            "Use a value within the range in the docstring of the strategy.",
         )

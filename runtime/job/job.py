@@ -56,7 +56,8 @@ use_this_interpreter()
 
 
 class Stream:
-    """What a source or a function yields; methods add to the pipeline and return it."""
+    """A stream of records from a source or a function; methods add to the pipeline and return
+    it."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -72,14 +73,14 @@ class Stream:
     ) -> Stream:
         """Apply a function from Arrow batch to Arrow batch in the worker that reads and writes.
 
-        The batch has the source's columns; what it returns needs ``value`` and may have ``key``,
-        ``topic``, ``partition``, ``headers`` and ``timestamp``, which the sink honours. The
-        function is sent to the workers once, when the region starts, with the variables it uses.
+        The batch has the source's columns; the result needs ``value`` and may have ``key``,
+        ``topic``, ``partition``, ``headers`` and ``timestamp``, which the sink uses. The function
+        is sent to the workers once, when the region starts, with the variables it uses.
 
         Args:
             on_error: ``fail``; ``skip`` or a `Skip`: a record that it raises for is left out and
-                counted; `DeadLetters`: written to another topic in the output's transaction. Such
-                a function, and those before and behind it, must be deterministic and row-wise
+                counted; `DeadLetters`: written to another topic in the output's transaction. Then
+                all functions of the pipeline must be deterministic and row-wise
                 (``docs/guide/functions.md``).
             deterministic: False says that a replay may give other rows. Then a lost transaction
                 stops the job, also with ``on_lost="repair"``; with several sinks, or with
@@ -88,9 +89,9 @@ class Stream:
         policy = policy_of(on_error)
         if policy is not None and not deterministic:
             raise ConfigError(
-                "a function that is not deterministic leaves out records that it fails for",
+                "a function that is not deterministic cannot skip records",
                 {"source": self._pipeline.source.name, "function": name, "on_error": on_error},
-                "They are found by calling it again: use on_error='fail'.",
+                "Use on_error='fail': the failing records are found by a second call.",
             )
         return self._add(
             "map_batches", function, name, uid, deterministic=deterministic, policy=policy
@@ -109,15 +110,15 @@ class Stream:
         """Apply any DataFrame code: SQL, joins, windows, ``transformWithState``.
 
         Args:
-            output_mode: ``append``, ``update`` or ``complete``, as Spark's for stateful frames.
-                The transforms of a pipeline are one query, which has one mode: those that say one
-                must agree, and the others follow. None says is ``update``.
+            output_mode: ``append``, ``update`` or ``complete``, as Spark's for stateful frames. The
+            The transforms of a pipeline are one query with one mode: all transforms that set a mode
+                must set the same one, and it applies to all. Without any setting it is ``update``.
             deterministic: False says that a replay may give other rows. With state or several
                 sinks that cannot be exactly-once and is refused.
             force_rescale: run it in ``Job(regions=N)`` regions, each over its own splits. By
-                default it is one region, for Spark's planner may bring rows of any two splits
-                together; what it brings together after this, by a ``repartition`` for example,
-                are rows of one region. Refused for a frame that keeps state.
+                default it is one region, because Spark's planner may combine rows of any two
+                splits. With force_rescale a later ``repartition``, for example, combines only rows
+                of one region. Refused for a frame that keeps state.
         Raises:
             ConfigError: there is no such output mode, or another transform of this pipeline has
                 another one.
@@ -144,7 +145,7 @@ class Stream:
         pipeline = self._pipeline
         if pipeline.sinks:
             raise ConfigError(
-                "a function is added behind a sink",
+                "a function cannot follow a sink",
                 {"source": pipeline.source.name, "function": kind},
                 "Add functions first, sinks last; start another pipeline for another branch.",
             )
@@ -317,14 +318,14 @@ class Job:
         return Stream(pipeline)
 
     def graph(self) -> GraphView:
-        """Operators, edges and regions of what has been described so far; nothing is started.
+        """Operators, edges and regions of the pipelines so far; starts nothing.
 
-        ``print(job.graph().text())``, or ``.mermaid()`` for a diagram. `run` makes its regions by
-        the same computation; their number, where it is left to the start, is shown as one.
+        ``print(job.graph().text())``, or ``.mermaid()`` for a diagram. `run` computes its regions
+        in the same way; if the start chooses their number, it is shown as one.
 
         Raises:
-            ConfigError: there is no source yet, or two operators or two regions have one name.
-                That a transform keeps state, which needs Spark, is told by `run` alone.
+            ConfigError: there is no source yet, or two operators or two regions have one name. Only
+                `run` detects a transform that keeps state, because that needs Spark.
         """
         from sluice.runtime.graph.job_graph import view_of_pipelines
 
@@ -339,12 +340,12 @@ class Job:
         On a terminal, progress is shown on standard error.
 
         Returns:
-            What was done, once everything committed is visible to readers.
+            A summary of the run, after all committed records are visible to readers.
 
         Raises:
             StreamError: the job cannot start, or failed; nothing undecided became visible.
-            SystemExit: 130 after Ctrl-C, 143 after SIGTERM, once the regions have stopped and what
-                was undecided is aborted; start again to go on.
+            SystemExit: 130 after Ctrl-C, 143 after SIGTERM, after the regions have stopped and
+                undecided work is aborted; the next start resumes.
         """
         from sluice.runtime.spark.run.spark_engine import run_job
 
@@ -386,7 +387,7 @@ def _require_session(spark: object) -> None:
 
 
 def _own_steps(source: Source) -> list[Step]:
-    """What a source wants done before all functions of its pipeline."""
+    """Adds the functions that a source runs before all functions of its pipeline."""
     if not isinstance(source, DeserializingSource):
         return []
     return [
@@ -410,7 +411,7 @@ def _regions(number: int | None) -> int | None:
 def _lost_timeout(seconds: float | None) -> float | None:
     if seconds is not None and not 0 < seconds < math.inf:
         raise ConfigError(
-            "a task cannot live without hearing of its coordinator",
+            "a task needs a heartbeat timeout above zero",
             {"coordinator_lost_timeout_s": seconds},
             "Use seconds above 0, or leave it out.",
         )
@@ -418,10 +419,7 @@ def _lost_timeout(seconds: float | None) -> float | None:
 
 
 def _recovery(text: str) -> Recovery:
-    remedy = (
-        "Use region, single-point to have tasks retried alone, or approximate to have what "
-        "they had to read dropped."
-    )
+    remedy = "Use region or single-point to retry tasks alone, or approximate to drop their input."
     return choice_of(Recovery, text, setting="recovery", remedy=remedy)
 
 
@@ -431,7 +429,7 @@ def _drop_limit(recovery: str, records: int | None, in_all: int | None) -> DropL
         given = {name: value for name, value in settings.items() if value is not None}
         if given:
             raise ConfigError(
-                "only approximate recovery drops anything",
+                "only approximate recovery has a bound of dropped records",
                 {"recovery": recovery, **given},
                 "Leave the bound out, or use recovery='approximate'.",
             )
@@ -440,7 +438,7 @@ def _drop_limit(recovery: str, records: int | None, in_all: int | None) -> DropL
         raise ConfigError(
             "approximate recovery needs a bound",
             {"recovery": recovery, "missing": "max_dropped_records"},
-            "Say how many records a checkpoint may lose where tasks fail.",
+            "Set the number of records that a checkpoint may drop after task failures.",
         )
     return DropLimit(per_checkpoint=records, in_all=in_all)
 
@@ -450,6 +448,6 @@ def _tolerable(failures: int | None, strategy: RestartStrategy | None) -> int:
         raise ConfigError(
             "a job has a restart strategy and tolerable failures",
             {"tolerable_failures": failures, "restart_strategy": strategy},
-            "Leave one out: the strategy alone counts the failures, of each region by itself.",
+            "Leave one out: the strategy alone counts failures, for each region separately.",
         )
     return TOLERABLE_FAILURES if failures is None else failures

@@ -1,10 +1,9 @@
-"""``sluice job``: a job as its checkpoint directory tells it, and commands to one that runs.
+"""``sluice job``: shows a job from its checkpoint directory, and sends commands to a running job.
 
-Works from the directory alone; for hdfs it starts a JVM from PySpark's jars.
+It needs only the directory; for HDFS it starts a JVM from PySpark's jars.
 """
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN, command_store, split_place
 from sluice.runtime.checkpoint.inspect.inspection import look_at
+from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json
 from sluice.runtime.errors import ConfigError, UnreachableError
 from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.service.command_file import command_address
@@ -25,7 +25,7 @@ _ANSWER_S = 5.0
 _COMMAND_S = 60.0
 
 _Running = Annotated[
-    str, typer.Argument(metavar="PATH", help="Checkpoint directory of a job that runs.")
+    str, typer.Argument(metavar="PATH", help="Checkpoint directory of a running job.")
 ]
 
 
@@ -36,18 +36,11 @@ def _group() -> None:
 
 @app.command()
 def graph(
-    path: Annotated[
-        str,
-        typer.Argument(
-            metavar="PATH",
-            help="Checkpoint directory: a path, file: or hdfs:. "
-            "Also the checkpointLocation of a drop-in query.",
-        ),
-    ],
+    path: CheckpointPath,
     checkpoint_id: Annotated[
         int | None,
         typer.Option(
-            "--id", min=0, help="Checkpoint id; default: that of PATH, else the newest decision."
+            "--id", min=0, help="Checkpoint id. Default: that of PATH, else the newest decision."
         ),
     ] = None,
     *,
@@ -59,7 +52,7 @@ def graph(
     uri, named = split_place(path)
     with command_store(uri) as store:
         place = look_at(store, checkpoint_id if checkpoint_id is not None else named)
-    assert place.record is not None  # `look_at` raises where it cannot be read
+    assert place.record is not None  # `look_at` raises if it cannot be read
     view = view_of_record(place.record)
     if mermaid:
         typer.echo(view.mermaid())
@@ -72,13 +65,13 @@ def graph(
 def status(
     path: _Running,
     *,
-    as_json_text: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show a running job: its regions with lag, pressure and attempts."""
     with _running(path) as client:
         found = client.status()
-    if as_json_text:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    if as_json:
+        print_json(found)
         return
     job = found["job"]
     typer.echo(
@@ -88,7 +81,7 @@ def status(
     for pending in job["pending"]:
         if pending["age_s"] is not None:
             typer.echo(
-                f"under way: checkpoint {pending['checkpoint_id']}, {pending['state']}, "
+                f"pending: checkpoint {pending['checkpoint_id']}, {pending['state']}, "
                 f"{pending['age_s']:.0f} s since its barrier"
             )
     for region in job["regions"]:
@@ -120,7 +113,7 @@ def restart(
         done = client.restart(region or (), exclude_hosts=exclude_host or (), timeout_s=_COMMAND_S)
     typer.echo(f"restarted: {', '.join(done['regions'])}")
     if exclude_host:
-        typer.echo(f"executors ended on excluded hosts: {done['executors_ended']}")
+        typer.echo(f"ended executors on excluded hosts: {done['executors_ended']}")
 
 
 @contextlib.contextmanager
@@ -128,18 +121,18 @@ def _running(path: str) -> Iterator[CoordinatorClient]:
     """A client of the job that runs with this checkpoint directory.
 
     Raises:
-        UnreachableError: none does.
-        ConfigError: it is a drop-in query's.
-        AuthenticationError: it is another user's.
+        UnreachableError: no job runs with it.
+        ConfigError: the directory belongs to a drop-in query.
+        AuthenticationError: the job belongs to another user.
     """
     with command_store(split_place(path)[0]) as store:
         below = f"/{DROP_IN}"
         if store.fs.uri.endswith(below) and not path.rstrip("/").endswith(below):
             raise ConfigError(
-                "this is a query with a drop-in sink, which is Spark's to watch and to stop",
+                "this is a Spark query with a drop-in sink, not a job",
                 {"path": path},
-                "See query.lastProgress and Spark's own pages; what it has decided, "
-                "`sluice checkpoint list` shows.",
+                "Watch and stop it with Spark: query.lastProgress, Spark's pages, query.stop(). "
+                "`sluice checkpoint list` shows its decisions.",
             )
         address = command_address(store.fs)
     with CoordinatorClient(address, deadline_s=_ANSWER_S) as client:
@@ -159,7 +152,7 @@ def _line_of(region: Mapping[str, Any]) -> str:
         f"{region['region']}  {_state_of(region)}  lag={lag} records  "
         f"snapshot={'-' if age is None else f'{age:.0f} s old'}  "
         f"pressure={region['pressure'] or '-'}{' (alarm)' if region['has_alarm'] else ''}  "
-        f"lives ended={region['ended']}"
+        f"ended attempts={region['ended']}"
     )
 
 
@@ -173,6 +166,6 @@ def _reasons_of(region: Mapping[str, Any]) -> Iterator[str]:
     if region["suspended"] is not None:
         yield f"suspended: {region['suspended']['why']}"
     if region["lost_records"]:
-        yield f"deleted by retention, unread: {region['lost_records']:,} records"
+        yield f"deleted by retention before they were read: {region['lost_records']:,} records"
     if region["attempts"] and region["suspended"] is None:
-        yield f"last ended: {region['attempts'][-1]['why']}"
+        yield f"last attempt ended: {region['attempts'][-1]['why']}"

@@ -1,4 +1,4 @@
-"""Frozen model values as JSON, both ways, told by their declared types. Pure."""
+"""Frozen model values as JSON, both ways, by their declared types. Pure."""
 
 import base64
 import enum
@@ -29,10 +29,11 @@ def to_json(value: object) -> Any:  # noqa: ANN401 - JSON
 
 
 def from_json(cls: type[_T], found: object) -> _T:
-    """The value of type ``cls`` that `to_json` was given.
+    """The value of type ``cls`` from the result of `to_json`.
 
     Raises:
-        ValueError, LookupError, TypeError: it is not one; or what ``cls`` raises for it.
+        ValueError, LookupError, TypeError: it is not such a value; or the error that ``cls`` raises
+            for it.
     """
     return cast(_T, _value(cls, found))
 

@@ -1,4 +1,5 @@
-"""The job's checkpoints as Prometheus metrics. They only listen; nothing is decided by them."""
+"""The job's checkpoints as Prometheus metrics. They only listen; the coordinator decides nothing by
+them."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -107,13 +108,13 @@ class _TellsStatus(Protocol):
 
 
 class RegionMetrics(Collector):
-    """A job's regions as they are when somebody asks; also while no checkpoint is committed."""
+    """A job's regions at the moment of a scrape; also while no checkpoint is committed."""
 
     def __init__(self, coordinator: _TellsStatus) -> None:
         self._coordinator = coordinator
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing is asked while the collector is registered."""
+        """The collector makes no request while it is registered."""
         yield from _families()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

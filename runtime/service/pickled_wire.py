@@ -18,12 +18,12 @@ def barrier_to_json(barrier: Barrier) -> dict[str, Any]:
 
 
 def barrier_from_json(found: object) -> Barrier:
-    """The barrier that `barrier_to_json` was given; raises as `values.from_json`."""
+    """The barrier from the result of `barrier_to_json`; raises as `json_values.from_json`."""
     return values.from_json(Barrier, found)
 
 
 def error_to_json(error: StreamError) -> dict[str, Any]:
-    """Class name and arguments; what is not JSON becomes text."""
+    """Class name and arguments; an argument that is not JSON becomes text."""
     what, where, remedy = error.args
     return {
         "type": type(error).__name__,

@@ -1,4 +1,4 @@
-"""One life of the job on the bed: fed, watched, kept running, and judged at the end."""
+"""The job of one round: the bed feeds, watches and restarts it, and judges its output."""
 
 import time
 from collections.abc import Callable, Mapping, Set
@@ -26,15 +26,14 @@ __all__ = ["SHAPES", "BedFailureError", "Pipeline", "Shape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a round's job is.
+    """The kind of job in a round.
 
     Attributes:
         engine: that runs it.
-        writes_files: as well as a topic.
-        may_lose: the input has two replicas, either of which may lead whatever it has got, and the
-            job goes on behind what is gone (``failOnDataLoss=false``).
-        may_lapse: transactions live for `TRANSACTION_TIMEOUT_S` only; without, for as long as the
-            brokers allow.
+        writes_files: writes files besides the topic.
+        may_lose: the input has two replicas and allows unclean leaders. The job continues after
+            lost records (``failOnDataLoss=false``).
+        may_lapse: the transaction timeout is `TRANSACTION_TIMEOUT_S`; False: the brokers' maximum.
     """
 
     engine: str
@@ -54,10 +53,10 @@ SHAPES: Mapping[str, Shape] = {
 
 PARTITIONS = 4
 _REPLICAS = [(1, 2), (2, 3), (3, 1), (1, 2)]
-"""Of an input that may lose: three brokers are three pairs."""
+"""Replicas of an input that may lose records: three brokers are three pairs."""
 _UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-_LOSSES_TOLD = (b"records that were read are gone", b"records lost, going on behind them")
-_REPAIR_TOLD = b"lost transactions are written again, and on record"
+_LOSS_LINES = (b"records that were read are gone", b"records lost, going on behind them")
+_REPAIR_LINE = b"lost transactions are written again, and on record"
 _POLL_S = 0.1
 _SETTLE_S = 300.0
 _STOP_S = 120
@@ -68,17 +67,17 @@ _TAIL_LINES = 60
 
 
 class BedFailureError(AssertionError):
-    """The job did not come back, or its output is not what it must be."""
+    """The job did not recover, or its output is wrong."""
 
 
 @dataclass(slots=True)
 class _Marks:
-    """What the drivers' logs tell.
+    """Counts lines of the drivers' logs.
 
     Attributes:
-        count: checkpoints that were committed on record.
-        losses: how often the job has said that records are gone from its input.
-        repairs: how often it has said that it has written again what a broker had aborted.
+        count: committed checkpoints.
+        losses: reports of records that are gone from the input.
+        repairs: reports of repairs of transactions that a broker had aborted.
     """
 
     paths: dict[str, Path]
@@ -87,7 +86,7 @@ class _Marks:
     losses: int = 0
     repairs: int = 0
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         for name, path in self.paths.items():
             if not path.exists():
                 continue
@@ -98,17 +97,17 @@ class _Marks:
             self.read[name] = self.read.get(name, 0) + whole
             lines = new[:whole].splitlines()
             self.count += sum(line.startswith(b"checkpoint=") for line in lines)
-            self.losses += sum(any(said in line for said in _LOSSES_TOLD) for line in lines)
-            self.repairs += sum(_REPAIR_TOLD in line for line in lines)
+            self.losses += sum(any(said in line for said in _LOSS_LINES) for line in lines)
+            self.repairs += sum(_REPAIR_LINE in line for line in lines)
 
 
 class Pipeline:
     """Topics, drivers, feeder and witness of one round. Used by one thread.
 
-    As a context manager the job runs and is fed; at any end its drivers are gone.
+    The context starts and feeds the job; its end removes the drivers.
 
     Args:
-        bed: up.
+        bed: must run.
         shape: of the job.
         hadoop: a JVM with Hadoop's client on the host, for files.
     """
@@ -131,7 +130,7 @@ class Pipeline:
         root = f"{bed.hdfs_uri}/{self.source}"
         self._checkpoint = f"{root}/checkpoint"
         self._files = PublishedFiles(fs=open_file_system(f"{root}/data", hadoop), name="files")
-        # Behind a loss a row of a file is known by its value alone.
+        # After a loss, only its value identifies a row of a file.
         special = {"null_value_every": 0, "empty_value_every": 0} if shape.may_lose else {}
         payload = Payload(topic=self.source, run="bed", partitions=PARTITIONS, **special)
         self.feeder = Feeder(bed.bootstrap, payload, may_lose=shape.may_lose)
@@ -141,7 +140,7 @@ class Pipeline:
         self._restarts_left = _MOST_RESTARTS
 
     def __enter__(self) -> Self:
-        self._marks.look()  # what former rounds have said
+        self._marks.refresh()  # skips lines of earlier rounds
         self._marks.losses = self._marks.repairs = 0
         self.feeder.send(_PRELOAD)
         self.feeder.flush()
@@ -167,42 +166,42 @@ class Pipeline:
 
     @property
     def driver(self) -> Container:
-        """The one that is in charge, also when it does not run at the moment."""
+        """The container of the active driver, whether it runs or not."""
         return self.bed.containers[self.active]
 
     @property
     def prefix(self) -> str:
-        """Of the job's transactional ids."""
+        """The prefix of the job's transactional ids."""
         return f"bed-{self.output}"
 
     @property
     def standby(self) -> str:
-        """The place of a driver that is not in charge."""
+        """The name of the driver that is not active."""
         return next(name for name in DRIVERS if name != self.active)
 
     @property
     def marks(self) -> int:
-        """Checkpoints committed on record since the round began."""
-        self._marks.look()
+        """Checkpoints committed since the round began."""
+        self._marks.refresh()
         return self._marks.count
 
     @property
     def repairs(self) -> int:
-        """Decisions of this round that were lost to a transaction timeout, and written again."""
-        self._marks.look()
+        """Decisions of this round whose transactions a timeout aborted, and the job repaired."""
+        self._marks.refresh()
         return self._marks.repairs
 
     def resolve(self, target: str) -> str:
-        """The container's name: of ``driver``, the one in charge."""
+        """The name of the target's container; for ``driver``, that of the active one."""
         return self.active if target == "driver" else target
 
     def wait(
         self, done: Callable[[], bool], *, timeout_s: float, what: str, required: bool = True
     ) -> bool:
-        """Wait, and meanwhile start again what ended without being told to.
+        """Wait, and meanwhile restart containers that no fault has ended.
 
         Raises:
-            BedFailureError: not in time, and ``required``.
+            BedFailureError: the time is over and ``required`` is set.
         """
         deadline = time.monotonic() + timeout_s
         while not done():
@@ -211,18 +210,18 @@ class Pipeline:
                 if not required:
                     return False
                 raise BedFailureError(f"not within {timeout_s:.0f} s: {what}\n{self.story()}")
-            time.sleep(_POLL_S)  # for something that other machines do
+            time.sleep(_POLL_S)  # other machines do the work
         return True
 
     def rest(self, seconds: float) -> None:
-        """Let the job, and the fault that is in force, go on for so long."""
+        """Let the job run for so long, with the active fault."""
         until = time.monotonic() + seconds
         self.wait(lambda: time.monotonic() >= until, timeout_s=2 * seconds + 60, what="time")
 
     def await_progress(self, *, timeout_s: float, what: str) -> tuple[float, float]:
-        """Seconds to the next checkpoint committed on record, and until all partitions go on.
+        """Seconds to the next committed checkpoint, and until all partitions show a new record.
 
-        Both begin with the call: a partition goes on with a record that was sent after it.
+        Both begin with the call: a new record is one that was sent after it.
         """
         began_s = time.monotonic()
         marks, sent = self.marks, self.feeder.sent
@@ -237,14 +236,14 @@ class Pipeline:
         return marked_s[0], self.seen_at(sent) - began_s
 
     def seen_at(self, sent: int) -> float:
-        """When, on the monotonic clock, each partition had shown a record behind the first
-        ``sent`` ones; they must have by now."""
+        """When, on the monotonic clock, each partition had shown a record after the first ``sent``
+        ones. All of them must have."""
         found = self.witness.seen_at(_next_of_each(sent))
         assert found is not None
         return found
 
     def story(self) -> str:
-        """What helps to understand a failure."""
+        """Counts and log lines that help to understand a failure."""
         log = self.bed.directory / f"{self.active}.log"
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
         return "\n".join(
@@ -257,7 +256,7 @@ class Pipeline:
         )
 
     def finish(self, *, timeout_s: float) -> RoundVerdict:
-        """Feed no more, wait for the rest, end the job in order, and judge what it left."""
+        """Stop the feeder, await the last records, end the job by SIGTERM, and judge its output."""
         self.feeder.close()
         self.wait(
             lambda: self.witness.seen_at(_last_of_each(self.feeder.sent)) is not None,
@@ -270,11 +269,11 @@ class Pipeline:
         return self._judge()
 
     def restart_budget(self, *, faults: int) -> None:
-        """Begin to count restarts anew: each fault may cost `_MOST_RESTARTS`."""
+        """Reset the count of restarts: each fault may cost `_MOST_RESTARTS`."""
         self._restarts_left = faults * _MOST_RESTARTS
 
     def await_running(self, target: str) -> None:
-        """Until what a fault is to strike runs: another fault in force may have ended it."""
+        """Wait until the target of a fault runs: another active fault may have ended it."""
         container = self.bed.containers.get(self.resolve(target.partition("/")[0]))
         if container is not None:
             self.wait(lambda: container.runs, timeout_s=_SETTLE_S, what=f"{container.name} to run")
@@ -282,8 +281,8 @@ class Pipeline:
     def await_replicas(
         self, pair: Set[int], *, in_sync: Set[int] = frozenset(), leader: int = 0
     ) -> None:
-        """Until those partitions of the input that lie on these two brokers have these in sync,
-        and this one leads them; empty, 0: any."""
+        """Wait until the input's partitions on these two brokers have this leader and these in-sync
+        replicas; empty, 0: any."""
 
         def done() -> bool:
             found = [
@@ -309,14 +308,16 @@ class Pipeline:
         )
         final = read_history(self.connection, self.output)
         self.wait(
-            lambda: self.witness.total >= len(final), timeout_s=_SETTLE_S, what="a reader's sight"
+            lambda: self.witness.total >= len(final),
+            timeout_s=_SETTLE_S,
+            what="the reader of the output",
         )
         self.witness.close()
-        self._marks.look()
-        return with_sight(found, self.witness.seen, final, is_loss_told=self._marks.losses > 0)
+        self._marks.refresh()
+        return with_sight(found, self.witness.seen, final, is_loss_reported=self._marks.losses > 0)
 
     def _supervise(self) -> None:
-        """What a cluster manager does: start again what has ended."""
+        """Restart containers that have ended, as a cluster manager does."""
         for name, container in self.bed.containers.items():
             if container.runs or name in self.expected_down or name == self.standby:
                 continue
@@ -338,7 +339,7 @@ class Pipeline:
 
 
 def _next_of_each(sent: int) -> list[int]:
-    """The sequence in each partition of the next record to be sent: they go round."""
+    """The sequence of the next record of each partition: records go to partitions in turn."""
     return [(sent - partition + PARTITIONS - 1) // PARTITIONS for partition in range(PARTITIONS)]
 
 

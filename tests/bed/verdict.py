@@ -1,8 +1,8 @@
-"""What the outputs of a round hold against what was sent.
+"""Compares the outputs of a round with the records that the feeder sent.
 
-Where an unclean leader election has taken records from the input, Kafka has lost them, and whether
-the job had read them before is chance. So each record that was sent is known by its origin, and
-whatever is left of it in the input, or is in any output, must be in every output: once, in order.
+An unclean leader election deletes records from the input, and the job may have read them before.
+So each record names its origin. A record that is in the input, or in any output, must be in every
+output: once, in order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,18 +20,18 @@ __all__ = ["Found", "RoundVerdict", "compare", "judge_all", "judge_what_is_left"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundVerdict:
-    """What the checker says of one round's output.
+    """The checker's findings in one round's output.
 
     Attributes:
-        records: that must be in each output once.
+        records: that each output must have once.
         outputs: 1, or 2 with files.
-        taken: from the input by Kafka, which had acknowledged them.
-        taken_read: of those, what the job had read before; it is in each output once.
-        faults: what is wrong, for people; empty: lost 0, doubled 0, reordered 0, foreign 0, and
-            what a reader saw at any time was a prefix of what is there.
+        taken: acknowledged records that Kafka has deleted from the input.
+        taken_read: of those, the records that the job had read before: each output has them once.
+        faults: descriptions; empty: lost 0, doubled 0, reordered 0, foreign 0, and a reader saw at
+            any time a prefix of the final output.
         counts: over all outputs, of records ``lost``, ``doubled``, ``reordered`` and ``foreign``
-            (never sent, or with another content), and of partitions in which a reader saw what is
-            not there (``torn``).
+            (never sent, or with another content). ``torn`` counts partitions in which a reader saw
+            records that are not in the final output.
     """
 
     records: int
@@ -44,11 +44,11 @@ class RoundVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a round has left.
+    """The records of a round at its end.
 
     Attributes:
-        source: what is still in the input.
-        output: of the topic.
+        source: of the input.
+        output: of the output topic.
         files: the rows of each file, by its path; None: the job writes no files.
     """
 
@@ -58,7 +58,7 @@ class Found:
 
 
 def judge_all(topics: Topics, *, sent: int, writes_files: bool) -> RoundVerdict:
-    """Every record that was sent must be there."""
+    """Every sent record must be in every output."""
     verdict = (BOTH if writes_files else COPY).judge(topics)
     if isinstance(verdict, BothVerdict):
         outputs = {"topic": verdict.topic, "files": verdict.files.found}
@@ -77,10 +77,10 @@ def judge_all(topics: Topics, *, sent: int, writes_files: bool) -> RoundVerdict:
 
 
 def judge_what_is_left(topics: Topics, feeder: Feeder, *, writes_files: bool) -> RoundVerdict:
-    """Every record that was sent must be there, unless Kafka has taken it and nobody has read it.
+    """Every sent record must be in every output, unless Kafka deleted it before the job read it.
 
     Args:
-        feeder: stopped; each of its records says its origin in its value.
+        feeder: stopped; the value of each record names its origin.
     """
     paths = topics.files.lengths() if writes_files else ()
     found = Found(
@@ -101,7 +101,7 @@ def compare(
         topics: their names.
         sent: in each partition in order.
         found: at the end.
-        unacknowledged: values of records that may be in the input or not.
+        unacknowledged: values of records that the input may have.
     """
     rows = [row for file in (found.files or {}).values() for row in file]
     there = _origins(found.source)
@@ -128,20 +128,20 @@ def compare(
 
 
 def with_sight(
-    found: RoundVerdict, seen: History, final: History, *, is_loss_told: bool
+    found: RoundVerdict, seen: History, final: History, *, is_loss_reported: bool
 ) -> RoundVerdict:
-    """The verdict, with what was seen while the round went on. Pure.
+    """The verdict, with the records that a reader saw during the round. Pure.
 
     Args:
-        found: on what is there in the end.
-        seen: of the topic, by a reader that read along.
-        final: of the topic, in the end.
-        is_loss_told: the job has said that records are gone.
+        found: the verdict on the final outputs.
+        seen: records of the topic that the reader saw.
+        final: records of the topic at the end.
+        is_loss_reported: the job has reported that records are gone.
     """
     prefix = check_prefix(seen, final)
     faults = [] if prefix.is_clean else [f"a reader: {prefix}"]
-    if found.taken_read and not is_loss_told:
-        faults.append(f"nothing was said of {found.taken_read} records that are gone")
+    if found.taken_read and not is_loss_reported:
+        faults.append(f"the job did not report {found.taken_read} records that are gone")
     torn = found.counts.get("torn", 0) + len(prefix.broken)
     return replace(found, faults=(*found.faults, *faults), counts={**found.counts, "torn": torn})
 
@@ -164,7 +164,7 @@ def _counts(outputs: Mapping[str, HistoryVerdict], out_of_order: Sequence[str]) 
 def _verdict_of_files(
     topics: Topics, wanted: Sequence[Record], rows: Sequence[Record]
 ) -> HistoryVerdict:
-    """An offset of the input may have come twice by now, so a row's place is its sequence."""
+    """The input may have used an offset twice, so the sequence gives the order of the rows."""
 
     def mapping(record: Record) -> Iterable[Record]:
         for made in exclaim(topics)(record):
@@ -181,7 +181,7 @@ def _out_of_order(files: Mapping[str, Sequence[Record]]) -> list[str]:
 
 
 def _rows_of(topics: Topics, path: str) -> list[Record]:
-    """Each row of a file, at the sequence that it has in its partition."""
+    """Each row of a file, with its sequence in its partition."""
     found = []
     for row in topics.files.read(path).to_pylist():
         record = Record(topics.output, row["partition"], row["offset"], row["key"], row["value"])
@@ -194,6 +194,6 @@ def _origins(records: Iterable[Record]) -> list[Origin]:
     found = []
     for record in records:
         origin = origin_of(record)
-        assert origin is not None, f"a record that nobody has sent: {record}"
+        assert origin is not None, f"a record that the feeder did not send: {record}"
         found.append(origin)
     return found

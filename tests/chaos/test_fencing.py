@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.mortal_sink import PRE_COMMITTED, Doom
+from benchmarks.regions.mortal_sink import PRE_COMMITTED, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.embedded.program import Program
 from tests.chaos.beds import (

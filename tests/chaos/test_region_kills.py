@@ -1,7 +1,7 @@
 """Regions killed at random moments, some at once: a topic and files hold every record once.
 
 A region dies by ``kill -9`` of a Python worker at work in its epoch: with nothing written, written,
-or all of it flushed and nobody told (`benchmarks.mortal_sink`). Now and then the whole program is
+or all of it flushed and nobody told (`benchmarks.regions.mortal_sink`). Now and then the whole program is
 killed beside it. Rules `ids-never-reused`, `restore-by-attempt`, `callback-after-commit` and
 `abort-before-skip`.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.mortal_sink import MOMENTS, Doom
+from benchmarks.regions.mortal_sink import MOMENTS, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.embedded.program import Program

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.mortal_sink import PRE_COMMITTED, Doom
+from benchmarks.regions.mortal_sink import PRE_COMMITTED, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.chaos import beds
 from tests.chaos.programs import REGIONAL, REGIONAL_BOTH, RESTLESS_REGIONS

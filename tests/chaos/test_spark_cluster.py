@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from benchmarks.mortal_sink import PRE_COMMITTED, WRITTEN, Doom
+from benchmarks.regions.mortal_sink import PRE_COMMITTED, WRITTEN, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.verify.topic_history import EndWatch
 from sluice.runtime.embedded.program import Program
@@ -187,7 +187,7 @@ def test_a_region_comes_back_off_a_host_by_command(
     assert "region restarted" not in program.log()
 
     done = restart(HOSTS[1])
-    assert done.output.splitlines()[-1] == "executors ended on excluded hosts: 1", done.output
+    assert done.output.splitlines()[-1] == "ended executors on excluded hosts: 1", done.output
     wait_for(lambda: not cluster.has_tasks(1), what="no task on the host")
     wait_for(lambda: "region restarted" in program.log(), what="a new life")
     sees_more(scenario)

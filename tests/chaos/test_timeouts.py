@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.mortal_sink import PRE_COMMITTED, Doom
+from benchmarks.regions.mortal_sink import PRE_COMMITTED, Doom
 from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.connectors.kafka.sink.handles import COMMITTABLE_KIND, TransactionHandle, decode_handle

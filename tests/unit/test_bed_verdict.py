@@ -126,7 +126,7 @@ def test_an_input_with_a_record_twice_judges_nobody(topics: Topics) -> None:
 def test_a_record_that_nobody_sent_ends_the_round(topics: Topics) -> None:
     """It has no origin."""
     stray = replace(found(topics), output=[Record("out", 0, 0, None, b"stray")])
-    with pytest.raises(AssertionError, match="nobody has sent"):
+    with pytest.raises(AssertionError, match="did not send"):
         compare(topics, _SENT, stray)
 
 
@@ -253,7 +253,7 @@ def test_what_a_reader_saw_must_be_a_prefix(
     """However clean the output is in the end."""
     final = written(topics, _SENT)
     verdict = with_sight(
-        _CLEAN, History.of(in_place(wrong(final))), History.of(final), is_loss_told=False
+        _CLEAN, History.of(in_place(wrong(final))), History.of(final), is_loss_reported=False
     )
     assert verdict.faults[0].startswith("a reader: ")
     assert verdict.counts == {"torn": torn}
@@ -263,7 +263,7 @@ def test_a_reader_that_saw_a_part_of_each_partition_saw_a_prefix(topics: Topics)
     """All of it, or less."""
     final = written(topics, _SENT)
     for seen in (final, final[:7]):
-        verdict = with_sight(_CLEAN, History.of(seen), History.of(final), is_loss_told=False)
+        verdict = with_sight(_CLEAN, History.of(seen), History.of(final), is_loss_reported=False)
         assert verdict.faults == ()
 
 
@@ -271,7 +271,10 @@ def test_a_loss_that_the_job_did_not_tell_of_is_a_fault(topics: Topics) -> None:
     """Of what was read; the rest it cannot know."""
     final = History.of(written(topics, _SENT))
     found = replace(_CLEAN, taken=3, taken_read=2)
-    assert with_sight(found, final, final, is_loss_told=True).faults == ()
-    assert "nothing was said of 2" in with_sight(found, final, final, is_loss_told=False).faults[0]
+    assert with_sight(found, final, final, is_loss_reported=True).faults == ()
+    assert (
+        "the job did not report 2 records"
+        in with_sight(found, final, final, is_loss_reported=False).faults[0]
+    )
     unread = replace(found, taken_read=0)
-    assert with_sight(unread, final, final, is_loss_told=False).faults == ()
+    assert with_sight(unread, final, final, is_loss_reported=False).faults == ()

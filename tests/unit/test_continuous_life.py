@@ -78,7 +78,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
     def begin(_: RegionAttempt) -> ContinuousAttempt:
         session: Any = spark
         attempt = ContinuousAttempt(
-            session, _chain(), book, silence_timeout_s=_SILENCE_S, clock=clock
+            session, _chain(), book, heartbeat_timeout_s=_SILENCE_S, clock=clock
         )
         attempt.start()
         return attempt
@@ -114,7 +114,7 @@ def test_a_function_that_cannot_be_sent_ends_its_life_for_good() -> None:
     session: Any = BusySpark()
     book = AttemptLog(region="main", attempt_id=7, pulse=TaskHeartbeat(ManualClock()))
     chain = replace(_chain(), splits=cast(Any, (threading.Lock(),)))
-    attempt = ContinuousAttempt(session, chain, book, silence_timeout_s=_SILENCE_S)
+    attempt = ContinuousAttempt(session, chain, book, heartbeat_timeout_s=_SILENCE_S)
     attempt.start()
     wait_for(lambda: attempt.failure() is not None, what="the life's end")
     found = attempt.failure()

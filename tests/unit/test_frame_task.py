@@ -22,7 +22,7 @@ def task(directory: Path, *, by: str = "city") -> FrameTask:
     """As it comes out of the driver."""
     made = FrameTask(
         files=LocalTaskFiles(),
-        form=file_format("avro", {"compression": "deflate"}, session_zone="UTC"),
+        form=file_format("avro", {}),
         partitions=PartitionPaths(columns=(by,)),
         root=str(directory.parent),
         path=str(directory),

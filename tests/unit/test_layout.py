@@ -243,7 +243,7 @@ def test_each_region_is_told_what_its_own_pipeline_reads(monkeypatch: pytest.Mon
     layout = lay_out(_job(_Sink(_Asked(900.0), "a"), _Sink(_Asked(900.0), "b")))
     read = {region.name: frozenset({region.pipeline.sinks[0].name}) for region in layout.regions}
     assert len(read) > 1
-    assert {name: look.columns for name, look in layout.looks.items()} == read
+    assert {name: look.columns for name, look in layout.analyses.items()} == read
 
 
 def test_what_a_transform_lacks_is_said_before_a_broker_is_asked(

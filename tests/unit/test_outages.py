@@ -8,8 +8,8 @@ import pytest
 
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.coordinator.core.events import EndJob, RegionFailed, StopRequested
-from sluice.runtime.coordinator.shell.wait_log import WaitLog
 from sluice.runtime.errors import StorageError, StorageUnreachableError
+from sluice.runtime.process.wait_log import WaitLog
 from sluice.runtime.spark.run.outages import Outages
 from sluice.runtime.storage.hadoop_errors import Said, Trouble, trouble_of
 from sluice.runtime.storage.local_fs import LocalFileSystem

@@ -241,7 +241,7 @@ def test_sigterm_within_a_mapping_is_no_error_of_the_mapping(
 
 
 def test_a_mapping_without_a_colon_is_refused_before_its_module_is_loaded() -> None:
-    with pytest.raises(ConfigError, match="there is no ':' in it"):
+    with pytest.raises(ConfigError, match="it has no ':'"):
         load_mapping("no_such_module")
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.spelling import nearest
 
-__all__ = ["Codec", "FormatOptions", "character", "flag", "text"]
+__all__ = ["Codec", "FormatOptions", "flag", "text"]
 
 T = TypeVar("T")
 
@@ -95,13 +95,6 @@ def flag(value: str) -> bool:
     if value.strip().lower() not in ("true", "false"):
         raise ValueError("true or false")
     return value.strip().lower() == "true"
-
-
-def character(value: str) -> str:
-    """One ASCII character."""
-    if len(value) != 1 or not value.isascii():
-        raise ValueError("one ASCII character")
-    return value
 
 
 def text(value: str) -> str:

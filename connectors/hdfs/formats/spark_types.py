@@ -14,7 +14,6 @@ from sluice.runtime.errors import ConfigError
 
 __all__ = [
     "conform",
-    "inner_types",
     "names_alike",
     "portions",
     "recast",
@@ -121,7 +120,7 @@ def refuse_columns(
 ) -> None:
     """ConfigError for the first column that is, or holds, a refused type."""
     for field in schema:
-        if any(is_refused(kind) for kind in (field.type, *inner_types(field.type))):
+        if any(is_refused(kind) for kind in (field.type, *_inner_types(field.type))):
             raise ConfigError(
                 f"{of} cannot hold a column of this type",
                 {"column": field.name, "type": field.type},
@@ -129,13 +128,13 @@ def refuse_columns(
             )
 
 
-def inner_types(kind: pa.DataType) -> list[pa.DataType]:
+def _inner_types(kind: pa.DataType) -> list[pa.DataType]:
     """The types inside a type, at any depth."""
     if kinds.is_map(kind):  # to Arrow a list of structs
         inner = [kind.key_type, kind.item_type]
     else:
         inner = [kind.field(index).type for index in range(kind.num_fields)]
-    return [part for each in inner for part in (each, *inner_types(each))]
+    return [part for each in inner for part in (each, *_inner_types(each))]
 
 
 def _with_leaves(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:

@@ -4,8 +4,6 @@ Source: Spark's ExternalCatalogUtils and FileFormatWriter; an integration test c
 """
 
 import datetime
-import decimal
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from sluice.connectors.hdfs.formats.python_values import text_of, valid_text
 from sluice.connectors.hdfs.formats.spark_types import names_alike
 from sluice.connectors.hdfs.formats.time_zones import time_zone
-from sluice.connectors.hdfs.formats.valid_text import valid_text
 from sluice.connectors.hdfs.staging.staged_names import HIDDEN
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.spelling import nearest
@@ -186,9 +184,9 @@ def _spelling(field: pa.Field, session_zone: str) -> "Callable[..., str]":
     if kinds.is_timestamp(kind):
         zone = time_zone(session_zone) if kind.tz else None
         return lambda micros: _timestamp(micros, zone)
-    for is_kind, spelling in _SPELLINGS:
-        if is_kind(kind):
-            return spelling
+    spelling = text_of(kind)
+    if spelling is not None:
+        return spelling
     raise ConfigError(
         "rows cannot be partitioned by a column of this type",
         {"column": field.name, "type": field.type},
@@ -205,48 +203,3 @@ def _timestamp(micros: int, zone: datetime.tzinfo | None) -> str:
         at = at.replace(tzinfo=datetime.UTC).astimezone(zone)
     fraction = f".{at.microsecond:06d}".rstrip("0") if at.microsecond else ""
     return f"{at:%Y-%m-%d %H:%M:%S}".rjust(19, "0") + fraction
-
-
-def _boolean(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _decimal(value: decimal.Decimal) -> str:
-    return f"{value:f}"
-
-
-def _float32(value: float) -> str:
-    return _java(value, str(np.float32(value)))
-
-
-def _float64(value: float) -> str:
-    return _java(value, repr(value))
-
-
-def _java(value: float, shortest: str) -> str:
-    """Java's spelling of a float: a point always, an exponent from 10**7 and below 10**-3."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    sign, digits, exponent = decimal.Decimal(shortest).as_tuple()
-    number = "".join(map(str, digits)).rstrip("0") or "0"
-    power = len(digits) + int(exponent) - 1
-    minus = "-" if sign else ""
-    if value == 0:
-        return f"{minus}0.0"
-    if -3 <= power < 7:
-        point = max(power + 1, 0)
-        padded = number.rjust(len(number) - min(power + 1, 0), "0").ljust(point, "0")
-        return f"{minus}{padded[:point] or '0'}.{padded[point:] or '0'}"
-    return f"{minus}{number[0]}.{number[1:] or '0'}E{power}"
-
-
-_SPELLINGS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[..., str]]] = (
-    (kinds.is_string, str),
-    (kinds.is_large_string, str),
-    (kinds.is_boolean, _boolean),
-    (kinds.is_integer, str),
-    (kinds.is_date, datetime.date.isoformat),
-    (kinds.is_decimal, _decimal),
-    (kinds.is_float32, _float32),
-    (kinds.is_float64, _float64),
-)

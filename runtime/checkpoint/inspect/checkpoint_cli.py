@@ -4,14 +4,10 @@ Only reads, but for `accept-loss`. Works from the directory alone; for hdfs it s
 PySpark's jars.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from sluice.runtime.checkpoint.acceptance import accepted_as, in_effect
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
@@ -19,29 +15,24 @@ from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
 from sluice.runtime.checkpoint.inspect.inspection import Place, as_json, created_at, look_at, survey
 from sluice.runtime.checkpoint.leader_record import FileLeaderStore
+from sluice.runtime.cli_output import (
+    AsJson,
+    CheckpointPath,
+    print_facts,
+    print_json,
+    print_table,
+)
 from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from sluice.runtime.errors import ConfigError, UnsupportedFormatError
 from sluice.runtime.model.model import RegionStatus
 
 __all__ = ["app"]
 
-_PIPE_COLUMNS = 160
-
 app = typer.Typer(help="Show a checkpoint directory.", no_args_is_help=True)
-
-_Path = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATH",
-        help="Checkpoint directory: a path, file: or hdfs:. "
-        "Also the checkpointLocation of a drop-in query.",
-    ),
-]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 @app.command("list")
-def list_checkpoints(path: _Path, *, as_json_text: _AsJson = False) -> None:
+def list_checkpoints(path: CheckpointPath, *, as_json_text: AsJson = False) -> None:
     """List all checkpoints: state, committed or not, size."""
     uri, _ = split_place(path)
     with command_store(uri) as store:
@@ -49,19 +40,18 @@ def list_checkpoints(path: _Path, *, as_json_text: _AsJson = False) -> None:
         header = _header(store, places)
     if as_json_text:
         kinds = installed_kinds()
-        _print_json({**header, "checkpoints": [as_json(place, kinds) for place in places]})
+        print_json({**header, "checkpoints": [as_json(place, kinds) for place in places]})
         return
-    console = _console()
-    _print_facts(console, header)
-    console.print(_list_table(places))
+    print_facts(header)
+    _print_places(places)
     for place in places:
         if place.error:
-            console.print(f"{place.checkpoint_id}: {place.error}", markup=False)
+            typer.echo(f"{place.checkpoint_id}: {place.error}")
 
 
 @app.command("inspect")
 def inspect_checkpoint(
-    path: _Path,
+    path: CheckpointPath,
     checkpoint_id: Annotated[
         int | None,
         typer.Option(
@@ -69,7 +59,7 @@ def inspect_checkpoint(
         ),
     ] = None,
     *,
-    as_json_text: _AsJson = False,
+    as_json_text: AsJson = False,
 ) -> None:
     """Show one checkpoint: graph, offsets of splits, committables, state."""
     uri, named = split_place(path)
@@ -77,14 +67,14 @@ def inspect_checkpoint(
         place = look_at(store, checkpoint_id if checkpoint_id is not None else named)
     found = as_json(place, installed_kinds())
     if as_json_text:
-        _print_json(found)
+        print_json(found)
     else:
-        _print_checkpoint(_console(), found)
+        _print_checkpoint(found)
 
 
 @app.command("accept-loss")
 def accept_loss(
-    path: _Path,
+    path: CheckpointPath,
     checkpoint_id: Annotated[
         int, typer.Option("--id", min=0, help="Checkpoint id in the error that stopped the job.")
     ],
@@ -110,14 +100,13 @@ def accept_loss(
         _require_told(store, place, works, unknown_as)
         words = [(work, said) for work in works if (said := accepted_as(work, unknown_as))]
         store.accept(checkpoint_id, [said for _, said in words])
-    console = _console()
     columns = ("region", "outcome", "taken as", "source ranges", "detail")
     rows = [
         (work.region, work.outcome.value, said.accepted_as.value, list(work.ranges), work.detail)
         for work, said in words
     ]
-    console.print(_table(f"Accepted of checkpoint {checkpoint_id}", columns, rows))
-    console.print(
+    print_table(columns, rows, title=f"Accepted of checkpoint {checkpoint_id}")
+    typer.echo(
         "This, and nothing else, no longer holds up a start: the next one commits the rest, logs "
         "these ranges, and goes on. Write what is needed of what is lost by hand before it."
     )
@@ -196,57 +185,9 @@ def _header(store: CheckpointStore, places: Sequence[Place]) -> dict[str, object
     }
 
 
-# --- printing -------------------------------------------------------------------------------------
-
-
-def _console() -> Console:
-    """As wide as the terminal; a pipe gets lines that fit a whole row."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_PIPE_COLUMNS)
-
-
-def _print_json(value: Mapping[str, object]) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def _print_facts(console: Console, facts: Mapping[str, object]) -> None:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        if value not in (None, "", [], {}):
-            table.add_row(name, _plain(value))
-    console.print(table)
-
-
-def _table(title: str, columns: Iterable[str], rows: Iterable[Sequence[object]]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.padding = (0, 1, 0, 0)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*map(_plain, row))
-    return table
-
-
-def _plain(value: object) -> str:
-    """Text for a cell; brackets in names are no markup."""
-    return _text(value).replace("[", r"\[")
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, Mapping):
-        return " ".join(f"{name}={_text(each)}" for name, each in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(_text, value))
-    return str(value)
-
-
-def _list_table(places: Sequence[Place]) -> Table:
-    columns = ("id", "standing", "kind", "asked by", "created", "regions", "commit", "bytes")
-    return _table("Checkpoints", columns, map(_list_row, places))
+def _print_places(places: Sequence[Place]) -> None:
+    columns = ("id", "standing", "kind", "requested by", "created", "regions", "commit", "bytes")
+    print_table(columns, map(_list_row, places), title="Checkpoints")
 
 
 def _list_row(place: Place) -> Sequence[object]:
@@ -263,7 +204,7 @@ def _list_row(place: Place) -> Sequence[object]:
     if record is None:
         return (place.checkpoint_id, standing, None, None, None, None, None, place.metadata_bytes)
     skipped = sum(region.status is RegionStatus.SKIPPED for region in record.regions)
-    regions = f"{len(record.regions)}" + (f" ({skipped} carried)" if skipped else "")
+    regions = f"{len(record.regions)}" + (f" ({skipped} skipped)" if skipped else "")
     return (
         place.checkpoint_id,
         standing,
@@ -276,62 +217,48 @@ def _list_row(place: Place) -> Sequence[object]:
     )
 
 
-def _print_checkpoint(console: Console, found: Mapping[str, Any]) -> None:
+def _print_checkpoint(found: Mapping[str, Any]) -> None:
     nested = ("graph", "regions", "unsettled", "accepted")
-    _print_facts(console, {name: value for name, value in found.items() if name not in nested})
-    console.print(
-        _table(
-            "Operators",
-            ("name", "kind", "upstream", "parallelism", "operator id"),
-            (
-                (
-                    n["name"],
-                    n["kind"],
-                    n["upstream"],
-                    n["parallelism"] or "by Spark",
-                    n["operator_id"],
-                )
-                for n in found["graph"]
-            ),
-        )
-    )
+    print_facts({name: value for name, value in found.items() if name not in nested})
+    columns = ("name", "kind", "upstream", "parallelism", "operator_id")
+    nodes = [{**node, "parallelism": node["parallelism"] or "by Spark"} for node in found["graph"]]
+    _print_dicts(nodes, columns, title="Operators")
     for name in ("unsettled", "accepted"):
         if found[name]:
-            columns = tuple(found[name][0])
-            rows = [tuple(work.values()) for work in found[name]]
-            console.print(_table(name.capitalize(), columns, rows))
+            _print_dicts(found[name], tuple(found[name][0]), title=name.capitalize())
     for region in found["regions"]:
-        _print_region(console, region)
+        _print_region(region)
 
 
-def _print_region(console: Console, region: Mapping[str, Any]) -> None:
+def _print_region(region: Mapping[str, Any]) -> None:
     nested = ("splits", "state", "committables", "operator_states")
-    _print_facts(console, {name: value for name, value in region.items() if name not in nested})
-    console.print(
-        _table(
-            "Offsets",
-            ("source", "topic", "partition", "start", "end", "topic id"),
-            (
-                [s[key] for key in ("source", "topic", "partition", "start_offset", "end_offset")]
-                + [s["topic_id"]]
-                for s in region["splits"]
-            ),
-        )
+    print_facts({name: value for name, value in region.items() if name not in nested})
+    splits = (
+        "source",
+        "topic",
+        "partition",
+        "start_offset",
+        "end_offset",
+        "topic_id",
     )
+    _print_dicts(region["splits"], splits, title="Offsets")
     if region["state"]:
-        _print_facts(console, {"state": None, **region["state"]})
-    for title in ("committables", "operator_states"):
-        if region[title]:
-            console.print(
-                _table(title.replace("_", " ").capitalize(), _COLUMNS, _rows(region[title]))
-            )
+        print_facts({"state": None, **region["state"]})
+    for name in ("committables", "operator_states"):
+        if region[name]:
+            columns = ("operator", "state", "kind", "bytes", "content")
+            print_table(columns, _rows(region[name]), title=name.replace("_", " ").capitalize())
 
 
-_COLUMNS = ("operator", "state", "kind", "bytes", "content")
+def _print_dicts(
+    rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, title: str
+) -> None:
+    heads = [column.replace("_", " ") for column in columns]
+    print_table(heads, [[row[column] for column in columns] for row in rows], title=title)
 
 
 def _rows(entries: Iterable[Mapping[str, Any]]) -> Iterable[Sequence[object]]:
     for entry in entries:
         kind = f"{entry['kind']} v{entry['version']}"
-        content = entry["content"] if entry["content"] is not None else "(kind not known here)"
+        content = entry["content"] if entry["content"] is not None else "(unknown kind)"
         yield entry["operator"], entry["state_name"], kind, entry["payload_bytes"], content

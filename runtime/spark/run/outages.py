@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.runtime.contracts import Clock
-from sluice.runtime.coordinator.shell.wait_log import WaitLog
 from sluice.runtime.errors import StorageError, StorageUnreachableError
+from sluice.runtime.process.wait_log import WaitLog
 
 __all__ = ["Outages"]
 

@@ -35,14 +35,14 @@ class Layout:
         regions: of the job.
         continuous: names of those that run continuously.
         cluster_ids: that the sources read.
-        looks: at the frames of the regions, by name.
+        analyses: at the frames of the regions, by name.
     """
 
     graph: tuple[OperatorNode, ...]
     regions: tuple[Region, ...]
     continuous: frozenset[str]
     cluster_ids: tuple[str, ...] = ()
-    looks: Mapping[str, PlanAnalysis] = field(default_factory=dict)
+    analyses: Mapping[str, PlanAnalysis] = field(default_factory=dict)
 
 
 def between_barriers_s(job: JobSpec) -> float:
@@ -60,10 +60,10 @@ def lay_out(job: JobSpec) -> Layout:
         MissingRequirementError: a transform needs what is not installed.
         StreamError: a source or a sink has refused its check, or was not reached.
     """
-    looks = [look_at(job.spark, pipeline) for pipeline in job.pipelines]
-    for look in looks:
+    analyses = [look_at(job.spark, pipeline) for pipeline in job.pipelines]
+    for look in analyses:
         require_modules(look)
-    first = _chosen(job, looks)
+    first = _chosen(job, analyses)
     facts = [pipeline.source.check(timeout_s=_CHECK_TIMEOUT_S) for pipeline in job.pipelines]
     if job.engine is Engine.AUTO:
         refused = refusals(
@@ -72,17 +72,17 @@ def lay_out(job: JobSpec) -> Layout:
             lost_timeout_s=job.coordinator_lost_timeout_s,
         )
         if refused:
-            first = _chosen(job, looks, refused)
-    found = _in_parts(job, looks, first, facts)
+            first = _chosen(job, analyses, refused)
+    found = _in_parts(job, analyses, first, facts)
     _warn_of_loops(job.pipelines)
     return Layout(
         graph=found.graph,
         regions=tuple(tuned(found.regions, memory_mib=job.task_memory_mib)),
         continuous=found.continuous,
         cluster_ids=tuple(each["cluster_id"] for each in facts if each.get("cluster_id")),
-        looks={
+        analyses={
             region.name: look
-            for pipeline, look in zip(job.pipelines, looks, strict=True)
+            for pipeline, look in zip(job.pipelines, analyses, strict=True)
             for region in found.regions
             if region.pipeline is pipeline
         },
@@ -90,10 +90,10 @@ def lay_out(job: JobSpec) -> Layout:
 
 
 def _chosen(
-    job: JobSpec, looks: Sequence[PlanAnalysis], refused: Mapping[str, str] | None = None
+    job: JobSpec, analyses: Sequence[PlanAnalysis], refused: Mapping[str, str] | None = None
 ) -> Layout:
     """With as many regions as the user has asked for, or one for each pipeline."""
-    stateful = [look.keeps_state for look in looks]
+    stateful = [look.keeps_state for look in analyses]
     graph, regions = regions_of(job.pipelines, stateful, parts=job.regions or 1)
     if job.engine is Engine.MICRO_BATCH:
         return Layout(graph=graph, regions=regions, continuous=frozenset())
@@ -110,7 +110,10 @@ def _chosen(
 
 
 def _in_parts(
-    job: JobSpec, looks: Sequence[PlanAnalysis], first: Layout, facts: Sequence[Mapping[str, str]]
+    job: JobSpec,
+    analyses: Sequence[PlanAnalysis],
+    first: Layout,
+    facts: Sequence[Mapping[str, str]],
 ) -> Layout:
     """With as many regions as there are cores and partitions for, where all are continuous and
     nobody has said how many."""
@@ -120,7 +123,7 @@ def _in_parts(
         [int(each.get("partitions", 1)) for each in facts],
         slots=task_slots(job.spark, wanted=len(first.regions)),
     )
-    stateful = [look.keeps_state for look in looks]
+    stateful = [look.keeps_state for look in analyses]
     graph, regions = regions_of(job.pipelines, stateful, parts=parts)
     names = frozenset(region.name for region in regions)
     return Layout(graph=graph, regions=regions, continuous=names)

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 30.0
 _WATCH_S = 0.1
-_RESTLESS_S = 0.02  # three looks from the end of a region's life to the next one
+_RESTLESS_S = 0.02  # three analyses from the end of a region's life to the next one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +229,7 @@ def _run_regions(
             continuous=continuous,
             replayable=coordinator.replayable,
             drops=_drop_budget(job, started),
-            looks=layout.looks,
+            analyses=layout.analyses,
         )
         attempts = RegionAttempts(
             coordinator, launcher.handles(), outage_limit_s=job.settings.settle_timeout_s

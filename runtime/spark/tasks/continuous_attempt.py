@@ -39,8 +39,7 @@ from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.process.failed_tasks import task_failed
 from sluice.runtime.service.service_client import CoordinatorClient
 from sluice.runtime.spark.session.spark_session import own_workers, scheduler_pool
-from sluice.runtime.spark.tasks.region_tasks import RegionTasks
-from sluice.runtime.spark.tasks.sending import as_sent
+from sluice.runtime.spark.tasks.region_tasks import RegionTasks, pickled_for_tasks
 
 __all__ = ["ContinuousAttempt", "ContinuousChain"]
 
@@ -163,7 +162,7 @@ class ContinuousAttempt:
         spark: the job's session.
         chain: what its task does.
         book: of the life.
-        silence_timeout_s: a task that does not ask for its next barrier for so long is given up.
+        heartbeat_timeout_s: a task that does not ask for its next barrier for so long is given up.
         clock: monotonic seconds.
     """
 
@@ -173,10 +172,10 @@ class ContinuousAttempt:
         chain: ContinuousChain,
         book: AttemptLog,
         *,
-        silence_timeout_s: float,
+        heartbeat_timeout_s: float,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._silence_timeout_s = silence_timeout_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._spark = spark
         self._chain = chain
         self._book = book
@@ -213,7 +212,7 @@ class ContinuousAttempt:
                 "has the cluster lost one? Job(regions=...) says how many the job takes.",
             )
         silent_s = pulse.silent_s()
-        if silent_s > self._silence_timeout_s:
+        if silent_s > self._heartbeat_timeout_s:
             return StreamError(
                 "the task of a continuous region is not heard of",
                 {
@@ -272,7 +271,7 @@ class ContinuousAttempt:
 
     def _result(self) -> StreamError | None:
         context = self._spark.sparkContext
-        work = as_sent(self._chain, region=self._chain.tasks.region)
+        work = pickled_for_tasks(self._chain, region=self._chain.tasks.region)
 
         def run(_: Iterable[int]) -> Iterator[bytes]:
             chain: ContinuousChain = pickle.loads(work)  # written above

@@ -76,7 +76,7 @@ def test_the_page_lists_each_argument_of_the_sink_and_no_others() -> None:
 def test_the_page_lists_each_option_of_the_file_formats_and_no_others() -> None:
     table = section("### File sink as a drop-in").partition("| format option |")[2]
     listed = [row.split("|") for row in table.splitlines() if row.startswith("| `")]
-    for form in FORMAT_NAMES:
+    for form in FORMAT_OPTIONS:
         found = {
             name
             for cells in listed
@@ -87,7 +87,7 @@ def test_the_page_lists_each_option_of_the_file_formats_and_no_others() -> None:
 
 
 def test_the_page_has_the_defaults_of_the_file_formats() -> None:
-    for form, codec in {"parquet": "snappy", "avro": "snappy", "orc": "zstd"}.items():
+    for form, codec in {"parquet": "snappy", "avro": "deflate"}.items():
         options = {"path": "/data/rows", "fileFormat": form}
         made = FileDropIn.from_options(options, session_zone="UTC").form
         assert made.codec.name == codec  # type: ignore[attr-defined]

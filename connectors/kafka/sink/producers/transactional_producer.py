@@ -2,7 +2,8 @@
 
 Its producer id and epoch come from its own statistics (`handle-from-producer`): they tell *this*
 transaction from every other attempt, which DescribeTransactions cannot. That it is still in that
-transaction, the client itself tells after the flush (docs/adr/0015-the-client-reports-its-state.md).
+transaction, the client itself tells after the flush
+(docs/adr/0015-the-client-reports-its-state.md).
 """
 
 import logging

@@ -5,7 +5,6 @@ from subprocess import SubprocessError
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.broker.broker_archive import prepare_broker
@@ -27,7 +26,7 @@ from sluice.runtime.embedded.cache import state_dir
 from sluice.runtime.embedded.foreground import serve
 from sluice.runtime.embedded.ivy import report_to_stderr
 from sluice.runtime.embedded.ports import LAST_PORT
-from sluice.runtime.embedded.server_commands import say_status, stop_and_say
+from sluice.runtime.embedded.server_commands import print_status, stop_server
 from sluice.runtime.errors import MissingRequirementError, StreamError
 
 __all__ = ["app"]
@@ -37,7 +36,6 @@ _NAME = "kafka"
 app = typer.Typer(
     help="Start and stop a real single-node Kafka broker on this machine.", no_args_is_help=True
 )
-_console = Console(soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -56,7 +54,7 @@ def start(
         int, typer.Option(min=0, max=2, help="Feature level of a new data directory.")
     ] = 2,
 ) -> None:
-    """Start a broker; the first start of a user fetches its jars."""
+    """Start a broker; the first start downloads its jars."""
     broker = EmbeddedKafka(
         data_dir=data_dir or state_dir() / "kafka-data",
         port=port,
@@ -64,7 +62,7 @@ def start(
         detached=background,
     )
     start_once(_NAME, "a broker", lambda: _started(broker))
-    _console.print(broker.bootstrap)
+    typer.echo(broker.bootstrap)
     if not background:
         serve(broker, name=_NAME, title=f"Kafka {KAFKA_VERSION}")
 
@@ -72,13 +70,13 @@ def start(
 @app.command()
 def stop() -> None:
     """Stop the broker that `start` started."""
-    stop_and_say(_NAME, "broker", _console)
+    stop_server(_NAME, "broker")
 
 
 @app.command()
 def status() -> None:
     """Show the address of the broker; exit code 1 if none runs."""
-    say_status(_NAME, "broker", _console)
+    print_status(_NAME, "broker")
 
 
 @app.command()
@@ -88,8 +86,8 @@ def fetch() -> None:
     try:
         prepare_broker()
     except (StreamError, OSError, SubprocessError) as error:
-        report_to_stderr(f"That failed, so the broker will start slower; all else works. {error}")
-    _console.print(str(jars))
+        report_to_stderr(f"Class archive not made: the broker starts slower, and works. {error}")
+    typer.echo(str(jars))
 
 
 @app.command()
@@ -111,13 +109,13 @@ def create(
         connection = KafkaConnection(bootstrap_servers=server.address)
     if connection is None:
         raise MissingRequirementError(
-            "no broker of this user runs",
+            "this user has no running broker",
             {"topics": ",".join(topics)},
             "Start one with: sluice kafka start --background, or give --bootstrap-servers "
             "host:port.",
         )
     create_topics(connection, [NewTopic(name, num_partitions=partitions) for name in topics])
-    _console.print(f"created {', '.join(topics)} with {partitions} partition(s) each")
+    typer.echo(f"created {', '.join(topics)} with {partitions} partition(s) each")
 
 
 def _started(broker: EmbeddedKafka) -> RunningServer:

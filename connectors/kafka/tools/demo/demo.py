@@ -1,9 +1,9 @@
 """``sluice demo``: a pipeline that is killed half way, started again, and judged.
 
-Starts a real broker, feeds it live order events, runs the pipeline as a user would, and looks at
-the result with a read_committed reader that ran all along. The pipeline is a program of its own in
+Starts a real broker, feeds it live order events, and runs the pipeline as a user would. A
+read_committed reader runs all the time and sees the result. The pipeline is a program of its own in
 a session of its own; nothing of it is left when the demo ends. ``program/`` links to the example
-that it runs; a wheel holds a copy.
+that the demo runs; a wheel holds a copy.
 """
 
 import contextlib
@@ -53,22 +53,21 @@ def demo(
     ] = 400_000,
     master: Annotated[str, typer.Option(help="Spark master of the pipeline.")] = "local[2]",
     pipeline: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             help="Another program with the command line of examples/kafka_to_kafka.py.",
             exists=True,
             dir_okay=False,
-            resolve_path=True,
-            show_default=False,
         ),
-    ] = _EXAMPLE,
+    ] = None,
 ) -> None:
     """Kill a pipeline half way, start it again, and check that nothing is lost or doubled."""
     console = Console(highlight=False)
-    # The clients' passing complaints (a coordinator that still loads) are no news here.
-    logging.getLogger("connectors").addHandler(logging.NullHandler())
+    # Hides warnings of the clients that pass, such as a coordinator that is still loading.
+    logging.getLogger("sluice").addHandler(logging.NullHandler())
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="sluice-demo-") as directory:
-        plan = _Plan(pipeline=pipeline, directory=Path(directory), records=records, master=master)
+        program = (pipeline or _EXAMPLE).resolve()
+        plan = _Plan(pipeline=program, directory=Path(directory), records=records, master=master)
         outcome = _Demo(console, plan).run()
     raise typer.Exit(0 if outcome.is_clean else 1)
 
@@ -89,7 +88,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What the demo was asked to do, and where it keeps its files."""
+    """The options of one demo, and the directory of its files."""
 
     pipeline: Path
     directory: Path
@@ -184,10 +183,10 @@ class _Demo:
         self._view.enter(Phase.KILLED)
         restarted_s = time.monotonic()
         self._program = self._start(bootstrap)
-        # What the first run committed may reach the reader after the kill.
+        # Records that the first run committed may reach the reader after the kill.
         visible = self._observer.catch_up(timeout_s=_CATCH_UP_S)
         self._loader.release()
-        # The new run's first record closes the place behind the last one: the seal.
+        # The new run's first record closes the slot after the last one: the fencing record.
         self._await(self._program, lambda: _newest_slot(self._checkpoint) > newest)
         fenced_s = time.monotonic()
         self._view.enter(Phase.RECOVERING)
@@ -257,7 +256,7 @@ class _Demo:
 
 
 def _order_of(record: Record) -> bytes | None:
-    """What no two events share: a record of the same order with another content is corrupted."""
+    """The number of an order, unique to its event; another content under it is corrupted."""
     return next((value for name, value in record.headers if name == "order"), None)
 
 
@@ -265,7 +264,7 @@ _IDENTITY = Identity(name_of=_order_of)
 
 
 def _shouted(record: Record) -> tuple[Record]:
-    """What the example makes of a record."""
+    """The output of the example for one record."""
     value = None if record.value is None else record.value + b"!"
     return (record._replace(topic=_OUTPUT, value=value),)
 

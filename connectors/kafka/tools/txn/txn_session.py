@@ -12,14 +12,14 @@ from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
 from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseStore
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionDescription, Wire
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
-from sluice.connectors.kafka.tools.txn.txn_survey import (
+from sluice.connectors.kafka.tools.txn.job_transactions import (
     NamedTransaction,
     SinkKey,
     SinkSettings,
     TransactionLine,
     connection_of,
+    job_transactions,
     named_transactions,
-    overview,
     sinks_of,
 )
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
@@ -44,12 +44,12 @@ from sluice.runtime.ownership.lease_record import (
 __all__ = [
     "Ended",
     "TransactionSession",
-    "abort_by_hand",
-    "commit_by_hand",
-    "end",
+    "abort_transactions",
+    "commit_transactions",
+    "end_transactions",
     "named_in",
     "open_session",
-    "session_over",
+    "session_of",
 ]
 
 Ended = list[tuple[TransactionLine, CommitReport]]
@@ -69,7 +69,7 @@ class TransactionSession:
         lines: what the checkpoints name and what the brokers say of it, as of the look, and of
             what no checkpoint names.
         missing: brokers that did not answer.
-        look_again: at the checkpoints, for what they name now.
+        refresh_named: at the checkpoints, for what they name now.
         open_owner_store: where a prefix says who has it.
         clock, sleep: monotonic seconds.
     """
@@ -82,7 +82,7 @@ class TransactionSession:
     wires: Mapping[SinkKey, Wire]
     lines: Sequence[TransactionLine]
     missing: Sequence[str]
-    look_again: Callable[[], Sequence[NamedTransaction]]
+    refresh_named: Callable[[], Sequence[NamedTransaction]]
     open_lease_store: OpenLeaseStore = KafkaLeaseStore
     clock: Clock = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -130,14 +130,14 @@ def open_session(
         wires = {key: TransactionWire(connection) for key, connection in connections.items()}
         for wire in wires.values():
             stack.callback(wire.close)
-        yield session_over(
+        yield session_of(
             named,
             checkpoint_uri=uri,
             last=records[-1],
             sinks=sinks,
             connections=connections,
             wires=wires,
-            look_again=lambda: _read(path)[2],
+            refresh_named=lambda: _read(path)[2],
             timeout_s=timeout_s,
         )
 
@@ -156,7 +156,7 @@ def named_in(store: CheckpointStore) -> tuple[list[CheckpointRecord], Sequence[N
     return records, named_transactions(places, committables)
 
 
-def session_over(
+def session_of(
     named: Sequence[NamedTransaction],
     *,
     checkpoint_uri: str,
@@ -164,7 +164,7 @@ def session_over(
     sinks: Mapping[SinkKey, SinkSettings],
     connections: Mapping[SinkKey, KafkaConnection],
     wires: Mapping[SinkKey, Wire],
-    look_again: Callable[[], Sequence[NamedTransaction]],
+    refresh_named: Callable[[], Sequence[NamedTransaction]],
     timeout_s: float,
 ) -> TransactionSession:
     """Ask the brokers for all that the checkpoints name, and for what only they know.
@@ -175,7 +175,7 @@ def session_over(
     Raises:
         UnreachableError, AuthenticationError: a coordinator, or the cluster, did not answer.
     """
-    described, missing = _ask(wires, sinks, named, last.job_uid, timeout_s)
+    described, missing = _describe_all(wires, sinks, named, last.job_uid, timeout_s)
     return TransactionSession(
         checkpoint_uri=checkpoint_uri,
         last_session=last.leader_session_id,
@@ -183,13 +183,13 @@ def session_over(
         sinks=sinks,
         connections=connections,
         wires=wires,
-        lines=overview(named, described, sinks),
+        lines=job_transactions(named, described, sinks),
         missing=missing,
-        look_again=look_again,
+        refresh_named=refresh_named,
     )
 
 
-def _ask(
+def _describe_all(
     wires: Mapping[SinkKey, Wire],
     sinks: Mapping[SinkKey, SinkSettings],
     named: Sequence[NamedTransaction],
@@ -246,7 +246,7 @@ def _refuse_decided_since(job: TransactionSession, lines: Sequence[TransactionLi
     the job may have died between its decision and its commits."""
     chosen = {line.transactional_id for line in lines}
     described = {line.transactional_id: line.described for line in job.lines}
-    for line in overview(job.look_again(), described, job.sinks):
+    for line in job_transactions(job.refresh_named(), described, job.sinks):
         if line.transactional_id in chosen:
             _refuse_decided_abort(line, force=False)
 
@@ -304,7 +304,7 @@ def _renewed(job: TransactionSession, store: LeaseStore) -> LeaseRecord | None:
     return None
 
 
-def commit_by_hand(
+def commit_transactions(
     job: TransactionSession, ids: Sequence[str], *, force: bool, timeout_s: float
 ) -> Ended:
     """Commit these, or all that decided checkpoints name and that are not committed on record.
@@ -315,10 +315,10 @@ def commit_by_hand(
     chosen = job.chosen(ids) if ids else [line for line in job.lines if line.is_unfinished]
     for line in chosen:
         _refuse_undecided_commit(line, force=force)
-    return end(job, chosen, commit=True, timeout_s=timeout_s)
+    return end_transactions(job, chosen, commit=True, timeout_s=timeout_s)
 
 
-def abort_by_hand(
+def abort_transactions(
     job: TransactionSession, ids: Sequence[str], *, force: bool, timeout_s: float
 ) -> Ended:
     """Abort these, or all that are open and that no decision names.
@@ -335,10 +335,10 @@ def abort_by_hand(
         _refuse_of_a_copy(job, keys, timeout_s=timeout_s)
         _refuse_while_alive(job, keys, timeout_s=timeout_s)
         _refuse_decided_since(job, chosen)
-    return end(job, chosen, commit=False, timeout_s=timeout_s)
+    return end_transactions(job, chosen, commit=False, timeout_s=timeout_s)
 
 
-def end(
+def end_transactions(
     job: TransactionSession, lines: Sequence[TransactionLine], *, commit: bool, timeout_s: float
 ) -> Ended:
     """Commit or abort, oldest checkpoint first; what the committer says of each."""

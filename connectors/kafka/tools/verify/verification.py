@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.tools.txn.txn_survey import named_transactions
+from sluice.connectors.kafka.tools.txn.job_transactions import named_transactions
 from sluice.connectors.kafka.tools.verify.topic_history import (
     await_readable,
     read_records,

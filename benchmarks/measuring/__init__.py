@@ -1,0 +1,1 @@
+"""What the benchmarks measure with: a broker, topics, feeds, samples of processor time, figures."""
