@@ -152,7 +152,7 @@ class KafkaBatchReader(DataSourceReader):
         enumerator = _enumerator(self._options, bounded=True)
         try:
             start = enumerator.resolve_start(timeout_s=_START_TIMEOUT_S)
-            ranges = enumerator.cut_surely(
+            ranges = enumerator.cut_to_ends(
                 start, max_records=None, timeout_s=_TIMEOUT_S, whole=True
             )
             enumerator.require_readable_ends(ranges)
@@ -234,7 +234,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         failpoint("before-cut")
         new = self._enumerator.discover(timeout_s=_TIMEOUT_S)
         # An empty range ends an availableNow query.
-        cut = self._enumerator.cut_surely(
+        cut = self._enumerator.cut_to_ends(
             (*positions, *new),
             max_records=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             timeout_s=_TIMEOUT_S,

@@ -18,7 +18,7 @@ from sluice.connectors.kafka.client.client_tuning import (
     HotPath,
     claimed_by_writer,
     hot_path_of,
-    says_compression,
+    sets_compression,
     write_settings,
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
@@ -206,7 +206,7 @@ class KafkaSink:
     @property
     def keeps_compression(self) -> bool:
         """See `sluice.runtime.contracts.TunedSink`."""
-        return not says_compression(self._producer_options)
+        return not sets_compression(self._producer_options)
 
     def within(self, memory: TaskMemory) -> Self:
         """See `sluice.runtime.contracts.TunedSink`."""

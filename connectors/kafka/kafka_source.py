@@ -106,16 +106,16 @@ class KafkaSource:
         rate_limit: PidRateLimit | None = None,
         hot_path: HotPath | str | None = None,
     ) -> None:
-        said = _as_options(topics, pattern, partitions, starting_offsets)
+        own = _as_options(topics, pattern, partitions, starting_offsets)
         if bootstrap_servers:
-            said["kafka.bootstrap.servers"] = bootstrap_servers
-        said |= {"includeHeaders": str(include_headers).lower()}
+            own["kafka.bootstrap.servers"] = bootstrap_servers
+        own |= {"includeHeaders": str(include_headers).lower()}
         if group_id is not None:
-            said["kafka.group.id"] = group_id
+            own["kafka.group.id"] = group_id
         if hot_path is not None:
-            said["hotPath"] = hot_path_of(hot_path).value
+            own["hotPath"] = hot_path_of(hot_path).value
         self._options = SourceOptions.of(
-            _merge(options or {}, said), bounded=bounded, stream=True, oauth_token=oauth_token
+            _merge(options or {}, own), bounded=bounded, stream=True, oauth_token=oauth_token
         )
         self._bounded = bounded
         self._uid = uid
@@ -358,14 +358,14 @@ def _as_options(
             {"topics": topics},
             f"Write topics=[{topics!r}].",
         )
-    said: dict[str, str] = {}
+    own: dict[str, str] = {}
     if topics is not None:
-        said["subscribe"] = ",".join(topics)
+        own["subscribe"] = ",".join(topics)
     if pattern is not None:
-        said["subscribePattern"] = pattern
+        own["subscribePattern"] = pattern
     if partitions is not None:
-        said["assign"] = json.dumps({name: list(n) for name, n in partitions.items()})
-    return said | _starting_option(starting)
+        own["assign"] = json.dumps({name: list(n) for name, n in partitions.items()})
+    return own | _starting_option(starting)
 
 
 def _starting_option(starting: StartingOffsets) -> dict[str, str]:
@@ -391,20 +391,20 @@ _NOT_OF_A_JOB = {
 }
 
 
-def _merge(options: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
-    """Both together; what the constructor has an argument for must not be said again."""
+def _merge(options: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Merge options and arguments; refuse an option that repeats an argument."""
     given = {name.strip().lower() for name in options}
     for name, remedy in _NOT_OF_A_JOB.items():
         if name.lower() in given:
             raise ConfigError("this option does not apply here", {"option": name}, remedy)
-    twice = sorted(name for name in said if name.lower() in given)
+    twice = sorted(name for name in own if name.lower() in given)
     if twice:
         raise ConfigError(
             "an option repeats an argument of KafkaSource",
             {"options": ",".join(twice)},
             "Leave it out of options.",
         )
-    return {**options, **said}
+    return {**options, **own}
 
 
 def _shown(position: object) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluice.connectors.kafka.client.confluent import KafkaError, KafkaException, error_codes
-from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.client.login_refusals import LoginRefusals
 from sluice.connectors.kafka.client.wire_client import Net, WireClient, kafka_errors
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
 from sluice.connectors.kafka.sink.committer.transaction_requests import EndOutcome, TransactionState
@@ -210,7 +210,7 @@ def test_one_refusal_while_brokers_are_away_ends_no_job(
     more after a while is meant, over as many calls as that takes; an answer ends it."""
     cluster, client = admin
     clock = FakeClock()
-    refusals = cluster._refusals = Refusals(clock=clock)  # noqa: SLF001
+    refusals = cluster._refusals = LoginRefusals(clock=clock)  # noqa: SLF001
     client._tell = refusals.note  # noqa: SLF001
     assert cluster.topic_names(timeout_s=1) == {"orders"}
 
@@ -271,7 +271,7 @@ def test_a_cluster_that_cannot_be_reached_says_what_the_client_error_of_it(
 def test_refusals_that_last_for_a_quarter_of_a_minute_are_meant() -> None:
     """A token that could not be had is asked for again after 10 s."""
     clock = FakeClock()
-    refusals = Refusals(clock=clock)
+    refusals = LoginRefusals(clock=clock)
     refusals.note(KafkaError(AWAY))
     clock.pass_time(60)
     assert refusals.last is None
@@ -323,7 +323,7 @@ def test_a_question_behind_an_election_is_asked_again_where_its_log_in_is_refuse
 
     monkeypatch.setattr(WireClient, "connect", connect)
     cluster, clock = KafkaCluster(CONNECTION, pause=lambda _: None), FakeClock()
-    cluster._lookup_refusals = Refusals(clock=clock)  # noqa: SLF001
+    cluster._lookup_refusals = LoginRefusals(clock=clock)  # noqa: SLF001
     for _ in range(3):
         with pytest.raises(UnreachableError):
             cluster.epoch_ends({}, timeout_s=1)
@@ -346,7 +346,7 @@ def test_refusals_with_an_answer_between_them_are_not_one_that_lasts(
 
     monkeypatch.setattr(epoch_lookup, "fetch_epoch_ends", ask)
     cluster, clock = KafkaCluster(CONNECTION, pause=lambda _: None), FakeClock()
-    cluster._lookup_refusals = Refusals(clock=clock)  # noqa: SLF001
+    cluster._lookup_refusals = LoginRefusals(clock=clock)  # noqa: SLF001
     for is_answered in (False, True, False):
         with contextlib.nullcontext() if is_answered else pytest.raises(UnreachableError):
             cluster.epoch_ends({}, timeout_s=1)

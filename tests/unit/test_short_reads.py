@@ -60,7 +60,7 @@ def ending_at(log: FakeLog, timestamp_ms: int) -> dict[str, tuple[int, int]]:
     cluster = FakeSourceCluster()
     cluster.create("orders", log)
     bench = Bench(cluster, bounded=True, endingTimestamp=str(timestamp_ms))
-    ranges = bench.enumerator.cut_surely(bench.start(), max_records=None, timeout_s=1, whole=True)
+    ranges = bench.enumerator.cut_to_ends(bench.start(), max_records=None, timeout_s=1, whole=True)
     bench.enumerator.require_readable_ends(ranges)
     return bounds(ranges)
 
@@ -115,7 +115,7 @@ def test_an_ending_that_is_yet_to_come_is_what_can_be_read_now() -> None:
 
 def planned(bench: Bench, start: tuple[SplitRange, ...]) -> dict[str, tuple[int, int]]:
     """What ``spark.read`` reads."""
-    return bounds(bench.enumerator.cut_surely(start, max_records=None, timeout_s=30.0, whole=True))
+    return bounds(bench.enumerator.cut_to_ends(start, max_records=None, timeout_s=30.0, whole=True))
 
 
 def planned_without_a_leader(bench: Bench) -> dict[str, tuple[int, int]]:

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.client.login_refusals import LoginRefusals
 from sluice.connectors.kafka.source.reader import consumers
 from sluice.connectors.kafka.source.reader.consumers import ConsumerPool, PooledConsumer
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
@@ -438,7 +438,7 @@ class RefusedConsumer(FakeConsumer):
         super().__init__(*answers, watermarks=(0, 3))
         self.unreachable = not broker_answers
         self.clock = FakeClock()
-        self.refusals = Refusals({"servers": "fake:9092"}, clock=self.clock)
+        self.refusals = LoginRefusals({"servers": "fake:9092"}, clock=self.clock)
         self._began_s = self.clock()
 
     def consume(self, most: int, timeout_s: float) -> Sequence[Message]:

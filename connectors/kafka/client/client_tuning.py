@@ -22,7 +22,7 @@ __all__ = [
     "claimed_by_writer",
     "hot_path_of",
     "read_settings",
-    "says_compression",
+    "sets_compression",
     "write_settings",
 ]
 
@@ -271,7 +271,7 @@ def batch_settings(
     return {**settings, _LINGER[0]: _within(fills_ms, 1, _USUAL_LINGER_MS)}
 
 
-def says_compression(options: Mapping[str, object]) -> bool:
+def sets_compression(options: Mapping[str, object]) -> bool:
     """Whether the user has chosen how a sink compresses; ``options`` by librdkafka's names."""
     return any(name in options for name in _COMPRESSION)
 

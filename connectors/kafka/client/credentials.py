@@ -91,7 +91,7 @@ class ClientCredentials:
     Attributes:
         token_url: the issuer's token endpoint; what may be secret in it is not shown.
         client_id, client_secret: of this application.
-        scope: asked for, or "".
+        scope: of the request, or "".
         ca_file: PEM file or directory that the endpoint's certificate is checked against; None, or
             librdkafka's word ``probe``: the system's.
         ca_pem: the certificates themselves, beside those.
@@ -141,13 +141,13 @@ class ClientCredentials:
         body = _json_object(answer.data)
         if answer.status == 200:
             return self._token(body)
-        said = f"HTTP {answer.status} {body.get('error', '')}".rstrip()
+        text = f"HTTP {answer.status} {body.get('error', '')}".rstrip()
         if answer.status in _FOR_THE_MOMENT or answer.status >= 500 or body.get("error") in _LATER:
-            raise self._away(said)
-        raise self._refused(said)
+            raise self._away(text)
+        raise self._refused(text)
 
     def _ssl_context(self) -> ssl.SSLContext | None:
-        """That of the endpoint; None where it is not asked by TLS."""
+        """Return the TLS context of the endpoint; None: it does not use TLS."""
         if not self.token_url.lower().startswith("https:"):
             return None
         place = Path(self.ca_file) if self.ca_file not in (None, "", "probe") else None
@@ -216,10 +216,10 @@ def _is_lasting(reason: Exception) -> bool:
     """
     import urllib3  # as above
 
-    said = _tls_reason(reason)
-    is_alert = "_ALERT_" in said and "INTERNAL_ERROR" not in said
+    text = _tls_reason(reason)
+    is_alert = "_ALERT_" in text and "INTERNAL_ERROR" not in text
     lasting = (ssl.CertificateError, urllib3.exceptions.LocationValueError)
-    return is_alert or said == "UNSUPPORTED_PROTOCOL" or isinstance(reason, lasting)
+    return is_alert or text == "UNSUPPORTED_PROTOCOL" or isinstance(reason, lasting)
 
 
 def _tls_reason(error: Exception) -> str:

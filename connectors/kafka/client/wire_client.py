@@ -314,7 +314,7 @@ class Net:
             future = manager.send(request, node_id=node_id, request_timeout_ms=left_ms)
         except kafka_errors.KafkaError as err:
             if isinstance(err, kafka_errors.UnknownBrokerIdError):
-                # It was away when kafka-python last looked, which it does every five minutes.
+                # It was missing at kafka-python's last refresh; the next one is in minutes.
                 manager.cluster.request_update()
             future = Future().failure(err)
         return _Answer(self.client, future, until)

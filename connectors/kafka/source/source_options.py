@@ -72,7 +72,7 @@ _STREAM_ONLY = {
     "maxOffsetsPerTrigger": "A batch read has no triggers; remove it.",
     "maxTriggerDelay": "A batch read has no triggers; remove it.",
     "minOffsetsPerTrigger": "A batch read has no triggers; remove it.",
-    "partitionDiscoveryIntervalMs": "A batch read looks for partitions once; remove it.",
+    "partitionDiscoveryIntervalMs": "A batch read discovers partitions once; remove it.",
 }
 _ENDINGS = dict.fromkeys(
     ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),

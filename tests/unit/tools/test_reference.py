@@ -9,7 +9,6 @@ import pytest
 
 from sluice import KafkaSink, KafkaSource
 from sluice.connectors.hdfs.file_drop_in import FileDropIn
-from sluice.connectors.hdfs.formats.choice import FORMAT_NAMES
 from sluice.connectors.hdfs.formats.choice import OPTIONS as FORMAT_OPTIONS
 from sluice.connectors.kafka.kafka_sink import _OPTIONS as SINK_OPTIONS
 from sluice.connectors.kafka.source.source_options import SOURCE_OPTIONS

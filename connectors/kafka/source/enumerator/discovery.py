@@ -25,7 +25,7 @@ from sluice.connectors.kafka.client.confluent import (
     translate,
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.client.login_refusals import LoginRefusals
 from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.source.enumerator.group_offsets import GroupOffsets
 from sluice.connectors.kafka.source.enumerator.topics import (
@@ -170,8 +170,8 @@ class KafkaCluster:
         self._client: AdminClient | None = None
         self._leaders = KnownLeaders()
         self._groups: dict[str, GroupOffsets] = {}
-        self._refusals = Refusals(self._where())
-        self._lookup_refusals = Refusals(self._where())  # each epoch request has its own client
+        self._refusals = LoginRefusals(self._where())
+        self._lookup_refusals = LoginRefusals(self._where())  # of epoch requests' clients
         self._timed_out = False  # the last request
         self._lock = threading.Lock()
 
@@ -348,7 +348,7 @@ class KafkaCluster:
                 answer = fetch(left_s)
             except (KafkaException, FutureTimeoutError) as err:
                 self._leaders.forget()
-                self._admin().poll(0)  # serves `Refusals.note`
+                self._admin().poll(0)  # serves `LoginRefusals.note`
                 is_over = deadline.left_s <= _RETRY_PAUSE_S
                 failure = self._refused(is_over=is_over) or _failure(err, self._where_and_why())
                 self._timed_out = isinstance(failure, UnreachableError)

@@ -232,7 +232,7 @@ class KafkaSplitEnumerator:
             return ()
         return self._cut(positions, max_records, timeout_s, at_once=at_once)[0]
 
-    def cut_surely(
+    def cut_to_ends(
         self,
         positions: Sequence[SplitRange],
         *,

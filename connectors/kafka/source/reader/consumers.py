@@ -18,7 +18,7 @@ from sluice.connectors.kafka.client.confluent import (
     translate,
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.client.login_refusals import LoginRefusals
 from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.native.library import library_for
 from sluice.connectors.kafka.native.native_consumer import NativeConsumer
@@ -75,7 +75,7 @@ class PooledConsumer:
 
     consumer: Consumer | NativeConsumer
     key: _Key
-    refusals: Refusals = field(default_factory=Refusals)
+    refusals: LoginRefusals = field(default_factory=LoginRefusals)
     clock: Clock = time.monotonic
     _leaders: dict[str, dict[int, int]] = field(default_factory=dict)
 
@@ -219,7 +219,7 @@ process_pool = ConsumerPool()
 
 
 def _connect(key: _Key) -> PooledConsumer:
-    refusals = Refusals({"servers": key.connection.bootstrap_servers})
+    refusals = LoginRefusals({"servers": key.connection.bootstrap_servers})
     config = {
         **_TUNING,
         **key.settings.librdkafka(),

@@ -8,7 +8,7 @@ from sluice.connectors.kafka.client.confluent import KafkaError, error_codes, tr
 from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import AuthenticationError
 
-__all__ = ["LASTING_S", "Refusals"]
+__all__ = ["LASTING_S", "LoginRefusals"]
 
 LASTING_S = 15.0
 """A refusal that lasts this long is an error. librdkafka requests a missing token every 10 s."""
@@ -17,7 +17,7 @@ _BROKER_AWAY = error_codes("_RESOLVE", "_TRANSPORT")
 _SINCE = re.compile(r" \(after \d+ms in state .*\)$")
 
 
-class Refusals:
+class LoginRefusals:
     """Refused log-ins that a client has reported. Driver or executor; the thread that polls.
 
     A client reports a refusal once, by its error callback; calls then end by their timeout. It does
