@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from sluice.connectors.hdfs import file_drop_in_format as files
 from sluice.connectors.kafka import kafka_drop_in as kafka
-from sluice.runtime.model.arguments import require_host
+from sluice.runtime.model.driver_host import require_reachable
 from sluice.runtime.service.drop_in_client import HANDLER_KEY, DropInClient
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries
@@ -49,13 +49,13 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
 
     Args:
         spark: the session whose queries use the format.
-        host: address of this process as the executors reach it; loopback for ``local[…]``, and
-            beyond that see docs/monitoring.md.
+        host: address of this process for the executors; loopback for ``local[…]``. For other
+            addresses see docs/guide/security.md.
     Raises:
         ConfigError: the session has been stopped, or has a setting that breaks exactly-once; or
             nobody is reached at ``host``.
     """
-    require_host(host, "host", of="sluice.install")
+    require_reachable(host)
     require_running(spark)
     application = spark.sparkContext.applicationId
     found = _installed.get(application)

@@ -1,18 +1,25 @@
-"""Copy a topic in regions: one that fails comes back by itself, and the others go on meanwhile."""
+"""Copy a topic in regions: if a region fails, Sluice restarts it while the other regions run."""
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Self, TextIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from benchmarks.region_lines import RegionLines
-from sluice import HdfsSink, KafkaSink, KafkaSource
-from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.errors import StreamError
-from sluice.runtime.job.job import Job
-from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
+from sluice import (
+    HdfsSink,
+    Job,
+    KafkaSink,
+    KafkaSource,
+    Progress,
+    RegionalCheckpointHandler,
+    State,
+    StreamError,
+    fast_start,
+)
 
 
 def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -20,6 +27,50 @@ def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
     value = batch.column("value")
     shouted = pc.binary_join_element_wise(value, pa.scalar(b"!", value.type), b"")
     return batch.set_column(batch.schema.get_field_index("value"), "value", shouted)
+
+
+class RegionLines:
+    """A `ProgressListener` that prints a line for each checkpoint. Driver, the listeners' thread.
+
+    As a context around the run of a job, it prints at the end how often each region was started,
+    and the last checkpoint.
+
+    Args:
+        out: where to print; None: standard output.
+    """
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._attempts: Mapping[str, int] = {}
+        self._last_id: int | None = None
+
+    def on_progress(self, progress: Progress) -> None:
+        """Print a line when a checkpoint is committed and marked so."""
+        self._attempts = progress.attempts or self._attempts
+        if progress.state is not State.MARKED:
+            return
+        self._last_id = progress.checkpoint_id
+        completed = [name for name in progress.attempts if name not in progress.skipped]
+        self._print(
+            f"checkpoint={progress.checkpoint_id} completed={_listed(completed)} "
+            f"skipped={_listed([*progress.skipped])} records={progress.records} "
+            f"seconds={progress.marked_s or 0.0:.3f}"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for region, attempts in self._attempts.items():
+            self._print(f"region={region} attempts={attempts}")
+        self._print(f"last_checkpoint={'none' if self._last_id is None else self._last_id}")
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._out, flush=True)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ",".join(names) or "-"
 
 
 def main() -> None:

@@ -12,17 +12,18 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
+from sluice.runtime.cli_output import describe_error
 from sluice.runtime.errors import MissingRequirementError, StreamError
+from sluice.runtime.extras import extras_named
 
-__all__ = ["ENTRY_POINT_GROUP", "build_app", "describe_error", "main"]
+__all__ = ["ENTRY_POINT_GROUP", "build_app", "main"]
 
 ENTRY_POINT_GROUP = "sluice.commands"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit: 0, 1 after an error of ours, 2 for wrong usage, 130 on Ctrl-C."""
+    """Run one command and exit: 0, 1 after a `StreamError`, 2 for wrong usage, 130 on Ctrl-C."""
     try:
         build_app(entry_points(group=ENTRY_POINT_GROUP))(args=arguments, prog_name="sluice")
     except StreamError as error:
@@ -51,8 +52,8 @@ def build_app(commands: Iterable[EntryPoint]) -> typer.Typer:
     return app
 
 
-def _tell_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"sluice {metadata.version('sluice-spark')}")
         raise typer.Exit
 
@@ -61,7 +62,9 @@ def _root(
     *,
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", is_eager=True, callback=_tell_version),
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
     ] = False,
 ) -> None:
     """Exactly-once Kafka connectors for Spark."""
@@ -69,31 +72,26 @@ def _root(
 
 
 def _load(command: EntryPoint) -> typer.Typer | Callable[..., None]:
-    """What the entry point names; one that cannot be loaded must not take the others away."""
+    """The command of an entry point. If it cannot be loaded, the other commands still work."""
     try:
-        loaded: typer.Typer | Callable[..., None] = command.load()
+        with extras_named():
+            loaded: typer.Typer | Callable[..., None] = command.load()
+    except MissingRequirementError as error:
+        return _broken(error)
     except (ImportError, AttributeError) as error:
-        return _broken(command, str(error))
+        return _broken(
+            MissingRequirementError(
+                f"the command {command.name!r} cannot be loaded",
+                {"entry_point": command.value, "reason": str(error)},
+                "Install the package of this command again, in a version that fits.",
+            )
+        )
     return loaded
 
 
-def _broken(command: EntryPoint, reason: str) -> Callable[[], None]:
+def _broken(why: StreamError) -> Callable[[], None]:
     def fail() -> None:
-        raise MissingRequirementError(
-            f"the command {command.name!r} cannot be loaded",
-            {"entry_point": command.value, "reason": reason},
-            "Install the package that brings it, whole and in a fitting version.",
-        )
+        raise why
 
     fail.__doc__ = "(cannot be loaded)"
     return fail
-
-
-def describe_error(error: StreamError) -> Text:
-    """What, where and remedy as one block for a terminal."""
-    what, where, remedy = error.args
-    text = Text()
-    text.append("Error: ", style="bold red").append(f"{what}.", style="red")
-    for name, value in where.items():
-        text.append(f"\n  {name}: {value}", style="dim red")
-    return text.append(f"\n{remedy}")

@@ -45,7 +45,7 @@ class StreamError(Exception):
     """Base of every error this project raises."""
 
     def __init__(self, what: str, where: Mapping[str, object], remedy: str) -> None:
-        # Not `super`: beside an `OSError` that would take them for a number, a text and a path.
+        # Not `super`: with an `OSError` it would take them for a number, a text and a path.
         Exception.__init__(self, what, dict(where), remedy)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class ConfigError(StreamError):
 
 
 class MissingRequirementError(StreamError):
-    """The machine lacks something: Java, a free port, a server's files."""
+    """The machine lacks something: Java, a free port, a server's files, an optional package."""
 
 
 class UnreachableError(StreamError):
@@ -66,16 +66,18 @@ class UnreachableError(StreamError):
 
 
 class WaitedTooLongError(UnreachableError, TimeoutError):
-    """Somebody was waited for until time was up: ``what`` says who, ``waited_s`` in ``where`` how
-    long. What was asked for may happen all the same."""
+    """A wait timed out: ``what`` names its object, ``waited_s`` in ``where`` its length.
+
+    The request may still succeed later.
+    """
 
 
 class RegionUnansweredError(UnreachableError):
-    """Whether a region did what it was asked for is not known: ask its status, or repeat it."""
+    """A region did not answer; it may have got the request: query its status, or repeat."""
 
 
 class CoordinatorLostError(UnreachableError):
-    """A task has not heard of its coordinator for so long that it stops."""
+    """A task received no answer from its coordinator within the heartbeat timeout, and stops."""
 
 
 class AuthenticationError(StreamError):
@@ -87,7 +89,7 @@ class StorageError(StreamError):
 
 
 class StorageUnreachableError(StorageError):
-    """A file system does not answer, or takes nothing for now (safe mode): wait, and try again."""
+    """A file system does not answer or refuses writes (safe mode): wait, and try again."""
 
 
 class DamagedCheckpointError(StreamError):
@@ -111,8 +113,7 @@ class SourceChangedError(StreamError):
 
 
 class UnreadSplitsLostError(SourceChangedError):
-    """So it is with what no region reads yet: the loss is the job's, and no region's to be charged
-    with."""
+    """A partition vanished before any region read it; the job fails, and no region is at fault."""
 
 
 class DataLostError(StreamError):
@@ -120,7 +121,7 @@ class DataLostError(StreamError):
 
 
 class LateRecordsError(StreamError):
-    """Records came for what readers were told is complete; their epoch is not pre-committed."""
+    """Records arrived for a partition that is marked as complete; their epoch is aborted."""
 
 
 class FunctionFailedError(StreamError):
@@ -149,25 +150,25 @@ class TransactionLostError(StreamError):
 
 
 class TransactionUnknownError(StreamError):
-    """Whether decided work is visible cannot be told; a human must look."""
+    """Kafka no longer knows whether decided work committed; a person must check."""
 
 
 class IllegalTransitionError(StreamError):
-    """A state machine was asked for a step that its table does not have."""
+    """A state machine received an event that its table does not allow."""
 
 
 class RegionGivenUpError(StreamError):
-    """Regions failed more often than their restart strategy, or ``tolerable_failures``, allows; how
-    often, and the last cause, are in ``where``."""
+    """Regions failed more often than their restart strategy or ``tolerable_failures`` allows; the
+    number of failures and the last cause are in ``where``."""
 
 
 class RegionsSuspendedError(StreamError):
-    """A bounded job came to its end without regions that it had suspended; who, why, and from
-    where on nothing of them was written are in ``where``."""
+    """A bounded job ended without its suspended regions; the regions, their causes, and the offsets
+    from which nothing was written are in ``where``."""
 
 
 class RestartCommandedError(FencedError):
-    """Somebody restarts a region on purpose: its life ends, and that is no failure."""
+    """An operator restarts a region: its attempt ends, and this is no failure."""
 
 
 class CheckpointFailedError(StreamError):

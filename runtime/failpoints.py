@@ -1,11 +1,10 @@
 """Named places where a test may kill, pause or fail this process; free when unset.
 
 ``SLUICE_FAILPOINTS="after-decision=kill,before-commit=pause@3"`` arms them for a process and all
-its children: the action is taken at the named hit (``@3`` = the third, default the first).
-Actions: ``kill`` (SIGKILL to this process), ``kill-group`` (SIGKILL to its process group),
-``kill-session`` (SIGKILL to all of its session: driver, JVM and workers, where the program was
-started in a session of its own), ``pause`` (SIGSTOP to this process) and ``raise``
-(`FailpointError`).
+its children: the action is taken at the named hit (``@3`` = the third, default the first). Actions:
+``kill`` (SIGKILL to this process), ``kill-group`` (SIGKILL to its process group), ``kill-session``
+(SIGKILL to its session), ``pause`` (SIGSTOP to this process) and ``raise`` (`FailpointError`). A
+session contains the driver, JVM and workers of a program that was started in a session of its own.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ _ACTIONS = ("kill", "kill-group", "kill-session", "pause", "raise")
 
 
 class FailpointError(StreamError):
-    """An armed failpoint asked for an error."""
+    """An armed failpoint requested an error."""
 
 
 @dataclass(slots=True)

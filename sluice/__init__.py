@@ -8,6 +8,7 @@ Names are imported on first use: Spark's Python workers import this package too,
 import importlib
 from typing import TYPE_CHECKING
 
+from sluice.runtime.extras import extras_named
 from sluice.runtime.process.interpreter import use_this_interpreter
 
 if TYPE_CHECKING:
@@ -17,16 +18,19 @@ if TYPE_CHECKING:
         PartitionMark,
         Webhook,
     )
-    from sluice.connectors.hdfs.rolling.rolling_sink import Roll
+    from sluice.connectors.hdfs.rolling.roll_plan import Roll
     from sluice.connectors.installation import Installation, install
     from sluice.connectors.kafka.client.connection import KafkaConnection
+    from sluice.connectors.kafka.client.credentials import OAuthToken
     from sluice.connectors.kafka.kafka_sink import KafkaSink
     from sluice.connectors.kafka.kafka_source import KafkaSource
     from sluice.connectors.kafka.records.serde.avro_records import AvroDeserializer, Framing
+    from sluice.connectors.kafka.records.serde.deserializing import Deserializer
     from sluice.connectors.kafka.records.serde.json_records import JsonDeserializer
     from sluice.connectors.kafka.records.serde.record_json import JsonSerializer
     from sluice.runtime.coordinator.core.checkpoint_states import State
     from sluice.runtime.coordinator.core.events import Progress
+    from sluice.runtime.coordinator.policy.balance import LoadBalancer
     from sluice.runtime.coordinator.policy.handlers import (
         Alignment,
         CheckpointHandler,
@@ -77,16 +81,19 @@ _PLACES = {
         "PartitionMark",
         "Webhook",
     ),
-    "sluice.connectors.hdfs.rolling.rolling_sink": ("Roll",),
+    "sluice.connectors.hdfs.rolling.roll_plan": ("Roll",),
     "sluice.connectors.installation": ("Installation", "install"),
     "sluice.connectors.kafka.client.connection": ("KafkaConnection",),
+    "sluice.connectors.kafka.client.credentials": ("OAuthToken",),
     "sluice.connectors.kafka.kafka_sink": ("KafkaSink",),
     "sluice.connectors.kafka.kafka_source": ("KafkaSource",),
     "sluice.connectors.kafka.records.serde.avro_records": ("AvroDeserializer", "Framing"),
+    "sluice.connectors.kafka.records.serde.deserializing": ("Deserializer",),
     "sluice.connectors.kafka.records.serde.json_records": ("JsonDeserializer",),
     "sluice.connectors.kafka.records.serde.record_json": ("JsonSerializer",),
     "sluice.runtime.coordinator.core.checkpoint_states": ("State",),
     "sluice.runtime.coordinator.core.events": ("Progress",),
+    "sluice.runtime.coordinator.policy.balance": ("LoadBalancer",),
     "sluice.runtime.coordinator.policy.handlers": (
         "Alignment",
         "CheckpointHandler",
@@ -144,6 +151,7 @@ __all__ = [
     "DataLostError",
     "DeadLetters",
     "DeliveryError",
+    "Deserializer",
     "DropLimitError",
     "ExponentialDelayRestart",
     "FailureRateRestart",
@@ -162,7 +170,9 @@ __all__ = [
     "KafkaSink",
     "KafkaSource",
     "LateRecordsError",
+    "LoadBalancer",
     "MissingRequirementError",
+    "OAuthToken",
     "PartitionCommit",
     "PartitionMark",
     "PidRateLimit",
@@ -196,7 +206,8 @@ def __getattr__(name: str) -> object:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'sluice' has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
+    with extras_named():
+        value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value
 

@@ -1,7 +1,10 @@
 """Servers on this machine, for first steps and tests: Kafka, HDFS, and the topics they need."""
 
-from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
-from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.extras import extras_named
+
+with extras_named():
+    from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+    from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
+    from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 
 __all__ = ["EmbeddedHdfs", "EmbeddedKafka", "NewTopic", "create_topics"]

@@ -290,7 +290,6 @@ class FakeSource:
         bounded: ends are final.
         first: offset of the first record that is still there, by partition; 0 unless set.
         group: offsets told by `committed`, by partition.
-        counted: whether losses were to be, each time that ranges were to be replayed.
     """
 
     source_id: str
@@ -304,7 +303,6 @@ class FakeSource:
     changed: SourceChangedError | None = None
     discovery_error: Exception | None = None
     limits: list[int | None] = field(default_factory=list)
-    counted: list[bool] = field(default_factory=list)
     closed: bool = False
 
     def _split(self, partition: int, start: int, end: int) -> SplitRange:
@@ -340,11 +338,9 @@ class FakeSource:
         ranges: Sequence[SplitRange],
         *,
         timeout_s: float,
-        counts: bool = True,
         pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.replayable`: without what lies behind the ends of now."""
-        self.counted.append(counts)
         if self.error is not None:
             raise self.error
         ends = self.ends

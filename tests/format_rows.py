@@ -5,7 +5,10 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-__all__ = ["TEXT_COLUMNS", "rows"]
+from sluice.connectors.hdfs.formats.choice import file_format
+from sluice.connectors.hdfs.formats.file_format import FileFormat
+
+__all__ = ["RFC_4180", "TEXT_COLUMNS", "rows", "task_format"]
 
 _AT = datetime.datetime(2020, 7, 1, 12, 0, 0, 123456, datetime.UTC)
 _ADA = {"name": "Ada", "seen": [_AT, None]}
@@ -17,6 +20,14 @@ TEXT_COLUMNS = (
     *("day", "instant", "local", "price", "tiny"),
 )
 """What CSV has a spelling for."""
+
+RFC_4180 = {"escape": '"'}
+"""The option without which tasks write no CSV, and by which Spark reads it."""
+
+
+def task_format(name: str, **options: str) -> FileFormat:
+    """The format that tasks write, with the options that it needs."""
+    return file_format(name, {**(RFC_4180 if name == "csv" else {}), **options})
 
 
 def rows(

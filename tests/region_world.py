@@ -32,11 +32,17 @@ from sluice.runtime.model.model import (
     StateEntry,
 )
 from sluice.runtime.service.service_client import CoordinatorAddress
+from sluice.runtime.spark.microbatch.batch_strategies import (
+    BatchStrategy,
+    ChainedBatch,
+    FilesBatch,
+    PlannedBatch,
+    UnwrittenRows,
+)
 from sluice.runtime.spark.microbatch.event_times import EventTimes
 from sluice.runtime.spark.microbatch.region_query import RegionQuery, RegionSpec
 from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough
-from sluice.runtime.spark.tasks.region_tasks import RegionTasks
-from sluice.runtime.spark.tasks.task_result import TaskResult
+from sluice.runtime.spark.tasks.region_tasks import RegionTasks, TaskResult
 from tests.fake_file_system import Disk, FakeFileSystem
 
 __all__ = ["ADDRESS", "Answers", "CountingWriter", "RegionWorld", "barrier", "split", "written"]
@@ -271,17 +277,29 @@ class RegionWorld:
         tasks = RegionTasks(
             address=ADDRESS, job_uid="j", region="main", attempt_id=3, factories=factories or {}
         )
-        pass_through = FilePassThrough(columns=None, answers=cast(Any, Answers(list(answers))))
+        writers = {} if files is None else {"files": cast(FrameWriter, files)}
+        strategy: BatchStrategy = ChainedBatch() if chained else PlannedBatch(tasks)
+        if files is not None:
+            strategy = FilesBatch(
+                ChainedBatch()
+                if chained
+                else PlannedBatch(tasks)
+                if factories
+                else UnwrittenRows(),
+                writers,
+                FilePassThrough(columns=None, results=cast(Any, Answers(list(answers)))),
+                job_uid="j",
+                registry=cast(Coordinator, self.coordinator),
+            )
         spec = RegionSpec(
             tasks=tasks,
             location=LOCATION,
             source_name="source_s",
-            chained=chained,
+            strategy=strategy,
             stateful=stateful,
             output_mode=mode,
             repeats_result=repeats_result,
-            files={} if files is None else {"files": cast(FrameWriter, files)},
-            pass_through=None if files is None else pass_through,
+            files=writers,
             operator_states=restored,
             functions=functions,
             event_times=event_times,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import coordinator_load
+from benchmarks.regions import coordinator_load
 
 
 @pytest.mark.parametrize("tasks", [1, 50])

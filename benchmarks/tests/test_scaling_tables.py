@@ -4,8 +4,8 @@ from dataclasses import asdict
 
 import pytest
 
-from benchmarks.scaling_points import AXES, Point, points
-from benchmarks.scaling_tables import tables
+from benchmarks.scaling.scaling_points import AXES, Point, points
+from benchmarks.scaling.scaling_tables import tables
 
 
 @pytest.mark.parametrize("axis", AXES)

@@ -1,6 +1,6 @@
 """A setting's value is compared with the default of the same turn."""
 
-from benchmarks.tuning_tables import tables
+from benchmarks.tuning.tuning_tables import tables
 
 
 def line(value: str, turn: int, cpu_s: float, load: str = "100 B") -> dict[str, object]:

@@ -4,9 +4,8 @@ import copy
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import Never, Self, TypeAlias
+from typing import Self, TypeAlias
 
 from sluice.connectors.kafka.client.client_options import Role, translate_names
 from sluice.connectors.kafka.client.client_tuning import (
@@ -38,10 +37,8 @@ from sluice.runtime.contracts import (
     StreamingReader,
 )
 from sluice.runtime.errors import ConfigError, StreamError
-from sluice.runtime.model.arguments import check_kinds, ordered_texts, require_function
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.rate_limit import PidRateLimit
-from sluice.runtime.model.spelling import refuse_misspelt
 from sluice.runtime.model.task_memory import TaskMemory
 
 __all__ = ["KafkaSource", "StartingOffsets"]
@@ -61,29 +58,30 @@ class KafkaSource:
     Args:
         bootstrap_servers: ``host:port``, comma-separated.
         topics: names; or
-        pattern: a regular expression that whole names match, also those of later topics; or
-        partitions: numbers of partitions by topic, and no later ones.
+        pattern: a regular expression for whole names, with later topics; or
+        partitions: partition numbers by topic, without later ones.
         starting_offsets: where to begin the very first time: ``earliest``, ``latest``,
             ``committed`` (needs ``group_id``), a `datetime` with a time zone, or
             ``{"orders": {0: 23, 1: -2}}`` for every partition (-2 earliest, -1 latest).
             Partitions that appear later are read from their first record.
         bounded: the run ends when everything present at its start has been read.
         include_headers: whether there is a column ``headers``.
-        columns: only these columns; fewer cost less. Left out: all, but those that a ``transform``
-            does not read are not made.
-        group_id: consumer group under which committed offsets are published, once a second.
-        name: of the operator; made of what is read when left out.
-        uid: stable id of the operator; set it to rename the source later.
+        columns: columns to create; fewer cost less. None: all, except those that a ``transform``
+            does not read.
+        group_id: consumer group for published offsets, once a second.
+        name: of the operator; None: made from the topics.
+        uid: stable id of the operator; set it before you rename.
         options: further options as for ``format("sluice-kafka")``, ``kafka.*`` included.
         oauth_token: gives tokens for SASL OAUTHBEARER.
-        key_deserializer, value_deserializer: turn the column's bytes into values, in the tasks and
-            before all functions; not in front of a transform.
-        on_error: what becomes of a record that they fail for, as of ``map_batches``.
-        rate_limit: keeps each region's epochs as short as the job's interval, by reading less;
-            None: as much as there is; in micro-batches, in epochs of about ten intervals.
-        hot_path: ``auto``, ``native`` or ``plain``; see docs/internals/native-clients.md.
+        key_deserializer: turns the keys' bytes into values, in the tasks and before all functions;
+            not before a transform.
+        value_deserializer: the same for values.
+        on_error: policy for records that a deserializer fails for, as in ``map_batches``.
+        rate_limit: keeps each region's epochs as short as the job's interval by reading less.
+            None: a backlog is read in epochs of about ten intervals in micro-batches.
+        hot_path: ``auto``, ``native`` or ``plain``; see docs/guide/kafka-source.md.
     Raises:
-        ConfigError: arguments or options that are misspelt, conflicting, missing or unsafe.
+        ConfigError: an option is misspelt, or settings conflict, are missing or are unsafe.
     """
 
     def __init__(
@@ -107,27 +105,24 @@ class KafkaSource:
         on_error: OnError = "fail",
         rate_limit: PidRateLimit | None = None,
         hot_path: HotPath | str | None = None,
-        **misspelt: Never,
     ) -> None:
-        refuse_misspelt(misspelt, KafkaSource.__init__, of="KafkaSource")
-        _require_kinds(locals())
-        said = _as_options(topics, pattern, partitions, starting_offsets)
+        own = _as_options(topics, pattern, partitions, starting_offsets)
         if bootstrap_servers:
-            said["kafka.bootstrap.servers"] = bootstrap_servers
-        said |= {"includeHeaders": str(include_headers).lower()}
+            own["kafka.bootstrap.servers"] = bootstrap_servers
+        own |= {"includeHeaders": str(include_headers).lower()}
         if group_id is not None:
-            said["kafka.group.id"] = group_id
+            own["kafka.group.id"] = group_id
         if hot_path is not None:
-            said["hotPath"] = hot_path_of(hot_path).value
+            own["hotPath"] = hot_path_of(hot_path).value
         self._options = SourceOptions.of(
-            _merge(options or {}, said), bounded=bounded, stream=True, oauth_token=oauth_token
+            _merge(options or {}, own), bounded=bounded, stream=True, oauth_token=oauth_token
         )
         self._bounded = bounded
         self._uid = uid
         self._rate_limit = rate_limit
         self._memory = TaskMemory()
         self._name = name or f"kafka-{self._options.subscription}"
-        chosen = () if columns is None else _texts(columns, "columns", "['key', 'value']")
+        chosen = () if columns is None else tuple(columns)
         self._columns = chosen or columns_with(headers=include_headers)
         self._are_chosen = bool(chosen)
         schema_of(self._columns)  # refuses unknown names
@@ -140,9 +135,9 @@ class KafkaSource:
         policy = policy_of(on_error)
         if policy is not None and not self._deserializers:
             raise ConfigError(
-                "a source without deserializers has nothing that may fail for a record",
+                "on_error needs a deserializer in this source",
                 {"source": self._name, "on_error": on_error},
-                "Give on_error to map_batches, whose function fails.",
+                "Give on_error to map_batches, or add a deserializer.",
             )
         return policy
 
@@ -185,7 +180,7 @@ class KafkaSource:
         return self._options.read_committed
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
-        """Reach the brokers and find what is named; changes nothing.
+        """Check that the brokers answer and the topics exist; changes nothing.
 
         Raises: UnreachableError, AuthenticationError, SourceChangedError.
         """
@@ -197,13 +192,11 @@ class KafkaSource:
             cluster.close()
         if not partitions:
             log.warning(
-                "the source finds nothing to read: source=%s subscription=%s servers=%s. %s",
+                "the source has no partitions: source=%s subscription=%s servers=%s. %s",
                 self._name,
                 self._options.subscription,
                 self._options.connection.bootstrap_servers,
-                "It ends at once."
-                if self._bounded
-                else "It is looked for again from time to time.",
+                "It ends at once." if self._bounded else "Discovery continues.",
             )
         return {"cluster_id": cluster_id, "partitions": str(partitions)}
 
@@ -221,7 +214,7 @@ class KafkaSource:
         if self._are_chosen or self._deserializers or kept == self._columns:
             return self
         made = copy.copy(self)
-        # A batch without columns has no rows; a partition is the cheapest of all.
+        # A batch without columns has no rows; the partition is the cheapest column.
         made._columns = kept or (_CHEAPEST,)  # noqa: SLF001 - a source like this one
         return made
 
@@ -254,8 +247,8 @@ class KafkaSource:
 
     def compression(self, *, timeout_s: float) -> str | None:
         """See `sluice.runtime.contracts.TunedSource`."""
-        # Imported here, for it brings in the wire client, which no executor needs.
-        from sluice.connectors.kafka.source.enumerator.topic_compression import look_at
+        # Imported here: it imports the wire client, which no executor needs.
+        from sluice.connectors.kafka.source.enumerator.topic_compression import fetch_topic_load
 
         cluster = self._cluster()
         try:
@@ -265,7 +258,7 @@ class KafkaSource:
             return None
         finally:
             cluster.close()
-        found = look_at(self._options.connection, keys, timeout_s=timeout_s)
+        found = fetch_topic_load(self._options.connection, keys, timeout_s=timeout_s)
         if len(found.codecs) > 1:
             log.info(
                 "the source's partitions are compressed differently: source=%s codecs=%s taken=%s",
@@ -353,37 +346,6 @@ def _keys_now(
     ]
 
 
-# Not for its type: a user's own may look that up somewhere, as in a registry, which executors do.
-_DESERIALIZER = (("deserialize",), "JsonDeserializer(schema)")
-_OBJECTS = {
-    "partitions": (("items",), "{'orders': [0, 1]}"),
-    "key_deserializer": _DESERIALIZER,
-    "value_deserializer": _DESERIALIZER,
-    "rate_limit": ([each.name for each in fields(PidRateLimit)], "PidRateLimit()"),
-}
-
-
-def _require_kinds(given: Mapping[str, object]) -> None:
-    """What `KafkaSource` was given, by name."""
-    names = ("bootstrap_servers", "pattern", "group_id", "name", "uid")
-    optional = {name: given[name] for name in names}
-    flags = {name: given[name] for name in ("bounded", "include_headers")}
-    if given["oauth_token"] is not None:
-        require_function(given["oauth_token"], "oauth_token", of="KafkaSource")
-    objects = {name: (given[name], *able) for name, able in _OBJECTS.items()}
-    check_kinds(
-        "KafkaSource",
-        optional_texts=optional,
-        flags=flags,
-        objects=objects,
-        options=given["options"],
-    )
-
-
-def _texts(given: object, name: str, example: str) -> tuple[str, ...]:
-    return ordered_texts(given, name, of="KafkaSource", example=example)
-
-
 def _as_options(
     topics: Sequence[str] | None,
     pattern: str | None,
@@ -396,14 +358,14 @@ def _as_options(
             {"topics": topics},
             f"Write topics=[{topics!r}].",
         )
-    said: dict[str, str] = {}
+    own: dict[str, str] = {}
     if topics is not None:
-        said["subscribe"] = ",".join(_texts(topics, "topics", "['orders']"))
+        own["subscribe"] = ",".join(topics)
     if pattern is not None:
-        said["subscribePattern"] = pattern
+        own["subscribePattern"] = pattern
     if partitions is not None:
-        said["assign"] = json.dumps({name: list(n) for name, n in partitions.items()})
-    return said | _starting_option(starting)
+        own["assign"] = json.dumps({name: list(n) for name, n in partitions.items()})
+    return own | _starting_option(starting)
 
 
 def _starting_option(starting: StartingOffsets) -> dict[str, str]:
@@ -414,7 +376,7 @@ def _starting_option(starting: StartingOffsets) -> dict[str, str]:
                 {"starting_offsets": starting.isoformat()},
                 "Write datetime(…, tzinfo=timezone.utc).",
             )
-        # Rounded up: Kafka counts milliseconds, and a record of the one before is not behind it.
+        # Rounded up: Kafka counts milliseconds, and an earlier record must not match.
         return {"startingTimestamp": str(-((_EPOCH - starting) // timedelta(milliseconds=1)))}
     if isinstance(starting, str):
         return {"startingOffsets": starting}
@@ -429,20 +391,20 @@ _NOT_OF_A_JOB = {
 }
 
 
-def _merge(options: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
-    """Both together; what the constructor has an argument for must not be said again."""
+def _merge(options: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Merge options and arguments; refuse an option that repeats an argument."""
     given = {name.strip().lower() for name in options}
     for name, remedy in _NOT_OF_A_JOB.items():
         if name.lower() in given:
             raise ConfigError("this option does not apply here", {"option": name}, remedy)
-    twice = sorted(name for name in said if name.lower() in given)
+    twice = sorted(name for name in own if name.lower() in given)
     if twice:
         raise ConfigError(
             "an option repeats an argument of KafkaSource",
             {"options": ",".join(twice)},
             "Leave it out of options.",
         )
-    return {**options, **said}
+    return {**options, **own}
 
 
 def _shown(position: object) -> str:

@@ -1,4 +1,4 @@
-"""Judges a finished run from what was put in and what a read_committed reader found."""
+"""Judges a finished run by its input and by the output that a read_committed reader found."""
 
 from sluice.runtime.checker.exactly_once import Mapping, check, expect, wanted_of
 from sluice.runtime.checker.key_counts import KeyCountVerdict, check_key_counts

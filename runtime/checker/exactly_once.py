@@ -1,8 +1,8 @@
-"""The verdict on a run: what of the expected output is lost, doubled, foreign or out of order.
+"""The verdict on a run: expected output that is lost, duplicated, unexpected or out of order.
 
-Records are told apart by content (`Identity`), so a run is judged best on records that carry a
-number of their own (`payload`). Content that is expected more than once is counted
-as a multiset: as often as expected, no more and no less.
+Records are compared by content (`Identity`), so the verdict is most exact for records that carry a
+unique number (`payload`). Content that is expected more than once is counted as a multiset: as
+often as expected, no more and no less.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,11 +21,11 @@ __all__ = ["Mapping", "check", "expect", "require_same_identity", "wanted_of"]
 Mapping = Callable[[Record], Iterable[Record]]
 """From an input record to the output records that it must become, in order.
 
-Topic (and partition, where `Identity.partition`) of the results are those of the output."""
+Topic (and partition, if `Identity.partition`) of the results are those of the output."""
 
 
 def expect(inputs: Iterable[Record], mapping: Mapping, identity: Identity | None = None) -> History:
-    """The history that the output must hold: each input record through ``mapping``."""
+    """The history that the output must have: each input record through ``mapping``."""
     history = History(identity)
     for wanted, place in wanted_of(inputs, mapping):
         history.append(wanted, read_from=place)
@@ -33,7 +33,7 @@ def expect(inputs: Iterable[Record], mapping: Mapping, identity: Identity | None
 
 
 def wanted_of(inputs: Iterable[Record], mapping: Mapping) -> Iterator[tuple[Record, Place]]:
-    """Each output record that there must be, and the place of its input record."""
+    """Each expected output record, and the position of its input record."""
     for record in inputs:
         place = Place(record.topic, record.partition, record.offset)
         for wanted in mapping(record):
@@ -47,17 +47,17 @@ def check(
     transactions: Transactions | None = None,
     sink: FindingSink | None = None,
 ) -> HistoryVerdict:
-    """Compare what must be there with what a read_committed reader found, in memory.
+    """Compare the expected output with the one that a read_committed reader found, in memory.
 
-    For what memory cannot hold there is `check_spilled`.
+    For more records than memory holds there is `check_spilled`.
 
     Args:
         expected: from `expect`, with the identity of ``found``.
         found: the whole output, each partition in offset order.
-        transactions: which input records were written together; used up by this call.
-        sink: is given every fault.
+        transactions: the input records of each transaction; this call uses it up.
+        sink: receives every finding.
     Raises:
-        ConfigError: the two histories tell records apart by different rules.
+        ConfigError: the two histories compare records by different rules.
     """
     require_same_identity(expected.identity, found.identity)
     examination = Examination(
@@ -74,10 +74,10 @@ def check(
 
 
 def require_same_identity(expected: Identity, found: Identity) -> None:
-    """Raise `ConfigError` where two histories tell records apart by different rules."""
+    """Raise `ConfigError` if two histories compare records by different rules."""
     if expected != found:
         raise ConfigError(
             "the histories were made with different identities",
             {"expected": expected, "found": found},
-            "Give both the same Identity.",
+            "Give both histories the same Identity.",
         )

@@ -1,8 +1,8 @@
-"""The comparison itself, in three steps that may each be given their records part by part.
+"""The comparison in three steps; each may receive its records part by part.
 
-First records are paired by content: all of one content must be in the same part. What is left over
-is paired by name. At last the pairs are judged for order, in reading order. Pure: `check` gives it
-everything at once, `sluice.runtime.checker.spilled` from files.
+First, records are paired by content: all records of one content must be in the same part. Second,
+the leftovers are paired by name. Third, the pairs are judged for order, in reading order. Pure:
+`check` passes everything at once, `sluice.runtime.checker.spilled` reads parts from files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,8 +26,8 @@ class Examination:
 
     Args:
         wanted, had: topic-partitions of the expected and of the found history.
-        transactions: to tell torn ones; None: no record is known to belong to one.
-        sink: is given every finding.
+        transactions: to find torn ones; None: no record belongs to a known one.
+        sink: receives every finding.
         order_limit: see `OrderJudge`.
     """
 
@@ -50,22 +50,23 @@ class Examination:
         """Step 1, for all records of some contents, each side in reading order.
 
         Returns:
-            The pairs that order can be judged of (dtype `PAIR`); and the lost and the unexpected
-            that have a name, which step 2 is to be given.
+            Returns pairs whose order can be judged (dtype `PAIR`), and the lost and unexpected
+                records
+            that have a name, for step 2.
         """
         pairing = pair(want.fingerprints, have.fingerprints)
-        # Those without a partner, too: any of a content may be the one that is lost or doubled.
+        # Also those without a partner: any record of a content may be the lost or duplicated one.
         is_ambiguous = in_several_lanes(want)[pairing.e] | in_several_lanes(have)[pairing.f]
         return self._settle(want, have, pairing, is_ambiguous)
 
     def pair_equal(
         self, want: Columns, have: Columns, *, is_expected: bool, is_ambiguous: bool
     ) -> tuple[_Pairs, Columns, Columns]:
-        """Step 1, for the next records of one content that has too many for one part.
+        """Step 1, for the next records of one content that is too frequent for one part.
 
         Args:
-            want, have: as many of each, until one side has no more.
-            is_expected: the content is expected at all, so a surplus is doubled and not foreign.
+            want, have: the same number of each, until one side has no more.
+            is_expected: the content is expected, so a surplus is duplicated and not unexpected.
             is_ambiguous: several partitions hold the content.
         """
         shared = min(len(want), len(have))

@@ -1,9 +1,10 @@
-"""Reads files as the checker's records: the shell around it for outputs that are no topics.
+"""Reads files as the checker's records, for outputs that are not topics.
 
-A row with a column ``value`` is a record, with ``key`` and ``headers`` where there are such,
-as the sources of this project make them; any other row is a record whose value is the row as JSON
-(`canonical_json`). What partition directories say is part of such a row. Writers of JSON leave a
-value out that is null: beside rows with one, a row of ``key`` and ``headers`` alone is a record.
+A row with a column ``value`` is a record, with ``key`` and ``headers`` if present, as the sources
+of this project make them. Any other row is a record whose value is the row as JSON
+(`canonical_json`). The values in the names of partition directories are part of such a row. Writers
+of JSON leave out a null value: in a file with values, a row of only ``key`` and ``headers`` is a
+record.
 """
 
 import functools
@@ -25,15 +26,15 @@ from sluice.runtime.model.json_text import parsed_json
 __all__ = ["SUFFIXES", "is_read", "read_files", "row_value"]
 
 SUFFIXES = (".parquet", ".json", ".jsonl", ".ndjson")
-"""What can be read: Parquet, and JSON with one object a line."""
+"""Readable formats: Parquet, and JSON with one object a line."""
 
 _BLANKS = " \t\r\n"
-"""Of JSON; what else Python takes for blank is damage."""
+"""White space of JSON; Python accepts more, which would be damage."""
 
 _BATCH_ROWS = 1_000
 _READ_BYTES = 1 << 16
 _NANOSECONDS = "time64[ns]"
-"""Python's times of the day end at microseconds: what is below would be dropped."""
+"""Python's times of the day end at microseconds: smaller units would be dropped."""
 
 _OF_RECORDS = frozenset({"key", "value", "headers"})
 _VALUE_MEMBER = re.compile(r'"value"\s*:')
@@ -48,19 +49,19 @@ def read_files(
     need_headers: bool = True,
     left_out: Callable[[Iterable[str]], object] | None = None,
 ) -> Iterator[tuple[Record, Place]]:
-    """Every row of a file, or of all files below a directory, and where it lies.
+    """Every row of a file, or of all files below a directory, and its position.
 
-    Names that begin with ``.`` or ``_`` are passed over, as Spark does, but for ``_`` not those
-    with a ``=`` in them. A directory ``name=value`` below ``path`` is a column of the rows in it,
-    as text: what type it was, it does not tell. Memory is bounded by 1,000 rows.
+    Names that begin with ``.`` or ``_`` are skipped, as in Spark, except ``_`` names with a ``=``.
+    A directory ``name=value`` below ``path`` is a text column of its rows: the name does not show
+    the type. Memory is bounded by 1,000 rows.
 
     Args:
-        topic: of the records; their partition is 0. The place is file and row number instead.
-        need_headers: False: a record whose column ``headers`` holds none has no headers.
-        left_out: is told the columns that are no part of a record, of rows that are one; often.
+        topic: of the records; their partition is 0. The position is file and row number instead.
+        need_headers: False: a record with an empty column ``headers`` has no headers.
+        left_out: called often, with the columns that are not part of a record.
     Raises:
-        ConfigError: there is nothing there, a file of another format, a link to a directory,
-            headers of another form, or times that Python cannot hold.
+        ConfigError: nothing exists there, a file has another format, a link names a directory,
+            headers have another form, or Python cannot hold a time.
         StorageError: a file is damaged, or a directory cannot be listed.
     """
     files = _files(path)
@@ -88,15 +89,15 @@ def read_files(
             raise StorageError(
                 "a file cannot be read whole",
                 {"file": file, "reason": err},
-                "It is damaged, or still being written; readers of it fail, too.",
+                "Compare again after the writer has finished; otherwise the file is damaged.",
             ) from err
 
 
 def row_value(row: _Row) -> bytes:
-    """The canonical JSON of a row, for a mapping that says which row a record must become.
+    """The canonical JSON of a row, for a mapping that returns the expected row.
 
     Raises:
-        ValueError: it is nested too deeply, or has a decimal with an exponent out of all bounds.
+        ValueError: it is nested too deeply, or has a decimal with too large an exponent.
     """
     try:
         return canonical_json(row).encode()
@@ -105,7 +106,7 @@ def row_value(row: _Row) -> bytes:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file, or all below the directory, in the order of their names."""
+    """The file, or all files below the directory, in the order of their names."""
     try:
         if path.is_file():
             return [path]
@@ -113,9 +114,9 @@ def _files(path: Path) -> list[Path]:
             return sorted(_below(path))
     except OSError as err:
         raise StorageError(
-            "a directory cannot be looked through",
+            "a directory cannot be listed",
             {"path": err.filename or path, "reason": err},
-            "What is in it would not be compared: let this user read all of it.",
+            "Let this user read all of it, so that its files are compared.",
         ) from err
     raise ConfigError(
         "there is no such file or directory", {"path": path}, "Give a path on this machine."
@@ -123,7 +124,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _below(directory: Path) -> Iterator[Path]:
-    def fail(error: OSError) -> None:  # or else what cannot be listed would be passed over
+    def fail(error: OSError) -> None:  # otherwise an unreadable directory would be skipped
         raise error
 
     for parent, names, files in os.walk(directory, onerror=fail):
@@ -133,16 +134,17 @@ def _below(directory: Path) -> Iterator[Path]:
                 yield path
             elif path.is_symlink() or not path.is_dir():
                 raise ConfigError(
-                    "neither a file nor a directory lies there",
+                    "the path names neither a file nor a directory",
                     {"path": path},
-                    "A link to a directory is not followed: put what it names in its place."
+                    "Replace the link by the directory that it names: links to directories are not "
+                    "followed."
                     if path.is_symlink()
-                    else "Compare what nobody writes to any more.",
+                    else "Compare after all writers have finished.",
                 )
 
 
 def is_read(name: str) -> bool:
-    """Whether what has that name in a directory is no file of marks or of work under way."""
+    """Whether a name in a directory belongs to a data file, not to a marker or unfinished work."""
     return not name.startswith(".") and not (name.startswith("_") and "=" not in name)
 
 
@@ -151,7 +153,7 @@ def _rows(file: Path) -> Iterator[object]:
         raise ConfigError(
             "a file of this format cannot be verified",
             {"file": file, "supported": ", ".join(SUFFIXES)},
-            "Give a directory that holds Parquet or JSON files alone.",
+            "Give a directory that holds only Parquet or JSON files.",
         )
     if file.suffix == ".parquet":
         yield from _parquet_rows(file)
@@ -165,16 +167,16 @@ def _rows(file: Path) -> Iterator[object]:
 def _parquet_rows(file: Path) -> Iterator[object]:
     with pq.ParquetFile(
         file,
-        pre_buffer=False,  # what is read ahead is kept until the whole file has been read
+        pre_buffer=False,  # the reader keeps its read-ahead until the whole file has been read
         buffer_size=_READ_BYTES,
-        coerce_int96_timestamp_unit="us",  # Spark's own; nanoseconds know but 584 years
+        coerce_int96_timestamp_unit="us",  # Spark's own; nanoseconds cover only 584 years
     ) as parquet:
         schema = parquet.schema_arrow
-        if len(set(schema.names)) < len(schema.names):  # a row would have the last one alone
+        if len(set(schema.names)) < len(schema.names):  # a row would keep only the last one
             raise ValueError("two columns have one name")
         wanted = pa.schema([_of_microseconds(each) for each in schema])
         if any(_NANOSECONDS in str(kind) for kind in wanted.types):
-            raise _incomparable(file, f"there is a column with {_NANOSECONDS} in it")
+            raise _incomparable(file, f"there is a column named {_NANOSECONDS}")
         for batch in parquet.iter_batches(batch_size=_BATCH_ROWS):
             try:
                 rows = (batch if wanted.equals(schema) else batch.cast(wanted)).to_pylist()
@@ -184,7 +186,7 @@ def _parquet_rows(file: Path) -> Iterator[object]:
 
 
 def _of_microseconds(column: pa.Field) -> pa.Field:
-    """Some write times of the day so, all of whole microseconds; a cast refuses others."""
+    """Some writers use this unit for whole microseconds; a cast refuses others."""
     is_finer = str(column.type) == _NANOSECONDS
     return column.with_type(pa.time64("us")) if is_finer else column
 
@@ -193,12 +195,12 @@ def _incomparable(file: Path, reason: str) -> ConfigError:
     return ConfigError(
         "a file has times that cannot be compared",
         {"file": file, "reason": reason},
-        "Dates must lie in the years 1 to 9999, times of the day be of microseconds (time64[us]).",
+        "Give dates within the years 1 to 9999, and times of the day in microseconds (time64[us]).",
     )
 
 
 def _partitions(directories: Iterable[str]) -> _Row:
-    """What directories say of their rows, by column, as Spark's writers and ours name them."""
+    """Values from directory names, by column, as Spark's writers and Sluice's write them."""
     named = (name.partition("=") for name in directories if "=" in name)
     return {
         unquote(column): None if value == _NULL else unquote(value) for column, _, value in named
@@ -206,26 +208,26 @@ def _partitions(directories: Iterable[str]) -> _Row:
 
 
 def _whole(row: object, number: int, partitions: _Row) -> _Row:
-    """A row as readers of the table see it: a directory goes before a column in the file."""
+    """A row as readers of the table see it: a directory wins over a column in the file."""
     if not isinstance(row, Mapping):
-        raise ValueError(f"row {number} is no object")
+        raise ValueError(f"row {number} is not an object")
     return {**row, **partitions} if partitions else row
 
 
 def _is_keyed(row: _Row, partitions: _Row) -> bool:
-    """Whether a row is a record without a value, unless its table has none at all."""
+    """Whether a row is a record without a value; not if no row of its table has one."""
     has_headers = isinstance(row.get("headers"), list | None)
     others = row.keys() - partitions.keys() - _OF_RECORDS
     return row.get("key") is not None and has_headers and not others
 
 
 def _has_values(file: Path) -> bool:
-    """Whether an object in a JSON file has a member ``value``; looked for without parsing.
+    """Whether an object in a JSON file has a member ``value``; searched without parsing.
 
-    One within another column counts, too: then a row of a key alone is a record, whose key is
-    compared and whose directories are named as not compared.
+    A member inside another column counts, too: then a row of a key alone is a record, whose key is
+    compared and whose directories are reported as not compared.
     """
-    if file.suffix == ".parquet":  # names all columns in every row
+    if file.suffix == ".parquet":  # lists all columns in every row
         return False
     with file.open(encoding="utf-8", errors="replace") as lines:
         return any(map(_VALUE_MEMBER.search, lines))
@@ -239,16 +241,16 @@ def _headers(row: _Row, file: Path, number: int, *, need_headers: bool) -> Heade
         return tuple((str(one["key"]), _bytes(one.get("value"))) for one in cell)
     if need_headers:
         raise ConfigError(
-            "headers are a list of objects of key and value, and here they are not",
+            "headers are not a list of objects with key and value",
             {"file": file, "column": "headers", "row": number},
-            "Write them so, as the sources of this project give them, rename the column, or leave "
-            "headers out with --ignore-headers.",
+            "Write headers in the form of the sources of this project, rename the column, or "
+            "leave headers out with --ignore-headers.",
         )
     return ()
 
 
 def _is_header(one: object) -> bool:
-    """Writers of JSON leave a value out that is null; no other member is compared."""
+    """Writers of JSON leave out a null value; no other member is compared."""
     if not isinstance(one, Mapping) or not isinstance(one.get("key"), str):
         return False
     return one.keys() <= {"key", "value"}

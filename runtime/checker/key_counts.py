@@ -1,8 +1,8 @@
-"""The verdict on a stateful run: running counts per key that survived kills exactly.
+"""The verdict on a stateful run: whether running counts per key survived kills exactly.
 
 The pipeline emits, per epoch and changed key, the key and how many records of it came so far, as
-decimal text. Exactly once means: per key the emitted counts grow strictly (none twice, none back),
-and the last one is the number of input records.
+decimal text. Exactly once means: for each key the emitted counts grow strictly, and the last one is
+the number of input records.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ _MAX_EXAMPLES = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyCountVerdict:
-    """What `check_key_counts` found; all but the first two count faults.
+    """Result of `check_key_counts`; all fields but the first two count faults.
 
     Attributes:
         keys: distinct keys of the input.
@@ -26,8 +26,8 @@ class KeyCountVerdict:
         missing: keys of the input that were never emitted.
         wrong: keys whose last emitted count is not the number of their input records.
         repeated: emissions with the count of the emission before: an epoch came twice.
-        regressed: emissions with a smaller count than one before: state was lost.
-        unexpected: emissions that are no number >= 1, or of a key the input does not have.
+        regressed: emissions with a smaller count than an earlier one: state was lost.
+        unexpected: emissions that are not a number >= 1, or have a key that the input lacks.
         examples: the first faults, in words.
     """
 
@@ -42,7 +42,7 @@ class KeyCountVerdict:
 
     @property
     def is_clean(self) -> bool:
-        """Every key was counted exactly, and there was one at least."""
+        """Every key was counted exactly, and at least one key was compared."""
         return self.keys > 0 and not (
             self.missing or self.wrong or self.repeated or self.regressed or self.unexpected
         )
@@ -89,7 +89,7 @@ def check_key_counts(keys: Iterable[bytes | None], emissions: Iterable[Record]) 
 
 
 class _Faults:
-    """Counts all, keeps the first few in words."""
+    """Counts all faults, keeps the first few as text."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -114,5 +114,5 @@ def _judge(
         faults.add("repeated", f"{where}: key {record.key!r} again {count}")
     elif count < before:
         faults.add("regressed", f"{where}: key {record.key!r} back from {before} to {count}")
-    # The newest emission stands, even a wrong one: it is what a reader of the topic believes.
+    # The newest emission counts, even a wrong one: readers of the topic use it.
     last[record.key] = count

@@ -1,8 +1,8 @@
-"""Which found records are out of order: the fewest whose removal leaves each flow sorted.
+"""Finds records out of order: the smallest set whose removal leaves each flow sorted.
 
-A flow is all that goes from one input partition to one output partition. Where everything before a
-point belongs before everything behind it, the parts on both sides can be judged alone; so a history
-in order needs no memory, and one in disorder as much as the stretches that are mixed up.
+A flow is all records from one input partition to one output partition. At a point where all earlier
+records belong before all later ones, the two parts can be judged separately. So a history in order
+needs no memory, and a disordered one only as much as its mixed stretches.
 """
 
 import bisect
@@ -20,7 +20,7 @@ lane << 32 | output lane, and its offset."""
 _Pairs = npt.NDArray[np.void]
 _Ints = npt.NDArray[np.int64]
 NONE_LATER = int(np.iinfo(np.int64).max)
-"""Where a flow has nothing behind a block."""
+"""For a flow without later records."""
 
 
 def least_by_flow(pairs: _Pairs) -> dict[int, int]:
@@ -29,26 +29,25 @@ def least_by_flow(pairs: _Pairs) -> dict[int, int]:
 
 
 class OrderJudge:
-    """Is fed a found history block by block, in reading order. Used by one thread.
+    """Receives a found history block by block, in reading order. Used by one thread.
 
     Args:
-        limit: of the pairs that are kept undecided; with more of them, of the flow that has most,
-            records are counted that came behind one which they belong before, and no longer the
-            fewest.
+        limit: of undecided pairs in memory. Above it, the largest flow is counted in another way:
+            records that follow a later one, which may be more than the smallest set.
     """
 
     def __init__(self, *, limit: int) -> None:
         self.is_exact = True
         self._limit = limit
         self._undecided: dict[int, _Pairs] = {}
-        self._floors: dict[int, int] = {}  # of flows that had too many
+        self._floors: dict[int, int] = {}  # of flows over the limit
 
     def feed(self, pairs: _Pairs, later: Mapping[int, int]) -> _Pairs:
-        """The next block; returns those decided to be out of order.
+        """The next block; returns the records that are decided to be out of order.
 
         Args:
             pairs: shape (n,), dtype `PAIR`, by position.
-            later: least expected number of each flow in all blocks behind this one.
+            later: least expected number of each flow in all later blocks.
         """
         faults = [pairs[:0]]
         for flow, block in _by_flow(pairs):
@@ -66,7 +65,7 @@ class OrderJudge:
         return len(self._undecided[flow])
 
     def _give_up(self, flow: int) -> _Pairs:
-        """Count what is late, now and later, instead of keeping it; what is left is in order."""
+        """Count late records now and later, instead of keeping them; the rest is in order."""
         self.is_exact = False
         wanted = self._undecided[flow]["expected"]
         most = np.maximum.accumulate(wanted)

@@ -1,4 +1,4 @@
-"""Which found record is which expected one: pure, over arrays."""
+"""Pairs found records with expected ones: pure, over arrays."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ _Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """Places in the arrays of keys expected (e) and found (f); pair i is (e[i], f[i]).
+    """Indexes in the arrays of keys expected (e) and found (f); pair i is (e[i], f[i]).
 
     Attributes:
         lost: expected ones without a partner.
@@ -36,8 +36,8 @@ class _Sorted:
     """Keys by value; equal ones stay in reading order.
 
     Attributes:
-        order: places of the keys, sorted.
-        values, starts, counts: each distinct key, where its run begins, how long it is.
+        order: indexes of the keys, sorted.
+        values, starts, counts: each distinct key, the start of its run, and its length.
     """
 
     order: _Ints
@@ -52,12 +52,13 @@ class _Sorted:
         return cls(order, values, starts, counts)
 
     def ranks(self) -> tuple[_Ints, _Ints]:
-        """For each sorted place: which distinct value, and the how manieth of it."""
+        """For each sorted index: the number of its distinct value, and its rank among equal
+        ones."""
         value = np.repeat(np.arange(len(self.values)), self.counts)
         return value, np.arange(len(self.order)) - self.starts[value]
 
     def count_of(self, values: _Keys) -> tuple[_Ints, _Ints]:
-        """For each value: its number here (any, when absent) and how often it occurs."""
+        """For each value: its number here (any, if absent) and its count."""
         if not len(self.values):
             nothing = np.zeros(len(values), dtype=np.int64)
             return nothing, nothing
@@ -85,7 +86,7 @@ def pair(expected: _Keys, found: _Keys) -> Pairing:
 
 
 def _starts(keys: _Sorted) -> _Ints:
-    # Indexing an empty array by an array of zeros would fail where nothing is paired anyway.
+    # Indexing an empty array by an array of zeros would fail if nothing is paired.
     return keys.starts if len(keys.starts) else np.zeros(1, dtype=np.int64)
 
 

@@ -1,7 +1,7 @@
-"""A reader that ran all along must have seen a prefix of what each partition holds in the end.
+"""A reader that ran during the whole run must have seen a prefix of each partition's final content.
 
-A committed record that vanishes, one that shows up in front of what was already read, and one that
-was seen though it was never committed all break the prefix.
+The prefix breaks if a committed record vanishes, if a record appears before ones already read, or
+if the reader saw a record that was never committed.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ __all__ = ["PrefixVerdict", "check_prefix", "first_difference"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixVerdict:
-    """What `check_prefix` found.
+    """Result of `check_prefix`.
 
     Attributes:
-        seen: records the reader saw.
-        final: records the partitions hold.
-        broken: for each partition that is not continued as it was seen, the first place where
-            the reader saw something else.
+        seen: number of records that the reader saw.
+        final: number of records in the partitions.
+        broken: the first position of each partition where the reader saw another record than the
+            final one.
     """
 
     seen: int
@@ -31,10 +31,10 @@ class PrefixVerdict:
 
     @property
     def is_clean(self) -> bool:
-        """Every partition goes on from exactly what the reader saw.
+        """Every partition continues exactly after the records that the reader saw.
 
-        A reader that saw nothing of what is there has shown nothing. Where nothing is there, it
-        saw all; whether something should be there is for the verdict on the output to say.
+        A reader that saw none of the records proves nothing. If there are no records, it saw all of
+        them; the verdict on the output decides whether there should be some.
         """
         return not self.broken and (self.seen > 0 or self.final == 0)
 
@@ -46,9 +46,9 @@ class PrefixVerdict:
 
 
 def check_prefix(seen: History, final: History) -> PrefixVerdict:
-    """Compare what a read_committed reader saw while things were killed with the final content.
+    """Compare the records that a read_committed reader saw during kills with the final content.
 
-    In memory; for what that cannot hold there is `SpilledPrefix`.
+    In memory; for more records there is `SpilledPrefix`.
 
     Args:
         seen: from the first record of every partition on, each in offset order.
@@ -58,7 +58,7 @@ def check_prefix(seen: History, final: History) -> PrefixVerdict:
         raise ConfigError(
             "the histories were made with different identities",
             {"seen": seen.identity, "final": final.identity},
-            "Give both the same Identity.",
+            "Give both histories the same Identity.",
         )
     contents = dict(final.by_lane())
     broken = []
@@ -71,7 +71,7 @@ def check_prefix(seen: History, final: History) -> PrefixVerdict:
 
 
 def first_difference(seen: Columns, final: Columns) -> int | None:
-    """The first record of one topic-partition that was seen and is not there, as its number."""
+    """The number of the first record of a topic-partition that was seen and is absent now."""
     shared = min(len(seen), len(final))
     same = (seen.offsets[:shared] == final.offsets[:shared]) & (
         seen.fingerprints[:shared] == final.fingerprints[:shared]

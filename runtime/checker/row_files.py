@@ -1,4 +1,4 @@
-"""Rows of a fixed width in numbered files, appended to and read back in the order of appending."""
+"""Rows of a fixed width in numbered files, which are appended and read in the same order."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -30,10 +30,10 @@ class RowFiles:
     """Used by one thread; no file is open between two calls.
 
     Args:
-        directory: made when it is missing.
+        directory: created if it is missing.
         name: of this set of files in it.
     Raises:
-        StorageError: a file cannot be written or read; a full disk, mostly.
+        StorageError: a file cannot be written or read, usually because the disk is full.
     """
 
     def __init__(self, directory: Path, name: str, dtype: np.dtype[np.void]) -> None:
@@ -47,7 +47,7 @@ class RowFiles:
             raise self._failed(err) from err
 
     def append(self, rows: _Rows, parts: npt.NDArray[np.int64]) -> None:
-        """Append row i to file ``parts[i]``; those of one file keep their order."""
+        """Append row i to file ``parts[i]``; the rows of one file keep their order."""
         if not len(rows):
             return
         order = np.argsort(parts, kind="stable")
@@ -56,7 +56,7 @@ class RowFiles:
             self._write(number, rows[mine])
 
     def rows(self, number: int) -> int:
-        """How many rows a file holds."""
+        """The number of rows in a file."""
         return self._rows[number]
 
     def read(self, number: int, start: int, count: int) -> _Rows:
@@ -79,13 +79,13 @@ class RowFiles:
             yield self.read(number, start, count)
 
     def take(self, number: int) -> _Rows:
-        """All rows of a file, which is deleted."""
+        """All rows of a file; deletes the file."""
         rows = self.read(number, 0, self._rows[number])
         self.delete(number)
         return rows
 
     def delete(self, number: int) -> None:
-        """Delete a file, if there is one."""
+        """Delete a file if it exists."""
         del self._rows[number]
         self._path(number).unlink(missing_ok=True)
 
@@ -104,7 +104,7 @@ class RowFiles:
         return StorageError(
             "a history cannot be kept on disk",
             {"directory": self.directory, "reason": error},
-            "Make room there, about 100 bytes for each record, or choose another directory.",
+            "Free some space there, about 100 bytes for each record, or choose another directory.",
         )
 
 

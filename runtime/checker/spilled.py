@@ -1,9 +1,9 @@
-"""Histories that memory cannot hold: kept in files, and compared part by part.
+"""Histories larger than memory: kept in files, and compared part by part.
 
-Rows are dealt to 256 files by the first byte of their fingerprint, so that all of one content are
-in one file; a file that is too large is dealt again by the next byte. Pairs are dealt to files by
-their position, for order must be judged in reading order. Each file is deleted as soon as it was
-used. The bytes on disk are 36 a record on each side, and 32 a pair when those of its file are gone.
+Rows go to 256 files by the first byte of their fingerprint, so that all rows of one content are in
+one file. A file that is too large is divided again by the next byte. Pairs go to files by their
+position, because order must be judged in reading order. Each file is deleted after its use. The
+bytes on disk are 36 a record on each side, and 32 a pair after the rows of its file are deleted.
 """
 
 import shutil
@@ -27,10 +27,10 @@ from sluice.runtime.errors import ConfigError
 __all__ = ["LEAST_MEMORY_BYTES", "SpilledHistory", "check_spilled"]
 
 LEAST_MEMORY_BYTES = 1 << 20
-"""Less would be spent on opening files."""
+"""Smaller buffers would spend the time on opening files."""
 
 _BYTES_PER_ROW = 512
-"""Of memory, for a row that is compared: measured 300, sorting included."""
+"""Bytes of memory for a row that is compared: measured 300, sorting included."""
 
 _FAN_OUT_BITS = 8
 _FAN_OUT = 1 << _FAN_OUT_BITS
@@ -43,8 +43,8 @@ class SpilledHistory:
     Used by one thread. `check_spilled` uses it up.
 
     Args:
-        directory: for its files; made, and deleted in the end; nothing else may be in it.
-        memory_bytes: what both histories of a comparison together, and the comparison, may take.
+        directory: for its files; created, and deleted at the end; it may hold no other file.
+        memory_bytes: limit for both histories of a comparison together, and the comparison.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class SpilledHistory:
             self.spill()
 
     def append_columns(self, columns: Columns) -> None:
-        """Records whose fingerprints somebody else has made; ``positions`` must go on from here."""
+        """Add records with given fingerprints; ``positions`` must continue here."""
         self.spill()
         deal(self.files, columns, columns.fingerprints, depth=0)
         self._spilled += len(columns)
         self._buffer = self._new_buffer()
 
     def spill(self) -> None:
-        """Write what is in memory to disk."""
+        """Write the buffered rows to disk."""
         columns = self._buffer.columns()
         deal(self.files, columns, columns.fingerprints, depth=0)
         self._spilled += len(columns)
@@ -108,10 +108,10 @@ def check_spilled(
     transactions: Transactions | None = None,
     sink: FindingSink | None = None,
 ) -> HistoryVerdict:
-    """As `check`, in memory that does not grow with the records.
+    """As `check`, in memory that does not grow with the number of records.
 
-    Only where one flow is in disorder over more records than memory may hold is its count no
-    longer the fewest (`HistoryVerdict.is_reordered_exact`).
+    The count of reordered records is minimal unless one flow is in disorder over more records than
+    memory holds (`HistoryVerdict.is_reordered_exact`).
     """
     require_same_identity(expected.identity, found.identity)
     return _Comparison(expected, found, transactions, sink).run()
@@ -169,7 +169,7 @@ class _Comparison:
                 self._pair_contents(deeper[0], deeper[1], part, depth + 1)
 
     def _pair_equal(self, want: RowFiles, have: RowFiles, number: int) -> None:
-        """One content that occurs so often that it is compared piece by piece."""
+        """One content that is so frequent that it is compared piece by piece."""
         is_expected = bool(want.rows(number))
         is_ambiguous = any(len(self._lanes(files, number)) > 1 for files in (want, have))
         piece = max(self._rows // 4, 1)
@@ -204,7 +204,8 @@ class _Comparison:
         if not size:
             return
         if size <= self._rows or depth * _FAN_OUT_BITS >= _KEY_BITS:
-            # A name that so many records bear names none of them: pieces are as good.
+            # A name that so many records have identifies none of them, so any division is equally
+            # good.
             piece = size if size <= self._rows else max(self._rows // 4, 1)
             most = max(lost.rows(number), unexpected.rows(number))
             for at in range(0, most, piece):
@@ -232,7 +233,7 @@ class _Comparison:
     def _judge_order(self) -> None:
         blocks = range(-(-len(self._found) // self._block_rows()))
         later: dict[int, int] = {}
-        behind: dict[int, dict[int, int]] = {}  # of the flows that are in the block
+        behind: dict[int, dict[int, int]] = {}  # of the flows in the block
         for number in reversed(blocks):
             leasts = dict(self._least(number))
             behind[number] = {flow: later.get(flow, NONE_LATER) for flow in leasts}

@@ -1,6 +1,6 @@
-"""A prefix that memory cannot hold: what a reader saw, in a file for each topic-partition.
+"""A prefix larger than memory: the records that a reader saw, in a file for each topic-partition.
 
-The final content is read once behind it and compared as it comes, a buffer at a time.
+The final content is read once after it and compared on arrival, a buffer at a time.
 """
 
 import shutil
@@ -21,12 +21,13 @@ _BUFFERED_RECORDS = 50_000
 
 
 class SpilledPrefix:
-    """What a reader has seen so far, 36 bytes of disk a record; memory does not grow with them.
+    """The records that a reader has seen so far, 36 bytes of disk each; memory does not grow with
+    them.
 
-    Used by one thread, as a context manager that deletes its files in the end.
+    Used by one thread, as a context manager that deletes its files at the end.
 
     Args:
-        directory: for its files; made, and deleted in the end; nothing else may be in it.
+        directory: for its files; created, and deleted at the end; it may hold no other file.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class SpilledPrefix:
         self._buffer = History(self.identity, lanes=self._lanes)
 
     def append(self, record: Record) -> None:
-        """Add what the reader saw next.
+        """Add the next records of the reader.
 
         Raises:
             StorageError: its files cannot be written.
@@ -58,7 +59,7 @@ class SpilledPrefix:
         return self._spilled + len(self._buffer)
 
     def check(self, final: Iterable[Record]) -> PrefixVerdict:
-        """As `check_prefix`, of all that was seen.
+        """As `check_prefix`, of all records seen.
 
         Args:
             final: the whole content, each partition in offset order; consumed once.
@@ -90,7 +91,7 @@ class SpilledPrefix:
 
 
 class _Comparison:
-    """How far each topic-partition has been compared, and where it broke first."""
+    """How far each topic-partition has been compared, and where it first differed."""
 
     def __init__(self, seen: RowFiles, lanes: Lanes) -> None:
         self._seen, self._lanes = seen, lanes
@@ -111,9 +112,9 @@ class _Comparison:
             self._compared[lane] += len(there)
 
     def verdict(self, *, seen: int) -> PrefixVerdict:
-        """When all of the final content was fed."""
+        """Call this after the whole final content."""
         for lane in range(len(self._lanes.names)):
-            for row in self._seen.read(lane, self._compared[lane], 1):  # seen, and not there
+            for row in self._seen.read(lane, self._compared[lane], 1):  # seen, and absent
                 self._broken.setdefault(lane, int(row["offsets"]))
         places = (Place(*self._lanes.names[lane], at) for lane, at in sorted(self._broken.items()))
         return PrefixVerdict(seen=seen, final=self._final, broken=tuple(places))

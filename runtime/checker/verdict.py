@@ -1,4 +1,4 @@
-"""What a comparison found: counts of each kind of fault, and where they are."""
+"""Result of a comparison: counts of each kind of fault, and their positions."""
 
 import enum
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ _MAX_EXAMPLES = 10
 
 
 class Kind(enum.Enum):
-    """A way in which an output is not what was promised."""
+    """A way in which an output breaks its promise."""
 
     LOST = "lost"
     DUPLICATED = "duplicated"
@@ -27,9 +27,9 @@ class Finding(NamedTuple):
     """One fault.
 
     Attributes:
-        place: of a lost record in the input; of a torn transaction the first range it was made
-            of; of all others in the output.
-        detail: what more is known, in words; empty where that is all.
+        position: of a lost record in the input; of a torn transaction its first source range; of
+            all others in the output.
+        detail: further facts in words; may be empty.
     """
 
     kind: Kind
@@ -41,12 +41,13 @@ class Finding(NamedTuple):
 
 
 FindingSink = Callable[[Finding], None]
-"""Is given every fault, in no order: a comparison that must not hold them all hands them on."""
+"""Receives every fault, in no order: a comparison that must not hold them all in memory passes them
+here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """The first few places of each kind of fault, for people."""
+    """The first few positions of each kind of fault, for people."""
 
     lost: tuple[Place, ...] = ()
     duplicated: tuple[Place, ...] = ()
@@ -58,23 +59,23 @@ class Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryVerdict:
-    """What `check` found.
+    """Result of `check`.
 
     Attributes:
-        expected: records that the output must hold.
-        found: records that the output does hold.
-        lost: expected and not found; examples are places in the input.
-        duplicated: found more often than expected; examples are places in the output.
-        unexpected: found and never expected: aborted, half written or not ours.
-        reordered: the fewest records whose removal leaves each (input partition, output
-            partition) pair in input order; at most so many, where not `is_reordered_exact`.
-        corrupted: found with the name of a record that is missing, and another content
+        expected: records that the output must have.
+        found: records that the output has.
+        lost: expected and not found; examples are positions in the input.
+        duplicated: found more often than expected; examples are positions in the output.
+        unexpected: found and never expected: aborted, half written or foreign.
+        reordered: the smallest number of records whose removal leaves each (input partition, output
+            partition) pair in input order; an upper bound if not `is_reordered_exact`.
+        corrupted: found with the name of a missing record, and another content
             (`Identity.name_of`); neither lost nor unexpected.
-        torn: transactions of which some records are there and some are lost.
-        unordered: found records that order cannot be judged of, because several input or output
+        torn: transactions with some records present and some lost.
+        unordered: found records whose order cannot be judged, because several input or output
             partitions hold the same content.
-        is_reordered_exact: False when records lay so far from their place that the fewest could
-            not be found within the memory allowed.
+        is_reordered_exact: False if records were so far out of order that the memory limit
+            prevented an exact count.
         examples: see `Examples`.
     """
 
@@ -92,12 +93,13 @@ class HistoryVerdict:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was expected and nothing found: a job that never ran looks like this, too."""
+        """Nothing was expected and nothing found: this is also the result for a job that never
+        ran."""
         return not (self.expected or self.found)
 
     @property
     def is_clean(self) -> bool:
-        """Something was compared, and there is no fault of any kind."""
+        """Records were compared, and there is no fault of any kind."""
         return not self.is_empty and not any(getattr(self, kind.value) for kind in Kind)
 
     def __str__(self) -> str:
@@ -116,7 +118,7 @@ class HistoryVerdict:
 
 
 class Tally:
-    """Counts all findings, keeps the first of each kind by their rank, hands all on."""
+    """Counts all findings, keeps the first of each kind by their rank, passes all to the sink."""
 
     def __init__(self, sink: FindingSink | None = None) -> None:
         self.counts = dict.fromkeys(Kind, 0)
@@ -127,9 +129,9 @@ class Tally:
         """Add findings of one kind.
 
         Args:
-            ranked: position in its history, place and detail of each, smallest position first;
-                without a sink no more are taken than are kept.
-            count: how many they are.
+            ranked: sequence number in its history, position and detail of each, in this order;
+                without a sink only so many are taken as are kept.
+            count: the number of findings.
         """
         self.counts[kind] += count
         kept = self._first[kind]
@@ -146,7 +148,7 @@ class Tally:
         del kept[_MAX_EXAMPLES:]
 
     def examples(self) -> Examples:
-        """The first places of each kind."""
+        """The first positions of each kind."""
         return Examples(
             **{kind.value: tuple(place for _, place in kept) for kind, kept in self._first.items()}
         )

@@ -1,8 +1,9 @@
-"""The verdict on a windowed run: each closed window once, with exactly its records.
+"""The verdict on a windowed run: each closed window occurs once, with exactly its records.
 
 The pipeline emits, per closed window, its start (milliseconds, decimal text) as key and the number
-of its records as value. Windows that the watermark has not passed stay open: of a run that has come
-to its end those before it are expected, of another one those up to the last emitted one.
+of its records as value. Windows that the watermark has not passed stay open. After a complete run,
+all windows before the watermark are expected; after any other run, those up to the last emitted
+one.
 """
 
 from collections import Counter
@@ -18,7 +19,7 @@ _MAX_EXAMPLES = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowVerdict:
-    """What `check_windows` found; all but the first two count faults.
+    """Result of `check_windows`; all fields but the first two count faults.
 
     Attributes:
         windows: windows that hold records.
@@ -26,7 +27,7 @@ class WindowVerdict:
         lost: closed windows that were never emitted.
         duplicated: emissions of a window that was emitted before.
         wrong: windows whose count is not the number of their records.
-        unexpected: emissions that are no count of a window with records.
+        unexpected: emissions that are not a count of a window with records.
         examples: the first faults, in words.
     """
 
@@ -40,7 +41,8 @@ class WindowVerdict:
 
     @property
     def is_clean(self) -> bool:
-        """Every closed window was emitted once and counted exactly; one at least was emitted."""
+        """Every closed window was emitted once with its exact count, and at least one was
+        emitted."""
         has_faults = self.lost or self.duplicated or self.wrong or self.unexpected
         return self.emitted > 0 and not has_faults
 
@@ -66,8 +68,8 @@ def check_windows(
         timestamps_ms: of every input record.
         emissions: the output, in any order.
         window_ms: length of a window; > 0.
-        delay_ms: of the watermark behind the latest record, where the run has read all and come to
-            its end; None: it was stopped somewhere.
+        delay_ms: distance of the watermark from the latest record, if the run has read all records
+            and ended; None: it was stopped earlier.
     """
     expected: Counter[int] = Counter()
     latest_ms = 0
@@ -76,7 +78,7 @@ def check_windows(
         latest_ms = max(latest_ms, at)
     seen: Counter[int] = Counter()
     wrong, unexpected = 0, 0
-    examples: list[str] = []  # no more than are shown, however many faults there are
+    examples: list[str] = []  # at most so many are shown
     emitted = 0
     for record in emissions:
         emitted += 1

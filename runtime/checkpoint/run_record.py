@@ -29,8 +29,7 @@ from sluice.runtime.errors import (
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.local_fs import LocalFileSystem
-from sluice.runtime.storage.web_hdfs import WebHdfsAddress
-from sluice.runtime.storage.web_read import read_over_web
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress, read_over_web
 
 __all__ = ["LEADER_FILE", "RunRecord", "RunRecordStore", "command_file", "find_leader"]
 

@@ -19,24 +19,25 @@ __all__ = [
 ]
 
 Clock = Callable[[], float]
-"""Monotonic seconds. Passed in, so that tests own time."""
+"""Monotonic seconds. Tests pass in their own clock."""
 
 
 class CommitOutcome(enum.Enum):
-    """What is certain about one committable after a commit was asked for."""
+    """The outcome of one committable that is certain after a commit request."""
 
-    COMMITTED = "committed"  # visible, by this call or an earlier one
-    PENDING = "pending"  # decided at the broker or still ongoing: wait, ask again
-    ABORTED = "aborted"  # certainly never visible; the only outcome that may be repaired
-    UNKNOWN = "unknown"  # may be committed: delete nothing, ask again
+    COMMITTED = "committed"  # Visible, by this call or an earlier one.
+    PENDING = "pending"  # Decided at the broker or still ongoing: wait, commit again.
+    ABORTED = "aborted"  # Certainly never visible; the only outcome that may be repaired.
+    UNKNOWN = "unknown"  # May be committed: delete nothing, commit again.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitReport:
     """Outcome of one committable, with words for people.
 
-    ``ranges``: of one that is lost, the source ranges that it held, ``orders-0:[10,20)``, if known.
-    ``has_progressed``: of a pending one of many parts, that this try has finished some for good.
+    ``ranges``: of a lost committable, its source ranges, ``orders-0:[10,20)``, if known.
+    ``has_progressed``: of a pending committable with many parts, whether this try finished some of
+    them.
     """
 
     outcome: CommitOutcome
@@ -46,11 +47,12 @@ class CommitReport:
 
 
 class Committer(Protocol):
-    """Finishes pre-committed work. Runs on the driver, called by one thread at a time.
+    """Finishes pre-committed work. Runs on the driver; one thread at a time calls it.
 
     ``commit`` is idempotent: a recovery calls it again for every committable of every decided
     checkpoint without a committed mark, oldest first. ``abort`` is called only for work that no
-    decision names. Neither raises for what a remote answered; an unreachable remote is PENDING.
+    decision names. Neither method raises for an answer of the remote; an unreachable remote is
+    PENDING.
     """
 
     def commit(
@@ -58,31 +60,31 @@ class Committer(Protocol):
     ) -> list[CommitReport]:
         """Commit each; report i belongs to committable i.
 
-        ``after_crash``: ask for the verdict first (`outcome-from-broker`); otherwise the writers
-        are known to be alive and the first try may go straight to the commit request.
+        ``after_crash``: ask the remote for the outcome first (`outcome-from-broker`); otherwise the
+        writers are alive and the first try may send the commit request directly.
         """
         ...
 
     def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
-        """Discard each; ABORTED when certainly gone."""
+        """Discard each; ABORTED if the work certainly no longer exists."""
         ...
 
     def await_visible(self, *, timeout_s: float) -> bool:
-        """Wait until readers can see all that was ever committed (`commit-acknowledged`), also by
-        earlier runs; False when time ran out, or when it cannot be told."""
+        """Wait until readers can see all committed work (`commit-acknowledged`), also that of
+        earlier runs; False if the time ran out, or if the state is unknown."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredAttempt:
-    """Work that a task opened, told to the coordinator before its first record
+    """Work that a task opened; the coordinator knows it before its first record
     (`ids-never-reused`).
 
     Attributes:
         batch: the batch it belongs to.
         operator_id: of the sink.
         resource: connector's own text, e.g. ``transactional id|producer id|producer epoch``.
-        checkpoint_id: that the batch was expected to join; a hint, and no part of what it is.
+        checkpoint_id: that the batch was expected to join: a hint, not a part of the identity.
     """
 
     batch: BatchKey
@@ -93,17 +95,18 @@ class RegisteredAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepView:
-    """What a sweep may know; everything it decides follows from this and the remote's listing.
+    """The facts that a sweep may use; it decides from these and the remote's listing alone.
 
     Attributes:
         job_uid: of this job.
-        attempt_ids: current attempt by region; an attempt of an older one is an orphan.
+        attempt_ids: current attempt by region; work of an older attempt is an orphan.
         protected: committables of decided checkpoints without a committed mark: never touched.
-        orphans: attempts of the current attempt whose batch was decided without naming them,
-            or aborted. Attempts of undecided batches are in neither and are left alone.
-        kept: operator states of every record that can be started from: what they name is needed.
-        settled: by region the last batch of its current attempt that is committed on record;
-            what it and those before it wrote, and nobody names, is an orphan.
+        orphans: work of the current attempt whose batch was aborted, or decided without naming it.
+            Work of undecided batches is in neither field and stays untouched.
+        kept: operator states of every record from which a start is possible: everything they name
+            is needed.
+        settled: by region the last batch of its current attempt that is committed on record; work
+            of this batch and earlier ones is an orphan unless a record names it.
     """
 
     job_uid: str
@@ -114,16 +117,17 @@ class SweepView:
     settled: Mapping[str, int] = field(default_factory=dict)
 
     def is_settled(self, batch: BatchKey) -> bool:
-        """Whether a batch is of the present life of its region, and committed on record."""
+        """Whether a batch belongs to the current attempt of its region, and is committed on
+        record."""
         is_present = self.attempt_ids.get(batch.region) == batch.attempt_id
         return is_present and batch.batch_id <= self.settled.get(batch.region, -1)
 
     def is_left_behind(self, region: str, attempt_id: int) -> bool:
-        """Whether this life of a region is over, so that all it opened and nobody protects goes.
+        """Whether this attempt of a region is over, so that the sweep may end its unprotected work.
 
-        An attempt that the view does not know yet is not: the view is then older than what was
-        listed. A region of an earlier run that this run does not have is, below all present
-        attempt_ids: they only grow, so it is not one that is just being made.
+        False for an attempt that the view does not know yet: the view is then older than the
+        listing. If this run does not have the region, its attempt is over when it is below all
+        current attempt ids. Attempt ids only grow, so it is not a new attempt.
         """
         current = self.attempt_ids.get(region)
         if current is None:
@@ -133,12 +137,12 @@ class SweepView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """What a sweep has done.
+    """Result of a sweep.
 
     Attributes:
-        aborted: orphans that are gone now.
-        is_complete: none is left that could hold back readers; False also where it cannot be told,
-            as a part of the remote was not reached.
+        aborted: orphans that no longer exist.
+        is_complete: no orphan is left that could block readers; False also if a part of the remote
+            was unreachable.
     """
 
     aborted: int
@@ -147,10 +151,10 @@ class SweepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkContext:
-    """What a sink's coordinator side learns once, before anything remote is touched.
+    """Facts that the coordinator side of a sink receives once, before any remote call.
 
     Attributes:
-        attempt_id: of this run; it has sealed all that are lower in its checkpoint directory.
+        attempt_id: of this run; the run has fenced all lower ones in its checkpoint directory.
     """
 
     job_uid: str
@@ -162,12 +166,12 @@ class SinkContext:
 
 
 class SinkCoordinator(Protocol):
-    """The driver's side of one sink operator. Made after checkpoint 0 and the seal are durable,
-    except `check`, which runs before anything is written anywhere.
+    """The driver's side of one sink operator. It is made after checkpoint 0 and the fencing record
+    are durable; only `check` runs before anything is written.
 
     Order of calls: `check` (no side effects), `claim`, then `sweep`, `committer`, `renew` at will,
-    `close`. One at a time, but for the committer and `renew`: one call of each may be at work while
-    another one runs, for neither may wait for a sweep. `renew` may come before `claim`.
+    `close`. Calls are serial, with two exceptions: one call of the committer and one of `renew` may
+    run beside another call, because neither may wait for a sweep. `renew` may come before `claim`.
     """
 
     committer: Committer
@@ -175,25 +179,25 @@ class SinkCoordinator(Protocol):
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """Verify reachability, credentials, timeouts and unsafe settings; change nothing.
 
-        Returns facts for ``_metadata``: at least ``cluster_id`` where there is one, and
-        ``transaction_timeout_s`` where the remote gives up by itself what tasks leave open so long.
-        Raises: ConfigError, UnreachableError, AuthenticationError, SourceChangedError.
+        Returns facts for ``_metadata``: ``cluster_id`` if there is one, and
+        ``transaction_timeout_s`` if the remote aborts open work by itself after so long. Raises:
+        ConfigError, UnreachableError, AuthenticationError, SourceChangedError.
         """
         ...
 
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
-        """Take ownership of the sink's name space (`lease-guards-outputs`); FencedError when
-        another job lives."""
+        """Take the lease on the sink's name space (`lease-guards-outputs`); FencedError if another
+        job holds it."""
         ...
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
-        """Abort orphans. Never raises for an unreachable remote: next time."""
+        """Abort orphans. Never raises for an unreachable remote: the next sweep tries again."""
         ...
 
     def renew(self) -> None:
-        """Renew the ownership record; FencedError when another session is found in it."""
+        """Renew the lease; FencedError if another session holds it."""
         ...
 
     def close(self) -> None:
-        """Release connections and give the ownership record back."""
+        """Release connections and the lease."""
         ...

@@ -1,4 +1,4 @@
-"""The coordinator, as the engines see it."""
+"""The coordinator as the engines use it."""
 
 from collections.abc import Callable
 from typing import Protocol, Self
@@ -22,18 +22,19 @@ class Coordinator(AttemptRegistry, Protocol):
         has_read: bool = False,
         until: Callable[[], bool] = lambda: False,
     ) -> Barrier | None:
-        """The next barrier of a region once one is due and there is something to cut, else None.
+        """The next barrier of a region, if one is due and there are records to end; else None.
 
-        ``has_read``: there is something to end, whatever is left to cut.
+        ``has_read``: the batch has read records, so an epoch is due even if nothing is left.
 
-        Asked again before the batch is acknowledged, it gives the same barrier again.
+        A repeated call before the batch is acknowledged returns the same barrier.
 
-        ``until``: there is something else to tell, so nothing more is waited for, see `look_again`.
+        ``until``: returns early when this becomes true, see `look_again`.
         """
         ...
 
     def look_again(self) -> None:
-        """Whoever waits for a barrier looks whether it still has to. Never blocks."""
+        """Wakes every thread that waits for a barrier, so that it checks ``until`` again. Never
+        blocks."""
         ...
 
     def is_decided(self, batch: BatchKey) -> bool:
@@ -51,24 +52,25 @@ class Coordinator(AttemptRegistry, Protocol):
     def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:
         """Return only when the batch's checkpoint is committed on record; raise otherwise.
 
-        A region that is being stopped is woken with FencedError.
+        If the region is being stopped, raises FencedError.
         """
         ...
 
     def register_region(self, registration: RegionRegistration) -> None:
-        """A life of a region says who it is, what it has open, and how far it is with a replay.
+        """Announce an attempt of a region: its identity, its open work, and its progress in a
+        replay.
 
         Raises:
-            FencedError: the region has a newer life, or the job another coordinator.
+            FencedError: the region has a newer attempt, or the job another coordinator.
         """
         ...
 
     def fail(self, region: str, attempt_id: int, error: BaseException) -> None:
-        """A region's batch failed: its open epoch is aborted."""
+        """A batch of a region failed: abort its open epoch."""
         ...
 
     def trigger(self, kind: CheckpointKind, *, requested_by: str) -> int:
-        """Ask for a checkpoint now; returns its id."""
+        """Request a checkpoint; returns its id."""
         ...
 
     def __enter__(self) -> Self: ...

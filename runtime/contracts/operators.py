@@ -33,11 +33,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Records of a split that are not read yet.
+    """Records of a split that are not yet read.
 
     Attributes:
-        records: up to the end that readers may see, or a bounded run's end; >= 0.
-        lost_records: of them, those that the source does not have any more; >= 0.
+        records: up to the end that readers may see, or to the end of a bounded run; >= 0.
+        lost_records: the part of them that the source no longer has; >= 0.
     """
 
     records: int
@@ -52,15 +52,15 @@ class SplitEnumerator(Protocol):
         ...
 
     def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
-        """Go on at the ends of ``positions``; SourceChangedError, DataLostError by name."""
+        """Resume at the ends of ``positions``; SourceChangedError, DataLostError by name."""
         ...
 
     def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
-        """Of ranges that were cut once, those whose records are still there to be read: asked for
-        now, so that who has read them knows by it whose they were. May come before `restore`.
+        """Filter planned ranges to those whose records still exist. The caller learns from the
+        answer which region read them. May be called before `restore`.
 
         Raises:
-            SourceChangedError: a name stands for something else now.
+            SourceChangedError: a name now stands for something else.
         """
         ...
 
@@ -69,35 +69,38 @@ class SplitEnumerator(Protocol):
         ranges: Sequence[SplitRange],
         *,
         timeout_s: float,
-        counts: bool = True,
         pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
-        """Of ranges that were cut once, and are read again as they were: what is left of those that
-        hold something, each up to where its records are gone since. Takes longer where that has to
-        last before it counts. May come before `restore`.
+        """Check that ranges of an earlier process can be read again as they were.
+
+        May be called before `restore`. Takes longer than ``timeout_s`` if records seem to be gone:
+        that must last before it counts.
 
         Args:
-            counts: what is gone is told, and counted as lost: the caller goes on without it.
-            pause: for so many seconds, before it is looked at once more; others may ask the source
-                meanwhile. None: the source's own, and nobody may.
+            ranges: as an earlier process cut them.
+            pause: waits so many seconds between two checks, while other threads may use the source;
+                None: the source waits, and no other thread may use it.
+        Returns:
+            The ranges that hold records, without trailing markers that are gone, and without
+            partitions that were deleted and may be skipped.
         Raises:
-            SourceChangedError: a name stands for something else now.
-            DataLostError: something is gone, and that is to be an error.
-            UnreachableError: nobody answers.
+            SourceChangedError: a topic was deleted and made again under its name.
+            DataLostError: records of a range are gone.
+            UnreachableError: a leader does not answer.
         """
         ...
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
-        """Splits that are new since the last call, as empty ranges at their first record, or at the
-        first that is left of those that may be older than the source's look at them."""
+        """Splits that are new since the last call, as empty ranges at their first record. A split
+        that may be older than the source's view starts at its first remaining record."""
         ...
 
     def cut(
         self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
     ) -> tuple[SplitRange, ...]:
-        """A barrier: for each position (its ``end_offset`` is where to go on) the next range.
+        """A barrier: the next range of each position, which starts at its ``end_offset``.
 
-        An unchanged split gives an empty range. Never beyond the bounded end.
+        A split without new records gives an empty range. Never passes the end of a bounded source.
         """
         ...
 
@@ -106,27 +109,27 @@ class SplitEnumerator(Protocol):
         ...
 
     def fixed_ends(self) -> Mapping[SplitKey, int] | None:
-        """Of a bounded source, once it has started: where each split that it will ever read ends.
-        Unbounded: None. Asks nobody."""
+        """Bounded source after its start: the end of each split that it will ever read. Unbounded:
+        None. Makes no request."""
         ...
 
     def committed(self, positions: Sequence[SplitRange]) -> None:
-        """Told after the committed mark: publish group offsets for lag tools. Never raises."""
+        """Called after the committed mark: publish group offsets for lag tools. Never raises."""
         ...
 
     def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
-        """Records not read yet, if cheaply known from the last cut."""
+        """Records not yet read, if the last barrier makes them cheap to know."""
         ...
 
     def measure(
         self, positions: Sequence[SplitRange], *, timeout_s: float
     ) -> Mapping[SplitKey, Backlog]:
-        """What lies behind each position now: asked for, and nothing is cut or remembered.
+        """Records after each position now: makes requests, but plans and keeps nothing.
 
-        Splits that the source cannot see at the moment are left out.
+        Leaves out splits that the source cannot reach at the moment.
 
         Raises:
-            UnreachableError: nobody answers.
+            UnreachableError: no server answers.
         """
         ...
 
@@ -136,7 +139,7 @@ class SplitEnumerator(Protocol):
 
 
 class Source(Protocol):
-    """What `Job.source` takes. Picklable (without connections)."""
+    """A source, as `Job.source` takes it. Picklable (without connections)."""
 
     @property
     def name(self) -> str:
@@ -155,12 +158,12 @@ class Source(Protocol):
 
     @property
     def yields_only_committed(self) -> bool:
-        """Whether no record is yielded that its writer may yet abort, or has aborted."""
+        """Whether it yields only committed records."""
         ...
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
-        """As `SinkCoordinator.check`; with ``partitions``, the number of splits there are, where
-        the source can tell."""
+        """As `SinkCoordinator.check`; with ``partitions``, the number of splits, if the source
+        knows it."""
         ...
 
     def enumerator(self, source_id: str) -> SplitEnumerator:
@@ -182,13 +185,13 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFunction:
-    """What a source wants done to its batches before all functions: deserializing, for example.
+    """A function that a source runs on its batches before all others, such as deserializing.
 
     Attributes:
         name: of the operator.
         uid: its stable id, if there is one.
         function: as one of ``map_batches``.
-        policy: for records that it raises for; None: the task fails.
+        policy: for records for which it raises; None: the task fails.
     """
 
     name: str
@@ -199,21 +202,21 @@ class SourceFunction:
 
 @runtime_checkable
 class DeserializingSource(Source, Protocol):
-    """A source with functions of its own, which run in the tasks, behind its reader."""
+    """A source with functions of its own, which run in the tasks after its reader."""
 
     @property
     def functions(self) -> Sequence[SourceFunction]:
-        """In order; none: the records are used as they are read."""
+        """In order; none: the records are used unchanged."""
         ...
 
 
 @runtime_checkable
 class RateLimitedSource(Source, Protocol):
-    """A source whose regions may be kept from reading more than they can write in time."""
+    """A source that can limit how fast its regions read."""
 
     @property
     def rate_limit(self) -> PidRateLimit | None:
-        """For each region of its own; None: there is no limit."""
+        """For each region separately; None: there is no limit."""
         ...
 
 
@@ -222,22 +225,22 @@ class RereadingSource(Source, Protocol):
     """A source that may read what a sink of its own pipeline writes."""
 
     def rereads(self, sink: "Sink") -> str | None:
-        """What both of them name; None: nothing, as far as their settings tell."""
+        """The names that both use; None: nothing, as far as their settings show."""
         ...
 
 
 @runtime_checkable
 class NarrowingSource(Source, Protocol):
-    """A source that need not make columns that nobody reads."""
+    """A source that can leave out columns that no function or sink reads."""
 
     def narrowed(self, columns: Collection[str]) -> Source:
         """The same source, whose `reader` and `schema_ddl` have these columns and perhaps others,
-        at least one; itself where the user has chosen the columns."""
+        at least one. Returns itself if the user chose the columns."""
         ...
 
 
 class Sink(Protocol):
-    """What `.sink(…)` takes. Picklable (without connections)."""
+    """A sink, as `.sink(…)` takes it. Picklable (without connections)."""
 
     @property
     def name(self) -> str:
@@ -251,7 +254,7 @@ class Sink(Protocol):
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether it promises that every record is visible once."""
+        """Whether it promises that every record becomes visible exactly once."""
         ...
 
     def coordinator(self) -> SinkCoordinator:
@@ -259,12 +262,12 @@ class Sink(Protocol):
         ...
 
     def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
-        """(topic, partition, start, end) whose records a committable holds, if known
+        """(topic, partition, start, end) of the records in a committable, if known
         (`two-phase-repair`)."""
         ...
 
     def record_counts(self, committable: StateEntry) -> Mapping[str, int]:
-        """How many records it holds for each topic; empty if it does not say
+        """Number of records of each topic in a committable; empty if unknown
         (`two-phase-repair`)."""
         ...
 
@@ -275,7 +278,7 @@ class Sink(Protocol):
 
 @runtime_checkable
 class TaskSink(Sink, Protocol):
-    """A sink whose records are written by the tasks themselves, in Python."""
+    """A sink whose records the tasks write themselves, in Python."""
 
     def writer_factory(self) -> WriterFactory:
         """Executor side."""
@@ -284,11 +287,11 @@ class TaskSink(Sink, Protocol):
 
 @runtime_checkable
 class SelectiveSink(Sink, Protocol):
-    """A sink that looks at columns of certain names only."""
+    """A sink that reads only columns of certain names."""
 
     @property
     def columns_used(self) -> Collection[str]:
-        """Their names; others need not be handed to it."""
+        """The names; the sink needs no other columns."""
         ...
 
 
@@ -297,22 +300,22 @@ class DeadLetterSink(TaskSink, Protocol):
     """A sink whose writers are `DeadLetterWriter`s."""
 
     def with_dead_letters(self, topics: Sequence[str]) -> Self:
-        """The same sink, whose start check asks for these topics, too.
+        """The same sink; its start check also checks these topics.
 
         Raises:
-            ConfigError: one cannot be a topic, or is the sink's own.
+            ConfigError: a name is not a valid topic, or is the sink's own output.
         """
         ...
 
 
 @runtime_checkable
 class FrameSink(Sink, Protocol):
-    """A sink that is given each batch's frame, for Spark's own writers or tasks at its end."""
+    """A sink that receives each batch's frame, for Spark's own writers or for tasks at its end."""
 
     def check_frame(self, frame: Frame) -> None:
-        """Before anything is written anywhere; ConfigError when its rows do not suit the sink.
+        """Runs before anything is written; ConfigError if the rows do not suit the sink.
 
-        The frame has the columns and types of those to come, and is never run.
+        The frame has the columns and types of the later frames, and never runs.
         """
         ...
 
@@ -323,8 +326,8 @@ class FrameSink(Sink, Protocol):
 
 @runtime_checkable
 class EventTimeSink(Sink, Protocol):
-    """A sink that may want to know how far the records are in event time."""
+    """A sink that can use the event time of the records."""
 
     def event_time(self) -> EventTime | None:
-        """How watermarks are to be made; None: they are not needed, and cost nothing."""
+        """How to make watermarks; None: the sink needs none, and they cost nothing."""
         ...

@@ -1,4 +1,4 @@
-"""How a coordinator reaches a region: wherever its tasks are run from, this process or another."""
+"""How a coordinator reaches a region, whose tasks run from this process or another one."""
 
 import enum
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionAttempt:
-    """One life of a region, as its coordinator wants it begun.
+    """An attempt of a region that the coordinator starts.
 
     Attributes:
-        attempt_id: of this life; larger than every earlier one of the region, in any run.
-        restored: it goes on at the ends of its splits.
+        attempt_id: of this attempt; larger than every earlier one of the region, in any run.
+        restored: the attempt resumes at the ends of these splits.
         after: newest committed checkpoint; >= 0.
     """
 
@@ -34,9 +34,9 @@ class RegionAttempt:
     def __post_init__(self) -> None:
         if self.attempt_id < 0 or self.after < 0:
             raise ConfigError(
-                "a life of a region is out of range",
+                "an attempt of a region is out of range",
                 {"region": self.region, "attempt_id": self.attempt_id, "after": self.after},
-                "Attempt and checkpoint id are 0 or more.",
+                "Use an attempt id and a checkpoint id of 0 or more.",
             )
 
     @property
@@ -46,26 +46,26 @@ class RegionAttempt:
 
 
 class AttemptState(enum.Enum):
-    """What a region's newest life does."""
+    """State of the newest attempt of a region."""
 
-    NONE = "none"  # there was none here, or whoever ran it has forgotten it
+    NONE = "none"  # no attempt started here, or the host was restarted and does not know it
     STARTING = "starting"
     RUNNING = "running"
-    ENDED = "ended"  # by itself, mostly with an error; it still has to be stopped
+    ENDED = "ended"  # ended by itself, usually with an error; a stop is still necessary
     STOPPING = "stopping"
-    STOPPED = "stopped"  # nothing of it runs any more, and nothing ever will
+    STOPPED = "stopped"  # everything of it has ended for good
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStatus:
-    """A region's newest life, at the moment of the answer.
+    """The newest attempt of a region, at the moment of the answer.
 
     Attributes:
         region: name of the region.
-        attempt_id: of the life; None when there is none.
+        attempt_id: of the attempt; None if there is none.
         state: see `AttemptState`.
-        error: why it ended, if it failed.
-        hindrance: why a next life could not write now; only where that was looked for.
+        error: the error that ended it, if it failed.
+        hindrance: why a next attempt could not write now; only if the caller asked to check.
     """
 
     region: str
@@ -77,7 +77,7 @@ class AttemptStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenWork:
-    """What a batch has pre-committed, as long as the region was not told that it is committed."""
+    """Work that a batch has pre-committed and whose commit the region does not know yet."""
 
     batch: BatchKey
     committables: tuple[StateEntry, ...]
@@ -85,16 +85,16 @@ class OpenWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionRegistration:
-    """What a life of a region says of itself.
+    """Report of an attempt about itself.
 
     Attributes:
         region: name of the region.
         attempt_id: which attempt it is.
-        acknowledged: checkpoint id of the barrier that it acknowledged last; None: no barrier yet.
+        acknowledged: checkpoint id of the last barrier that it acknowledged; None: no barrier yet.
         open: its transactions and staged files, by batch, oldest first.
-        address: of the coordinator, as its source runner knows it; empty: it has none.
-        replayed: of the last batch of an earlier life, which Spark runs once more before it asks
-            for another: what has been done, in whatever it is counted; None: it runs none.
+        address: of the coordinator, as its source runner knows it; empty: the runner has none.
+        replayed: progress in the last batch of an earlier attempt, which Spark runs again before it
+            asks for another; the unit does not matter. None: it replays none.
     """
 
     region: str
@@ -108,9 +108,9 @@ class RegionRegistration:
 class RegionHandle(Protocol):
     """The coordinator's end of one region. Driver; every method is thread-safe.
 
-    Each call may be repeated: a life is begun once and ended once, however often that is asked for.
-    None blocks for much longer than ``timeout_s``. `RegionUnansweredError` says that nobody knows
-    whether a call was carried out: ask `status`, or repeat it.
+    Each call may be repeated: an attempt starts once and ends once. No call blocks much longer than
+    ``timeout_s``. After `RegionUnansweredError` the result of a call is unknown: call `status`, or
+    repeat the call.
     """
 
     @property
@@ -119,37 +119,38 @@ class RegionHandle(Protocol):
         ...
 
     def start(self, attempt: RegionAttempt, *, timeout_s: float) -> None:
-        """Begin a life; nothing, if this very life was begun already. When it raises anything else
-        than `RegionUnansweredError`, nothing runs.
+        """Start an attempt; does nothing if this attempt was already started. After any error but
+        `RegionUnansweredError` nothing runs.
 
         Raises:
-            FencedError: a newer life was begun, or this one was stopped before it began.
-            IllegalTransitionError: an older life is not stopped (`callback-after-commit`).
-            StorageUnreachableError: it could not write its logs now.
-            StreamError: it cannot begin.
+            FencedError: a newer attempt was started, or this one was stopped before its start.
+            IllegalTransitionError: an older attempt is not stopped (`callback-after-commit`).
+            StorageUnreachableError: the attempt could not write its logs now.
+            StreamError: the attempt cannot start.
         """
         ...
 
     def stop(self, attempt_id: int, *, timeout_s: float) -> bool:
-        """End this life and every older one; whether nothing of them runs any more.
+        """End this attempt and every older one; returns whether all of them have ended.
 
-        The stop goes on when time runs out; ``timeout_s=0`` begins it. A life that was not begun
-        yet never will be. The caller wakes the life's callback, or a stop may take long
-        (`callback-after-commit`).
+        The stop continues after the timeout; ``timeout_s=0`` starts it. An attempt that was not yet
+        started will never start. The caller must wake the attempt's callback, or a stop may take
+        long (`callback-after-commit`).
 
         Raises:
-            StreamError: what the stop itself raised; it is over all the same.
+            StreamError: the stop itself failed; the attempt is over nevertheless.
         """
         ...
 
     def register(self, attempt_id: int, *, timeout_s: float) -> RegionRegistration:
-        """What this life, running or over, has acknowledged and left open.
+        """The acknowledged and open work of this attempt, running or over.
 
         Raises:
-            FencedError: it is not the region's newest life.
+            FencedError: it is not the region's newest attempt.
         """
         ...
 
     def status(self, *, looks: bool = False, timeout_s: float) -> AttemptStatus:
-        """The newest life; ``looks``: if it is stopped, try whether a next one could write now."""
+        """The newest attempt; ``looks``: if it is stopped, check whether a next one could write
+        now."""
         ...

@@ -1,8 +1,9 @@
-"""One committer for many regions: what it is told of a checkpoint that not every region completed.
+"""One committer for many regions, and its calls for a checkpoint that some regions did not
+complete.
 
 A committer stands between the regions that write to its sink, *up stream* of it, and what follows
-its publications, *down stream*. It belongs to no region and joins none: it is told of each
-decision, and of who completed it.
+its publications, *down stream*. It belongs to no region and joins none: it receives each decision,
+and which regions completed it.
 """
 
 import enum
@@ -26,26 +27,28 @@ __all__ = [
 ]
 
 RegionWork = Mapping[str, Sequence[StateEntry]]
-"""What regions pre-committed: committables by region, in the order in which they shall be seen."""
+"""Pre-committed work of regions: committables by region, in the order of their visibility."""
 
 
 class FailureReason(enum.Enum):
     """Why a task did not complete a checkpoint."""
 
-    ERROR = "error"  # it failed: what it pre-committed is aborted, its range is read again
-    EXPIRED = "expired"  # it was late: it lives, and its batch may join the next checkpoint
-    SUSPENDED = "suspended"  # it failed for good, and is carried until somebody restarts it
+    ERROR = "error"  # It failed: its pre-committed work is aborted, its range is read again.
+    EXPIRED = "expired"  # It timed out: its batch may join the next checkpoint.
+    SUSPENDED = (
+        "suspended"  # It failed for good; checkpoints skip it until an operator restarts it.
+    )
 
 
 class FailedScope(enum.Enum):
     """On which side of the committer tasks failed.
 
-    It tells people, and followers, where to look. What is published and what is held follows from
-    the regions of the failed tasks alone, and is the same in every scope.
+    It shows people and listeners where to look. Published and pending work follow from the regions
+    of the failed tasks alone, the same in every scope.
     """
 
-    UP_STREAM = "up-stream"  # regions that write to the sink: they left work undone
-    DOWN_STREAM = "down-stream"  # what reads or follows the sink's publications; no writer of it
+    UP_STREAM = "up-stream"  # Regions that write to the sink: their work is incomplete.
+    DOWN_STREAM = "down-stream"  # Readers of the sink's publications; they write nothing to it.
     BOTH = "both"
 
 
@@ -54,9 +57,9 @@ class FailedTask:
     """A task that did not complete a checkpoint.
 
     Attributes:
-        subtask_id: of the task inside its region (Spark's partition); 0 where the region failed or
+        subtask_id: of the task inside its region (Spark's partition); 0 if the region failed or
             expired as a whole.
-        task_name: name of the task's region: what restarts together fails together.
+        task_name: name of the task's region, which restarts as a whole.
         reason: see `FailureReason`.
         message: for people.
     """
@@ -71,13 +74,13 @@ class FailedTask:
             raise ConfigError(
                 "a failed task is out of range",
                 {"subtask_id": self.subtask_id, "task_name": self.task_name},
-                "Give a subtask id >= 0 and the name of the task's region.",
+                "Use a subtask id >= 0 and the name of the task's region.",
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionCheckpointFailedDetail:
-    """Who did not complete a checkpoint that was decided for the others.
+    """The tasks that did not complete a checkpoint that was decided for the other regions.
 
     Attributes:
         checkpoint_id: of the decision; >= 1, for checkpoint 0 holds no work.
@@ -95,27 +98,28 @@ class RegionCheckpointFailedDetail:
             raise ConfigError(
                 "the detail of a regional checkpoint is not valid",
                 {"checkpoint_id": self.checkpoint_id, "failed_tasks": tasks},
-                "Name a checkpoint id >= 1 and each failed task once; with none it is complete.",
+                "Name a checkpoint id >= 1 and each failed task once; a complete checkpoint has "
+                "no failed task.",
             )
 
     @property
     def failed_regions(self) -> frozenset[str]:
-        """Regions whose work is held."""
+        """Regions whose work is pending."""
         return frozenset(task.task_name for task in self.failed_tasks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionProgress:
-    """How far a region that writes to a sink has come, as a decided record says.
+    """Progress of a region that writes to a sink, from a decided record.
 
     Attributes:
         region: its name.
-        status: completed in this checkpoint, or carried: then all the rest is that of the older
-            checkpoint it is carried from, and newer work of it is still to come.
-        has_splits: False: it reads nothing now, so nobody waits for it.
+        status: completed or skipped in this checkpoint. If skipped, the other fields come from the
+            older checkpoint of its snapshot, and newer work is still to come.
+        has_splits: False: it reads no split now, so no partition waits for it.
         least_watermark_ms: minimum over its live splits, if watermarks are defined.
         operator_states: of this sink's operator in the region's record.
-        committables: of this sink that the checkpoint published; none when carried.
+        committables: of this sink that the checkpoint published; none if skipped.
     """
 
     region: str
@@ -133,29 +137,29 @@ class RegionProgress:
 
 @runtime_checkable
 class CommitListener(Protocol):
-    """What a sink's `Committer` may implement besides: it learns how far the regions are.
+    """A second interface of a sink's `Committer`: it learns the progress of the regions.
 
-    A partition, for one, is marked only when every region that writes to it has passed it.
+    For example, it marks a partition only after every region that writes to it has passed it.
     """
 
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        """Everything of the checkpoint, and of every older one, is published; before its mark.
+        """Called when everything of this and every older checkpoint is published, before the mark.
 
-        Told once for each decided checkpoint, oldest first, also for one without work of this sink;
-        again until the answer is COMMITTED, and again after a crash that came before the mark: so
-        it must be idempotent. ``regions`` are all that write to the sink. The same thread as
-        `Committer.commit`; an unreachable remote is PENDING. Until it is done the checkpoint is
-        not committed on record.
+        Called for each decided checkpoint, oldest first, even without work of this sink. Repeated
+        until the answer is COMMITTED, and after a crash before the mark, so it must be idempotent.
+        ``regions`` are all that write to the sink. The same thread as `Committer.commit`; an
+        unreachable remote is PENDING. Until it is COMMITTED the checkpoint is not committed on
+        record.
         """
         ...
 
 
 class SharedCommitter(Protocol):
-    """Publishes the work of many regions. Driver; one instance, called by one thread at a time.
+    """Publishes the work of many regions. Driver; one instance; one thread at a time calls it.
 
-    It is told what each region pre-committed, then of each decision, oldest first:
+    It receives the pre-committed work of each region, then each decision, oldest first:
 
     - of *completed* regions everything pre-committed for this checkpoint and older ones is
       published, oldest first and each region in its order (`continuous-order`): while anything
@@ -163,18 +167,18 @@ class SharedCommitter(Protocol):
       wait for it;
     - of *failed* regions everything that no earlier decision published is **held**: neither
       published nor aborted, until the region's next completed checkpoint publishes it, or `abort`
-      ends it. The scope makes no difference. A failed region without work holds nothing back.
+      ends it. The scope makes no difference. A failed region without work delays nothing.
 
-    A repeated notification does nothing twice. Nothing that a recovery needs is kept here: decided
-    work is named by ``_metadata`` and told again; held work is not decided, so a crash ends it with
-    its region, and the sweep finds it.
+    A repeated notification has no further effect. It keeps nothing that a recovery needs.
+    ``_metadata`` names decided work, and the next start passes it again. Pending work is undecided,
+    so a crash ends it with its region and the sweep aborts it.
     """
 
     def pre_committed(self, checkpoint_id: int, work: RegionWork) -> None:
-        """What regions pre-committed for a checkpoint; at the latest with its decision.
+        """Pre-committed work of regions for a checkpoint; at the latest with its decision.
 
-        Told again for a region and checkpoint it replaces what was told for them (a repair); what
-        was held from an older checkpoint and is named here has joined this one.
+        A repeated call for a region and checkpoint replaces the earlier work (a repair). Pending
+        work of an older checkpoint that is named here has joined this one.
         """
         ...
 
@@ -183,9 +187,9 @@ class SharedCommitter(Protocol):
     ) -> Mapping[StateEntry, CommitReport]:
         """Every region completed: publish all of this and older checkpoints.
 
-        Returns a report for each decided committable of them that is not forgotten (see
-        `Committer.commit` for outcomes and ``after_crash``). What is not COMMITTED is tried again
-        by the next notification. The repetition of an older one only does that.
+        Returns a report for each decided committable that is not forgotten (see `Committer.commit`
+        for outcomes and ``after_crash``). The next notification tries again all work that is not
+        COMMITTED. A repeated older notification only does that.
 
         Raises:
             IllegalTransitionError: the checkpoint was notified before with other failed regions.
@@ -195,34 +199,34 @@ class SharedCommitter(Protocol):
     def notify_regional_checkpoint_complete(
         self, detail: RegionCheckpointFailedDetail, *, timeout_s: float, after_crash: bool
     ) -> Mapping[StateEntry, CommitReport]:
-        """Some regions completed: publish theirs, hold what the failed ones left.
+        """Some regions completed: publish their work, keep the work of the failed ones pending.
 
-        Reports as `notify_checkpoint_complete`, for what is decided; held work has none.
+        Reports as `notify_checkpoint_complete`, for decided work; pending work has none.
         """
         ...
 
     def abort(
         self, committables: Sequence[StateEntry], *, timeout_s: float
     ) -> Mapping[StateEntry, CommitReport]:
-        """A region's checkpoint was thrown away: discard its work, and what the region did later.
+        """A region's checkpoint was aborted: discard its work, and later work of the region.
 
-        It is forgotten whatever the remote answers; the sweep finds what was not reached.
+        The work is forgotten for any answer of the remote; the sweep finds the rest.
 
         Raises:
-            IllegalTransitionError: a decision names some of it; nothing was aborted.
+            IllegalTransitionError: a decision names some of it; the call aborted nothing.
         """
         ...
 
     def pending(self, region: str, *, through: int) -> tuple[StateEntry, ...]:
-        """What a region pre-committed for checkpoints up to ``through`` and no decision names yet,
-        in order."""
+        """Work that a region pre-committed for checkpoints up to ``through`` and that no decision
+        names yet, in order."""
         ...
 
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        """See `CommitListener.regions_published`; COMMITTED at once where the sink has none.
+        """See `CommitListener.regions_published`; COMMITTED at once if the sink has none.
 
-        With that the checkpoint is finished, and what is published of it may be forgotten.
+        After that the checkpoint is finished, and its published work may be forgotten.
         """
         ...

@@ -1,4 +1,4 @@
-"""The checkpoint directory, as the coordinator sees it."""
+"""The checkpoint directory as the coordinator uses it."""
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
@@ -12,24 +12,25 @@ __all__ = ["AcceptedAs", "AcceptedWork", "MetadataStore", "PublishOutcome", "Uns
 
 
 class PublishOutcome(enum.Enum):
-    """Answer of a no-replace publish."""
+    """Answer of a publish that never replaces a file."""
 
-    OURS = "ours"  # durable, by this call or an earlier one of this session
-    TAKEN = "taken"  # another record is there: read it; another session's = stop
-    UNKNOWN = "unknown"  # neither read back nor refused: ask again, decide nothing
-    DECIDED = "decided"  # an abort came too late: this session's own decision stands there
+    OURS = "ours"  # durable, by this call or an earlier one of this session.
+    TAKEN = "taken"  # The slot has another record: read it; stop if it is another session's.
+    UNKNOWN = "unknown"  # Neither read back nor refused: publish again, decide nothing.
+    DECIDED = "decided"  # An abort came too late: the slot has this session's own decision.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsettledWork:
-    """Decided work that could not be committed, as an error named it that ended a job or its start.
+    """Decided work that could not be committed, as named by the error that ended a job or its
+    start.
 
     Attributes:
         digest: of its committable, by `sluice.runtime.checkpoint.lost_work.digest_of`.
-        outcome: ABORTED: it is lost; UNKNOWN: nobody can tell.
-        region: that wrote it.
-        ranges: source ranges that it holds, ``orders-0:[10,20)``; all of its region's where it does
-            not tell its own.
+        outcome: ABORTED: the work is lost; UNKNOWN: its state cannot be determined.
+        region: that wrote the work.
+        ranges: source ranges of the work, ``orders-0:[10,20)``; all ranges of its region if the
+            work does not name its own.
         detail: why, for people.
     """
 
@@ -41,15 +42,15 @@ class UnsettledWork:
 
 
 class AcceptedAs(enum.Enum):
-    """What a person has said of such work."""
+    """A person's decision about such work."""
 
-    LOST = "lost"  # it is gone; what is needed of it is written by hand
-    COMMITTED = "committed"  # readers see it, though its broker cannot tell any more
+    LOST = "lost"  # Write the needed records yourself.
+    COMMITTED = "committed"  # Readers see it, though its broker no longer knows it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedWork:
-    """Unsettled work that shall not hold up a start; ``digest``, ``region`` and ``ranges`` as in
+    """Unsettled work that no longer prevents a start; ``digest``, ``region`` and ``ranges`` as in
     `UnsettledWork`."""
 
     digest: str
@@ -59,7 +60,7 @@ class AcceptedWork:
 
 
 class MetadataStore(Protocol):
-    """The checkpoint directory. Driver or command line; calls are serialised by the caller.
+    """The checkpoint directory. Driver or command line; the caller serialises the calls.
 
     A slot holds one record for ever: DECIDED or ABORTED, whole (`fence-first`, `publish-whole`,
     `retire-after-commit`).
@@ -80,7 +81,7 @@ class MetadataStore(Protocol):
         ...
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
-        """The record of a slot; None if it is empty.
+        """The record in a slot, None if the slot is empty.
 
         Raises: DamagedCheckpointError, UnsupportedFormatError.
         """
@@ -91,31 +92,31 @@ class MetadataStore(Protocol):
         ...
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
-        """Put a record into its slot: whole, synced, never replacing another."""
+        """Write a record to its slot: whole, synced, never replacing another."""
         ...
 
     def mark_committed(self, checkpoint_id: int) -> None:
-        """Write the completion marker ``_committed``; durable, idempotent."""
+        """Durable ``_committed``; idempotent."""
         ...
 
     def is_committed(self, checkpoint_id: int) -> bool:
-        """Whether the slot has its completion marker."""
+        """Whether ``_committed`` is there."""
         ...
 
     def mark_superseded(self, checkpoint_id: int, *, by: int) -> None:
-        """Record that a start from an older checkpoint passed this one over; idempotent."""
+        """Record that a start from an older checkpoint superseded this one; idempotent."""
         ...
 
     def is_superseded(self, checkpoint_id: int) -> bool:
-        """Whether a start from an older checkpoint has passed this one over."""
+        """Whether the completion marker exists."""
         ...
 
     def note_unsettled(self, checkpoint_id: int, works: Sequence[UnsettledWork]) -> None:
-        """Record the work that an error is about to name; replaces the previous list."""
+        """Record the work that an error is about to name; replaces the earlier record."""
         ...
 
     def accepted(self, checkpoint_id: int) -> Mapping[str, AcceptedWork]:
-        """The work of a decision that no longer stops a start, by its digest.
+        """Work of a decision that no longer prevents a start, by its digest.
 
         Raises: DamagedCheckpointError, UnsupportedFormatError.
         """
@@ -124,7 +125,7 @@ class MetadataStore(Protocol):
     def publish_repair(
         self, checkpoint_id: int, replaced: Mapping[bytes, StateEntry], *, session: str
     ) -> PublishOutcome:
-        """Publish the next ``_repair-k``: lost committable's payload -> its replacement
+        """The next ``_repair-k``: lost committable's payload -> its replacement
         (`two-phase-repair`)."""
         ...
 
@@ -133,7 +134,7 @@ class MetadataStore(Protocol):
         ...
 
     def make_durable(self, checkpoint_id: int) -> None:
-        """Make a slot's record and repairs durable: their writer may have died before it did so
+        """Make a slot and its repairs durable: their writer may have died before it did so
         (`publish-whole`).
 
         Raises: StorageError.
@@ -141,7 +142,7 @@ class MetadataStore(Protocol):
         ...
 
     def retirable(self, *, retain: int) -> list[int]:
-        """Ids that nothing needs any more if ``retain`` decisions are kept, ascending."""
+        """Ids that are no longer needed if ``retain`` decisions are kept, ascending."""
         ...
 
     def retire(self, checkpoint_ids: Collection[int]) -> None:

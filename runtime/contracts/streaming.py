@@ -1,4 +1,4 @@
-"""Reading and writing without a pause between epochs: what the continuous engine asks for."""
+"""Reading and writing without a pause between epochs: the contracts of the continuous engine."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -10,7 +10,7 @@ from sluice.runtime.contracts.writing import AttemptRegistry, SinkWriter, TaskSc
 from sluice.runtime.model.model import SplitKey, SplitRange
 
 __all__ = [
-    "INTERVALS_OF_AN_ATTEMPT",
+    "INTERVALS_PER_TRANSACTION_TIMEOUT",
     "ContinuousSource",
     "ContinuousWriter",
     "ContinuousWriterFactory",
@@ -19,19 +19,19 @@ __all__ = [
     "StreamingReader",
 ]
 
-INTERVALS_OF_AN_ATTEMPT = 3
-"""What a remote gives up by itself must live for so many intervals at least: it is open from one
+INTERVALS_PER_TRANSACTION_TIMEOUT = 3
+"""Least lifetime, in intervals, of work that the remote aborts by itself: the work is open from one
 barrier to the next, and until its decision."""
 
 
 class RecordsRead(NamedTuple):
-    """How far the records of a split came.
+    """Progress in the records of a split.
 
     Attributes:
-        end_offset: behind the last one.
+        end_offset: the offset after the last record.
         leader_epoch: of the leader that wrote it, if known.
-        first_epoch: of the leader that wrote the first record of this life, as long as the reader
-            itself has asked no leader whether its log has what lies before that; None: not known.
+        first_epoch: leader epoch of the first record of this attempt. It is set until the reader
+            has asked a leader whether its log has the records before that one; None: not known.
     """
 
     end_offset: int
@@ -40,27 +40,27 @@ class RecordsRead(NamedTuple):
 
 
 class RecordStream(Protocol):
-    """Reads splits on and on, ahead of whoever asks. Executor, one thread."""
+    """Reads splits continuously, ahead of its caller. Executor, one thread."""
 
     def poll(self) -> pa.RecordBatch | None:
-        """What has been fetched, a batch at most, each split's in offset order; None: nothing. It
-        waits for nothing.
+        """The fetched records, at most a batch, each split's in offset order; None: there are none.
+        Never waits.
 
         Raises: as `sluice.runtime.contracts.SplitReader.read`.
         """
         ...
 
     def positions(self) -> Mapping[SplitKey, int]:
-        """Of each split the next offset to read: behind what `poll` has returned so far."""
+        """The next offset of each split, after the records that `poll` has returned."""
         ...
 
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
-        """How far records of each split came, and who wrote the last one; of a split of which none
-        came, nothing. Between there and its position lie markers only."""
+        """Progress in each split, and who wrote its last record; empty for a split without records.
+        Only markers lie between that offset and its position."""
         ...
 
     def restart_at(self, splits: Sequence[SplitRange]) -> None:
-        """Follow these splits, from their ``start_offset`` on, and no others."""
+        """Read these splits, from their ``start_offset``, and no others."""
         ...
 
     def close(self) -> None:
@@ -73,27 +73,27 @@ class StreamingReader(Protocol):
 
     @property
     def no_progress_timeout_s(self) -> float:
-        """A split that has records, and of which none comes for so long, is out of reach."""
+        """timeout: a split that has records, and returns none for so long, is unreachable."""
         ...
 
     def follow(
         self, splits: Sequence[SplitRange], ends: Mapping[SplitKey, int] | None
     ) -> RecordStream:
-        """Read on from each split's ``start_offset``.
+        """Read each split from its ``start_offset``.
 
         Args:
-            ends: of a bounded source: no record at or behind them is returned; None: there are no
-                ends, and a split that has none is read without one.
+            ends: of a bounded source: it returns no record at or after them; None: there are no
+                ends, and a split without one is read without one.
         """
         ...
 
 
 @runtime_checkable
 class ContinuousSource(Source, Protocol):
-    """A source whose splits can be followed."""
+    """A source whose splits can be read continuously."""
 
     def hindrance(self) -> str | None:
-        """The setting of this source that asks for epochs cut by the driver; None: there is
+        """The setting of this source that requires epochs planned by the driver; None: there is
         none."""
         ...
 
@@ -105,43 +105,43 @@ class ContinuousSource(Source, Protocol):
 class ContinuousWriter(SinkWriter, Protocol):
     """A writer whose epoch's ranges are known only at its end. Executor.
 
-    `write` and `end_epoch` are called by the task's thread, `pre_commit` and what follows it behind
-    them by another one, while the task's thread writes the next epoch with the next writer. What is
-    pre-committed is kept by its writer until that commits or releases it.
+    The task's thread calls `write` and `end_epoch`. Another thread then calls `pre_commit` and the
+    later methods, while the task's thread writes the next epoch with the next writer. A writer
+    keeps its pre-committed work until it commits or releases it.
     """
 
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
-        """No record follows; the epoch has read these ranges. Returns once the sink has taken all
-        its records: those of the next epoch must not come before them.
+        """No record follows; the epoch has read these ranges. Returns after the sink has taken all
+        its records: no record of the next epoch may precede them.
 
         Raises: as `write`.
         """
         ...
 
     def commit(self, *, timeout_s: float) -> bool:
-        """The epoch is decided: make visible what was pre-committed. Never raises.
+        """The epoch is decided: make its pre-committed work visible. Never raises.
 
-        True only if that was acknowledged; otherwise nobody knows here, and the sink's `Committer`
-        finds out. In any case the writer has let go of all that it kept.
+        True only if the remote acknowledged it; otherwise the sink's `Committer` determines the
+        outcome. In any case the writer has released all that it kept.
         """
         ...
 
     def release(self) -> None:
-        """Let go of what was pre-committed, and leave its end to the `Committer`. Never raises."""
+        """Release the pre-committed work, and leave its end to the `Committer`. Never raises."""
         ...
 
 
 @runtime_checkable
 class ContinuousWriterFactory(WriterFactory, Protocol):
-    """Picklable; its writers may be written one while the last one is pre-committed."""
+    """Picklable; one of its writers may be written while the one before is pre-committed."""
 
     @property
     def longest_interval_s(self) -> float | None:
-        """Barriers must come at least so often: an epoch is open from one to the next, and until
-        its decision. None: there is no limit, or only the remote knows it: then the sink's check
-        tells ``transaction_timeout_s``."""
+        """Longest time between barriers: an epoch is open from one to the next, and until its
+        decision. None: there is no limit, or only the remote knows it; then the sink's check
+        returns ``transaction_timeout_s``."""
         ...
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
-        """As `open`, for an epoch whose ranges and checkpoint are not known yet."""
+        """As `open`, for an epoch whose ranges and checkpoint are not yet known."""
         ...

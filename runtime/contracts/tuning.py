@@ -14,22 +14,22 @@ class TunedSource(Source, Protocol):
 
     @property
     def claimed_bytes(self) -> int:
-        """What the user's own settings take of a task's memory; 0: there are none."""
+        """The memory that the user's own settings take of a task; 0: there are none."""
         ...
 
     def within(self, memory: TaskMemory) -> Self:
-        """The same source, whose readers keep to their part.
+        """The same source, whose readers keep to this share.
 
         Raises:
-            ConfigError: that cannot be.
+            ConfigError: the share is too small.
         """
         ...
 
     def compression(self, *, timeout_s: float) -> str | None:
-        """How its records are compressed now, by a name that sinks know: ``none``, ``gzip``, …;
-        None: there are no records yet, or nobody told in time. Driver; never raises.
+        """The compression of its records, by a name that sinks know: ``none``, ``gzip``, …; None:
+        there are no records yet, or no broker answered in time. Driver; never raises.
 
-        Whatever else the brokers tell that does not fit into its memory is logged.
+        Logs whatever else the brokers report that does not fit into its memory.
         """
         ...
 
@@ -45,7 +45,7 @@ class TunedSink(TaskSink, Protocol):
 
     @property
     def keeps_compression(self) -> bool:
-        """Whether it leaves to the source how records are compressed: its user has not said."""
+        """Whether it takes the compression of the source: its user has set none."""
         ...
 
     def within(self, memory: TaskMemory) -> Self:
@@ -53,5 +53,5 @@ class TunedSink(TaskSink, Protocol):
         ...
 
     def compressed_as(self, codec: str) -> Self:
-        """The same sink, whose records are compressed so."""
+        """The same sink, with this compression of its records."""
         ...

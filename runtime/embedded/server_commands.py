@@ -1,33 +1,31 @@
-"""What the commands of an embedded server that runs in the background say."""
+"""The commands ``stop`` and ``status`` of an embedded server that runs in the background."""
 
 import typer
-from rich.console import Console
 
 from sluice.runtime.embedded.background import recall, stop
 
-__all__ = ["say_status", "stop_and_say"]
+__all__ = ["print_status", "stop_server"]
 
 
-def stop_and_say(name: str, what: str, console: Console) -> None:
-    """Stop the server of this name, if one runs.
+def stop_server(name: str, title: str) -> None:
+    """Stop the server that was started under this name, and print its address.
 
     Args:
-        name: under which it was started.
-        what: it is, in words.
-        console: to be told.
+        name: under which the server was started.
+        title: the kind of server, for people.
     """
     server = stop(name)
-    console.print(f"stopped {server.address}" if server else f"no {what} runs")
+    typer.echo(f"stopped {server.address}" if server else f"no {title} runs")
 
 
-def say_status(name: str, what: str, console: Console) -> None:
-    """Where the server listens; the arguments are those of `stop_and_say`.
+def print_status(name: str, title: str) -> None:
+    """Print where the server listens; the arguments are those of `stop_server`.
 
     Raises:
-        typer.Exit: with code 1: none runs.
+        typer.Exit: with code 1: no server runs.
     """
     server = recall(name)
     if server is None:
-        console.print(f"no {what} runs")
+        typer.echo(f"no {title} runs")
         raise typer.Exit(1)
-    console.print(server.describe())
+    typer.echo(server.describe())

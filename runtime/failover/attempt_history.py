@@ -1,4 +1,4 @@
-"""The ended lives of one region: when, why, and how soon it committed again. Pure."""
+"""The ended attempts of one region: when, why, and how soon the region committed again. Pure."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ _LONGEST_REASON = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionAttempt:
-    """A life of a region that has ended.
+    """An attempt of a region that has ended.
 
     Attributes:
-        attempt_id: of that life.
+        attempt_id: of that attempt.
         ended_s: clock at its end.
         why: the error that ended it, its first line.
-        committed_after_s: from its end until a later life was in a checkpoint that is committed on
-            record; None: not yet.
+        committed_after_s: from its end until a later attempt is in a checkpoint that is committed
+            on record; None: not yet.
     """
 
     attempt_id: int
@@ -35,7 +35,7 @@ class AttemptHistory:
     """Owned by the coordinator's core; keeps the newest 20.
 
     Attributes:
-        count: lives that have ended, also those that are not kept any more.
+        count: ended attempts, including those that it no longer keeps.
     """
 
     count: int = 0
@@ -48,7 +48,7 @@ class AttemptHistory:
         self._kept.append(attempt)
 
     def committed(self, attempt_id: int, now_s: float) -> None:
-        """The life of this attempt has committed on record; those before it waited for that."""
+        """This attempt has committed on record; record the delay of the attempts before it."""
         for position, attempt in enumerate(self._kept):
             if attempt.committed_after_s is None and attempt.attempt_id < attempt_id:
                 after_s = now_s - attempt.ended_s

@@ -1,15 +1,15 @@
-"""Whether and when a region that failed begins again: fixed delay, exponential delay, failure rate.
+"""Whether and when a failed region restarts: fixed delay, exponential delay, failure rate.
 
 Names, settings and meaning are those of Flink's restart strategies, per region instead of per job.
-Pure: what was before, the clock and a random draw in; when to begin again out.
+Pure: the inputs are the history, the clock and a random draw; the result is the time of the
+restart.
 """
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.arguments import require_number, require_whole
 
 __all__ = [
     "ExponentialDelayRestart",
@@ -22,11 +22,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarts:
-    """What a strategy remembers of one region, within one run of the job.
+    """The memory of a strategy about one region, within one run of the job.
 
     Attributes:
         count: restarts so far that count towards the strategy's limit.
-        due_s: clock from which on the newest one may begin; None before the first.
+        due_s: clock from which the newest restart may happen; None before the first.
         backoff_s: delay of the newest one, before jitter.
         failures_s: clock of the failures that a rate still counts, oldest first.
     """
@@ -38,7 +38,7 @@ class Restarts:
 
 
 class RestartStrategy(Protocol):
-    """How often, and after which delay, a region that failed begins again."""
+    """How often, and after which delay, a failed region restarts."""
 
     def after_failure(self, past: Restarts, now_s: float, *, draw: float) -> Restarts | None:
         """The next restart, or None: the region has failed for good.
@@ -53,19 +53,18 @@ class RestartStrategy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedDelayRestart:
-    """So many restarts in one run of the job, however far apart, each after the same delay.
+    """A fixed number of restarts in one run of the job, each after the same delay.
 
     Attributes:
-        attempts: restarts; one more failure is for good; >= 0.
-        delay_s: from the failure on; >= 0.
+        attempts: restarts in one run; the next failure is final; >= 0.
+        delay_s: from the failure to the restart; >= 0.
     """
 
     attempts: int = 1
     delay_s: float = 1.0
 
     def __post_init__(self) -> None:
-        _require_kinds(self, whole=("attempts",), numbers=("delay_s",))
-        _require({"attempts": self.attempts >= 0, "delay_s": self.delay_s >= 0})
+        _require({"attempts": self.attempts >= 0, "delay_s": 0 <= self.delay_s < math.inf})
 
     def after_failure(self, past: Restarts, now_s: float, *, draw: float) -> Restarts | None:
         """See `RestartStrategy`."""
@@ -77,18 +76,18 @@ class FixedDelayRestart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDelayRestart:
-    """Delays that grow from failure to failure, and begin anew after a time without one.
+    """Delays that grow with each failure, and are reset after a time without one.
 
     Attributes:
         initial_backoff_s: the first delay; > 0.
-        max_backoff_s: the longest one, jitter included; at least the first; `math.inf`: none.
-        backoff_multiplier: from one delay to the next; >= 1.
-        reset_backoff_threshold_s: so long after a restart without a failure, the next one counts
-            as the first again; > 0; `math.inf`: never.
-        jitter_factor: a delay is longer or shorter by up to this part of it, at random, so that
-            regions that failed together do not come back together; in [0, 1].
-        attempts_before_reset_backoff: restarts in a row, that is without such a time between them;
-            one more failure is for good; None: no limit.
+        max_backoff_s: the longest delay with jitter; at least the first; `math.inf`: no limit.
+        backoff_multiplier: growth from one delay to the next; >= 1.
+        reset_backoff_threshold_s: this long after a restart without a failure, the next failure
+            counts as the first; > 0; `math.inf`: never.
+        jitter_factor: random change of a delay by up to this share, so that regions that failed
+            together restart at different times; in [0, 1].
+        attempts_before_reset_backoff: restarts in a row without a reset; the next failure is final;
+            None: no limit.
     """
 
     initial_backoff_s: float = 1.0
@@ -100,17 +99,11 @@ class ExponentialDelayRestart:
 
     def __post_init__(self) -> None:
         limit = self.attempts_before_reset_backoff
-        _require_kinds(
-            self,
-            whole=() if limit is None else ("attempts_before_reset_backoff",),
-            numbers=("initial_backoff_s", "backoff_multiplier", "jitter_factor"),
-            limits=("max_backoff_s", "reset_backoff_threshold_s"),
-        )
         _require(
             {
-                "initial_backoff_s": self.initial_backoff_s > 0,
+                "initial_backoff_s": 0 < self.initial_backoff_s < math.inf,
                 "max_backoff_s": self.max_backoff_s >= self.initial_backoff_s,
-                "backoff_multiplier": self.backoff_multiplier >= 1,
+                "backoff_multiplier": 1 <= self.backoff_multiplier < math.inf,
                 "reset_backoff_threshold_s": self.reset_backoff_threshold_s > 0,
                 "jitter_factor": 0 <= self.jitter_factor <= 1,
                 "attempts_before_reset_backoff": limit is None or limit >= 1,
@@ -133,12 +126,12 @@ class ExponentialDelayRestart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRateRestart:
-    """As many failures as come, but not too many in a time; each restart after the same delay.
+    """A maximum rate of failures; each restart after the same delay.
 
     Attributes:
-        max_failures_per_interval: one more is for good; >= 1.
-        failure_rate_interval_s: back from each failure; > 0.
-        delay_s: from the failure on; >= 0.
+        max_failures_per_interval: one more failure within the interval is final; >= 1.
+        failure_rate_interval_s: length of the interval before each failure; > 0.
+        delay_s: from the failure to the restart; >= 0.
     """
 
     max_failures_per_interval: int = 1
@@ -146,16 +139,11 @@ class FailureRateRestart:
     delay_s: float = 1.0
 
     def __post_init__(self) -> None:
-        _require_kinds(
-            self,
-            whole=("max_failures_per_interval",),
-            numbers=("failure_rate_interval_s", "delay_s"),
-        )
         _require(
             {
                 "max_failures_per_interval": self.max_failures_per_interval >= 1,
-                "failure_rate_interval_s": self.failure_rate_interval_s > 0,
-                "delay_s": self.delay_s >= 0,
+                "failure_rate_interval_s": 0 < self.failure_rate_interval_s < math.inf,
+                "delay_s": 0 <= self.delay_s < math.inf,
             }
         )
 
@@ -174,27 +162,11 @@ class FailureRateRestart:
         )
 
 
-def _require_kinds(
-    strategy: RestartStrategy,
-    *,
-    whole: Sequence[str],
-    numbers: Sequence[str],
-    limits: Sequence[str] = (),
-) -> None:
-    """What its settings are, by name; a limit may be `math.inf`."""
-    of = type(strategy).__name__
-    for name in whole:
-        require_whole(getattr(strategy, name), name, of=of)
-    for name in (*numbers, *limits):
-        value = getattr(strategy, name)
-        require_number(value, name, of=of, may_be_endless=name in limits)
-
-
 def _require(settings: dict[str, bool]) -> None:
     wrong = [name for name, is_right in settings.items() if not is_right]
     if wrong:
         raise ConfigError(
             "a setting of a restart strategy is out of range",
             {"settings": ",".join(wrong)},
-            "Its docstring says which values there are.",
+            "Use a value within the range in the docstring of the strategy.",
         )

@@ -6,10 +6,11 @@ only describes; `Job.run` checks, starts and watches it.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING
 
 from sluice.runtime.contracts import DeserializingSource, Sink, Source
 from sluice.runtime.coordinator.policy.balance import Balancer
@@ -32,17 +33,10 @@ from sluice.runtime.graph.pipeline import (
     Recovery,
     Step,
 )
-from sluice.runtime.job.job_arguments import (
-    check_job,
-    check_session,
-    check_sink,
-    check_source,
-    check_step,
-    checked_listeners,
-)
+from sluice.runtime.model.driver_host import require_reachable
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.output_modes import checked_mode, require_one_mode
-from sluice.runtime.model.spelling import choice_of, refuse_misspelt
+from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
 from sluice.runtime.spark.run.job_spec import JobSpec
@@ -62,7 +56,8 @@ use_this_interpreter()
 
 
 class Stream:
-    """What a source or a function yields; methods add to the pipeline and return it."""
+    """A stream of records from a source or a function; methods add to the pipeline and return
+    it."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -78,15 +73,15 @@ class Stream:
     ) -> Stream:
         """Apply a function from Arrow batch to Arrow batch in the worker that reads and writes.
 
-        The batch has the source's columns; what it returns needs ``value`` and may have ``key``,
-        ``topic``, ``partition``, ``headers`` and ``timestamp``, which the sink honours. The
-        function is sent to the workers once, when the region starts, with the variables it uses.
+        The batch has the source's columns; the result needs ``value`` and may have ``key``,
+        ``topic``, ``partition``, ``headers`` and ``timestamp``, which the sink uses. The function
+        is sent to the workers once, when the region starts, with the variables it uses.
 
         Args:
             on_error: ``fail``; ``skip`` or a `Skip`: a record that it raises for is left out and
-                counted; `DeadLetters`: written to another topic in the output's transaction. Such
-                a function, and those before and behind it, must be deterministic and row-wise
-                (``docs/poison-records.md``).
+                counted; `DeadLetters`: written to another topic in the output's transaction. Then
+                all functions of the pipeline must be deterministic and row-wise
+                (``docs/guide/functions.md``).
             deterministic: False says that a replay may give other rows. Then a lost transaction
                 stops the job, also with ``on_lost="repair"``; with several sinks, or with
                 ``skip`` or dead letters, it is refused.
@@ -94,9 +89,9 @@ class Stream:
         policy = policy_of(on_error)
         if policy is not None and not deterministic:
             raise ConfigError(
-                "a function that is not deterministic leaves out records that it fails for",
+                "a function that is not deterministic cannot skip records",
                 {"source": self._pipeline.source.name, "function": name, "on_error": on_error},
-                "They are found by calling it again: use on_error='fail'.",
+                "Use on_error='fail': the failing records are found by a second call.",
             )
         return self._add(
             "map_batches", function, name, uid, deterministic=deterministic, policy=policy
@@ -115,15 +110,15 @@ class Stream:
         """Apply any DataFrame code: SQL, joins, windows, ``transformWithState``.
 
         Args:
-            output_mode: ``append``, ``update`` or ``complete``, as Spark's for stateful frames.
-                The transforms of a pipeline are one query, which has one mode: those that say one
-                must agree, and the others follow. None says is ``update``.
+            output_mode: ``append``, ``update`` or ``complete``, as Spark's for stateful frames. The
+            The transforms of a pipeline are one query with one mode: all transforms that set a mode
+                must set the same one, and it applies to all. Without any setting it is ``update``.
             deterministic: False says that a replay may give other rows. With state or several
                 sinks that cannot be exactly-once and is refused.
             force_rescale: run it in ``Job(regions=N)`` regions, each over its own splits. By
-                default it is one region, for Spark's planner may bring rows of any two splits
-                together; what it brings together after this, by a ``repartition`` for example,
-                are rows of one region. Refused for a frame that keeps state.
+                default it is one region, because Spark's planner may combine rows of any two
+                splits. With force_rescale a later ``repartition``, for example, combines only rows
+                of one region. Refused for a frame that keeps state.
         Raises:
             ConfigError: there is no such output mode, or another transform of this pipeline has
                 another one.
@@ -133,7 +128,6 @@ class Stream:
 
     def sink(self, sink: Sink) -> Stream:
         """Write this stream; may be called again for further sinks of the same records."""
-        check_sink(sink)
         self._pipeline.sinks.append(sink)
         return self
 
@@ -148,11 +142,10 @@ class Stream:
         force_rescale: bool = False,
         policy: Policy | None = None,
     ) -> Stream:
-        check_step(kind, locals())
         pipeline = self._pipeline
         if pipeline.sinks:
             raise ConfigError(
-                "a function is added behind a sink",
+                "a function cannot follow a sink",
                 {"source": pipeline.source.name, "function": kind},
                 "Add functions first, sinks last; start another pipeline for another branch.",
             )
@@ -190,71 +183,64 @@ class Job:
     """Sources, functions and sinks with one checkpoint directory. Driver.
 
     Args:
-        name: recorded in the checkpoints; another name's directory is refused.
-        spark: the session that runs the regions.
-        checkpoint_dir: directory or Hadoop URI (``file``, ``hdfs``) of the checkpoints.
-        interval_s: from one barrier to the next, at least; >= 0.
-        timeout_s: a checkpoint that is not complete after it is aborted; > 0.
-        min_pause_s: between the end of a checkpoint and the next barrier; >= 0.
+        name: recorded in the checkpoints; the directory of another name is refused.
+        spark: session that runs the regions.
+        checkpoint_dir: directory or Hadoop URI (``file``, ``hdfs``) for the checkpoints of this
+            job only.
+        interval_s: from one barrier to the next, at least; 0: without a pause; >= 0.
+        timeout_s: a checkpoint that is not complete after this time is aborted, and its records
+            are read again; > 0.
+        min_pause_s: from the end of a checkpoint to the next barrier; >= 0.
         tolerable_failures: failed or expired checkpoints in a row, of all regions together, after
-            which the job goes on, by restarting the region at once; one more ends it, as does an
-            error that would come again; 3 unless set; >= 0.
-        restart_strategy: instead of that, whether and when a region that failed begins again, for
-            each region by itself: a `FixedDelayRestart`, `ExponentialDelayRestart` or
-            `FailureRateRestart`. The first region that it gives up ends the job.
-        on_region_failure: what becomes of the job when a region fails for good, by one of these
-            limits or with an error that would recur. ``fail``: it ends. ``suspend``: the others
-            go on without the region, which stays in every checkpoint as it was, until it is
-            restarted (``sluice job restart``, or a new start of the job); the last one that is left
-            ends the job.
-        pressure_alarm_s: a region that is under high pressure for so long is told in the log, once,
-            and once when that is over; >= 0; None: never.
-        outage_timeout_s: how long the job waits for a file system that is away, and for a broker or
-            a store that does not answer for a decided checkpoint. None of it counts as a failure;
-            after it the job ends, and the next start goes on; > 0.
-        retained: decided checkpoints kept; >= 1.
+            which regions restart at once; the next failure ends the job. None: 3; >= 0.
+        restart_strategy: decides for each region by itself whether and when it restarts: a
+            `FixedDelayRestart`, `ExponentialDelayRestart` or `FailureRateRestart`. None:
+            ``tolerable_failures`` decides.
+        on_region_failure: when a region fails for good, ``fail`` ends the job. ``suspend`` suspends
+            the region and continues with the other regions; ``sluice job restart`` or a new start
+            of the job restarts it. The last remaining region ends the job.
+        pressure_alarm_s: a region under high pressure for this long is logged once, and once when
+            the pressure ends; >= 0; None: never.
+        outage_timeout_s: how long the job waits for an unavailable file system, or for a broker
+            or store that must commit a decided checkpoint, before it ends. An outage does not
+            count as a failure; > 0.
+        retained: decided checkpoints to keep; >= 1.
         discovery_interval_s: how often the sources look for new partitions and topics; None: never.
-        regions: the splits of each source are read in so many, if what follows is chained or a
-            transform with ``force_rescale``; >= 1. Each has its part of the splits, and
-            transactions of its own. A start with another number deals the splits anew, unless a
-            region that would appear or vanish keeps state: that is refused. None: chosen at each
-            start: one, or as many as there are cores and partitions where all can be continuous.
-        checkpoint_handler: what becomes of a checkpoint that a region does not acknowledge: by
-            default it is given up for all; a `RegionalCheckpointHandler` goes on with the others.
-        engine: ``continuous``: each region is one long task that reads, applies and writes with no
-            pause but its flush, and keeps a core; for chained pipelines into Kafka.
-            ``micro-batch``: each is a Spark query; for all pipelines. ``auto``, the default:
-            continuous where that is possible, by its sinks' brokers, too, and there is a core for
-            every region. A job may be started with another engine at any checkpoint.
-        coordinator_lost_timeout_s: a continuous task that has not heard of the driver for so long
-            ends; > 0, below half its sinks' transaction timeout; None: 60, or less where needed.
-        recovery: of a failed task: ``region``: as often as the session has Spark try a task again,
-            and then the region begins a new life; ``single-point``: the same, and a session that
-            would give a task one attempt alone, as ``local[N]`` does, is refused. ``approximate``:
-            what the failed task had to read of its epoch is dropped instead of being read again:
-            at most once for failed tasks, without waiting for them. For chained pipelines alone,
-            in micro-batches. A continuous task that fails ends its region's life, in any case.
-        max_dropped_records: of ``approximate``, which needs it: at most so many offsets in one
-            checkpoint. A task that had more to read is tried again as usual, and an epoch whose
-            failed tasks had more together is read again as a whole; >= 1.
-        max_dropped_in_all: the same for the life of the checkpoint directory; None: no such bound.
-        load_balancer: a `LoadBalancer` relieves chained regions that lag behind of splits, with the
-            decisions of checkpoints; None: each split stays in its region. Regions that keep state,
-            or write files, keep their splits.
-        on_lost: ``fail`` or ``repair`` a decided transaction that the broker has aborted; chained
-            regions of deterministic functions can be repaired, each lost transaction by itself.
-        task_memory_mib: what the records of one task may take, in MiB: fetched ahead, in the batch
-            that is worked on, and sent and not acknowledged yet. Queues and fetches are made to
-            fit; what ``kafka.*`` options ask for counts. Python, Spark and their libraries come on
-            top; >= 64.
-        restore_from: start from this checkpoint instead of the last one. What later ones had read
-            is read and written again; damaged ones above it are passed over once committed. Carried
-            out once: where the last run was told the same, this one goes on from its newest.
-        host: address at which executors, and Spark's Python processes beside the driver, reach it;
-            beyond loopback see docs/monitoring.md.
-        listeners: told of every checkpoint; they only listen.
+        regions: number of parts that each source's splits are assigned to, if chained functions or
+            a transform with ``force_rescale`` follow; >= 1. Each part has its own transactions and
+            restarts alone. None: one, or as many as cores and partitions allow if all pipelines can
+            be continuous. A start may use another number, unless a region with state would change.
+        checkpoint_handler: None: a checkpoint is decided for all regions or aborted. A
+            `RegionalCheckpointHandler` decides it without failed regions.
+        engine: ``continuous``: each region is one long task with its own core, for chained
+            pipelines into Kafka. ``micro-batch``: each region is a Spark query. ``auto``:
+            continuous if the pipelines, the brokers and the number of cores allow it. A job may be
+            started with another engine at any checkpoint.
+        coordinator_lost_timeout_s: heartbeat timeout of a continuous task: without an answer of the
+            driver for this long the task ends; > 0, below half its sinks' transaction timeout.
+            None: 60, or less if needed.
+        recovery: cost of a failed task. ``region``: Spark retries it if the session allows, else
+            its region restarts. ``single-point``: the same, and a session with one attempt for
+            each task is refused. ``approximate``: its range is dropped, at most once; for chained
+            pipelines in micro-batches.
+        max_dropped_records: required by ``approximate``: offsets that one checkpoint may drop. A
+            task above the bound is retried; an epoch above it is read again; >= 1.
+        max_dropped_in_all: the same for all checkpoints of the directory; None: no bound.
+        load_balancer: a `LoadBalancer` reassigns splits of slow chained regions with the decisions
+            of checkpoints, except for regions with state or files. None: no reassignment.
+        on_lost: a decided transaction that brokers aborted: ``fail`` stops the job. ``repair``
+            writes it again, for chained regions of deterministic functions.
+        task_memory_mib: MiB for the records of one task: fetched, in the current batch, and sent
+            without acknowledgement. Queues and fetches adapt; ``kafka.*`` options count. Python,
+            Spark and their libraries come on top; >= 64.
+        restore_from: start from this checkpoint id instead of the last one. Later records are read
+            and written again. Done once: if the last run had the same value, this run continues
+            from the newest checkpoint.
+        host: address of the driver for executors and Spark's Python processes; see
+            docs/guide/security.md for addresses beyond loopback.
+        listeners: objects with ``on_progress``, called for each change of a checkpoint.
     Raises:
-        ConfigError: a setting is misspelt, missing or out of range.
+        ConfigError: a setting is missing or out of range.
     """
 
     def __init__(
@@ -286,10 +272,8 @@ class Job:
         restore_from: int | None = None,
         host: str = "127.0.0.1",
         listeners: Iterable[ProgressListener] = (),
-        **misspelt: Never,
     ) -> None:
-        refuse_misspelt(misspelt, Job.__init__, of="Job")
-        uri = check_job(locals())  # all of them, before any is used
+        require_reachable(host)
         settings = CheckpointSettings(
             interval_s=interval_s,
             timeout_s=timeout_s,
@@ -307,9 +291,9 @@ class Job:
             drop_limit=_drop_limit(recovery, max_dropped_records, max_dropped_in_all),
         )
         self._spec = JobSpec(
-            name=name,
+            name=_required(name, "name"),
             spark=spark,
-            checkpoint_dir=uri,
+            checkpoint_dir=_required(os.fspath(checkpoint_dir), "checkpoint_dir"),
             settings=settings,
             regions=_regions(regions),
             engine=choice_of(Engine, engine, setting="engine"),
@@ -318,7 +302,7 @@ class Job:
             task_memory_mib=checked_mib(task_memory_mib, name="task_memory_mib"),
             restore_from=restore_from,
             host=host,
-            listeners=checked_listeners(listeners),
+            listeners=tuple(listeners),
         )
         self._pipelines: list[Pipeline] = []
 
@@ -329,20 +313,19 @@ class Job:
 
     def source(self, source: Source) -> Stream:
         """Begin a pipeline."""
-        check_source(source)
         pipeline = Pipeline(source, steps=_own_steps(source))
         self._pipelines.append(pipeline)
         return Stream(pipeline)
 
     def graph(self) -> GraphView:
-        """Operators, edges and regions of what has been described so far; nothing is started.
+        """Operators, edges and regions of the pipelines so far; starts nothing.
 
-        ``print(job.graph().text())``, or ``.mermaid()`` for a diagram. `run` makes its regions by
-        the same computation; their number, where it is left to the start, is shown as one.
+        ``print(job.graph().text())``, or ``.mermaid()`` for a diagram. `run` computes its regions
+        in the same way; if the start chooses their number, it is shown as one.
 
         Raises:
-            ConfigError: there is no source yet, or two operators or two regions have one name.
-                That a transform keeps state, which needs Spark, is told by `run` alone.
+            ConfigError: there is no source yet, or two operators or two regions have one name. Only
+                `run` detects a transform that keeps state, because that needs Spark.
         """
         from sluice.runtime.graph.job_graph import view_of_pipelines
 
@@ -357,21 +340,54 @@ class Job:
         On a terminal, progress is shown on standard error.
 
         Returns:
-            What was done, once everything committed is visible to readers.
+            A summary of the run, after all committed records are visible to readers.
 
         Raises:
             StreamError: the job cannot start, or failed; nothing undecided became visible.
-            SystemExit: 130 after Ctrl-C, 143 after SIGTERM, once the regions have stopped and what
-                was undecided is aborted; start again to go on.
+            SystemExit: 130 after Ctrl-C, 143 after SIGTERM, after the regions have stopped and
+                undecided work is aborted; the next start resumes.
         """
         from sluice.runtime.spark.run.spark_engine import run_job
 
-        check_session(self._spec.spark, pipelines=len(self._pipelines))
+        if not self._pipelines:
+            raise ConfigError(
+                "a job has nothing to do",
+                {"pipelines": 0},
+                "Describe it first: job.source(KafkaSource(…)).sink(KafkaSink(…)).",
+            )
+        _require_session(self._spec.spark)
         return run_job(self.spec)
 
 
+def _required(text: str, setting: str) -> str:
+    if not text.strip():
+        raise ConfigError(
+            "a job needs a name and a directory for its checkpoints",
+            {"missing": setting},
+            f"Give {setting} a value of this job's own.",
+        )
+    return text
+
+
+def _require_session(spark: object) -> None:
+    """Refuse a session that cannot run a job, before Spark fails with an obscure error."""
+    context = getattr(spark, "sparkContext", None)
+    if context is None:
+        raise ConfigError(
+            "a job runs in a SparkSession of its own process",
+            {"given": f"{type(spark).__module__}.{type(spark).__qualname__}"},
+            "Create a session without Spark Connect: without .remote(…) and SPARK_REMOTE.",
+        )
+    if getattr(context, "_jsc", True) is None:
+        raise ConfigError(
+            "the SparkSession of the job has been stopped",
+            {"argument": "spark"},
+            "Create a new session, and a new Job with it.",
+        )
+
+
 def _own_steps(source: Source) -> list[Step]:
-    """What a source wants done before all functions of its pipeline."""
+    """Adds the functions that a source runs before all functions of its pipeline."""
     if not isinstance(source, DeserializingSource):
         return []
     return [
@@ -393,9 +409,9 @@ def _regions(number: int | None) -> int | None:
 
 
 def _lost_timeout(seconds: float | None) -> float | None:
-    if seconds is not None and seconds <= 0:
+    if seconds is not None and not 0 < seconds < math.inf:
         raise ConfigError(
-            "a task cannot live without hearing of its coordinator",
+            "a task needs a heartbeat timeout above zero",
             {"coordinator_lost_timeout_s": seconds},
             "Use seconds above 0, or leave it out.",
         )
@@ -403,10 +419,7 @@ def _lost_timeout(seconds: float | None) -> float | None:
 
 
 def _recovery(text: str) -> Recovery:
-    remedy = (
-        "Use region, single-point to have tasks retried alone, or approximate to have what "
-        "they had to read dropped."
-    )
+    remedy = "Use region or single-point to retry tasks alone, or approximate to drop their input."
     return choice_of(Recovery, text, setting="recovery", remedy=remedy)
 
 
@@ -416,7 +429,7 @@ def _drop_limit(recovery: str, records: int | None, in_all: int | None) -> DropL
         given = {name: value for name, value in settings.items() if value is not None}
         if given:
             raise ConfigError(
-                "only approximate recovery drops anything",
+                "only approximate recovery has a bound of dropped records",
                 {"recovery": recovery, **given},
                 "Leave the bound out, or use recovery='approximate'.",
             )
@@ -425,7 +438,7 @@ def _drop_limit(recovery: str, records: int | None, in_all: int | None) -> DropL
         raise ConfigError(
             "approximate recovery needs a bound",
             {"recovery": recovery, "missing": "max_dropped_records"},
-            "Say how many records a checkpoint may lose where tasks fail.",
+            "Set the number of records that a checkpoint may drop after task failures.",
         )
     return DropLimit(per_checkpoint=records, in_all=in_all)
 
@@ -435,6 +448,6 @@ def _tolerable(failures: int | None, strategy: RestartStrategy | None) -> int:
         raise ConfigError(
             "a job has a restart strategy and tolerable failures",
             {"tolerable_failures": failures, "restart_strategy": strategy},
-            "Leave one out: the strategy alone counts the failures, of each region by itself.",
+            "Leave one out: the strategy alone counts failures, for each region separately.",
         )
     return TOLERABLE_FAILURES if failures is None else failures

@@ -1,10 +1,9 @@
-"""``sluice job``: a job as its checkpoint directory tells it, and commands to one that runs.
+"""``sluice job``: shows a job from its checkpoint directory, and sends commands to a running job.
 
-Works from the directory alone; for hdfs it starts a JVM from PySpark's jars.
+It needs only the directory; for HDFS it starts a JVM from PySpark's jars.
 """
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -12,51 +11,47 @@ import typer
 
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN, command_store, split_slot
 from sluice.runtime.checkpoint.inspect.inspection import find_slot
+from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json
 from sluice.runtime.errors import ConfigError, UnreachableError
 from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.service.service_client import CoordinatorClient, command_address
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Look at a job, and command it.", no_args_is_help=True)
+app = typer.Typer(help="Show a job, and restart its regions.", no_args_is_help=True)
 
 _ANSWER_S = 5.0
 _COMMAND_S = 60.0
 
 _Running = Annotated[
-    str, typer.Argument(metavar="PATH", help="Checkpoint directory of a job that runs.")
+    str, typer.Argument(metavar="PATH", help="Checkpoint directory of a running job.")
 ]
 
 
 @app.callback()
 def _group() -> None:
-    """Look at a job, and command it."""
+    """Show a job, and restart its regions."""
 
 
 @app.command()
 def graph(
-    path: Annotated[
-        str,
-        typer.Argument(
-            metavar="PATH",
-            help="Checkpoint directory: a path, file: or hdfs:. "
-            "Also the checkpointLocation of a drop-in query.",
-        ),
-    ],
+    path: CheckpointPath,
     checkpoint_id: Annotated[
         int | None,
-        typer.Option("--id", min=0, help="Which one; default: PATH's, else the newest decision."),
+        typer.Option(
+            "--id", min=0, help="Checkpoint id. Default: that of PATH, else the newest decision."
+        ),
     ] = None,
     *,
     mermaid: Annotated[
         bool, typer.Option("--mermaid", help="Print a Mermaid flowchart, for documents.")
     ] = False,
 ) -> None:
-    """Sources, functions, sinks and edges, and the regions that restart alone."""
+    """Show sources, functions, sinks, edges and regions."""
     uri, named = split_slot(path)
     with command_store(uri) as store:
         place = find_slot(store, checkpoint_id if checkpoint_id is not None else named)
-    assert place.record is not None  # `find_slot` raises where it cannot be read
+    assert place.record is not None  # `find_slot` raises if it cannot be read
     view = view_of_record(place.record)
     if mermaid:
         typer.echo(view.mermaid())
@@ -69,13 +64,13 @@ def graph(
 def status(
     path: _Running,
     *,
-    as_json_text: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """A running job: its regions, whether they run, their lag, pressure and attempts."""
+    """Show a running job: its regions with lag, pressure and attempts."""
     with _running(path) as client:
         found = client.status()
-    if as_json_text:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    if as_json:
+        print_json(found)
         return
     job = found["job"]
     typer.echo(
@@ -85,7 +80,7 @@ def status(
     for pending in job["pending"]:
         if pending["age_s"] is not None:
             typer.echo(
-                f"under way: checkpoint {pending['checkpoint_id']}, {pending['state']}, "
+                f"pending: checkpoint {pending['checkpoint_id']}, {pending['state']}, "
                 f"{pending['age_s']:.0f} s since its barrier"
             )
     for region in job["regions"]:
@@ -100,24 +95,24 @@ def restart(
     region: Annotated[
         list[str] | None,
         typer.Option(
-            "--region", help="Suspended or running; again for more. Default: all suspended."
+            "--region", help="Region to restart; repeatable. Default: all suspended regions."
         ),
     ] = None,
     exclude_host: Annotated[
         list[str] | None,
         typer.Option(
             "--exclude-host",
-            help="End Spark's executors on this host and start none there; again for more. Holds "
-            "for the whole session, until it ends.",
+            help="End Spark's executors on this host and start none there, for the whole "
+            "session; repeatable.",
         ),
     ] = None,
 ) -> None:
-    """Let regions of a running job begin new lives, from their last checkpoint."""
+    """Restart regions of a running job from their last checkpoint."""
     with _running(path) as client:
         done = client.restart(region or (), exclude_hosts=exclude_host or (), timeout_s=_COMMAND_S)
     typer.echo(f"restarted: {', '.join(done['regions'])}")
     if exclude_host:
-        typer.echo(f"executors ended on excluded hosts: {done['executors_ended']}")
+        typer.echo(f"ended executors on excluded hosts: {done['executors_ended']}")
 
 
 @contextlib.contextmanager
@@ -125,18 +120,18 @@ def _running(path: str) -> Iterator[CoordinatorClient]:
     """A client of the job that runs with this checkpoint directory.
 
     Raises:
-        UnreachableError: none does.
-        ConfigError: it is a drop-in query's.
-        AuthenticationError: it is another user's.
+        UnreachableError: no job runs with it.
+        ConfigError: the directory belongs to a drop-in query.
+        AuthenticationError: the job belongs to another user.
     """
     with command_store(split_slot(path)[0]) as store:
         below = f"/{DROP_IN}"
         if store.fs.uri.endswith(below) and not path.rstrip("/").endswith(below):
             raise ConfigError(
-                "this is a query with a drop-in sink, which is Spark's to watch and to stop",
+                "this is a Spark query with a drop-in sink, not a job",
                 {"path": path},
-                "See query.lastProgress and Spark's own pages; what it has decided, "
-                "`sluice checkpoint list` shows.",
+                "Watch and stop it with Spark: query.lastProgress, Spark's pages, query.stop(). "
+                "`sluice checkpoint list` shows its decisions.",
             )
         address = command_address(store.fs)
     with CoordinatorClient(address, deadline_s=_ANSWER_S) as client:
@@ -156,7 +151,7 @@ def _line_of(region: Mapping[str, Any]) -> str:
         f"{region['region']}  {_state_of(region)}  lag={lag} records  "
         f"snapshot={'-' if age is None else f'{age:.0f} s old'}  "
         f"pressure={region['pressure'] or '-'}{' (alarm)' if region['has_alarm'] else ''}  "
-        f"lives ended={region['ended']}"
+        f"ended attempts={region['ended']}"
     )
 
 
@@ -170,6 +165,6 @@ def _reasons_of(region: Mapping[str, Any]) -> Iterator[str]:
     if region["suspended"] is not None:
         yield f"suspended: {region['suspended']['why']}"
     if region["lost_records"]:
-        yield f"deleted by retention, unread: {region['lost_records']:,} records"
+        yield f"deleted by retention before they were read: {region['lost_records']:,} records"
     if region["attempts"] and region["suspended"] is None:
-        yield f"last ended: {region['attempts'][-1]['why']}"
+        yield f"last attempt ended: {region['attempts'][-1]['why']}"

@@ -9,14 +9,14 @@ __all__ = ["infinite_count", "leaves", "with_leaf_types"]
 
 
 def leaves(values: pa.Array) -> Iterator[pa.Array]:
-    """Fields of structs, by name, and items of lists and maps; none that is below a null."""
+    """Fields of structs, by name, and items of lists and maps; without those below a null."""
     kind = values.type
     if pa.types.is_struct(kind):
         fields = values.flatten()
         for at in sorted(range(len(fields)), key=lambda number: kind.field(number).name):
             yield from leaves(fields[at])
     elif pa.types.is_map(kind):
-        # A copy: keys and items are those of the whole array that a slice is of.
+        # A copy: a slice of a map shares keys and items with the whole array.
         there = values.take(pc.indices_nonzero(values.is_valid()))
         yield from leaves(there.keys)
         yield from leaves(there.items)
@@ -39,7 +39,7 @@ def with_leaf_types(
 
 
 def infinite_count(values: pa.Array) -> int:
-    """How many infinities are among the numbers."""
+    """Number of infinities among the numbers."""
     numbers = (leaf for leaf in leaves(values) if pa.types.is_floating(leaf.type))
     return sum(pc.sum(pc.is_inf(leaf)).as_py() or 0 for leaf in numbers)
 

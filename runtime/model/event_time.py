@@ -1,4 +1,4 @@
-"""Event time of a region: how far each split is, and which of them count. Pure."""
+"""Event time of a region: the progress of each split, and the splits that count. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,12 +11,12 @@ __all__ = ["EventTime", "advanced", "least_of", "least_watermark_ms"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTime:
-    """How watermarks are made of the timestamps of records.
+    """How to make watermarks from the timestamps of records.
 
     Attributes:
         delay_ms: a record may be so much older than the newest one of its split; >= 0.
-        idle_timeout_ms: a split without records for so long holds nothing back; None: it always
-            does.
+        idle_timeout_ms: a split without records for so long does not hold back other splits;
+            None: it always does.
     """
 
     delay_ms: int = 0
@@ -27,21 +27,21 @@ class EventTime:
             raise ConfigError(
                 "a setting of the event time is out of range",
                 {"delay_ms": self.delay_ms, "idle_timeout_ms": self.idle_timeout_ms},
-                "Give a delay of zero or more, and a time-out above zero.",
+                "Give a delay of zero or more, and a timeout above zero.",
             )
 
     def is_live(self, split: SplitRange, *, now_ms: int) -> bool:
-        """Whether the split has had a record lately enough to hold others back."""
+        """Whether the split had a record recently enough to hold back others."""
         if self.idle_timeout_ms is None or split.idle_since_ms is None:
             return True
         return now_ms - split.idle_since_ms < self.idle_timeout_ms
 
 
 def advanced(split: SplitRange, largest_ms: int | None, settings: EventTime) -> SplitRange:
-    """The split after its range was read; neither of its times ever goes back.
+    """The split after its range was read; neither of its times ever decreases.
 
     Args:
-        largest_ms: largest timestamp of a record in the range; None: nobody told.
+        largest_ms: largest timestamp of a record in the range; None: the source reported none.
     """
     known = [ms for ms in (split.largest_timestamp_ms, largest_ms) if ms is not None]
     if not known:
@@ -56,7 +56,7 @@ def least_watermark_ms(
 ) -> int | None:
     """The region's progress: the least watermark of its live splits.
 
-    None: one of them has no timestamp yet. Where no split is live, all of them count.
+    None: one of them has no timestamp yet. If no split is live, all of them count.
     """
     every = list(splits)
     live = [split for split in every if settings.is_live(split, now_ms=now_ms)] or every
@@ -64,7 +64,7 @@ def least_watermark_ms(
 
 
 def least_of(watermarks_ms: Iterable[int | None]) -> int | None:
-    """What all of them have passed; None: one has no watermark yet, or there is none at all."""
+    """The least of them; None: one has no watermark yet, or there is none at all."""
     marks = list(watermarks_ms)
     known = [mark for mark in marks if mark is not None]
     return min(known, default=None) if len(known) == len(marks) else None

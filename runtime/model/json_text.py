@@ -1,4 +1,5 @@
-"""JSON of other processes, of files that anybody may edit, and of users. Pure."""
+"""Strict JSON reader for texts of other processes, of files that people edit, and of users.
+Pure."""
 
 import json
 from decimal import Decimal, InvalidOperation
@@ -11,16 +12,16 @@ class RepeatedNameError(ValueError):
 
 
 def parsed_json(text: str | bytes, *, exact: bool = False, once: bool = False) -> object:
-    """What ``text`` says.
+    """The value of ``text``.
 
-    Python's own reader takes more than JSON, and fails in more ways than one.
+    Python's own reader accepts more than JSON, and fails in several ways.
 
     Args:
         exact: fractions are `Decimal`, with every digit; else floats.
-        once: each name stands once in its object; else the last one counts.
+        once: each name may occur only once in its object; else the last one counts.
     Raises:
-        RepeatedNameError: one does not.
-        ValueError: it is not JSON, has a number that is not finite, or is nested too deeply.
+        RepeatedNameError: a name occurs twice.
+        ValueError: the text is not JSON, has a number that is not finite, or is nested too deeply.
     """
     fraction = _exact if exact else _finite
     try:
@@ -59,8 +60,8 @@ def _exact(text: str) -> float | Decimal:
     try:
         exact = Decimal(text)
     except InvalidOperation as err:
-        raise ValueError(f"{text} has no exponent that can be computed with") from err
-    # Only doubles are spelt so, and by Java before 19 with more digits than they have
+        raise ValueError(f"the exponent of {text} is out of range") from err
+    # Only doubles have this form, and Java before 19 writes more digits than necessary
     # (https://bugs.openjdk.org/browse/JDK-4511638): 1.9999999999999998E23 is 2e23.
     is_double = "e" in text.lower() and exact == exact.to_integral_value()
     return number if is_double else exact

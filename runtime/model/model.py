@@ -1,6 +1,6 @@
 """Values that cross module and process boundaries: frozen, checked, picklable. No I/O.
 
-The words are those of ``docs/glossary.md``. A `CheckpointRecord` is what ``_metadata`` holds;
+The words are those of ``docs/guide/glossary.md``. A `CheckpointRecord` is what ``_metadata`` holds;
 `sluice.runtime.checkpoint.format.metadata` gives its Avro form.
 """
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class Redistribution(enum.Enum):
-    """How the entries of one operator state are dealt out after a change of parallelism."""
+    """How the entries of one operator state are distributed after a change of parallelism."""
 
     SPLIT = "split"
     UNION = "union"
@@ -69,24 +69,26 @@ SplitKey = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRange:
-    """A range of one topic-partition: what one region read, or reads, in one epoch.
+    """A range of one topic-partition that a region reads in one epoch.
 
     Attributes:
         source_id: operator id of the source.
         topic: name of the topic.
-        topic_id: Kafka's topic UUID in its text form; tells a recreated topic from the old one.
+        topic_id: Kafka's topic UUID in its text form; distinguishes a recreated topic from the old
+            one.
         partition: >= 0.
         start_offset: inclusive.
         end_offset: exclusive, the next one to read; >= ``start_offset``.
-        leader_epoch: a leader of the partition, if known: no record before ``end_offset`` is of a
+        leader_epoch: a leader of the partition, if known: no record before ``end_offset`` has a
             later one.
-        leader_epoch_end: behind the last record that this is known of; nothing but markers was seen
-            between it and ``end_offset``. None: ``end_offset`` itself.
+        leader_epoch_end: the offset after the last record known to be of that leader; only markers
+            follow it up to ``end_offset``. None: ``end_offset`` itself.
         largest_timestamp_ms: largest record timestamp seen so far, if known.
         watermark_ms: the split's event-time watermark, if one is defined.
-        idle_since_ms: since when no record came, or None while records come.
-        set_back_from: how far the partition had been read when its log was cut off at
-            ``start_offset``, before that; from the cut to the decision, never on record.
+        idle_since_ms: time of the last record, or None while records come.
+        set_back_from: the position before, if the source went back to ``start_offset``: a later
+            leader may have rewritten the transaction markers between the two. Set from the barrier
+            to the decision, never on record.
     """
 
     source_id: str
@@ -112,12 +114,12 @@ class SplitRange:
                     "start_offset": self.start_offset,
                     "end_offset": self.end_offset,
                 },
-                "Start offsets must be >= 0 and not behind the end offset.",
+                "Give start offsets >= 0 and end offsets that are not lower.",
             )
 
     @property
     def key(self) -> SplitKey:
-        """Which split it is, whatever its range."""
+        """The split, without its range."""
         return self.source_id, self.topic, self.partition
 
     @property
@@ -127,21 +129,21 @@ class SplitRange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the range holds no offset at all."""
+        """Whether the range holds no offset."""
         return self.start_offset == self.end_offset
 
     @property
     def known_end(self) -> int:
-        """Behind the last record that ``leader_epoch`` is told of."""
+        """The offset after the last record to which ``leader_epoch`` applies."""
         return self.end_offset if self.leader_epoch_end is None else self.leader_epoch_end
 
     def at_end(self) -> "SplitRange":
-        """Where the next range begins, as an empty one."""
+        """The start of the next range, as an empty range."""
         return self if self.is_empty else replace(self, start_offset=self.end_offset)
 
 
 def busy_by_source(ranges: Iterable[SplitRange]) -> dict[str, list[SplitRange]]:
-    """Those that hold something, by the operator id of the source that they are of."""
+    """The ranges with records, by the operator id of their source."""
     found: dict[str, list[SplitRange]] = {}
     for split in ranges:
         if not split.is_empty:
@@ -155,7 +157,7 @@ class BatchKey:
 
     Attributes:
         region: name of the region.
-        attempt_id: one life of the region between restarts; >= 0, never used twice.
+        attempt_id: one attempt of the region between two restarts; >= 0, never used twice.
         batch_id: Spark's batch id inside the region's checkpoint location; >= 0.
     """
 
@@ -166,11 +168,11 @@ class BatchKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier:
-    """A cut for one region: the ranges of the epoch that checkpoint ``checkpoint_id`` ends.
+    """A barrier of one region: the ranges of the epoch that checkpoint ``checkpoint_id`` ends.
 
     Attributes:
-        checkpoint_id, region, attempt_id: whose epoch it is.
-        splits: the ranges; all empty where a sink asked for a batch without records.
+        checkpoint_id, region, attempt_id: of that epoch.
+        splits: the ranges; all empty if a sink requested a batch without records.
         is_last: the region's bounded sources end with it.
     """
 
@@ -191,33 +193,36 @@ class CheckpointKind(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """What the record at a checkpoint's place says."""
+    """The content of the record in a checkpoint slot."""
 
     DECIDED = "decided"
-    ABORTED = "aborted"  # an expired or failed checkpoint, or a new coordinator's seal
+    ABORTED = (
+        "aborted"  # an expired or failed checkpoint, or the fencing record of a new coordinator
+    )
 
 
 class RegionStatus(enum.Enum):
     """How a region takes part in a checkpoint."""
 
     COMPLETED = "completed"
-    SKIPPED = "skipped"  # failed or expired: represented by its last good snapshot
+    SKIPPED = "skipped"  # failed or expired: represented by its last snapshot
 
 
 def _require_relative(path: str, *, what: str) -> None:
-    """Refuse a path that would leave the checkpoint directory, or tie the record to its place."""
+    """Refuse a path that would leave the checkpoint directory, or bind the record to its
+    location."""
     parts = path.split("/")
     if path.startswith("/") or ".." in parts or ":" in parts[0]:
         raise ConfigError(
             f"a {what} inside a checkpoint must be relative to the checkpoint directory",
             {"path": path},
-            "Store the part behind the checkpoint directory, without '..' and without a scheme.",
+            "Store the path relative to the checkpoint directory, without '..' and scheme.",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReference:
-    """A file that a checkpoint needs, told from a damaged or another one by length and checksum.
+    """A file that a checkpoint needs; length and checksum identify it.
 
     Attributes:
         path: relative to the checkpoint directory, with ``/``.
@@ -242,19 +247,19 @@ class FileReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSnapshot:
-    """Where Spark keeps the state that belongs to a checkpoint, and what is needed to read it.
+    """Location of the Spark state of a checkpoint, and the facts that are needed to read it.
 
     Attributes:
         provider: class name of the state store provider.
         checkpoint_format_version: ``spark.sql.streaming.stateStore.checkpointFormatVersion``.
         state_version: version to load: batch id + 1.
-        state_partitions: number of state partitions; fixed for the life of the query.
+        state_partitions: number of state partitions; fixed for all attempts of the query.
         operators: (operator number, name) of Spark's stateful operators, in order.
-        state_schema: Spark's state schema as JSON, or "" when Spark has not written one.
+        state_schema: Spark's state schema as JSON, or "" if Spark has not written one.
         key_schema: key schema as JSON, or "".
         location: state directory relative to the checkpoint directory.
-        files: the state's files one by one, where the checkpoint has its own copy of them; empty
-            while Spark keeps them by version under ``location``.
+        files: the state's files, if the checkpoint has its own copies; empty while Spark keeps them
+            by version under ``location``.
     """
 
     provider: str
@@ -277,19 +282,19 @@ class RegionRecord:
 
     Attributes:
         region: name of the region.
-        attempt_id: in which ``batch_id`` was run.
-        status: completed in this checkpoint, or carried from an older one.
-        carried_from: checkpoint id of the snapshot when carried, else None.
+        attempt_id: of the attempt that ran ``batch_id``.
+        status: completed in this checkpoint, or skipped with its last snapshot.
+        snapshot_id: checkpoint id of the snapshot if skipped, else None.
         query_id: Spark's query id (UUID text), "" before the first batch.
-        batch_id: last batch this checkpoint contains, None when it contains none yet.
+        batch_id: last batch in this checkpoint, None before the first.
         splits: start and end offsets of that last batch; the next batch starts at the ends.
         least_watermark_ms: minimum over the live splits, if watermarks are defined.
-        offset_log_version: of Spark's offset log (2: sources by name, 1: by place, as a drop-in
-            query's session has it unless told otherwise; 0: the log does not tell).
-        other_offsets_sha256: of what Spark's logs say of the batch's sources that are not
-            ours, in a drop-in query; "" where there are none.
+        offset_log_version: of Spark's offset log (2: sources by name, 1: by position, the default
+            of a drop-in query's session; 0: unknown).
+        other_offsets_sha256: in a drop-in query, of Spark's offsets for sources that are not
+            Sluice's; "" if there are none.
         state: Spark's state, None for a stateless region.
-        committables: what the committers need, empty when nothing was produced.
+        committables: for the committers, empty if nothing was produced.
         operator_states: other state of operators.
     """
 
@@ -316,9 +321,9 @@ class RegionRecord:
 
 
 def committables_of(regions: Iterable[RegionRecord]) -> tuple[StateEntry, ...]:
-    """What a decision about these regions commits: the work of those that it completes, in order.
+    """The work that a decision about these regions commits: that of the completed ones, in order.
 
-    The record of a carried one names the work of an older checkpoint, which that one committed.
+    The record of a skipped one names the work of an older checkpoint, which that one committed.
     """
     return tuple(
         entry
@@ -330,11 +335,11 @@ def committables_of(regions: Iterable[RegionRecord]) -> tuple[StateEntry, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Which region goes on with each split: one value, changed by a decision and by nothing else.
+    """The region that reads each split: one value, which only a decision changes.
 
     Attributes:
         version: rises with each decision that changes it; >= 1.
-        regions: every region of the job by name, with its splits; no split stands in two.
+        regions: every region of the job by name, with its splits; each split occurs once.
     """
 
     version: int
@@ -346,7 +351,7 @@ class Assignment:
             raise ConfigError(
                 "an assignment of splits is not valid",
                 {"version": self.version, "regions": ",".join(self.regions)},
-                "Its version is 1 or more, and no split belongs to two regions.",
+                "Give a version of 1 or more, and each split to one region.",
             )
 
 
@@ -372,23 +377,24 @@ class OperatorNode:
 
 
 FENCING = "fencing"
-"""``CheckpointRecord.requested_by`` of a seal: the first record of a run that is not the first."""
+"""``CheckpointRecord.requested_by`` of a fencing record: the first record of a later run of the
+job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecord:
-    """What ``_metadata`` says: the decision about one checkpoint id, or its abort.
+    """The content of ``_metadata``: the decision about one checkpoint id, or its abort.
 
     Attributes:
         job_uid: made once, in checkpoint 0 (UUID text); part of every transactional id.
         job_name: the name given by the user.
-        checkpoint_id: its place; >= 0, dense, never used twice.
+        checkpoint_id: of its slot; >= 0, dense, never used twice.
         kind: see `CheckpointKind`.
-        verdict: decided or aborted (a seal is an aborted record of a new leader session).
+        verdict: decided or aborted (a fencing record is an aborted record of a new leader session).
         leader_session_id: of the coordinator that published it.
-        run_attempt: how often the job has been started, from 1.
+        run_attempt: number of starts of the job, from 1.
         restored_from: checkpoint id that this run started from, None for a new job.
-        asked_by: who triggered it: ``interval``, ``spark``, ``user``, ``end``; of a run's own first
+        requested_by: the trigger: ``interval``, ``spark``, ``user``, ``end``; of a run's own first
             record ``start`` (checkpoint 0) or `FENCING`.
         reason: why it was aborted, "" when decided.
         created_at_ms: wall clock of the driver; for people, never compared by the protocol.
@@ -397,10 +403,10 @@ class CheckpointRecord:
         settings: the job's settings with every secret redacted.
         graph: all operators.
         regions: all regions of a decided checkpoint; for an aborted one the regions whose
-            pre-committed work was thrown away, or empty.
-        assignment: who goes on with which split from this decision on; positions are the ends in
-            ``regions``, in whichever region they stand. None in aborted records, and in those of
-            format version 1: there each region goes on with its own.
+            pre-committed work was discarded, or empty.
+        assignment: the region that reads each split from this decision on; positions are the ends
+            in ``regions``, in any region. None in aborted records, and in those of format version
+            1: there each region keeps its own splits.
     """
 
     job_uid: str
@@ -430,12 +436,13 @@ class CheckpointRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordCounts:
-    """Of one function; all >= 0.
+    """Counts of one function; all >= 0.
 
     Attributes:
-        read: rows that it was given.
-        skipped: source records left out because it raised for them.
-        dead_lettered: source records written to a dead-letter topic because it raised for them.
+        read: rows that it received.
+        skipped: source records that it left out because it raised for them.
+        dead_lettered: source records that were written to a dead-letter topic because it raised for
+            them.
     """
 
     read: int = 0
@@ -452,7 +459,7 @@ class RecordCounts:
 
     @property
     def failed(self) -> int:
-        """Records that did not come through, whatever became of them."""
+        """Records that did not come through, for any reason."""
         return self.skipped + self.dead_lettered
 
     def __add__(self, other: "RecordCounts") -> "RecordCounts":
@@ -469,16 +476,15 @@ class Acknowledgement:
 
     Attributes:
         batch: identity; an older attempt is refused.
-        checkpoint_id: the barrier's id, a hint (`batch-identity`); None for a batch no barrier
-            asked for.
-        region: the region as it shall stand in the record: splits, committables, state.
-        again_in_s: a sink wants a batch again after so long, also if there are no records then.
-        state_is_due: what it keeps has more to give in a batch behind this one, also if there are
-            no records then.
+        checkpoint_id: the barrier's id, a hint (`batch-identity`); None for a batch without a
+            barrier.
+        region: the region for the record: splits, committables, state.
+        again_in_s: a sink requests a batch again after so long, even without records.
+        state_is_due: its state has more output in a following batch, even without records.
         counts: of the batch, by name of the function that counts.
         dropped: ranges of the batch that approximate recovery left out.
-        decide_by_s: on the coordinator's age clock: undecided later, what it pre-committed may be
-            lost; None: as long as a checkpoint may take.
+        decide_by_s: on the coordinator's boot-time clock: if undecided then, its pre-committed work
+            may be lost; None: no earlier limit than the checkpoint timeout.
     """
 
     batch: BatchKey

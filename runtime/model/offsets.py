@@ -1,11 +1,11 @@
-"""Spark's offset as Sluice writes it: self-contained, so that a replay needs nothing else.
+"""Spark's offset as Sluice writes it: self-contained, so that a replay needs no other file.
 
 ``{"format": 1, "checkpoint": c, "attempt": g, "region": r, "source": operator id,
 "splits": {"orders-0": [from, to]}, "topics": {"orders": topic id}, "details": {...}}``
 
 ``checkpoint`` is a hint: a batch is known by (region, attempt, Spark batch id), rule
-`batch-identity`. An offset with ``"initial": true`` cuts nothing: it holds a starting position as
-resolved numbers. One with ``"last": true`` is the end of what a bounded run reads.
+`batch-identity`. An offset with ``"initial": true`` reads nothing: it holds a starting position as
+resolved numbers. An offset with ``"last": true`` is the end of a bounded run.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ __all__ = ["FORMAT", "decode", "encode", "is_initial"]
 
 FORMAT = 1
 _FLAGS = ("initial", "last")
-_SHOWN = 500  # characters of it
+_SHOWN = 500  # at most so many characters of it
 _DETAILS = (
     "leader_epoch",
     "leader_epoch_end",
@@ -62,13 +62,13 @@ def decode(offset: object) -> Barrier:
 
     Raises:
         UnsupportedFormatError: written by a later version.
-        DamagedCheckpointError: not an offset of ours, or not whole.
+        DamagedCheckpointError: not an offset of Sluice, or not whole.
     """
     try:
         return _barrier(_object(offset))
     except (ConfigError, LookupError, TypeError, ValueError) as err:
         raise DamagedCheckpointError(
-            "an offset in Spark's log is not one of ours, or not whole",
+            "an offset in Spark's log is not Sluice's, or not whole",
             {"offset": repr(offset)[:_SHOWN], "reason": repr(err)[:_SHOWN]},
             "Check that the checkpoint location belongs to this query.",
         ) from err
@@ -78,7 +78,7 @@ def _barrier(offset: Mapping[str, Any]) -> Barrier:
     version = number(offset["format"])
     if version > FORMAT:
         raise UnsupportedFormatError(
-            "Spark's offset log was written by a later Sluice",
+            "a later version of Sluice wrote Spark's offset log",
             {"format": version, "known": FORMAT},
             "Run the version that wrote it, or a later one.",
         )
@@ -109,7 +109,7 @@ def _split(offset: Mapping[str, Any], name: str, start: object, end: object) -> 
         **{detail: number(value) for detail, value in details.items()},
     )
     if split.name != name:
-        raise ValueError(f"{name!r} is no name of a split")
+        raise ValueError(f"{name!r} is not the name of a split")
     return split
 
 

@@ -1,4 +1,5 @@
-"""What becomes of a record for which a function raises: the job fails, or goes on without it."""
+"""Policies for a record for which a function raises: fail the job, skip the record, or write it
+elsewhere."""
 
 from dataclasses import dataclass
 
@@ -7,7 +8,8 @@ from sluice.runtime.errors import ConfigError
 __all__ = ["ALWAYS_LET_THROUGH", "DeadLetters", "OnError", "Policy", "Skip", "policy_of"]
 
 ALWAYS_LET_THROUGH = 100
-"""So many failed records of an epoch are within every `max_ratio`: small epochs have no ratio."""
+"""So many failed records of an epoch are within every `max_ratio`: a small epoch has no useful
+ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +17,8 @@ class Skip:
     """Leave the record out, and count it.
 
     Attributes:
-        max_ratio: more than this part of an epoch's records, and more than `ALWAYS_LET_THROUGH`:
-            the job fails, and nothing of the epoch becomes visible; in (0, 1], 1: no limit.
+        max_ratio: the job fails, and nothing of the epoch becomes visible, if more than this part
+            of its records fails, and more than `ALWAYS_LET_THROUGH`; in (0, 1], 1: no limit.
     """
 
     max_ratio: float = 0.5
@@ -31,7 +33,7 @@ class DeadLetters:
 
     Attributes:
         topic: must exist; neither the output nor a topic that the pipeline reads.
-        max_ratio: as of `Skip`.
+        max_ratio: as in `Skip`.
     """
 
     topic: str
@@ -43,7 +45,7 @@ class DeadLetters:
 
 Policy = Skip | DeadLetters
 OnError = str | Policy
-"""As users say it: ``fail``, ``skip``, or a policy with its settings."""
+"""In the form of the user's argument: ``fail``, ``skip``, or a policy with its settings."""
 
 
 def policy_of(given: OnError) -> Policy | None:
@@ -61,14 +63,14 @@ def policy_of(given: OnError) -> Policy | None:
     raise ConfigError(
         "on_error has a value that does not exist",
         {"on_error": given, "known": "fail, skip, Skip(…), DeadLetters(topic=…)"},
-        "Dead letters need a topic: on_error=DeadLetters(topic=…), from sluice.",
+        "Use 'fail', 'skip', Skip(…) or DeadLetters(topic=…). Dead letters need a topic.",
     )
 
 
 def _require_ratio(max_ratio: float) -> None:
     if not 0 < max_ratio <= 1:
         raise ConfigError(
-            "the part of an epoch that may fail is out of range",
+            "the permitted part of failed records is out of range",
             {"max_ratio": max_ratio},
-            "Give a number above 0 and up to 1; 1: as many as there are.",
+            "Give a number above 0 and up to 1; 1 sets no limit.",
         )

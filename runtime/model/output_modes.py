@@ -1,4 +1,4 @@
-"""Spark's output modes: a streaming query has one, however many transforms it is made of. Pure."""
+"""Spark's output modes: one for each streaming query, whatever its number of transforms. Pure."""
 
 import enum
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _UNSTATED = _Mode.UPDATE.value
 
 
 def checked_mode(text: str) -> str:
-    """The mode as Spark reads it, in whatever case it was written.
+    """The mode as Spark reads it, in any case.
 
     Raises:
         ConfigError: there is no such mode.
@@ -30,10 +30,10 @@ def checked_mode(text: str) -> str:
 
 
 def require_one_mode(modes: Iterable[tuple[str, str | None]]) -> None:
-    """Refuse transforms of one query that want its result in different ways.
+    """Refuse transforms of one query with different modes.
 
     Args:
-        modes: of each its name and what it says; None: nothing.
+        modes: the name and the mode of each; None: it sets none.
     Raises:
         ConfigError: two of them differ.
     """
@@ -42,12 +42,11 @@ def require_one_mode(modes: Iterable[tuple[str, str | None]]) -> None:
         raise ConfigError(
             "transforms of one pipeline have different output modes",
             {"output_modes": ", ".join(f"{name}: {mode}" for name, mode in stated)},
-            "They run as one streaming query, which has one output mode: state it once, or the "
-            "same each time. For two modes write the rows of the first to a topic, and begin "
-            "another pipeline there.",
+            "State one output mode once, or the same each time: the transforms run as one "
+            "query. For two modes write the first to a topic, and read it in another pipeline.",
         )
 
 
 def mode_of_query(modes: Iterable[str | None]) -> str:
-    """The mode of a query whose transforms say these, and agree."""
+    """The common mode of the transforms of a query."""
     return next((mode for mode in modes if mode is not None), _UNSTATED)

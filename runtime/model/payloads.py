@@ -11,7 +11,7 @@ from sluice.runtime.model.model import Redistribution, StateEntry
 __all__ = ["STATE_NAME", "committable", "content_of", "number", "rows", "seconds", "text"]
 
 STATE_NAME = "committables"
-"""Under which a sink's committables stand in an acknowledgement and in ``_metadata``."""
+"""Name of a sink's committables in an acknowledgement and in ``_metadata``."""
 
 _AGES_S = 1e12
 _Value = TypeVar("_Value")
@@ -39,22 +39,22 @@ def content_of(
     version: int,
     what: str,
 ) -> _Value:
-    """What ``parse`` makes of a committable's content.
+    """The result of ``parse`` for a committable's content.
 
     Args:
-        parse: raises ValueError, LookupError or TypeError for content that is not what it should
-            be; an error of its own for values out of range passes.
-        kind: that it can read; no other.
-        version: the newest that it can read, with all before it.
-        what: the thing in words, for the message.
+        parse: raises ValueError, LookupError or TypeError for unexpected content; its own error for
+            values out of range passes.
+        kind: the only kind that it can read.
+        version: the newest that it can read; it can read all earlier ones.
+        what: the work in words, for the message.
     Raises:
         UnsupportedFormatError: another kind, or a later version.
-        DamagedCheckpointError: the payload is not what its version promises.
+        DamagedCheckpointError: the payload does not match its version.
     """
     where = {"operator_id": entry.operator_id, "kind": entry.kind, "version": entry.version}
     if entry.kind != kind or not 1 <= entry.version <= version:
         raise UnsupportedFormatError(
-            f"this committable is not {what} of a known version",
+            "this version does not know such a committable",
             where,
             "Read it with the connector and version that wrote it.",
         )
@@ -75,14 +75,14 @@ def _mapping(found: object) -> Mapping[str, object]:
 
 
 def number(value: object) -> int:
-    """An integer; a truth value is none."""
+    """An integer; a truth value is not accepted."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"not an integer: {value!r}")
     return value
 
 
 def seconds(value: object) -> float:
-    """A moment, or a duration; not one of ages."""
+    """A time or a duration in seconds, not in years."""
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _AGES_S:
         raise TypeError(f"not a number of seconds: {value!r}")
     return float(value)

@@ -1,12 +1,12 @@
 """A limit on how many records per second a region reads, found by a PID controller. Pure.
 
 The formula is that of Spark Streaming's ``PIDRateEstimator`` (``spark.streaming.backpressure``),
-with a region's epochs in place of its batches. Two things differ, for an epoch here is cut when the
-one before is committed, and most of a small one is Spark's own time:
+with a region's epochs as its batches. Two things differ, because a barrier follows the commit of
+the epoch before, and most of a small epoch is Spark's own time:
 
-- an epoch that was on time, and had fewer records than it might have had, says nothing against the
-  rate; Spark Streaming lowers it, and a burst after a quiet hour begins at the least rate;
-- one epoch changes the rate tenfold at most, so that an outage costs a few epochs, not a crawl.
+- an epoch that was on time, with fewer records than the limit, does not lower the rate; Spark
+  Streaming lowers it, and a burst after a quiet hour starts at the lowest rate;
+- one epoch changes the rate at most tenfold, so an outage costs only a few epochs.
 """
 
 from dataclasses import dataclass, field
@@ -26,11 +26,11 @@ class PidRateLimit:
     The names are those of ``spark.streaming.backpressure.pid.*`` and ``.initialRate``.
 
     Attributes:
-        proportional: weight of the last epoch's error, its rate against the limit; >= 0.
-        integral: weight of what could not be done in time, as records per second; >= 0.
+        proportional: weight of the difference between the last epoch's rate and the limit; >= 0.
+        integral: weight of the records that made the epoch late; >= 0.
         derived: weight of the error's change; >= 0.
-        min_rate: records per second of one region that are always read; > 0.
-        initial_rate: before an epoch was too slow, in records per second; > 0; None: no limit.
+        min_rate: records per second that each region may always read; > 0.
+        initial_rate: limit before the first slow epoch, in records per second; > 0; None: no limit.
     Raises:
         ConfigError: one is out of range.
     """
@@ -54,17 +54,17 @@ class PidRateLimit:
                     "min_rate": self.min_rate,
                     "initial_rate": self.initial_rate,
                 },
-                "Weights are 0 or more, rates above 0.",
+                "Use weights of 0 or more, and rates above 0.",
             )
 
 
 @dataclass(slots=True)
 class RateEstimator:
-    """The rate of one region, from its epochs. Told of each barrier and each acknowledgement.
+    """The rate of one region, from its epochs. Called at each barrier and each acknowledgement.
 
     Attributes:
         settings: of the controller.
-        interval_s: how long an epoch should take at most; > 0.
+        interval_s: longest time that an epoch should take; > 0.
         rate: records per second of the next epochs; None: no limit yet.
     """
 
@@ -83,22 +83,23 @@ class RateEstimator:
 
     @property
     def most_records(self) -> int | None:
-        """Of the next epoch, at least one; None: no limit."""
+        """Record limit of the next epoch, at least one; None: no limit."""
         return None if self.rate is None else max(1, int(self.rate * self.interval_s))
 
     def cut(self, records: int, *, splits: int, now_s: float) -> None:
-        """An epoch begins; ``splits``: between so many its records were shared out."""
+        """An epoch starts; ``splits``: number of splits that shared its records."""
         most = self.most_records
         self._cut_s, self._records = now_s, records
-        # Shares of several partitions are rounded down, one record each at most.
+        # The shares of several partitions are rounded down, each by at most one record.
         self._is_full = most is not None and records + splits >= most
 
     def given_up(self) -> None:
-        """The epoch under way will not be acknowledged: it is read again, and counts then."""
+        """The current epoch will not be acknowledged: its records are read again, and count
+        then."""
         self._cut_s = None
 
     def finished(self, now_s: float) -> None:
-        """The epoch under way is pre-committed."""
+        """The current epoch is pre-committed."""
         if self._cut_s is None or not self._records:
             return
         took_s = max(now_s - self._cut_s, _SHORTEST_S)
@@ -114,8 +115,8 @@ class RateEstimator:
         self._update(self.rate, measured, late_s=max(0.0, took_s - self.interval_s), now_s=now_s)
 
     def _update(self, rate: float, measured: float, *, late_s: float, now_s: float) -> None:
-        """As in Spark: the error is the limit against what was reached; the time by which the epoch
-        was late, in records that were then read too many."""
+        """As in Spark: the error is the limit minus the rate that was reached; the delay of the
+        epoch, in records, is the excess."""
         error = rate - measured
         late = late_s * measured / self.interval_s
         change = 0.0

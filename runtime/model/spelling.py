@@ -2,23 +2,22 @@
 
 import difflib
 import enum
-import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from typing import TypeVar
 
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["choice_of", "nearest", "refuse_misspelt"]
+__all__ = ["choice_of", "nearest"]
 
 E = TypeVar("E", bound=enum.Enum)
 
-_TELLING = 5  # letters of a name that is taken for a part of another one
+_TELLING = 5  # longest difference for a name that is part of another one
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
     """The known name that ``name`` most likely means, if any is close."""
-    # Before a name that looks alike comes one that says more, or less: interval_s is meant by
-    # checkpoint_interval_s, not checkpoint_dir.
+    # A name with more or fewer words comes before one that only looks alike: for interval_s it
+    # suggests checkpoint_interval_s, not checkpoint_dir.
     longer = {each for each in known if min(len(each), len(name)) >= _TELLING}
     contained = [each for each in longer if each in name or name in each]
     for among, cutoff in ((known, 0.85), (contained, 0.0), (known, 0.6)):
@@ -35,9 +34,9 @@ def choice_of(kind: type[E], given: E | str, *, setting: str, remedy: str = "") 
         kind: whose values are texts in lower case.
         given: a member, or its value.
         setting: its name, for the message.
-        remedy: behind the nearest right value, if any is close; by default all that there are.
+        remedy: follows the nearest right value, if any is close; by default it lists all values.
     Raises:
-        ConfigError: there is no such choice.
+        ConfigError: no member has this value.
     """
     if isinstance(given, kind):
         return given
@@ -51,30 +50,4 @@ def choice_of(kind: type[E], given: E | str, *, setting: str, remedy: str = "") 
         f"{setting} has a value that does not exist",
         {setting: given, "known": ", ".join(known)},
         " ".join((*remedies, remedy or f"Use one of {', '.join(known)}.")),
-    )
-
-
-def refuse_misspelt(given: Mapping[str, object], function: Callable[..., None], *, of: str) -> None:
-    """Refuse what a function with ``**misspelt: Never`` was given beside its own keywords.
-
-    Args:
-        given: its ``misspelt``.
-        function: whose keywords are the right ones.
-        of: what has these settings, for the message.
-    Raises:
-        ConfigError: names the first one and the nearest right one, never a value.
-    """
-    if not given:
-        return
-    wrong = min(given)
-    known = [
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
-    guess = nearest(wrong.lower(), known)
-    raise ConfigError(
-        f"unknown setting of {of}",
-        {"setting": wrong},
-        f"Did you mean {guess}?" if guess else "Remove it.",
     )

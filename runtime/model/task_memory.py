@@ -1,4 +1,4 @@
-"""How much memory the records of one task may take, and who gets which part of it. Pure."""
+"""Memory for the records of one task, and its division among source and sinks. Pure."""
 
 from dataclasses import dataclass
 
@@ -9,25 +9,25 @@ __all__ = ["DEFAULT_MIB", "TaskMemory", "checked_mib"]
 DEFAULT_MIB = 256
 _LEAST_MIB = 64
 _MIB = 2**20
-# What clients and allocators keep once large records have gone through, however small the queues
-# are: measured, docs/research/tuning.md.
+# Memory that clients and allocators keep after large records, with any queue size: measured,
+# docs/research/tuning.md.
 _KEPT_BYTES = 48 * _MIB
 
-# Sixteenths of the rest. A batch is in memory several times at once: as Python objects of the
-# client, as Arrow columns, as what the functions made of it, and as what a producer is given.
+# Sixteenths of the rest. A batch is in memory several times: as Python objects of the client, as
+# Arrow columns, as results of functions, and as records of a producer.
 _READING, _WRITING, _BATCHES = 4, 3, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMemory:
-    """The bound of one task, before a source or a sink derives its settings from it. Picklable.
+    """The limit of one task, before a source or a sink derives its settings from it. Picklable.
 
     Attributes:
-        total_bytes: above what a task with next to nothing to do has; >= 64 MiB.
-        claimed_bytes: of them, what settings of the user's own take; they win, and what they leave
+        total_bytes: above the memory of an idle task; >= 64 MiB.
+        claimed_bytes: the part that the user's own settings take; they have priority, and the rest
             is shared; >= 0.
-        reads: whether the task reads from a source of ours.
-        sinks: of ours that it writes to; >= 0.
+        reads: whether the task reads from a Sluice source.
+        sinks: number of Sluice sinks that it writes to; >= 0.
     """
 
     total_bytes: int = DEFAULT_MIB * _MIB
@@ -39,10 +39,10 @@ class TaskMemory:
     def of_mib(
         cls, mib: int, *, claimed_bytes: int = 0, reads: bool = True, sinks: int = 1
     ) -> "TaskMemory":
-        """From a setting that `checked_mib` has seen.
+        """From a setting that `checked_mib` has returned.
 
         Raises:
-            ConfigError: the user's own settings take more than all of it.
+            ConfigError: the user's own settings take more than the whole limit.
         """
         total_bytes = mib * _MIB
         if claimed_bytes > total_bytes - _KEPT_BYTES:
@@ -53,13 +53,13 @@ class TaskMemory:
                     "for_queues_mib": (total_bytes - _KEPT_BYTES) // _MIB,
                     "asked_mib": -(-claimed_bytes // _MIB),
                 },
-                "Leave the options out, and the queues are made to fit; or raise the bound.",
+                "Leave the options out, so that the queues are made to fit; or raise the limit.",
             )
         return cls(total_bytes=total_bytes, claimed_bytes=claimed_bytes, reads=reads, sinks=sinks)
 
     @property
     def reading_bytes(self) -> int:
-        """For a consumer's queue, and for what is on its way into it."""
+        """For a consumer's queue, and for records on their way into it."""
         return self._part(_READING if self.sinks else _READING + _WRITING)
 
     @property
@@ -69,7 +69,7 @@ class TaskMemory:
 
     @property
     def batch_bytes(self) -> int:
-        """For all copies of the batch that the task works on."""
+        """For all copies of the current batch."""
         return self._part(_BATCHES)
 
     def _part(self, sixteenths: int) -> int:
@@ -77,7 +77,7 @@ class TaskMemory:
 
 
 def checked_mib(mib: int, *, name: str) -> int:
-    """The setting as it is.
+    """The setting, checked.
 
     Raises:
         ConfigError: it is too small for any task.

@@ -1,4 +1,4 @@
-"""Moments on a clock that may not be known. Pure."""
+"""Times that may be unknown. Pure."""
 
 from collections.abc import Iterable
 
@@ -6,10 +6,10 @@ __all__ = ["earliest", "is_past"]
 
 
 def earliest(moments: Iterable[float | None]) -> float | None:
-    """Of those that are known; None: none is."""
+    """The least of the known ones; None: none is known."""
     return min((each for each in moments if each is not None), default=None)
 
 
 def is_past(moment_s: float | None, now_s: float) -> bool:
-    """Whether there is such a moment, and it has come."""
+    """Whether the time is known, and has come."""
     return moment_s is not None and now_s >= moment_s

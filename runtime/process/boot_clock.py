@@ -1,10 +1,10 @@
-"""Time in which somebody listened: what is silence is measured by it.
+"""A clock that tolerates pauses of this process: liveness is measured by it.
 
-Who was not there has heard nothing: behind a pause of this process (a collection of garbage, a
-SIGSTOP, a machine without a free core) everybody would look as silent as the pause was long, and
-nobody had a chance to say anything. So such a clock goes on by a bounded step at each look, however
-long ago the last one was. It only ever lags behind the clock that it is made from; how old
-something is must never be measured by it (`sluice.runtime.process.host_clock`).
+A paused process receives no message (garbage collection, SIGSTOP, a machine without a free core).
+After the pause every peer would look as if it had timed out, without a chance to send anything. So
+this clock advances by a bounded step at each reading, however long the last reading is ago. The
+clock is never ahead of the clock that it is made from. Never measure ages with it: see
+`sluice.runtime.process.host_clock`.
 """
 
 import threading
@@ -16,11 +16,11 @@ __all__ = ["PauseTolerantClock", "PauseTolerantTime"]
 
 @dataclass(slots=True, kw_only=True)
 class PauseTolerantTime:
-    """Pure; whoever looks says what time it is.
+    """Pure; the caller passes the time.
 
     Attributes:
-        longest_step_s: a look comes at least so often while somebody listens.
-        passed_s: what has passed, as of the last look.
+        longest_step_s: the caller reads at least so often while it listens.
+        passed_s: time that has passed, as of the last reading.
     """
 
     longest_step_s: float
@@ -28,7 +28,7 @@ class PauseTolerantTime:
     _looked_s: float | None = None
 
     def look(self, now_s: float) -> float:
-        """The time that has passed; this is a look."""
+        """The time that has passed, as of this reading."""
         if self._looked_s is not None:
             step_s = now_s - self._looked_s
             self.passed_s += min(step_s, self.longest_step_s) if step_s > 0 else 0.0
@@ -37,7 +37,7 @@ class PauseTolerantTime:
 
 
 class PauseTolerantClock:
-    """A clock; each question is a look. Thread-safe.
+    """A clock that advances by a bounded step at each reading. Thread-safe.
 
     Args:
         clock: monotonic seconds.
@@ -52,6 +52,6 @@ class PauseTolerantClock:
         self._time.look(self._began_s)
 
     def __call__(self) -> float:
-        """Seconds; it begins as the clock that it is made from."""
+        """Seconds; it starts at the time of the clock that it is made from."""
         with self._lock:
             return self._began_s + self._time.look(self._clock())

@@ -1,4 +1,4 @@
-"""Closing what is of no use any more: one that fails is told, and hinders no other."""
+"""Closes unused objects; an error of one is logged, and does not prevent the next."""
 
 import logging
 from collections.abc import Callable
@@ -9,9 +9,9 @@ log = logging.getLogger(__name__)
 
 
 def close_logged(close: Callable[[], object], what: str) -> None:
-    """Call it; an error is logged with ``what``, and not raised: it would hide what ended the work,
-    or leave what is closed behind it open."""
+    """Call it; an error is logged with ``what`` and not raised. It would hide the error that ended
+    the work, or leave later objects open."""
     try:
         close()
-    except Exception:  # of a user's own sink it may be any
+    except Exception:  # the sink of a user may raise any error
         log.exception("not closed: what=%s", what)

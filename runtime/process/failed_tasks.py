@@ -1,4 +1,4 @@
-"""What is said of work that ended by no error of Sluice: most often, one of a function's own."""
+"""Text for work that ended by another error than Sluice's: usually one of a user's function."""
 
 import traceback
 from itertools import dropwhile
@@ -16,16 +16,16 @@ _MOST_OF_ERROR = 500
 
 
 def task_failed(what: str, error: Exception, *, region: str, attempt_id: int) -> StreamError:
-    """A region's work ended by this error, which is its cause where both are in one process.
+    """A region's work ended by this error, which is its cause if both are in one process.
 
     Args:
-        what: failed.
-        error: what was caught.
-        region, attempt_id: whose work it was.
+        what: the work that failed.
+        error: the caught error.
+        region, attempt_id: whose work it is.
     """
-    said = "".join(traceback.format_exception(error))
-    python = said.partition(_JAVA_FRAME)[0]  # behind it comes Java's own stack
-    python = python.partition(_QUERY)[0].rstrip()  # and where the query stood, by Spark's names
+    text = "".join(traceback.format_exception(error))
+    python = text.partition(_JAVA_FRAME)[0]  # Java's stack follows
+    python = python.partition(_QUERY)[0].rstrip()  # Spark's offsets follow
     failed = StreamError(
         what,
         {
@@ -34,25 +34,26 @@ def task_failed(what: str, error: Exception, *, region: str, attempt_id: int) ->
             "error": raised_in(python),
             _TRACE: python[-_MOST_OF_TRACE:],
         },
-        "It begins again at the last checkpoint, as often as the job tolerates. If a function "
-        "raised it, correct that, or leave such records out: docs/poison-records.md.",
+        "The region restarts from the last checkpoint, as often as the job tolerates. If a "
+        "function raised it, correct the function, or skip such records: docs/guide/functions.md.",
     )
     failed.__cause__ = error
     return failed
 
 
-def raised_in(said: str) -> str:
-    """Type and message of the error at the end of a traceback; all, where there is none. Pure."""
-    told = said.rpartition(_PYTHON_TRACE)[2].strip("\n").splitlines()
-    behind_frames = list(dropwhile(lambda line: line.startswith(" "), told))
-    return " ".join(line.strip() for line in behind_frames or told)[:_MOST_OF_ERROR]
+def raised_in(text: str) -> str:
+    """Type and message of the error at the end of a traceback; the whole text if it has no
+    traceback. Pure."""
+    lines = text.rpartition(_PYTHON_TRACE)[2].strip("\n").splitlines()
+    message = list(dropwhile(lambda line: line.startswith(" "), lines))
+    return " ".join(line.strip() for line in message or lines)[:_MOST_OF_ERROR]
 
 
 def in_short(error: BaseException) -> str:
-    """Type and text of an error; of failed work without its traceback and what comes next. Pure."""
+    """Type and text of an error; for failed work without its traceback and remedy. Pure."""
     kind = type(error).__name__
     if isinstance(error, StreamError) and _TRACE in error.args[1]:
         what, where, _ = error.args
-        told = " ".join(f"{key}={value}" for key, value in where.items() if key != _TRACE)
-        return f"{kind}: {what} [{told}]"
+        facts = " ".join(f"{key}={value}" for key, value in where.items() if key != _TRACE)
+        return f"{kind}: {what} [{facts}]"
     return f"{kind}: {error}"

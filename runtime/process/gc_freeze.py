@@ -1,4 +1,4 @@
-"""What a worker process keeps for its whole life, taken out of Python's search for cycles."""
+"""Takes the permanent objects of a worker process out of Python's search for cycles."""
 
 import gc
 import os
@@ -9,19 +9,19 @@ _frozen_in: int | None = None
 
 
 def freeze_lasting() -> None:
-    """Whatever there is now stays: modules, mostly.
+    """Only objects that exist now: mostly modules.
 
-    PySpark looks for cycles behind every task of a worker, through all objects that there are: 25
-    to 50 ms of processor time for the modules of an Arrow task, several times what a task of a few
-    records takes itself. And each look writes to every page that a worker shares with its daemon.
+    PySpark collects cycles after every task of a worker, through all objects. The modules of an
+    Arrow task cost 25 to 50 ms of processor time, several times the work of a task with few
+    records. Each collection also writes to every page that a worker shares with its daemon.
     """
-    gc.collect()  # cycles that are frozen are never found
+    gc.collect()  # cycles inside frozen objects are never found
     gc.freeze()
 
 
 def freeze_once() -> None:
-    """The same in each process once: at the end of its first task, when all is imported."""
+    """Freezes once in each process: at the end of its first task, when all modules are imported."""
     global _frozen_in
-    if _frozen_in != os.getpid():  # a fork may have frozen as much as its parent had
+    if _frozen_in != os.getpid():  # a fork may have frozen as many as its parent
         _frozen_in = os.getpid()
         freeze_lasting()

@@ -1,12 +1,12 @@
-"""How long this host has slept, and a clock that goes on meanwhile: ages are measured by that.
+"""Measures the time that this host was suspended, and a boot-time clock that includes it, for ages.
 
-``time.monotonic`` stands still while a host is suspended: a laptop that is asleep, a virtual
-machine that was told to suspend. That is right for waits, for who waits for an answer has not
-waited while nothing here ran. It is wrong for ages: brokers go on, and abort a transaction that has
-grown too old for them; by the clock that stood still it would be young enough to be decided.
+``time.monotonic`` does not count while a host is suspended: a laptop that sleeps, or a suspended
+virtual machine. That is right for timeouts: a process that did not run has not waited. It is wrong
+for ages: brokers keep running, and abort a transaction that is too old for them. By a clock that
+stopped, the transaction would be young enough to be decided.
 
-What a hypervisor freezes without a word to the guest, both of Linux's clocks miss: only the wall
-clock tells, once somebody has set it, and nobody can tell that from a correction.
+If a hypervisor freezes a guest without notice, both of Linux's clocks miss it. Only the wall clock
+shows it, after a correction, and a correction can have other causes.
 """
 
 import threading
@@ -17,33 +17,33 @@ __all__ = ["SleepByBootTime", "SleepByWallSteps", "age_clock", "slept_s", "wall_
 
 _Clock = Callable[[], float]
 
-_LEAST_STEP_S = 1.0  # of the wall clock; less is how it is kept right all along
+_LEAST_STEP_S = 1.0  # of the wall clock; smaller steps are normal corrections
 _STEADY_S = 0.1
 _TRIES = 3
 
 
 def wall_ms() -> int:
-    """Wall clock in ms since 1970: for people, and for what is compared with files' times."""
+    """Wall clock in ms since 1970: for people, and for comparison with the times of files."""
     return int(time.time() * 1000)
 
 
 def slept_s() -> float:
-    """Seconds that this host has slept since this process first asked; of use only in differences,
-    and within a process."""
+    """Seconds that this host was suspended since the first call in this process; only differences
+    within a process have a meaning."""
     return _meter()
 
 
 def age_clock() -> float:
-    """Seconds, monotonic, and on while the host sleeps; for how old something is."""
+    """Seconds, monotonic, including suspended time; for the age of something."""
     return time.monotonic() + slept_s()
 
 
 class SleepByBootTime:
-    """By a clock that counts from the start of the host, its sleep included. Thread-safe.
+    """Uses a clock that counts from the start of the host, including suspended time. Thread-safe.
 
     Args:
-        running: stands still while the host sleeps.
-        lasting: the same, and does not.
+        running: does not count while the host is suspended.
+        lasting: counts then, too.
     """
 
     def __init__(self, *, running: _Clock, lasting: _Clock) -> None:
@@ -52,7 +52,7 @@ class SleepByBootTime:
         self._before_s = self._ahead_s()
 
     def __call__(self) -> float:
-        """Seconds slept since it was made."""
+        """Suspended seconds since it was made."""
         return max(0.0, self._ahead_s() - self._before_s)
 
     def _ahead_s(self) -> float:
@@ -61,15 +61,16 @@ class SleepByBootTime:
 
 
 class SleepByWallSteps:
-    """Where no clock counts sleep, by steps of the wall clock beside the monotonic one.
+    """If no clock counts suspended time, uses steps of the wall clock relative to the monotonic
+    one.
 
-    So on macOS, where Python's monotonic clock stands still, too, and there is no
-    ``CLOCK_BOOTTIME``. A wall clock that is set ahead looks like sleep: work is taken for older
-    than it is, and read again. One that is set back is no sleep, and takes none back. Thread-safe.
+    This is the case on macOS: Python's monotonic clock does not count, and there is no
+    ``CLOCK_BOOTTIME``. A wall clock that is set forward looks like suspended time: work looks older
+    than it is, and is read again. A wall clock that is set back has no effect. Thread-safe.
 
     Args:
-        running: stands still while the host sleeps.
-        wall: does not, and may be set.
+        running: does not count while the host is suspended.
+        wall: counts then, and may be set.
     """
 
     def __init__(self, *, running: _Clock, wall: _Clock) -> None:
@@ -80,7 +81,7 @@ class SleepByWallSteps:
         self._running_s, self._wall_s = _read_together(running, wall)
 
     def __call__(self) -> float:
-        """Seconds slept since it was made; looked at rarely it still counts all of them."""
+        """Suspended seconds since it was made; rare calls count all of them, too."""
         with self._lock:
             running_s, wall_s = _read_together(self._running, self._wall)
             step_s = (wall_s - self._wall_s) - (running_s - self._running_s)
@@ -91,8 +92,8 @@ class SleepByWallSteps:
 
 
 def _read_together(running: _Clock, other: _Clock) -> tuple[float, float]:
-    """Both at about one moment: a thread that was off its core in between reads again. The running
-    clock first, so that a sleep in between is counted."""
+    """Both at about one moment: reads again if the thread was interrupted in between. The running
+    clock first, so that a suspension in between is counted."""
     for _ in range(_TRIES):
         running_s, other_s = running(), other()
         if running() - running_s < _STEADY_S:

@@ -1,4 +1,4 @@
-"""Work in a thread of its own, for as long as somebody has entered it."""
+"""Runs work in a thread of its own while a context is open."""
 
 import abc
 import threading
@@ -37,7 +37,7 @@ class SideThread(abc.ABC):
             self._thread.join(self._stop_s)
 
     def _require_sound(self) -> None:
-        """Raise what has ended the work early, if anything has."""
+        """Raise the error that ended the work early, if there is one."""
         if self._error is not None:
             raise self._error
 
@@ -45,7 +45,7 @@ class SideThread(abc.ABC):
         try:
             self._work()
         except Exception as err:  # noqa: BLE001 - raised in the thread that asks
-            self._error = self._error or err  # what came first may be the reason
+            self._error = self._error or err  # the first error may be the reason
 
     @abc.abstractmethod
     def _work(self) -> None:

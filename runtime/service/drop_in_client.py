@@ -1,4 +1,5 @@
-"""What a drop-in sink asks of the service in the user's process. Light: no Spark, no server."""
+"""The requests of a drop-in sink to the service in the user's process. Light: no Spark, no
+server."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -8,13 +9,13 @@ from typing import Any, Self
 from sluice.runtime.errors import ConfigError, UnsupportedFormatError
 from sluice.runtime.model.model import StateEntry
 from sluice.runtime.model.payloads import number, seconds, text
-from sluice.runtime.service.json_values import from_json
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.service.service_json import from_json
 
 __all__ = ["HANDLER_KEY", "REGION", "DropInClient", "DropInMessage", "QueryRun"]
 
 HANDLER_KEY = "drop-in"
-"""Under which `sluice.install` mounts the handler in its service."""
+"""Path under which `sluice.install` mounts the handler in its service."""
 
 REGION = "query"
 """A drop-in query is one region, of this name."""
@@ -25,14 +26,14 @@ _COMMIT_TIMEOUT_S = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRun:
-    """One run of a drop-in query as its tasks need to know it. Picklable.
+    """One run of a drop-in query, as its tasks need it. Picklable.
 
     Attributes:
         run_id: Spark's.
         job_uid, attempt_id, operator_id: see `sluice.runtime.contracts.TaskScope`.
-        committed_through: every checkpoint up to this one is settled.
+        committed_through: every checkpoint up to this one is committed or aborted.
         address: of the run's coordinator.
-        writer_factory: a pickled `WriterFactory`, made in the user's process.
+        writer_factory: a pickled `WriterFactory` from the user's process.
     """
 
     run_id: str
@@ -41,7 +42,7 @@ class QueryRun:
     operator_id: str
     committed_through: int
     address: CoordinatorAddress
-    writer_factory: bytes = field(repr=False)  # with what it needs to log in
+    writer_factory: bytes = field(repr=False)  # with the address and token of the service
 
     def to_json(self) -> dict[str, Any]:
         """For the wire."""
@@ -56,12 +57,12 @@ class QueryRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropInClient:
-    """Picklable; travels inside the registered format. Each message is safe to repeat."""
+    """Picklable; travels inside the registered format. A repeated message is safe."""
 
     address: CoordinatorAddress
 
     def begin(self, format_name: str, location: str, options: Mapping[str, str]) -> QueryRun:
-        """The run of the query at ``location``; the first call of a run seals and sweeps."""
+        """The run of the query at ``location``; the first call of a run fences and sweeps."""
         payload = {"format": format_name, "location": location, "options": dict(options.items())}
         found = self._call("begin", payload, timeout_s=_BEGIN_TIMEOUT_S)
         try:
@@ -70,7 +71,7 @@ class DropInClient:
             raise UnsupportedFormatError(
                 "the answer to the begin of a query cannot be read",
                 {"location": location, "reason": type(err).__name__},
-                "Call sluice.install(spark) with the Sluice that Spark's processes import.",
+                "Call sluice.install(spark) with the Sluice version that Spark's processes import.",
             ) from err
 
     def commit(
@@ -82,7 +83,7 @@ class DropInClient:
         *,
         decide_by_s: float | None,
     ) -> None:
-        """Decide the batch and commit it; returns when that is on record.
+        """Decide the batch and commit it; returns after the commit is on record.
 
         Args:
             decide_by_s: see `sluice.runtime.contracts.SinkWriter`.
@@ -97,7 +98,7 @@ class DropInClient:
         self._call("commit", payload, timeout_s=_COMMIT_TIMEOUT_S)
 
     def abort(self, location: str, run: QueryRun, batch_id: int) -> None:
-        """The batch failed; a decided one is left alone."""
+        """The batch failed; the handler leaves a decided batch alone."""
         payload = {"location": location, "run_id": run.run_id, "batch_id": batch_id}
         self._call("abort", payload, timeout_s=_BEGIN_TIMEOUT_S)
 
@@ -116,7 +117,7 @@ def _encode(entry: StateEntry) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropInMessage:
-    """What a drop-in process asks of the handler; checked.
+    """A checked message of a drop-in process to the handler.
 
     Attributes:
         location: of the query's checkpoints.
@@ -135,18 +136,18 @@ class DropInMessage:
 
     @classmethod
     def of(cls, call: str, payload: Mapping[str, Any]) -> Self:
-        """From the wire.
+        """A message from JSON.
 
         Raises:
-            ConfigError: it is none, or lacks something.
+            ConfigError: it is not a message, or lacks a field.
         """
         try:
             return cls(location=text(payload["location"]), **_rest(call, payload))
         except (ValueError, LookupError, TypeError, AttributeError) as err:
             raise ConfigError(
-                "a message is not what a drop-in query says",
+                "this message does not come from a drop-in query",
                 {"call": call, "reason": type(err).__name__},
-                "Call sluice.install(spark) with the Sluice that Spark's processes import.",
+                "Call sluice.install(spark) with the Sluice version that Spark's processes import.",
             ) from err
 
 

@@ -1,4 +1,4 @@
-"""From an HTTP request to a call, and from what it returns or raises to an answer: on Starlette."""
+"""Turns an HTTP request into a call, and its result or error into an answer: on Starlette."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from sluice.runtime.errors import (
     UnreachableError,
 )
 from sluice.runtime.model.json_text import parsed_json
-from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service import service_json as wire
 
 __all__ = ["ERROR_ANSWERS", "Answer", "Endpoint", "answering", "body_of", "query_of"]
 
@@ -34,7 +34,7 @@ _STATUS = (
 
 
 class Answer(JSONResponse):
-    """Also of text that has no UTF-8."""
+    """Also accepts text that is not valid UTF-8."""
 
     def render(self, content: object) -> bytes:
         """See `starlette.responses.JSONResponse`."""
@@ -42,7 +42,7 @@ class Answer(JSONResponse):
 
 
 class _InvalidMessageError(Exception):
-    """Of these fields, never their values."""
+    """The names of these fields, never their values."""
 
     def __init__(self, fields: Sequence[str]) -> None:
         super().__init__(*fields)
@@ -50,8 +50,7 @@ class _InvalidMessageError(Exception):
 
 
 def answering(kind: type[_Message], answer: Callable[[_Message], dict[str, Any]]) -> Endpoint:
-    """Takes messages of this kind as bodies; they are answered in a thread of the pool, where it
-    may be waited."""
+    """Takes messages of this kind as bodies; a thread of the pool answers them and may block."""
 
     async def endpoint(request: Request) -> Response:
         return Answer(await run_in_threadpool(answer, await body_of(kind, request)))
@@ -60,11 +59,13 @@ def answering(kind: type[_Message], answer: Callable[[_Message], dict[str, Any]]
 
 
 async def body_of(kind: type[_Message], request: Request) -> _Message:
-    """The message that a request's body is. What it raises is answered by `ERROR_ANSWERS`."""
+    """The message in a request's body. `ERROR_ANSWERS` answers its errors."""
     try:
-        # Whose numbers are finite, so that they can be compared and sent back.
+        # Only finite numbers, so that they can be compared and sent back.
         found = parsed_json(await request.body())
-    except ClientDisconnect:  # nobody hears this, but else the log would tell of it at length
+    except (
+        ClientDisconnect
+    ):  # no client receives this answer; without it the server would log a long trace
         raise HTTPException(400, "the body ends before its length") from None
     except ValueError:
         raise _InvalidMessageError(["body"]) from None
@@ -72,7 +73,7 @@ async def body_of(kind: type[_Message], request: Request) -> _Message:
 
 
 def query_of(kind: type[_Message], request: Request) -> _Message:
-    """The message behind the question mark; see `body_of`."""
+    """The message after the question mark; see `body_of`."""
     return _checked(kind, dict(request.query_params), place="query")
 
 
@@ -86,7 +87,7 @@ def _checked(kind: type[_Message], told: object, *, place: str) -> _Message:
 
 
 async def _own_answer(request: Request, err: Exception) -> Response:
-    """The error whole, so that the client raises the same one."""
+    """The whole error, so that the client raises the same one."""
     del request
     assert isinstance(err, StreamError)
     status = next((code for kind, code in _STATUS if isinstance(err, kind)), 400)
@@ -94,12 +95,12 @@ async def _own_answer(request: Request, err: Exception) -> Response:
 
 
 async def _refused_answer(request: Request, err: Exception) -> Response:
-    """A path that is none, or a body that cannot be read."""
+    """An unknown path, or an unreadable body."""
     assert isinstance(err, HTTPException)
     error = ConfigError(
-        "the coordinator has no answer to this message",
+        "the coordinator does not know this message",
         {"method": request.method, "path": request.scope["path"], "reason": err.detail},
-        "Sender and coordinator must be of the same version.",
+        "Run the same version of Sluice in the sender and the coordinator.",
     )
     return _error_answer(error, err.status_code)
 
@@ -109,13 +110,13 @@ async def _invalid_answer(request: Request, err: Exception) -> Response:
     error = ConfigError(
         "a message has missing, unknown or wrong fields",
         {"path": request.scope["path"], "fields": ",".join(err.fields)},
-        "Sender and coordinator must be of the same version.",
+        "Run the same version of Sluice in the sender and the coordinator.",
     )
     return _error_answer(error, 422)
 
 
 async def _unexpected_answer(request: Request, err: Exception) -> Response:
-    """Behind it the server logs the trace."""
+    """After it the server logs the trace."""
     error = StreamError(
         "the coordinator failed unexpectedly",
         {"path": request.scope["path"], "error": f"{type(err).__name__}: {err}"},
@@ -134,4 +135,5 @@ ERROR_ANSWERS: Mapping[type[Exception], Callable[[Request, Exception], Awaitable
     _InvalidMessageError: _invalid_answer,
     Exception: _unexpected_answer,
 }
-"""By what was raised. None of them waits for a thread: all may be waiting for commits."""
+"""HTTP status by the class of the error. These never wait for a thread: all threads may be waiting
+for commits."""

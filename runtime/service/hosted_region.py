@@ -1,4 +1,4 @@
-"""A region whose lives this process runs."""
+"""A region whose attempts run in this process."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ __all__ = ["HostedRegion", "RunningAttempt"]
 
 
 class RunningAttempt(Protocol):
-    """What runs one life of a region: `RegionQuery`, for one."""
+    """Runs one attempt of a region: for example `RegionQuery`."""
 
     @property
     def is_active(self) -> bool:
@@ -33,7 +33,7 @@ class RunningAttempt(Protocol):
         ...
 
     def prepare_stop(self) -> None:
-        """What its callback raises from here on is the stop's doing. Never blocks."""
+        """Errors of its callback after this call are caused by the stop. Never blocks."""
         ...
 
     def stop(self) -> None:
@@ -41,7 +41,8 @@ class RunningAttempt(Protocol):
         ...
 
     def require_writable(self) -> None:
-        """StorageUnreachableError where a new life could not write now; also once it is stopped."""
+        """StorageUnreachableError if a new attempt could not write now; valid after the stop,
+        too."""
         ...
 
     def failure(self) -> BaseException | None:
@@ -57,21 +58,22 @@ class _Attempt:
 
     def stop_soon(self, region: str) -> Future[None]:
         if self.stopping is None:
-            # It stops in any case: whatever still runs would write what nobody decides.
-            close_logged(self.running.prepare_stop, f"region {region}, told of its stop")
+            # The stop continues: work that still runs would write records that no checkpoint
+            # decides.
+            close_logged(self.running.prepare_stop, f"stopping region {region}")
             self.stopping = _in_background(self.running.stop, name=f"sluice-stop-{region}")
         return self.stopping
 
 
 class HostedRegion:
-    """`sluice.runtime.contracts.RegionHandle` of a region of this process.
+    """`sluice.runtime.contracts.RegionHandle` for a region of this process.
 
-    Driver. A life begins in the thread of the caller and is stopped in one of its own, so that
-    nobody who asks has to wait for a query that is slow to stop.
+    Driver. An attempt starts in the thread of the caller. It stops in a thread of its own, so that
+    no caller waits for a query that is slow to stop.
 
     Args:
         region: name of the region.
-        begin: makes and starts what runs a life; when it raises, nothing runs.
+        begin: makes and starts the runner of an attempt; if it raises, nothing runs.
     """
 
     def __init__(self, region: str, begin: Callable[[RegionAttempt], RunningAttempt]) -> None:
@@ -80,7 +82,7 @@ class HostedRegion:
         self._changed = threading.Condition()
         self._attempt: _Attempt | None = None
         self._starting: int | None = None
-        self._over_through = -1  # attempts up to this one shall not run
+        self._over_through = -1  # attempts up to this one must not run
 
     @property
     def region(self) -> str:
@@ -88,11 +90,11 @@ class HostedRegion:
         return self._region
 
     def start(self, attempt: RegionAttempt, *, timeout_s: float) -> None:
-        """See `RegionHandle.start`. A life that begins is not interrupted when time runs out."""
+        """See `RegionHandle.start`. The timeout does not interrupt an attempt that is starting."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._starting is None, timeout_s):
                 raise RegionUnansweredError(
-                    "a life of the region is being begun, which takes long",
+                    "an attempt of the region is still starting",
                     {"region": self._region, "attempt_id": self._starting},
                     "Ask for its status.",
                 )
@@ -120,15 +122,16 @@ class HostedRegion:
         where = {"region": self._region, "attempt_id": attempt.attempt_id, "newest": newest}
         if attempt.attempt_id < newest or attempt.attempt_id <= self._over_through:
             raise FencedError(
-                "this life of the region is over before it began",
+                "this attempt of the region was stopped before it started",
                 where,
-                "A newer one was begun, or this one was stopped; nothing runs.",
+                "Start a newer attempt; nothing runs of this one.",
             )
         if self._attempt is not None and _state_of(self._attempt) is not AttemptState.STOPPED:
             raise IllegalTransitionError(
-                "a life of the region begins before the old one is stopped",
+                "the previous attempt of the region is not stopped",
                 where,
-                "Stop it first, until that is answered with true: its callback may still write.",
+                "Stop the previous attempt first, until the call returns true: its callback may "
+                "still write.",
             )
 
     def stop(self, attempt_id: int, *, timeout_s: float) -> bool:
@@ -141,7 +144,7 @@ class HostedRegion:
                 return self._starting is None or self._starting > attempt_id
 
             if not self._changed.wait_for(is_begun, timeout_s):
-                return False  # it is stopped as soon as it has begun
+                return False  # it is stopped as soon as it has started
             if self._attempt is None or self._attempt.attempt_id > attempt_id:
                 return True
             stopping = self._attempt.stop_soon(self._region)
@@ -150,7 +153,7 @@ class HostedRegion:
         except FutureTimeoutError:
             if not stopping.done():
                 return False
-            stopping.result()  # it ended just now; or ran into a time limit of its own
+            stopping.result()  # it ended just now, or reached a time limit of its own
         return True
 
     def register(self, attempt_id: int, *, timeout_s: float) -> RegionRegistration:
@@ -160,19 +163,19 @@ class HostedRegion:
             attempt = self._attempt
         if attempt is None or attempt.attempt_id != attempt_id:
             raise FencedError(
-                "this is not the newest life of the region",
+                "this is not the newest attempt of the region",
                 {
                     "region": self._region,
                     "attempt_id": attempt_id,
                     "newest": None if attempt is None else attempt.attempt_id,
                 },
-                "What it left open belongs to an older attempt, and is swept.",
+                "Use the newest attempt; the sweep ends open work of older ones.",
             )
         return attempt.running.registration()
 
     def status(self, *, looks: bool = False, timeout_s: float) -> AttemptStatus:
         """See `RegionHandle.status`."""
-        del timeout_s  # a file system's client bounds each of its own calls
+        del timeout_s  # the client of a file system bounds each of its calls
         with self._changed:
             attempt, starting = self._attempt, self._starting
         if starting is not None:
@@ -215,7 +218,7 @@ def _hindrance(running: RunningAttempt) -> BaseException | None:
 
 
 def _in_background(work: Callable[[], None], *, name: str) -> Future[None]:
-    """Done, with its error if it raised, when ``work`` has returned."""
+    """Done after ``work`` has returned, with its error if it raised."""
     result: Future[None] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""A thread of the driver's process that answers HTTP: uvicorn on a socket that is open at once."""
+"""A thread of the driver's process that answers HTTP: uvicorn on a socket that accepts at once."""
 
 import contextlib
 import ipaddress
@@ -24,9 +24,10 @@ _MOST_HEAD_BYTES = 64 << 10
 
 
 class _BoundedHead(HttpToolsProtocol):
-    """Hangs up on who sends a head without end: the parser keeps all of it, for anybody."""
+    """Closes the connection of a client that sends an endless head: the parser would keep all of
+    it, even before the token is checked."""
 
-    _head_bytes = 0  # since a request's end, or a part of its body
+    _head_bytes = 0  # after a request's end, or after a part of its body
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -50,7 +51,7 @@ class HttpThread:
     """Serves one application. Start and stop by one thread.
 
     Args:
-        app: what answers.
+        app: the application that answers.
         host: address to listen on.
         port: 0 for a free one.
 
@@ -76,7 +77,7 @@ class HttpThread:
             )
         )
         self._thread = threading.Thread(target=self._serve, name="sluice-service", daemon=True)
-        self._socket = _listen(host, port)  # nothing behind it can fail and leave it open
+        self._socket = _listen(host, port)  # after this line nothing can fail and leave it open
         self._port: int = self._socket.getsockname()[1]
 
     @property
@@ -86,10 +87,10 @@ class HttpThread:
         return f"http://{host}:{self._port}"
 
     def start(self) -> None:
-        """Returns when requests are answered.
+        """Returns as soon as the server answers requests.
 
         Raises:
-            MissingRequirementError, WaitedTooLongError: it did not begin to; it is stopped.
+            MissingRequirementError, WaitedTooLongError: it did not start; it is stopped.
         """
         if self._thread.is_alive():
             return
@@ -101,14 +102,13 @@ class HttpThread:
         log.info("service started: address=%s", self.address)
         if not ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback:
             log.warning(
-                "service listens beyond this machine, without TLS: address=%s. Whoever reads that "
-                "network can take its token: let nobody but the executors on it "
-                "(docs/monitoring.md).",
+                "service listens beyond this machine, without TLS: address=%s. Its token can be "
+                "read on that network: allow only the executors on it (docs/guide/security.md).",
                 self.address,
             )
 
     def stop(self) -> None:
-        """Stop answering. Safe to repeat."""
+        """Stop answering. A repeated call is safe."""
         with contextlib.closing(self._socket):
             self._server.should_exit = True
             if self._thread.is_alive():
@@ -121,15 +121,15 @@ class HttpThread:
                 raise MissingRequirementError(
                     "the coordinator's service did not start",
                     {"address": self.address},
-                    "See the log of uvicorn.",
+                    "Read the messages of uvicorn in the log.",
                 )
             if time.monotonic() > deadline_s:
                 raise WaitedTooLongError(
-                    "the coordinator's service has not begun to answer",
+                    "the coordinator's service does not answer yet",
                     {"address": self.address, "waited_s": _START_S},
-                    "The machine is very busy: start again when it is less so.",
+                    "Start again when the machine is less busy.",
                 )
-            time.sleep(_POLL_S)  # uvicorn sets a flag when it listens, no event
+            time.sleep(_POLL_S)  # uvicorn sets a flag when it listens, not an event
 
     def _serve(self) -> None:
         self._server.run(sockets=[self._socket])
@@ -137,7 +137,7 @@ class HttpThread:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named as TCP, or asyncio does not switch Nagle's algorithm off: 40 ms for each answer.
+    # Named as TCP; otherwise asyncio keeps Nagle's algorithm on: 40 ms for each answer.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -146,7 +146,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as err:
         listening.close()
         raise MissingRequirementError(
-            "the coordinator's service cannot listen",
+            "the coordinator's service cannot listen on this address",
             {"host": host, "port": port, "reason": err.strerror or str(err)},
             "Choose a host of this machine and a free port, or port 0.",
         ) from err

@@ -1,4 +1,5 @@
-"""The job's checkpoints as Prometheus metrics. They only listen; nothing is decided by them."""
+"""The job's checkpoints as Prometheus metrics. They only listen; the coordinator decides nothing by
+them."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -23,13 +24,17 @@ class CheckpointMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._committed = Counter(
-            "sluice_checkpoints_committed", "Checkpoints committed on record", registry=registry
+            "sluice_checkpoints_committed", "Checkpoints with a committed marker", registry=registry
         )
         self._aborted = Counter(
-            "sluice_checkpoints_aborted", "Checkpoints aborted", registry=registry
+            "sluice_checkpoints_aborted",
+            "Checkpoints aborted; their records are read again",
+            registry=registry,
         )
         self._records = Counter(
-            "sluice_offsets_committed", "Source offsets in committed epochs", registry=registry
+            "sluice_offsets_committed",
+            "Source offsets in committed epochs: an upper bound of the records",
+            registry=registry,
         )
         self._dropped = Counter(
             "sluice_offsets_dropped",
@@ -38,13 +43,13 @@ class CheckpointMetrics:
         )
         self._by_function = Counter(
             "sluice_function_records",
-            "Records of committed epochs in functions that go on without failed ones",
+            "Records of committed epochs in functions with an on_error policy",
             ["operator", "outcome"],
             registry=registry,
         )
         self._last = Gauge(
             "sluice_last_committed_checkpoint_id",
-            "Newest checkpoint committed on record",
+            "Newest checkpoint with a committed marker",
             registry=registry,
         )
         self._pending = Gauge(
@@ -61,7 +66,7 @@ class CheckpointMetrics:
         )
         self._seconds = Histogram(
             "sluice_checkpoint_seconds",
-            "Seconds from the barrier to a stage",
+            "Seconds to a stage: acknowledged, decided, committed (visible), marked",
             ["stage"],
             buckets=_BUCKETS_S,
             registry=registry,
@@ -103,13 +108,13 @@ class _TellsStatus(Protocol):
 
 
 class RegionMetrics(Collector):
-    """A job's regions as they are when somebody asks; also while no checkpoint is committed."""
+    """A job's regions at the moment of a scrape; also while no checkpoint is committed."""
 
     def __init__(self, coordinator: _TellsStatus) -> None:
         self._coordinator = coordinator
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing is asked while the collector is registered."""
+        """The collector makes no request while it is registered."""
         yield from _families()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -133,11 +138,11 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
     by_region = ["region"]
     return (
         GaugeMetricFamily(
-            "sluice_region_suspended", "1: failed for good, and left out", labels=by_region
+            "sluice_region_suspended", "1: the region is suspended", labels=by_region
         ),
         GaugeMetricFamily(
             "sluice_region_snapshot_age_seconds",
-            "Since the decision of the last checkpoint that the region completed",
+            "Seconds since the decision of the last checkpoint that the region completed",
             labels=by_region,
         ),
         GaugeMetricFamily(
@@ -147,16 +152,16 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
         ),
         GaugeMetricFamily(
             "sluice_region_lag_records",
-            "Records not read yet: behind the last cut, of suspended regions as they are now",
+            "Records not read yet, as of the last barrier; of suspended regions as of now",
             labels=["region", "split"],
         ),
         GaugeMetricFamily(
             "sluice_region_lost_records",
-            "Records of suspended regions that retention deleted unread",
+            "Unread records of suspended regions that retention deleted",
             labels=by_region,
         ),
         GaugeMetricFamily(
             "sluice_checkpoint_pending_seconds",
-            "Since the barrier of the oldest checkpoint that is not committed on record; 0: none",
+            "Seconds since the barrier of the oldest uncommitted checkpoint; 0: none",
         ),
     )

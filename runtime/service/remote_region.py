@@ -1,7 +1,7 @@
-"""A region of another process: its handle here, and what answers there.
+"""A region of another process: its handle here, and the handler there.
 
-Messages go through `CoordinatorService` and `CoordinatorClient`, each region being mounted under
-its name. An error of the region is part of an answer, so it is never taken for a lost one.
+Messages pass through `CoordinatorService` and `CoordinatorClient`; each region is mounted under its
+name. An error of the region is part of an answer, so it is never taken for a lost answer.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ from sluice.runtime.contracts import (
     RegionRegistration,
 )
 from sluice.runtime.errors import ConfigError, RegionUnansweredError, StreamError, UnreachableError
-from sluice.runtime.service import pickled_wire as wire
-from sluice.runtime.service.json_values import from_json, to_json
+from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.service.service_json import from_json, to_json
 
 __all__ = ["RegionDoor", "RemoteRegion", "region_key"]
 
 
 def region_key(region: str) -> str:
-    """Under which a region's door is mounted."""
+    """Path under which the handler of a region is mounted."""
     return f"region-{region}"
 
 
@@ -58,7 +58,7 @@ class RegionDoor:
         raise ConfigError(
             "a region does not know this message",
             {"region": self._handle.region, "call": call},
-            "Both processes must be of the same version.",
+            "Run the same version of Sluice in both processes.",
         )
 
 
@@ -68,7 +68,7 @@ class RemoteRegion:
     Args:
         region: name of the region.
         address: of the service in the process that runs it.
-        on_the_way_s: an answer may come so much later than the time that a call is given.
+        on_the_way_s: extra time for an answer, beyond the timeout of the call.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class RemoteRegion:
             return from_json(RegionRegistration, found)
 
     def status(self, *, looks: bool = False, timeout_s: float) -> AttemptStatus:
-        """See `RegionHandle.status`; errors that are none of ours come as text."""
+        """See `RegionHandle.status`; other errors than `StreamError` come as text."""
         with self._understood("status"):
             return _status(self._ask("status", {"looks": looks}, timeout_s))
 
     def close(self) -> None:
-        """Close the connections; the region goes on."""
+        """Close the connections; the region continues."""
         self._client.close()
 
     @contextlib.contextmanager
@@ -117,9 +117,9 @@ class RemoteRegion:
             yield
         except (ValueError, LookupError, TypeError, AttributeError) as err:
             raise RegionUnansweredError(
-                "the process that runs a region gave an answer that is not a region's",
+                "the answer does not come from the host of a region",
                 {"region": self._region, "call": call, "reason": repr(err)},
-                "Both processes must be of the same version.",
+                "Run the same version of Sluice in both processes.",
             ) from err
 
     def _ask(self, call: str, payload: Mapping[str, Any], timeout_s: float) -> Any:  # noqa: ANN401 - JSON
@@ -132,9 +132,9 @@ class RemoteRegion:
             )
         except UnreachableError as err:
             raise RegionUnansweredError(
-                "the process that runs a region did not answer",
+                "the host of a region did not answer",
                 {"region": self._region, "call": call, "timeout_s": timeout_s},
-                "Whether it did what it was asked for is not known: ask for its status.",
+                "Query the region's status: whether it received the request is unknown.",
             ) from err
         if "error" in answer:
             raise wire.error_from_json(answer["error"])

@@ -1,4 +1,4 @@
-"""The coordinator over HTTP, for source runners, workers and drop-in queries: Starlette on uvicorn
+"""The coordinator over HTTP for source runners, workers and drop-in queries: Starlette on uvicorn
 in a thread of the driver's process."""
 
 import dataclasses
@@ -25,8 +25,8 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
 from sluice.runtime.model.model import BatchKey
-from sluice.runtime.service import json_values as values
-from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.process.wait_log import WaitLog
+from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.endpoints import (
     ERROR_ANSWERS,
     Answer,
@@ -48,7 +48,6 @@ from sluice.runtime.service.service_messages import (
     RestartBody,
     WaitBody,
 )
-from sluice.runtime.service.task_waits import TaskWaits
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
 __all__ = ["CoordinatorService", "QueryHandler"]
@@ -67,9 +66,10 @@ class QueryHandler(Protocol):
     """Answers the driver-side processes of drop-in queries. Called in the service's threads."""
 
     def call(self, call: str, payload: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
-        """One message, ``begin``, ``commit``, ``abort``, …; safe to repeat; raises StreamError.
+        """One message, ``begin``, ``commit``, ``abort``, …; a repeated one is safe; raises
+        StreamError.
 
-        Returns only what `json` takes.
+        Returns only values that `json` accepts.
         """
         ...
 
@@ -78,17 +78,18 @@ class CoordinatorService:
     """Serves one coordinator, or mounted handlers, or both. Driver; start and stop by one thread.
 
     Args:
-        coordinator: a started coordinator, or None when only handlers are served.
+        coordinator: a started coordinator, or None if it serves only handlers.
         host: address to listen on, as executors reach it; loopback unless the cluster needs more.
-            Beyond loopback a warning says that nothing is encrypted.
+            Beyond loopback a warning says that traffic is not encrypted.
         port: 0 for a free one.
-        token: bearer token; drawn at random when not given.
-        registry: what ``/metrics`` shows.
-        checkpoint_uri: of the coordinator's directory: clients who can read it find there who
-            leads the job when nobody answers.
-        checkpoint_web: where WebHDFS answers for it, to clients without a JVM; None: nowhere.
+        token: bearer token; random by default.
+        registry: the metrics of ``/metrics``.
+        checkpoint_uri: the coordinator's directory; clients that can read it find there who leads
+            the job when the service does not answer.
+        checkpoint_web: WebHDFS address of that directory, for clients without a JVM; None: there is
+            none.
         commands: what people may command; None: nothing.
-        desk: of continuous regions; None: there are none.
+        barrier_service: of continuous regions; None: there are none.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class CoordinatorService:
         self._coordinator = coordinator
         self._barrier_service = barrier_service
         self._commands = commands
-        self._task_waits = TaskWaits()
+        self._task_waits = WaitLog(log)
         self._command_token = secrets.token_urlsafe(32)
         self._checkpoint_uri = checkpoint_uri
         self._checkpoint_web = checkpoint_web
@@ -120,7 +121,7 @@ class CoordinatorService:
         self._handlers: dict[str, QueryHandler] = {}
         self._http = HttpThread(self._app(), host=host, port=port)
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     @property
     def address(self) -> str:
@@ -129,7 +130,7 @@ class CoordinatorService:
 
     @property
     def coordinator_address(self) -> CoordinatorAddress:
-        """What a client needs; give it only to those who may ask."""
+        """Address and token for a client; give it only to tasks of this job."""
         started = None if self._coordinator is None else self._coordinator.started
         return CoordinatorAddress(
             address=self.address,
@@ -143,8 +144,8 @@ class CoordinatorService:
 
     @property
     def command_address(self) -> CoordinatorAddress:
-        """The same for people: its token is good for the status, the metrics and commands alone,
-        so that whoever reads it cannot speak for a task."""
+        """Address for people: its token permits only status, metrics and commands, so that a reader
+        of it cannot act as a task."""
         return dataclasses.replace(self.coordinator_address, token=self._command_token)
 
     def mount(self, query_key: str, handler: QueryHandler) -> None:
@@ -152,15 +153,15 @@ class CoordinatorService:
         self._handlers[query_key] = handler
 
     def start(self) -> None:
-        """Returns when requests are answered.
+        """Returns as soon as the server answers requests.
 
         Raises:
-            MissingRequirementError, WaitedTooLongError: it did not begin to; it is stopped.
+            MissingRequirementError, WaitedTooLongError: it did not start; it is stopped.
         """
         self._http.start()
 
     def stop(self) -> None:
-        """Stop answering. Safe to repeat."""
+        """Stop answering. A repeated call is safe."""
         self._http.stop()
 
     def __enter__(self) -> Self:
@@ -197,7 +198,7 @@ class CoordinatorService:
         )
 
     def _guarded(self, endpoint: Endpoint) -> Endpoint:
-        """For those alone who have a token."""
+        """Only for clients with a token."""
 
         async def guarded(request: Request) -> Response:
             self._authorize(request)
@@ -206,25 +207,25 @@ class CoordinatorService:
         return guarded
 
     def _authorize(self, request: Request) -> None:
-        # Not of `request.url`, which the header Host has a part in.
+        # Not from `request.url`, because the header Host is part of it.
         tokens, path = [self._token], request.scope["path"]
         if path in _FOR_PEOPLE:
             tokens.append(self._command_token)
         given = request.headers.get("authorization", "").encode()
         if not any(hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens):
-            kind = "with a token that is not its own" if given else "without its token"
+            kind = "with a wrong token" if given else "without its token"
             raise AuthenticationError(
                 f"the coordinator refused a request {kind}",
                 {"address": self.address, "path": path},
-                "Each run has tokens of its own, and that of people is good for the status and "
-                "commands alone: use the address object that the job gave out, or `sluice job`.",
+                "Use the address object of this run, or `sluice job`. Tokens change with each "
+                "run, and the token for people permits only status and commands.",
             )
 
     def _barrier(self, body: BarrierBody) -> dict[str, Any]:
         barrier = self._of(body.leader_session_id, body.job_uid).poll_barrier(
             body.region, body.attempt_id, wait_s=min(body.wait_s, _LONGEST_POLL_S)
         )
-        return {"barrier": None if barrier is None else wire.barrier_to_json(barrier)}
+        return {"barrier": None if barrier is None else wire.to_json(barrier)}
 
     def _next_barrier(self, body: NextBarrierBody) -> dict[str, Any]:
         found = self._barrier_service_for(body.leader_session_id, body.job_uid).next_barrier(
@@ -234,7 +235,7 @@ class CoordinatorService:
             has_read=body.has_read,
             committed=[_parsed(CommittedEpoch, each) for each in body.committed],
         )
-        return {"next": values.to_json(found)}
+        return {"next": wire.to_json(found)}
 
     def _epochs(self, body: EpochBody) -> dict[str, Any]:
         barrier_service = self._barrier_service_for(body.leader_session_id, body.job_uid)
@@ -262,14 +263,20 @@ class CoordinatorService:
         coordinator, batch = self._of(body.leader_session_id, body.job_uid), _batch(body)
         is_stopping = False
         if self._barrier_service is not None:
-            self._barrier_service.heard(batch)
+            self._barrier_service.note_heartbeat(batch)
             is_stopping = self._barrier_service.is_stopping(batch)
-        self._task_waits.told(batch, body.what, body.why)
+        # Names the batch: a task that dies while it waits does not report the end of its wait.
+        name = f"{body.what} (region {batch.region}.{batch.attempt_id}, batch {batch.batch_id})"
+        if body.why is None:
+            self._task_waits.is_over(name)
+        else:
+            self._task_waits.waits(name, body.why)
         if is_stopping or not coordinator.is_live(batch.region, batch.attempt_id):
             raise FencedError(
-                "this life of the region is over",
+                "this attempt of the region is over",
                 {"region": batch.region, "attempt_id": batch.attempt_id, "waits_for": body.what},
-                "The task ends; what it has open is aborted, and read again if it is wanted.",
+                "Let the task end: its open work is aborted, and its records are read again if "
+                "necessary.",
             )
         return {}
 
@@ -297,7 +304,7 @@ class CoordinatorService:
         self._of(body.leader_session_id, body.job_uid)
         if self._commands is None:
             raise ConfigError(
-                "nothing can be commanded here", {}, "Only a Job's regions are restarted."
+                "this service takes no commands", {}, "Restart only regions of a Job."
             )
         return dataclasses.asdict(self._commands.restart(body.regions, body.exclude_hosts))
 
@@ -307,7 +314,7 @@ class CoordinatorService:
         handler = self._handlers.get(key)
         if handler is None:
             raise ConfigError(
-                "nothing is mounted under this key",
+                "no handler is mounted under this key",
                 {"key": key, "mounted": ",".join(self._handlers)},
                 "Call sluice.install(spark) in the process that runs the query.",
             )
@@ -320,37 +327,37 @@ class CoordinatorService:
         return Response(shown, media_type=CONTENT_TYPE_LATEST)
 
     def _of(self, session: str, job_uid: str) -> BarrierCoordinator:
-        """The coordinator, if the message was meant for it."""
+        """The coordinator, if the message is meant for it."""
         self._require_session(session)
         started = None if self._coordinator is None else self._coordinator.started
         if self._coordinator is None or started is None:
-            raise UnreachableError("no job is coordinated here yet", {}, "Ask again.")
+            raise UnreachableError("this service has no coordinator yet", {}, "Ask again.")
         if started.job_uid != job_uid:
             raise FencedError(
                 "the message belongs to another job",
                 {"job_uid": job_uid, "coordinated": started.job_uid},
-                "Two jobs must not share an address; restart the sender.",
+                "Use one address for each job, and restart the sender.",
             )
         return self._coordinator
 
     def _require_session(self, session: str) -> None:
         if session != self._session:
             raise FencedError(
-                "the message was meant for another coordinator",
+                "the message is meant for another coordinator",
                 {"leader_session_id": session, "current": self._session},
-                "The job has been restarted; this sender belongs to its older run.",
+                "Stop this sender: the job was restarted, and the sender belongs to its older run.",
             )
 
 
 def _parsed(kind: type[_Told], found: Mapping[str, Any]) -> _Told:
-    """What a task tells of its epochs."""
+    """A task's message about its epochs."""
     try:
-        return values.from_json(kind, found)
+        return wire.from_json(kind, found)
     except (AttributeError, LookupError, TypeError, ValueError) as err:
         raise ConfigError(
-            "a message is not what a task says of an epoch",
+            "this is not a message of a task about an epoch",
             {"expected": kind.__name__, "reason": type(err).__name__},
-            "Sender and coordinator must be of the same version.",
+            "Run the same version of Sluice in the sender and the coordinator.",
         ) from err
 
 
@@ -360,7 +367,7 @@ def _batch(body: AttemptBody | BatchQuery | WaitBody) -> BatchKey:
 
 @asynccontextmanager
 async def _many_threads(app: Starlette) -> AsyncIterator[None]:
-    """Long polls and commits each keep a thread busy; the default of 40 is too few for that."""
+    """Long polls and commits each keep a thread busy; the default of 40 is too few."""
     del app
     anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
     yield

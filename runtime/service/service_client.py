@@ -1,6 +1,6 @@
-"""The coordinator as source runners and tasks see it: HTTP, repeated until answered. Light.
+"""The coordinator as source runners and tasks use it: HTTP, repeated until answered. Light.
 
-Imported by every Python worker, so it loads urllib3 and the value types, and nothing else.
+Every Python worker imports it, so it loads only urllib3 and the value types.
 """
 
 import contextlib
@@ -20,8 +20,7 @@ from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.model import Barrier, BatchKey
 from sluice.runtime.model.payloads import seconds
 from sluice.runtime.process.boot_clock import PauseTolerantClock
-from sluice.runtime.service import json_values as values
-from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.unanswered_calls import (
     CONNECT_TIMEOUT_S,
     foreign_answer,
@@ -35,27 +34,28 @@ __all__ = ["CoordinatorAddress", "CoordinatorClient", "command_address"]
 
 _DEADLINE_S = 30.0
 _CALL_TIMEOUT_S = 10.0
-_LEADER_S = 12.0  # a look at who leads takes no longer, whoever is away
+_LEADER_S = 12.0  # reading the leader record takes no longer, whether or not a server answers
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 _LOOK_EVERY_S = 1.0
-_WAIT_S = 2.0  # for the connection, and as long for the answer
+_WAIT_S = 2.0  # for the connection, and again for the answer
 _TOO_MANY = 429
-_SERVER_ERRORS = 500  # and above: whatever it was, it may pass
+_SERVER_ERRORS = 500  # and above: the cause may pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorAddress:
-    """Where a job's coordinator answers, and the right to ask it. Picklable.
+    """Address of a job's coordinator, and the token for it. Picklable.
 
     Attributes:
         address: ``http://host:port``.
         token: bearer token; never logged, never in ``repr``.
         leader_session_id: of the coordinator; another one refuses our messages.
         job_uid: of the job.
-        attempt_id: of its run, the place that it has sealed; None: not known.
-        checkpoint_uri: directory with the record of who leads; empty: there is none.
-        checkpoint_web: where WebHDFS answers for that directory; None: nowhere, or it is local.
+        attempt_id: of its run: the checkpoint slot that it fenced; None: not known.
+        checkpoint_uri: directory with the leader record; empty: there is none.
+        checkpoint_web: WebHDFS address of that directory; None: there is none, or the directory is
+            local.
     """
 
     address: str
@@ -90,12 +90,12 @@ class CoordinatorClient:
     """Implements `sluice.runtime.contracts.WaitRegistry` and the barrier poll over HTTP.
 
     Runs in source runners (driver side) and Python workers (executors), one thread. Every message
-    may be repeated safely, so a call is repeated until it is answered or its deadline has passed. A
-    try counts no more than the longest one takes: what this process stood still for is nobody's
-    silence.
-    While nobody answers, the record in the checkpoint directory, where that is local, mounted or to
-    be read over WebHDFS, tells whether a later coordinator leads the job by now. An error of the
-    coordinator is raised here as the same class.
+    may be repeated safely, so a call is repeated until it has an answer or its deadline has passed.
+    One try counts for at most the time limit of a try, so a pause of this process does not count as
+    silence of the coordinator. While the coordinator does not answer, the client reads the leader
+    record in the checkpoint directory, if it is local, mounted or readable over WebHDFS. The record
+    shows whether a later coordinator leads the job. An error of the coordinator is raised here in
+    the same class.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class CoordinatorClient:
         answer = self._post("/v1/barrier", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
         with _understood("/v1/barrier"):
             barrier = answer["barrier"]
-            return None if barrier is None else wire.barrier_from_json(barrier)
+            return None if barrier is None else wire.from_json(Barrier, barrier)
 
     def next_barrier(
         self,
@@ -140,18 +140,18 @@ class CoordinatorClient:
         body = self._envelope(region, attempt_id) | {
             "wait_s": wait_s,
             "has_read": has_read,
-            "committed": [values.to_json(epoch) for epoch in committed],
+            "committed": [wire.to_json(epoch) for epoch in committed],
         }
         answer = self._post("/v1/epochs/next", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
         with _understood("/v1/epochs/next"):
-            return values.from_json(NextBarrier, answer["next"])
+            return wire.from_json(NextBarrier, answer["next"])
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
         """See `sluice.runtime.continuous.checkpoint_client.CoordinatorLink`."""
         body = {
             "job_uid": self._address.job_uid,
             "leader_session_id": self._address.leader_session_id,
-            "epoch": values.to_json(result),
+            "epoch": wire.to_json(result),
         }
         self._post("/v1/epochs", body)
 
@@ -195,7 +195,7 @@ class CoordinatorClient:
             fields={k: str(v) for k, v in self._batch_envelope(batch).items() if v is not None},
         )
         with _understood(path):
-            # Nothing else is a yes: what is decided is not written again.
+            # Only this answer is a yes: decided work is not written again.
             if not isinstance(answer["decided"], bool):
                 raise TypeError("neither true nor false")
             return answer["decided"]
@@ -205,16 +205,16 @@ class CoordinatorClient:
         found = self._send("GET", "/v1/status")
         with _understood("/v1/status"):
             if not isinstance(found["job"], dict | None):
-                raise TypeError("neither a job nor none")
+                raise TypeError("neither a job id nor empty")
         return found
 
     def restart(
         self, regions: Sequence[str], *, exclude_hosts: Sequence[str] = (), timeout_s: float
     ) -> Mapping[str, Any]:
-        """Let regions begin new lives, off these hosts; none named: all that are suspended.
+        """Restart regions, off these hosts; without names: all suspended regions.
 
-        Returns the names under ``regions``, and the number under ``executors_ended``. Asked once:
-        to repeat it would restart what has just begun.
+        Returns the names under ``regions``, and the number under ``executors_ended``. Sent once: a
+        repeated request would restart attempts that have just started.
         """
         body = {
             "job_uid": self._address.job_uid,
@@ -228,8 +228,8 @@ class CoordinatorClient:
     def query(self, key: str, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
         """Call a mounted `sluice.runtime.service.server.QueryHandler` (drop-in).
 
-        The handler has tried for as long as makes sense: that a cluster cannot be reached is its
-        answer, and is not asked for again.
+        The handler has already retried: its answer that a cluster is unreachable is final, and not
+        requested again.
         """
         path = f"/v1/queries/{key}/{call}"
         body = {
@@ -284,7 +284,7 @@ class CoordinatorClient:
         repeats_errors: bool = True,
     ) -> dict[str, Any]:
         """Repeat with growing pauses until answered; bounded by the deadline."""
-        # In ASCII: text that has no UTF-8 arrives, too. urllib3's own way with JSON would raise.
+        # In ASCII, so that text without UTF-8 arrives, too. The JSON of urllib3 would raise.
         content = None if body is None else json.dumps(body, separators=(",", ":"))
         longest_try_s = CONNECT_TIMEOUT_S + timeout_s + _LEADER_S + _LONGEST_PAUSE_S
         asking = PauseTolerantClock(self._clock, longest_step_s=longest_try_s)
@@ -301,7 +301,7 @@ class CoordinatorClient:
                 if own is not None and not repeats_errors:
                     raise own
                 failure = self._failed(response, own, path)
-                if own is None:  # a proxy before a driver that may be gone
+                if own is None:  # a proxy for a driver that may have ended
                     self._require_leadership()
             except urllib3.exceptions.HTTPError as err:
                 failure = no_connection(
@@ -310,7 +310,7 @@ class CoordinatorClient:
                 self._require_leadership()
             if asking() + pause_s >= deadline:
                 raise failure
-            time.sleep(pause_s)  # the pause between tries of a service that does not answer
+            time.sleep(pause_s)  # the pause between tries while a service does not answer
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def _request(
@@ -332,10 +332,10 @@ class CoordinatorClient:
                 body=content,
                 fields=fields,
                 timeout=urllib3.Timeout(connect=min(timeout_s, CONNECT_TIMEOUT_S), read=timeout_s),
-                redirect=False,  # wherever it leads, the token is not for that place
+                redirect=False,  # the token must not follow a redirect to another host
             )
-        except ValueError as err:  # urllib3's own, too, of what is no address
-            # Without its cause: that of a token that is no header shows it.
+        except ValueError as err:  # also an error of urllib3 for an invalid address
+            # Without its cause, which would show an invalid token.
             raise unusable_address(type(err).__name__, address=address) from None
 
     def _answer(self, response: urllib3.BaseHTTPResponse, path: str) -> dict[str, Any]:
@@ -350,21 +350,21 @@ class CoordinatorClient:
     def _failed(
         self, response: urllib3.BaseHTTPResponse, own: StreamError | None, path: str
     ) -> StreamError:
-        """What is raised if no later try is answered better."""
+        """The error to raise if no later try succeeds."""
         if own is None:
             return foreign_answer(response, address=self._address.address, path=path)
         if isinstance(own, UnreachableError):
             return own
         return UnreachableError(
-            "the coordinator answers, and fails each time",
+            "the coordinator answers each request with an error",
             {"address": self._address.address, "path": path, "reason": str(own)},
-            "See the log of the driver process.",
+            "Read the log of the driver process.",
         )
 
     def _require_leadership(self) -> None:
-        """Raise FencedError when the record says that a later coordinator leads the job.
+        """Raise FencedError if the leader record names a later coordinator.
 
-        All tasks of a dead driver look, so not at each of their tries.
+        All tasks of a dead driver read it, so they do not at each of their tries.
         """
         now_s = self._clock()
         if self._looked_s is not None and now_s - self._looked_s < _LOOK_EVERY_S:
@@ -379,25 +379,27 @@ class CoordinatorClient:
                     "current": leader.leader_session_id,
                     "address": leader.address,
                 },
-                "The job has been restarted; this sender belongs to its older run.",
+                "Stop this sender: the job was restarted, and the sender belongs to its older run.",
             )
 
     def _is_later(self, leader: RunRecord) -> bool:
-        """An earlier one may announce itself late: it slept behind its seal. Places only grow."""
+        """An earlier coordinator may write its record late, if it slept after its fencing record.
+        Attempt ids only grow."""
         ours = self._address.attempt_id
         return ours is not None and leader.attempt_id > ours
 
 
 @contextlib.contextmanager
 def _understood(path: str) -> Iterator[None]:
-    """What stands in an answer is what this version expects there, or a typed error."""
+    """An answer that this version does not expect raises a typed error."""
     try:
         yield
     except (ValueError, LookupError, TypeError) as err:
         raise UnsupportedFormatError(
-            "the coordinator's address gave an answer that is not a coordinator's",
+            "the answer does not come from a coordinator",
             {"path": path, "reason": repr(err)},
-            "Is another service listening on that port, or another version of Sluice?",
+            "Check that no other service listens on that port, and that both sides run the same "
+            "version of Sluice.",
         ) from err
 
 

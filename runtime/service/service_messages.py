@@ -17,7 +17,7 @@ __all__ = [
 
 
 class _Envelope(BaseModel):
-    """What every message carries: whose it is, and for which leader it was meant."""
+    """Fields of every message: the job of its sender, and the leader that it is meant for."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -26,7 +26,7 @@ class _Envelope(BaseModel):
 
 
 class _RegionEnvelope(_Envelope):
-    """A message of one life of one region; the checkpoint id is a hint."""
+    """A message of one attempt of one region; the checkpoint id is a hint."""
 
     region: str
     attempt_id: int
@@ -67,7 +67,7 @@ class BatchQuery(_RegionEnvelope):
 
 
 class WaitBody(_RegionEnvelope):
-    """``POST /v1/waits``: a task waits for something; without ``why``: no longer."""
+    """``POST /v1/waits``: a task waits for something; without ``why``: the wait is over."""
 
     batch_id: int
     what: str
@@ -81,7 +81,7 @@ class QueryBody(_Envelope):
 
 
 class RestartBody(_Envelope):
-    """``POST /v1/regions/restart``; without regions: all that are suspended."""
+    """``POST /v1/regions/restart``; without regions: all suspended ones."""
 
     regions: list[str] = []
     exclude_hosts: list[str] = []

@@ -1,6 +1,8 @@
-"""Why a call got no answer of a coordinator, in words: who refused, or what answered instead. Pure.
+"""Errors for calls without an answer of a coordinator: the cause, or the service that answered.
+Pure.
 
-What may pass is an `UnreachableError`, and is tried again; what never does is another error.
+A cause that may pass is an `UnreachableError`, and the call is repeated; a permanent cause is
+another error.
 """
 
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ from sluice.runtime.errors import (
 __all__ = ["CONNECT_TIMEOUT_S", "foreign_answer", "no_connection", "unusable_address"]
 
 CONNECT_TIMEOUT_S = 5.0
-"""The longest wait for a connection; for an answer it is the call's own."""
+"""The longest wait for a connection; the call sets the wait for an answer."""
 
 _MOST_TEXT = 80
 _SERVER_ERRORS = 500
@@ -30,67 +32,69 @@ _WRONG_CREDENTIALS = (401, 403, 407)
 def no_connection(
     error: exceptions.HTTPError, *, address: str, path: str, timeout_s: float
 ) -> UnreachableError:
-    """For a request that nobody has answered."""
+    """For a request without an answer."""
     where: dict[str, object] = {"address": address, "path": path, "reason": type(error).__name__}
     match error:
         case exceptions.NameResolutionError():
             return UnreachableError(
-                "the host of the coordinator's address is not known here",
+                "the host of the coordinator's address is unknown here",
                 where,
-                "Does this machine's name service know it? Job(host=...) may be an IP address.",
+                "Check the name service of this machine. Job(host=...) may be an IP address.",
             )
         case exceptions.NewConnectionError() if isinstance(error.__cause__, ConnectionRefusedError):
             return UnreachableError(
                 "nothing listens at the coordinator's address",
                 where,
-                "Does the driver process still run? A job listens on the loopback of its driver "
-                "unless Job(host=...) says otherwise, and each run at another port.",
+                "Check that the driver process runs. A job listens on the loopback of its driver "
+                "unless Job(host=...) is set, and on a new port in each run.",
             )
         case exceptions.NewConnectionError():
             return UnreachableError(
-                "the coordinator's host cannot be reached from here",
+                "the coordinator's host is unreachable from here",
                 {**where, "detail": _short(str(error.__cause__ or error))},
-                "Is there a network, and a way to that address? A job listens where "
-                "Job(host=...) says.",
+                "Check the network and the route to that address. A job listens on Job(host=...).",
             )
         case exceptions.ConnectTimeoutError():
             return WaitedTooLongError(
                 "the coordinator's host does not answer",
                 {**where, "waited_s": min(timeout_s, CONNECT_TIMEOUT_S)},
-                "Is that host up, and does a firewall let this one through to that port? A job "
-                "listens where Job(host=...) says.",
+                "Check that the host runs, and that no firewall blocks that port. A job listens "
+                "on Job(host=...).",
             )
         case exceptions.ReadTimeoutError():
             return WaitedTooLongError(
-                "the coordinator has taken a request and does not answer it",
+                "the coordinator received a request and does not answer it",
                 {**where, "waited_s": timeout_s},
-                "Its process may hang, or its machine be very busy: see the driver's log.",
+                "Read the driver's log: its process may hang, or its machine is very busy.",
             )
         case exceptions.SSLError():
             return UnreachableError(
-                "the coordinator's address does not speak TLS as asked",
+                "the coordinator's address does not speak TLS",
                 {**where, "detail": _short(str(error))},
-                "A coordinator speaks http: https is a proxy's, whose certificate must be valid.",
+                "Use http for a coordinator. Only a proxy speaks https, and its certificate must "
+                "be valid.",
             )
     return UnreachableError(
         "the connection to the coordinator broke before its answer",
         where,
-        "Did the driver process end, or is another service, or a proxy, listening on that port?",
+        "Check that the driver process runs, and that no other service or proxy listens on that "
+        "port.",
     )
 
 
 def unusable_address(reason: str, *, address: str) -> ConfigError:
-    """For an address or a token that no request can be made with; the token is not shown."""
+    """For an address or a token that cannot be part of a request; the error does not show the
+    token."""
     return ConfigError(
-        "no request can be sent with this address and token of a coordinator",
+        "a request cannot contain this address or token",
         {"address": address, "reason": reason},
-        "The address is http://host:port, and the token one line of ASCII: use the address object "
-        "that the job gave out.",
+        "Use the address object that the job gave out: an address http://host:port, and a token "
+        "of one ASCII line.",
     )
 
 
 def foreign_answer(response: urllib3.BaseHTTPResponse, *, address: str, path: str) -> StreamError:
-    """For an answer that is not a coordinator's: HTML of a proxy, or another service's."""
+    """For an answer that does not come from a coordinator: HTML of a proxy, or another service."""
     where: dict[str, object] = {
         "address": address,
         "path": path,
@@ -99,26 +103,27 @@ def foreign_answer(response: urllib3.BaseHTTPResponse, *, address: str, path: st
     }
     if response.status in _WRONG_CREDENTIALS:
         return AuthenticationError(
-            "somebody before the coordinator wants credentials: a proxy, or another service",
+            "a proxy or another service requires credentials",
             where,
-            "Reach the driver directly, or at the address that the proxy serves it under.",
+            "Connect to the driver directly, or at the address under which the proxy serves it.",
         )
     if response.status >= _SERVER_ERRORS:
         return UnreachableError(
-            "a proxy answers in the coordinator's place, or it fails without a word",
+            "a proxy answers instead of the coordinator, or the coordinator failed without a "
+            "message",
             where,
-            "Does the driver process still run, and does the proxy know where?",
+            "Check that the driver process runs, and that the proxy knows its address.",
         )
     return UnsupportedFormatError(
-        "the coordinator's address gave an answer that is not a coordinator's",
+        "the answer does not come from a coordinator",
         where,
-        "Is another service listening on that port, a proxy before it, or another version of "
-        "Sluice?",
+        "Check that no other service or proxy listens on that port, and that both sides run the "
+        "same version of Sluice.",
     )
 
 
 def _told_by(headers: Mapping[str, str]) -> dict[str, object]:
-    """Who it is, as far as it says so."""
+    """The headers that identify the sender."""
     asked = {"content_type": "Content-Type", "server": "Server", "location": "Location"}
     return {name: _short(headers[key]) for name, key in asked.items() if key in headers}
 

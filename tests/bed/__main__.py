@@ -23,7 +23,7 @@ from tests.bed.soak import Sampler, growth, read_samples
 
 _ROOT = Path(__file__).parents[2]
 _BUILD = _ROOT / "build" / "chaos"
-_JOURNAL = Path(__file__).with_name("faults.jsonl")  # kept: what took hours is not run again
+_JOURNAL = Path(__file__).with_name("faults.jsonl")  # committed: a run takes hours
 _PAGE = _ROOT / "docs" / "research" / "reliability.md"
 _PLOT = _BUILD / "soak.svg"
 _ROUND_FAULTS = 25
@@ -33,14 +33,14 @@ app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 
-Seed = Annotated[int | None, typer.Option(help="of the first round; without one it is drawn")]
-Kinds = Annotated[str, typer.Option(help="of faults, comma-separated; without them: all")]
+Seed = Annotated[int | None, typer.Option(help="of the first round; none: a random one")]
+Kinds = Annotated[str, typer.Option(help="of faults, comma-separated; none: all")]
 Pipeline = Annotated[str, typer.Option(help=f"{', '.join(SHAPES)}, or alternate")]
 
 
 @app.callback()
 def main() -> None:
-    """End in order, and remove all containers, by SIGTERM as by Ctrl-C."""
+    """SIGTERM ends the command as Ctrl-C does: it removes all containers."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -50,10 +50,10 @@ def chaos(
     seed: Seed = None,
     kinds: Kinds = "",
     pipeline: Pipeline = "alternate",
-    together: Annotated[int, typer.Option(help="so many may be in force at a time")] = 1,
-    minutes: Annotated[float, typer.Option(help="no fault begins later")] = float("inf"),
+    together: Annotated[int, typer.Option(help="how many faults may be active at a time")] = 1,
+    minutes: Annotated[float, typer.Option(help="no fault starts later")] = float("inf"),
 ) -> None:
-    """Faults at random; rounds of 25, each judged at its end; seeds are printed."""
+    """Random faults in rounds of 25. The command checks each round at its end, and prints seeds."""
     first = seed if seed is not None else secrets.randbelow(1_000_000)
     until_s = time.monotonic() + 60 * minutes
     directory, commit = _directory(first), commit_of(_ROOT, besides=_WRITTEN)
@@ -67,7 +67,6 @@ def chaos(
                 first + number,
                 count,
                 kinds=[name for name in kinds.split(",") if name],
-                may_lose=SHAPES[kind].may_lose,
                 may_lapse=SHAPES[kind].may_lapse,
             )
             made = Round(
@@ -87,9 +86,9 @@ def soak(
     seed: Seed = None,
     pipeline: Annotated[str, typer.Option(help="copy or both")] = "both",
 ) -> None:
-    """A paced load and a fault a minute; memory, handles, threads and ids must stay flat.
+    """A paced load and a fault a minute; memory, handles, threads and ids must not grow.
 
-    No fault strikes the driver itself: what it gathers would be gone with it.
+    No fault strikes the driver: a restart would hide its growth.
     """
     first = seed if seed is not None else secrets.randbelow(1_000_000)
     directory, commit = _directory(first), commit_of(_ROOT, besides=_WRITTEN)
@@ -118,9 +117,9 @@ def soak(
 
 @app.command("plan")
 def show_plan(seed: int, faults: int = _ROUND_FAULTS, pipeline: str = "copy") -> None:
-    """What a seed makes."""
+    """Print the faults of a seed."""
     shape = SHAPES[pipeline]
-    planned = plan(seed, faults, may_lose=shape.may_lose, may_lapse=shape.may_lapse)
+    planned = plan(seed, faults, may_lapse=shape.may_lapse)
     for number, fault in enumerate(planned):
         typer.echo(f"{number}: {fault.kind} of {fault.target} for {fault.hold_s:.1f} s")
 
@@ -129,7 +128,7 @@ def show_plan(seed: int, faults: int = _ROUND_FAULTS, pipeline: str = "copy") ->
 def report(
     journals: Annotated[list[Path] | None, typer.Argument()] = None, *, write: bool = False
 ) -> None:
-    """The tables, from journals; with --write into docs/research/reliability.md."""
+    """Print the tables of journals; --write puts them into docs/research/reliability.md."""
     entries = read_journal(journals or [_JOURNAL])
     text = f"{summary(entries)}\n\n{table(entries)}"
     typer.echo(text)

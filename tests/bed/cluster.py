@@ -1,8 +1,8 @@
-"""What the bed is made of: three brokers, HDFS, a standalone Spark cluster, places for two drivers.
+"""The containers of the bed: three brokers, HDFS, a standalone Spark cluster and two drivers.
 
-Kafka and HDFS run from the images of ``docker/build.sh``. Spark and the drivers run from the bare
-image below these, with this machine's own Python, Java and checkout mounted read-only at the same
-paths, so that they need no image of their own and run what is being worked on.
+Kafka and HDFS run from the images of ``docker/build.sh``. Spark and the drivers run from the base
+image of these. The bed mounts this machine's Python, Java and checkout read-only at the same paths,
+so the containers run the present checkout and need no image of their own.
 """
 
 import contextlib
@@ -14,7 +14,6 @@ from typing import Self
 
 import pyspark
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import PartitionMetadata
 
 from sluice.runtime.embedded.cache import cache_dir
 from sluice.runtime.embedded.hdfs.hdfs_state import takes_files
@@ -34,7 +33,7 @@ HDFS_IMAGE = "local/hdfs:3.5.0"
 BARE_IMAGE = "local/jre:17"
 DRIVERS = ("driver-1", "driver-2")
 INSIDE = "/bed"
-"""Where containers see the run's directory."""
+"""The path of the run's directory in containers."""
 
 _NUMBERS = {
     **{name: 11 + index for index, name in enumerate(BROKERS)},
@@ -47,8 +46,8 @@ _START_S = 600.0
 _NAME_NODE_PORT, _NAME_NODE_WEB = 9000, 9870
 _MASTER_PORT = 7077
 _DISK_MIB = 512
-# A DataNode takes no block for which its small disk might not have room, and for minutes counts
-# those whose writers were killed or cut off: with 128 MiB, the default, four of them are a disk.
+# A DataNode refuses a block if its small disk may not have room for it. For minutes it also counts
+# blocks of killed or partitioned writers: four blocks of 128 MiB, the default, fill its disk.
 _BLOCK = 4 << 20
 _APP_USER = 1000  # of both images
 _LOST_AFTER_S = 10
@@ -58,7 +57,7 @@ _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SPARK = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    # Of four: the other two are for a second driver, while the first one is frozen.
+    # Two of four cores: the other two are for a second driver, while the first one is frozen.
     "spark.cores.max": "2",
     "spark.executor.heartbeatInterval": "1s",
     "spark.network.timeout": f"{_LOST_AFTER_S}s",
@@ -67,22 +66,22 @@ _SPARK = {
     "spark.driver.bindAddress": "0.0.0.0",
     "spark.executor.extraJavaOptions": f"'{_JVM}'",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",  # lines of the log begin where they should
+    "spark.ui.showConsoleProgress": "false",  # the bar would break lines of the log
     "spark.hadoop.dfs.blocksize": str(_BLOCK),
-    "spark.hadoop.parquet.block.size": str(_BLOCK),  # Parquet asks for blocks as long as this,
-    "spark.hadoop.parquet.writer.max-padding": "0",  # and would fill a short one up with zeros
+    "spark.hadoop.parquet.block.size": str(_BLOCK),  # Parquet requests blocks of this size,
+    "spark.hadoop.parquet.writer.max-padding": "0",  # and would fill a short block with zeros
     "spark.sql.shuffle.partitions": "2",
     "spark.scheduler.mode": "FAIR",
 }
 
 
 class Bed:
-    """All containers of one run, and what can be done to them. Used by one thread.
+    """Starts, finds and removes all containers of one run. Used by one thread.
 
-    As a context manager it is up, and at any end all of it is removed but the run's directory.
+    The context starts the containers. Its end removes all but the run's directory.
 
     Args:
-        directory: absent; logs, clocks and what drivers write.
+        directory: must not exist; gets logs, clocks and the drivers' files.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -126,15 +125,15 @@ class Bed:
 
     @property
     def containers(self) -> Mapping[str, Container]:
-        """By name; those of drivers while a job runs."""
+        """All containers by name; those of drivers only while a job runs."""
         return self._containers
 
     def address(self, name: str) -> str:
-        """In the bed's network."""
+        """The bootstrap servers in the bed's network."""
         return self._engine.address(_NUMBERS[name])
 
     def answers(self) -> bool:
-        """Whether all brokers are known to the cluster, and HDFS takes files."""
+        """Whether all brokers have joined the cluster, and HDFS accepts files."""
         try:
             brokers = self._admin.list_topics(timeout=2).brokers
         except KafkaException:
@@ -143,15 +142,8 @@ class Bed:
             self.address("namenode"), _NAME_NODE_WEB
         )
 
-    def partitions(self, topic: str) -> Sequence[PartitionMetadata]:
-        """Of a topic, as the brokers know them; none: nobody answers."""
-        try:
-            return list(self._admin.list_topics(topic, timeout=2).topics[topic].partitions.values())
-        except KafkaException:
-            return []
-
     def make_driver(self, name: str, arguments: Sequence[str]) -> Container:
-        """A container that runs `tests.bed.job`; it does not run yet. A former one is removed."""
+        """A new container, not started, for `tests.bed.job`. Removes the one of an earlier job."""
         if name in self._containers:
             self._containers.pop(name).remove()
         made = self._make(
@@ -166,14 +158,14 @@ class Bed:
         return made
 
     def remove_drivers(self) -> None:
-        """Kill and remove the drivers of a job that is over."""
+        """Kill and remove the drivers of a finished job."""
         for name in DRIVERS:
             if name in self._containers:
                 self._containers.pop(name).remove()
 
     @property
     def master_url(self) -> str:
-        """Of the Spark cluster."""
+        """The URL of the Spark cluster."""
         return f"spark://{self.address('master')}:{_MASTER_PORT}"
 
     def _start(self) -> None:
@@ -252,16 +244,16 @@ class Bed:
 
 
 def _host_mounts() -> list[tuple[str, str, str]]:
-    """Everything that Python, Java and the checkout need, where they are on this machine."""
+    """Directories of this machine that Python, Java and the checkout need."""
     java = find_java().executable.resolve().parents[1]
     checkout = Path(__file__).parents[2]
     roots = [Path(name) for name in ("/usr", "/bin", "/lib", "/lib64")]
     homes = [Path(sys.base_prefix), Path(sys.prefix).resolve(), java, checkout]
     homes += [Path(pyspark.__file__).parent, cache_dir()]
-    # Debian keeps what a JDK is configured with in /etc.
+    # Debian keeps the configuration of a JDK in /etc.
     homes += [found.resolve().parent for found in (java / "conf").rglob("*.*")]
     homes += [found.resolve().parent for found in (java / "lib" / "security").glob("*")]
-    # One below another that is mounted is there already.
+    # A directory below a mounted one needs no mount of its own.
     wanted = sorted({path.resolve() for path in homes if path.exists()})
     mounts = {str(path): str(path) for path in wanted if not path.is_relative_to("/usr")}
     mounts |= {str(path.resolve()): str(path) for path in roots[1:] if path.exists()}
@@ -269,7 +261,7 @@ def _host_mounts() -> list[tuple[str, str, str]]:
 
 
 def _driver_script(name: str) -> str:
-    """A shell, for the first process of a container cannot be killed from within it."""
+    """A shell command: the job cannot kill itself as the first process of a container."""
     run = f"{sys.executable} -u -m tests.bed.job"
     return (
         "cd /tmp; "
@@ -321,7 +313,7 @@ def _hdfs(role: str, bed: Bed) -> dict[str, str]:
         "HDFS-SITE.XML_dfs.permissions.enabled": "false",
     }
     if role == "datanode":
-        # By default a disk counts as full with a gigabyte left.
+        # The default reserves a gigabyte, which counts the disk as full.
         kept = "dfs.datanode.round-robin-volume-choosing-policy.additional-available-space"
         return {
             **both,
@@ -330,7 +322,7 @@ def _hdfs(role: str, bed: Bed) -> dict[str, str]:
         }
     return {
         **both,
-        "HDFS-SITE.XML_dfs.blocksize": str(_BLOCK),  # for clients that ask the NameNode
+        "HDFS-SITE.XML_dfs.blocksize": str(_BLOCK),  # for clients that use the NameNode's default
         "ENSURE_NAMENODE_DIR": "/tmp/hdfs/dfs/name",
         "HDFS-SITE.XML_dfs.namenode.rpc-bind-host": "0.0.0.0",
         "HDFS-SITE.XML_dfs.namenode.safemode.extension": "0",
@@ -358,10 +350,10 @@ def _spark_command(name: str, bed: Bed) -> str:
     java = "exec java -Xmx192m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     settings = [
         "-Dspark.master.rest.enabled=false",
-        # A master that was killed finds its workers and the application again.
+        # A restarted master recovers its workers and the application.
         "-Dspark.deploy.recoveryMode=FILESYSTEM",
         f"-Dspark.deploy.recoveryDirectory={INSIDE}/master",
-        # An application is given new executors however many of them were killed.
+        # The master replaces every killed executor, without a limit.
         "-Dspark.deploy.maxExecutorRetries=-1",
         "-Dspark.worker.timeout=15",
     ]

@@ -1,4 +1,4 @@
-"""Containers with an own network, by Docker's command line: made, killed, and surely removed."""
+"""Containers with a network of their own, by Docker's command line. Every end removes them."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ class ContainerSpec:
 
     Attributes:
         name: unique within a bed; other containers find it by this name.
-        image: at hand already.
+        image: must exist.
         number: the last part of its address in the bed's network.
         command: None: the image's own.
         environment: variables.
@@ -45,10 +45,10 @@ class ContainerSpec:
 
 
 class Container:
-    """One container over its lives. Used by one thread.
+    """One container over its restarts. Used by one thread.
 
     Attributes:
-        pid: of its first process, as the host counts; 0 while it does not run.
+        pid: of its first process, on the host; 0 while it does not run.
     """
 
     def __init__(self, engine: "Engine", spec: ContainerSpec, identity: str) -> None:
@@ -59,32 +59,31 @@ class Container:
         self._identity = identity
 
     def start(self) -> None:
-        """Start it, for the first time or again, on the disk that it has."""
+        """Start or restart it, on the same disk."""
         self._engine.run("start", self._identity)
         self.pid = int(self._engine.run("inspect", "--format", "{{.State.Pid}}", self._identity))
 
     @property
     def runs(self) -> bool:
-        """Whether its first process lives; a paused one does."""
+        """Whether its first process is alive, paused or not."""
         return bool(self.pid) and _attempts(self.pid)
 
     @property
     def exit_code(self) -> int:
-        """Of its last life, as soon as the engine knows that it has ended.
+        """The exit code of its last run; waits until the Docker engine knows it.
 
-        A first process that has ended is seen before the engine has reaped it; until then the
-        engine, asked for the state, says 0.
+        The first process ends before the engine has reaped it. Until then the engine returns 0.
         """
         return int(self._engine.run("wait", self._identity))
 
     def kill(self) -> None:
-        """``kill -9`` of everything in it; its disk is kept. No error where it has ended."""
+        """``kill -9`` of all its processes; keeps its disk. No error if it has ended."""
         self._engine.run("kill", "--signal", "KILL", self._identity, check=False)
         self._engine.run("wait", self._identity)
         self.pid = 0
 
     def stop(self, *, timeout_s: int) -> int:
-        """SIGTERM, and SIGKILL when that was not enough; its exit code."""
+        """Send SIGTERM, and SIGKILL after the timeout; returns the exit code."""
         bound_s = timeout_s + _ANSWER_S
         self._engine.run("stop", "--time", str(timeout_s), self._identity, timeout_s=bound_s)
         self.pid = 0
@@ -93,23 +92,23 @@ class Container:
     def pause(self) -> None:
         """Freeze all its processes."""
         for _ in range(_FREEZES - 1):
-            # Processes that are being born escape the freezer, which then gives up.
+            # The freezer misses processes that start meanwhile, and then fails.
             if self._engine.run("pause", self._identity, check=False):
                 return
         self._engine.run("pause", self._identity)
 
     def resume(self) -> None:
-        """Let them go on where they were."""
+        """Resume all its processes."""
         self._engine.run("unpause", self._identity)
 
     def processes(self) -> list[tuple[int, str]]:
-        """Number, as the host counts, and command line of each of its processes."""
-        told = self._engine.run("top", self._identity, "-eo", "pid,args", check=False)
-        lines = [line.split(maxsplit=1) for line in told.splitlines()[1:]]
+        """Host process id and command line of each of its processes."""
+        listed = self._engine.run("top", self._identity, "-eo", "pid,args", check=False)
+        lines = [line.split(maxsplit=1) for line in listed.splitlines()[1:]]
         return [(int(words[0]), words[1]) for words in lines if len(words) > 1]
 
     def logs(self) -> str:
-        """What its first process has written."""
+        """The output of its first process."""
         return self._engine.run("logs", self._identity, check=False, both=True)
 
     def remove(self) -> None:
@@ -119,9 +118,10 @@ class Container:
 
 
 class Engine:
-    """A network, and the containers in it; as a context manager all of them are removed.
+    """A network and its containers; the end of the context removes all of them.
 
-    What an earlier bed left because it was killed is removed first, for its network is in the way.
+    The start of the context removes the containers of a bed that was killed: their network would
+    conflict with the new one.
 
     Args:
         subnet: the first three numbers of the network's addresses.
@@ -165,20 +165,20 @@ class Engine:
         label = f"label={_LABEL}={network.removeprefix(f'{_LABEL}-')}"
         left = self.run("ps", "--all", "--quiet", "--filter", label, check=False).split()
         if left:
-            self.run("unpause", *left, check=False)  # a frozen one cannot be killed
+            self.run("unpause", *left, check=False)  # Docker cannot kill a frozen container
             self.run("rm", "--force", "--volumes", *left, check=False)
         self.run("network", "rm", network, check=False)
 
     def address(self, number: int) -> str:
-        """Of a container of this number, in the bed's network, from the host too."""
+        """The address of the container of this number; the host can reach it, too."""
         return f"{self._subnet}.{number}"
 
     def name(self, name: str, number: int) -> None:
-        """Containers that are made from now on find this address by this name."""
+        """Later containers resolve this name to this address."""
         self._hosts[name] = self.address(number)
 
     def create(self, spec: ContainerSpec) -> Container:
-        """Make a container; it does not run yet."""
+        """Make a container without starting it."""
         words = ["create", "--label", f"{_LABEL}={self.identity}", "--memory", spec.memory]
         words += ["--network", self._network, "--ip", self.address(spec.number)]
         words += ["--name", f"{_LABEL}-{self.identity}-{spec.name}", "--hostname", spec.name]
@@ -200,10 +200,10 @@ class Engine:
         both: bool = False,
         timeout_s: float = _ANSWER_S,
     ) -> str:
-        """The answer of Docker's command line.
+        """The output of Docker's command line.
 
         Raises:
-            UnreachableError: it failed, and ``check``.
+            UnreachableError: the command failed and ``check`` is set.
         """
         done = subprocess.run(
             ["docker", *words],
@@ -217,7 +217,7 @@ class Engine:
             raise UnreachableError(
                 "the Docker engine refused",
                 {"command": " ".join(words[:3]), "answer": done.stderr.strip()},
-                "Look at its log.",
+                "Read its log.",
             )
         return (done.stdout + done.stderr if both else done.stdout).strip()
 
@@ -229,12 +229,12 @@ def _attempts(pid: int) -> bool:
 
 
 def _attempt(pid: int) -> str:
-    """The process, told from a later one of the same number; "" when there is none."""
+    """An identity that a later process of the same id does not have; "" without a process."""
     with contextlib.suppress(OSError):
         return f"{pid} {_stat(pid)[19]}"
     return ""
 
 
 def _stat(pid: int) -> list[str]:
-    """State, …, start time in ticks (number 19) …: what stands behind the command's name."""
+    """The fields after the command's name: state, …, start time in ticks (number 19), …."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()

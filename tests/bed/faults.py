@@ -1,4 +1,4 @@
-"""The kinds of faults: how each is injected into the bed, and how it is healed."""
+"""The kinds of faults: how the bed injects and heals each of them."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from tests.chaos.beds import AT_START, CHAINS, ELSEWHERE
 __all__ = ["RECOVERY_S", "Fault", "make_fault"]
 
 RECOVERY_S = 600.0
-"""Bound of one recovery, on a machine with other work."""
+"""The longest recovery, on a machine with other work."""
 
 _JUMP_S = 600
 _NARROW_KBIT = 128
@@ -40,9 +40,9 @@ class Fault:
     """One fault, ready to be injected, held, and healed.
 
     Attributes:
-        inject, heal: in this order, once each. What was struck may be gone at healing.
-        name: of what was struck: a container, or a part of one.
-        struck: False: it turned out that there was nothing to strike; it does not count.
+        inject, heal: called in this order, once each. The target may be gone at healing.
+        name: of the target: a container, or a part of one.
+        struck: False: the target did not exist, so the fault does not count.
     """
 
     inject: Step
@@ -52,7 +52,7 @@ class Fault:
 
 
 def make_fault(pipeline: Pipeline, planned: PlannedFault) -> Fault:
-    """The fault that a plan asks for, of the pipeline as it is now."""
+    """The planned fault, for the present state of the pipeline."""
     return _MAKERS[planned.kind](pipeline, planned)
 
 
@@ -99,7 +99,7 @@ def _kill_part(pipeline: Pipeline, planned: PlannedFault) -> Fault:
         found = [pid for pid, command in container.processes() if _PARTS[part] in command]
         fault.struck = bool(found)
         for pid in found:
-            # Between the list and the signal it may have ended with another one of the list.
+            # The death of one process of the list may have ended another one.
             if os.path.exists(f"/proc/{pid}"):  # noqa: PTH110
                 os.kill(pid, signal.SIGKILL)
 
@@ -113,8 +113,8 @@ def _pause(pipeline: Pipeline, planned: PlannedFault) -> Fault:
 
 
 def _zombie(pipeline: Pipeline, planned: PlannedFault) -> Fault:
-    """The second driver takes over, and commits, while the first is frozen; so the first must end
-    by itself, with an error."""
+    """A second driver takes over and commits while the first one is frozen. Then the first one
+    must end with an error."""
     first, second = pipeline.driver, pipeline.bed.containers[pipeline.standby]
     name = first.name
 
@@ -140,7 +140,7 @@ def _zombie(pipeline: Pipeline, planned: PlannedFault) -> Fault:
 def _failpoint(
     pipeline: Pipeline, planned: PlannedFault, *, steps: Sequence[str] = _STEPS
 ) -> Fault:
-    """The driver is started anew, and kills itself at a step."""
+    """The bed restarts the driver, which then kills itself at a step."""
     driver = pipeline.driver
     names = [*steps, *(_FILE_STEPS if pipeline.shape.writes_files else ())]
     choice = int(planned.draw * len(names) * _MOST_HITS)
@@ -172,8 +172,8 @@ def _failpoint(
 
 
 def _absence(pipeline: Pipeline, planned: PlannedFault) -> Fault:
-    """Of a driver that is frozen as it is, or of one that has killed itself at a step: two out of
-    three times between a decision and its mark, where there is something to lose."""
+    """The driver is frozen, or kills itself at a step: in two of three cases between a decision and
+    its completion marker, where transactions can be lost."""
     if planned.draw < _FROZEN_SHARE:
         return _pause(pipeline, planned)
     drawn = (planned.draw - _FROZEN_SHARE) / (1 - _FROZEN_SHARE)
@@ -202,7 +202,7 @@ def _slow(*, incoming: bool, outgoing: bool) -> Callable[[Pipeline, PlannedFault
 
 
 class _LinkOf:
-    """A container's link in the life that it has now."""
+    """The network link of a container's present run."""
 
     def __init__(self, target: Container) -> None:
         self._target = target
@@ -210,7 +210,7 @@ class _LinkOf:
 
     def fault(self, inject: Callable[[Link], None], heal: Callable[[Link], None]) -> Fault:
         def end() -> None:
-            # A container that ended, and was started again, has a new network.
+            # A restarted container has a new network.
             if self._target.runs and self._target.pid == self._pid:
                 heal(Link(self._pid))
 
@@ -222,7 +222,7 @@ def _disk_full(pipeline: Pipeline, planned: PlannedFault) -> Fault:
     disk = pipeline.bed.disks[name]
 
     def inject() -> None:
-        pipeline.expected_down.add(name)  # a broker ends when it cannot write
+        pipeline.expected_down.add(name)  # a broker stops if it cannot write
         disk.fill()
 
     def heal() -> None:
@@ -235,8 +235,8 @@ def _disk_full(pipeline: Pipeline, planned: PlannedFault) -> Fault:
 def _clock(pipeline: Pipeline, planned: PlannedFault) -> Fault:
     name = _target(pipeline, planned).name
     clock = pipeline.bed.clocks[name]
-    # A broker's only back: what Kafka has put off while its clock was ahead (a heartbeat, a vote)
-    # it does when that time comes again, so it is out of its cluster for as long as the jump.
+    # A broker's clock jumps only back. After a jump ahead, Kafka would delay a later heartbeat
+    # or a vote until that wall-clock time, so the broker would leave its cluster that long.
     is_ahead = planned.draw < 0.5 and name not in BROKERS
     jump_s = _JUMP_S if is_ahead else -_JUMP_S
     return Fault(
@@ -259,36 +259,6 @@ def _rolling_restart(pipeline: Pipeline, planned: PlannedFault) -> Fault:
     return Fault(inject=inject, heal=_nothing, name=planned.target)
 
 
-def _unclean_election(pipeline: Pipeline, planned: PlannedFault) -> Fault:
-    """One of two replicas is frozen, the other one takes records alone and dies, and the first
-    leads without them. Half of the time the job has read them by then."""
-    follower = pipeline.bed.containers[planned.target]
-    leader = pipeline.bed.containers[BROKERS[BROKERS.index(follower.name) - 1]]
-    behind, alone = (1 + BROKERS.index(name) for name in (follower.name, leader.name))
-    pair = {behind, alone}
-
-    def inject() -> None:
-        pipeline.await_replicas(pair, in_sync=pair)
-        follower.pause()
-        pipeline.await_replicas(pair, in_sync={alone}, leader=alone)
-        if planned.draw < 0.5:
-            pipeline.await_progress(timeout_s=RECOVERY_S, what="what one replica took alone")
-        else:
-            pipeline.rest(_ALONE_S)
-        pipeline.expected_down.add(leader.name)
-        # Else what is under way would be sent again, to a replica that does not know its producer.
-        with pipeline.feeder.held():
-            leader.kill()
-            follower.resume()
-            pipeline.await_replicas(pair, leader=behind)
-
-    def heal() -> None:
-        leader.start()
-        pipeline.expected_down.discard(leader.name)
-
-    return Fault(inject=inject, heal=heal, name=follower.name)
-
-
 _MAKERS: dict[str, Callable[[Pipeline, PlannedFault], Fault]] = {
     "kill": _kill,
     "kill-part": _kill_part,
@@ -305,6 +275,5 @@ _MAKERS: dict[str, Callable[[Pipeline, PlannedFault], Fault]] = {
     "clock": _clock,
     "rolling-restart": _rolling_restart,
     "outage": _outage,
-    "unclean-election": _unclean_election,
     "absence": _absence,
 }

@@ -1,7 +1,7 @@
-"""What the host does to containers from outside: their network, their disks, their clocks.
+"""Faults that the host injects into containers: in their network, their disks and their clocks.
 
-The images hold no tools for this, and need none: the host enters a container's network namespace,
-and the disks and clocks lie in directories of the host. Needs root.
+The images need no tools for this: the host enters a container's network namespace, and keeps the
+disks and clocks in its own directories. Needs root.
 """
 
 import os
@@ -21,7 +21,7 @@ _ANSWER_S = 600.0
 
 
 def require_tools() -> None:
-    """Raises `MissingRequirementError` where a tool or the right to use it is missing."""
+    """Raises `MissingRequirementError` if a tool, or the right to use it, is missing."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing or os.geteuid() != 0:
         raise MissingRequirementError(
@@ -32,16 +32,16 @@ def require_tools() -> None:
 
 
 class Link:
-    """The network of one running container, by the number of its first process.
+    """The network of one running container, by its first process.
 
-    Whatever is done to it is gone with the container's end, too: it comes back with a new network.
+    A restarted container has a new network, without the changes.
     """
 
     def __init__(self, pid: int) -> None:
         self._enter = ("nsenter", "--target", str(pid), "--net")
 
     def cut(self, *, incoming: bool, outgoing: bool) -> None:
-        """Drop, without a word, what comes in or goes out. Connections stay open."""
+        """Drop incoming or outgoing packets silently. Connections stay open."""
         if incoming:
             self._run("iptables", "-A", "INPUT", "!", "-i", "lo", "-j", "DROP")
         if outgoing:
@@ -53,9 +53,9 @@ class Link:
             self._run("iptables", "-F", chain)
 
     def slow(self, *, incoming: bool, outgoing: bool, kbit: int) -> None:
-        """Queue what comes in or goes out behind a narrow link: seconds of delay, no loss.
+        """Delay incoming or outgoing packets for seconds, by a slow link with a queue of 10 s.
 
-        A queue of 10 s; what would wait longer is dropped, as a full router does.
+        The link drops packets that would wait longer, as a full router does.
         """
         narrow = ("tbf", "rate", f"{kbit}kbit", "burst", "4kb", "latency", "10s")
         if outgoing:
@@ -69,7 +69,7 @@ class Link:
         _run("tc", "qdisc", "del", "dev", self._outer(), "root", check=False)
 
     def _outer(self) -> str:
-        """The host's end of the container's link: what goes out there comes in to the container."""
+        """The host's end of the container's link: it sends the container's incoming packets."""
         found = _PEER.search(self._run("ip", "-o", "link", "show", "eth0"))
         for line in _run("ip", "-o", "link").splitlines():
             number, name, _ = line.split(":", maxsplit=2)
@@ -78,7 +78,7 @@ class Link:
         raise UnreachableError(
             "the host's end of a container's link was not found",
             {"container": " ".join(self._enter)},
-            "Is its network a bridge?",
+            "Make its network a bridge.",
         )
 
     def _run(self, *words: str, check: bool = True) -> str:
@@ -86,7 +86,7 @@ class Link:
 
 
 class Disk:
-    """A small file system for one container, which can be filled. It outlives the container."""
+    """A small file system for one container, which a fault can fill. It outlives the container."""
 
     _FILLER = ".filler"
 
@@ -97,13 +97,13 @@ class Disk:
         os.chown(directory, owner, owner)
 
     def fill(self) -> None:
-        """Leave not one byte free."""
+        """Write until no byte is free."""
         with (self.directory / self._FILLER).open("ab", buffering=0) as file:
             block = bytes(1 << 20)
             while block:
                 try:
                     file.write(block)
-                except OSError:  # what does not fit as a whole fits in part
+                except OSError:  # a smaller part may still fit
                     block = block[: len(block) // 2]
 
     def clear(self) -> None:
@@ -111,12 +111,12 @@ class Disk:
         (self.directory / self._FILLER).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Unmount it; what it held is gone. The containers that use it must be gone before."""
+        """Unmount and delete it. Remove its containers before."""
         _run("umount", "--lazy", str(self.directory), check=False)
 
 
 class Clock:
-    """How far one container's wall clock is off, in seconds; see ``clock.c``."""
+    """The error of one container's wall clock, in seconds; see ``clock.c``."""
 
     FORMAT = "<q"
 
@@ -125,7 +125,7 @@ class Clock:
         path.write_bytes(struct.pack(self.FORMAT, 0))
 
     def jump(self, offset_s: int) -> None:
-        """Set it so far ahead of, or behind, the host's."""
+        """Set its difference from the host's clock."""
         with self.path.open("r+b", buffering=0) as file:  # in place: the file is mapped
             file.write(struct.pack(self.FORMAT, offset_s))
 

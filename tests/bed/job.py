@@ -1,6 +1,6 @@
-"""The job that the bed breaks: a copy in two regions, into a topic or into topic and files.
+"""The job of the bed: a copy in two regions, into a topic, or into a topic and files.
 
-A line of its output that begins with ``checkpoint=`` is a checkpoint that is committed on record.
+For each committed checkpoint it prints a line that begins with ``checkpoint=``.
 """
 
 import argparse
@@ -8,25 +8,24 @@ import os
 
 from pyspark.sql import SparkSession
 
-from benchmarks.region_lines import RegionLines
+from examples.regional import RegionLines
 from sluice import HdfsSink, KafkaSink, KafkaSource
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.job.job import Job
 from tests.chaos.command_line import exclaim
 
 _COLUMNS = ["key", "value", "topic", "partition", "offset"]
-_TOLERABLE = 1_000_000  # the bed goes on, however often regions fail
+_TOLERABLE = 1_000_000  # the bed continues, however often regions fail
 _EPOCH_TIMEOUT_S = 60.0
-_LOST_TIMEOUT_S = 8.0  # long pauses and cuts of the driver pass it
+_LOST_TIMEOUT_S = 8.0  # long pauses and partitions of the driver exceed it
 
 
 def main() -> None:
-    """Parse the command line and run the job until it is ended."""
+    """Parse the command line and run the job until a signal ends it."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("bootstrap", "input", "output", "checkpoint", "master", "engine"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--path", help="directory of files; none: into the topic alone")
-    parser.add_argument("--may-lose", action="store_true", help="go on behind what is gone")
+    parser.add_argument("--path", help="directory of files; none: write the topic only")
     parser.add_argument("--transaction-timeout", type=float, help="none: the brokers' maximum")
     args = parser.parse_args()
     spark = SparkSession.builder.master(args.master).appName("bed").getOrCreate()
@@ -50,7 +49,6 @@ def main() -> None:
         bootstrap_servers=args.bootstrap,
         topics=[args.input],
         name="in",
-        options={"failOnDataLoss": str(not args.may_lose).lower()},
     )
     sink = KafkaSink(
         bootstrap_servers=args.bootstrap,

@@ -1,4 +1,4 @@
-"""What runs of the bed leave: one JSON line for each fault, and one for each round's verdict."""
+"""The journal of the bed: one JSON line for each fault, and one for each round's verdict."""
 
 import json
 import subprocess
@@ -19,14 +19,14 @@ class FaultEntry:
     Attributes:
         seed, number: of the round, and of the fault in it, from 0.
         pipeline: a key of `tests.bed.pipeline.SHAPES`.
-        kind, name: what was done to what.
-        hold_s: from injection to healing, as it was.
-        outage_s: from the injection until each partition had shown a record sent after it.
-        checkpoint_s: from the healing to the next checkpoint committed on record.
-        visible_s: from the healing until each partition had shown a record sent after it.
-        restarts: what ended meanwhile and was started again, beyond what was struck.
-        together: faults that were in force at the same time, this one among them; then the healing
-            is that of the last one, and restarts are those of all.
+        kind, name: of the fault, and of its target.
+        hold_s: from injection to healing, measured.
+        outage_s: from the injection until each partition has shown a record that was sent after it.
+        checkpoint_s: from the healing to the next committed checkpoint.
+        visible_s: from the healing until each partition has shown a record that was sent after it.
+        restarts: containers that ended meanwhile and were restarted, without the target.
+        together: faults that were active at the same time, including this one. Then the healing
+            is that of the last one, and the restarts are those of all.
     """
 
     seed: int
@@ -48,18 +48,17 @@ class RoundEntry:
 
     Attributes:
         seed, pipeline: as in `FaultEntry`.
-        faults: that it recovered from.
-        planned: that it was to recover from.
-        records: that had to be in each output once.
+        faults: that the job recovered from.
+        planned: faults in the plan.
+        records: that each output must have once.
         outputs: how many.
-        taken, taken_read: see `RoundVerdict`.
-        repairs: decisions that were lost to a transaction timeout, and written again.
+        repairs: decisions whose transactions a timeout aborted, and the job repaired.
         lost, doubled, reordered, foreign, torn: see `RoundVerdict.counts`.
-        elapsed_s: from the first record on.
-        wrong: empty: nothing lost, doubled, reordered or foreign, and no reader saw other.
-        on: the day on which it ended, UTC; None: an entry from before days were kept.
-        commit: of the checkout that it ran from, short, with ``+`` where that had changes; None: as
-            ``on``, or there was no Git to ask.
+        elapsed_s: since the first record.
+        wrong: empty: nothing lost, doubled, reordered or foreign, and no reader saw other records.
+        on: the day on which it ended, UTC; None: an entry of a version without days.
+        commit: of the checkout, short, with ``+`` if files differ from it; None: as ``on``, or
+            without Git.
     """
 
     seed: int
@@ -69,8 +68,6 @@ class RoundEntry:
     records: int
     outputs: int
     elapsed_s: float
-    taken: int = 0
-    taken_read: int = 0
     repairs: int = 0
     lost: int = 0
     doubled: int = 0
@@ -83,7 +80,7 @@ class RoundEntry:
 
     @property
     def is_judged(self) -> bool:
-        """It came to its end, so that the checker has compared something."""
+        """The round reached its end, so the checker has compared its records."""
         return self.records > 0
 
 
@@ -91,21 +88,21 @@ Entry = FaultEntry | RoundEntry
 
 
 class Journal:
-    """A file of JSON lines, appended to; what is written there outlives a killed run."""
+    """A file of JSON lines that grows by appending; its lines outlive a killed run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(self, entry: Entry) -> None:
-        """Add an entry, at once."""
+        """Append an entry at once."""
         with self._path.open("a", encoding="utf-8") as file:
             kind = "fault" if isinstance(entry, FaultEntry) else "round"
             file.write(json.dumps({"entry": kind, **asdict(entry)}) + "\n")
 
 
 def commit_of(root: Path, *, besides: Iterable[str] = ()) -> str | None:
-    """The checkout's commit, with ``+`` when files differ from it; None: Git does not say.
+    """The checkout's commit, with ``+`` if files differ from it; None: Git fails.
 
     Args:
         besides: paths below ``root`` that may differ.

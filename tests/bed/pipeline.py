@@ -1,7 +1,7 @@
-"""One life of the job on the bed: fed, watched, kept running, and judged at the end."""
+"""The job of one round: the bed feeds, watches and restarts it, and judges its output."""
 
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,7 @@ from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.bed.cluster import DRIVERS, Bed
 from tests.bed.containers import Container
 from tests.bed.plan import TRANSACTION_TIMEOUT_S
-from tests.bed.verdict import RoundVerdict, judge_all, judge_what_is_left, with_sight
+from tests.bed.verdict import RoundVerdict, judge_all, with_sight
 from tests.bed.witness import Witness
 from tests.chaos.feeder import Feeder
 from tests.chaos.programs import Topics
@@ -26,38 +26,28 @@ __all__ = ["SHAPES", "BedFailureError", "Pipeline", "Shape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a round's job is.
+    """The kind of job in a round.
 
     Attributes:
         engine: that runs it.
-        writes_files: as well as a topic.
-        may_lose: the input has two replicas, either of which may lead whatever it has got, and the
-            job goes on behind what is gone (``failOnDataLoss=false``).
-        may_lapse: transactions live for `TRANSACTION_TIMEOUT_S` only; without, for as long as the
-            brokers allow.
+        writes_files: writes files besides the topic.
+        may_lapse: the transaction timeout is `TRANSACTION_TIMEOUT_S`; False: the brokers' maximum.
     """
 
     engine: str
     writes_files: bool = False
-    may_lose: bool = False
     may_lapse: bool = False
 
 
 SHAPES: Mapping[str, Shape] = {
     "copy": Shape(engine="continuous"),
     "both": Shape(engine="micro-batch", writes_files=True),
-    "copy-unclean": Shape(engine="continuous", may_lose=True),
-    "both-unclean": Shape(engine="micro-batch", writes_files=True, may_lose=True),
     "copy-lapsing": Shape(engine="continuous", may_lapse=True),
     "both-lapsing": Shape(engine="micro-batch", writes_files=True, may_lapse=True),
 }
 
 PARTITIONS = 4
-_REPLICAS = [(1, 2), (2, 3), (3, 1), (1, 2)]
-"""Of an input that may lose: three brokers are three pairs."""
-_UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-_LOSSES_TOLD = (b"records that were read are gone", b"records lost, going on behind them")
-_REPAIR_TOLD = b"lost transactions were written again"
+_REPAIR_LINE = b"lost transactions were written again"
 _POLL_S = 0.1
 _SETTLE_S = 300.0
 _STOP_S = 120
@@ -68,26 +58,24 @@ _TAIL_LINES = 60
 
 
 class BedFailureError(AssertionError):
-    """The job did not come back, or its output is not what it must be."""
+    """The job did not recover, or its output is wrong."""
 
 
 @dataclass(slots=True)
 class _Marks:
-    """What the drivers' logs tell.
+    """Counts lines of the drivers' logs.
 
     Attributes:
-        count: checkpoints that were committed on record.
-        losses: how often the job has said that records are gone from its input.
-        repairs: how often it has said that it has written again what a broker had aborted.
+        count: committed checkpoints.
+        repairs: reports of repairs of transactions that a broker had aborted.
     """
 
     paths: dict[str, Path]
     read: dict[str, int] = field(default_factory=dict)
     count: int = 0
-    losses: int = 0
     repairs: int = 0
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         for name, path in self.paths.items():
             if not path.exists():
                 continue
@@ -98,17 +86,16 @@ class _Marks:
             self.read[name] = self.read.get(name, 0) + whole
             lines = new[:whole].splitlines()
             self.count += sum(line.startswith(b"checkpoint=") for line in lines)
-            self.losses += sum(any(said in line for said in _LOSSES_TOLD) for line in lines)
-            self.repairs += sum(_REPAIR_TOLD in line for line in lines)
+            self.repairs += sum(_REPAIR_LINE in line for line in lines)
 
 
 class Pipeline:
     """Topics, drivers, feeder and witness of one round. Used by one thread.
 
-    As a context manager the job runs and is fed; at any end its drivers are gone.
+    The context starts and feeds the job; its end removes the drivers.
 
     Args:
-        bed: up.
+        bed: must run.
         shape: of the job.
         hadoop: a JVM with Hadoop's client on the host, for files.
     """
@@ -125,24 +112,20 @@ class Pipeline:
             bed.bootstrap,
             unique("bed-in"),
             partitions=PARTITIONS,
-            replicas=_REPLICAS if shape.may_lose else (),
-            config=_UNCLEAN if shape.may_lose else {},
         )
         root = f"{bed.hdfs_uri}/{self.source}"
         self._checkpoint = f"{root}/checkpoint"
         self._files = PublishedFiles(fs=open_file_system(f"{root}/data", hadoop), name="files")
-        # Behind a loss a row of a file is known by its value alone.
-        special = {"null_value_every": 0, "empty_value_every": 0} if shape.may_lose else {}
-        payload = Payload(topic=self.source, run="bed", partitions=PARTITIONS, **special)
-        self.feeder = Feeder(bed.bootstrap, payload, may_lose=shape.may_lose)
+        payload = Payload(topic=self.source, run="bed", partitions=PARTITIONS)
+        self.feeder = Feeder(bed.bootstrap, payload)
         self.witness = Witness(self.connection, self.output, partitions=PARTITIONS)
         logs = {name: bed.directory / f"{name}.log" for name in DRIVERS}
         self._marks = _Marks(logs)
         self._restarts_left = _MOST_RESTARTS
 
     def __enter__(self) -> Self:
-        self._marks.look()  # what former rounds have said
-        self._marks.losses = self._marks.repairs = 0
+        self._marks.refresh()  # skips lines of earlier rounds
+        self._marks.repairs = 0
         self.feeder.send(_PRELOAD)
         self.feeder.flush()
         self.feeder.__enter__()
@@ -167,42 +150,42 @@ class Pipeline:
 
     @property
     def driver(self) -> Container:
-        """The one that is in charge, also when it does not run at the moment."""
+        """The container of the active driver, whether it runs or not."""
         return self.bed.containers[self.active]
 
     @property
     def prefix(self) -> str:
-        """Of the job's transactional ids."""
+        """The prefix of the job's transactional ids."""
         return f"bed-{self.output}"
 
     @property
     def standby(self) -> str:
-        """The place of a driver that is not in charge."""
+        """The name of the driver that is not active."""
         return next(name for name in DRIVERS if name != self.active)
 
     @property
     def marks(self) -> int:
-        """Checkpoints committed on record since the round began."""
-        self._marks.look()
+        """Checkpoints committed since the round began."""
+        self._marks.refresh()
         return self._marks.count
 
     @property
     def repairs(self) -> int:
-        """Decisions of this round that were lost to a transaction timeout, and written again."""
-        self._marks.look()
+        """Decisions of this round whose transactions a timeout aborted, and the job repaired."""
+        self._marks.refresh()
         return self._marks.repairs
 
     def resolve(self, target: str) -> str:
-        """The container's name: of ``driver``, the one in charge."""
+        """The name of the target's container; for ``driver``, that of the active one."""
         return self.active if target == "driver" else target
 
     def wait(
         self, done: Callable[[], bool], *, timeout_s: float, what: str, required: bool = True
     ) -> bool:
-        """Wait, and meanwhile start again what ended without being told to.
+        """Wait, and meanwhile restart containers that no fault has ended.
 
         Raises:
-            BedFailureError: not in time, and ``required``.
+            BedFailureError: the time is over and ``required`` is set.
         """
         deadline = time.monotonic() + timeout_s
         while not done():
@@ -211,18 +194,18 @@ class Pipeline:
                 if not required:
                     return False
                 raise BedFailureError(f"not within {timeout_s:.0f} s: {what}\n{self.story()}")
-            time.sleep(_POLL_S)  # for something that other machines do
+            time.sleep(_POLL_S)  # other machines do the work
         return True
 
     def rest(self, seconds: float) -> None:
-        """Let the job, and the fault that is in force, go on for so long."""
+        """Let the job run for so long, with the active fault."""
         until = time.monotonic() + seconds
         self.wait(lambda: time.monotonic() >= until, timeout_s=2 * seconds + 60, what="time")
 
     def await_progress(self, *, timeout_s: float, what: str) -> tuple[float, float]:
-        """Seconds to the next checkpoint committed on record, and until all partitions go on.
+        """Seconds to the next committed checkpoint, and until all partitions show a new record.
 
-        Both begin with the call: a partition goes on with a record that was sent after it.
+        Both begin with the call: a new record is one that was sent after it.
         """
         began_s = time.monotonic()
         marks, sent = self.marks, self.feeder.sent
@@ -237,14 +220,14 @@ class Pipeline:
         return marked_s[0], self.seen_at(sent) - began_s
 
     def seen_at(self, sent: int) -> float:
-        """When, on the monotonic clock, each partition had shown a record behind the first
-        ``sent`` ones; they must have by now."""
+        """When, on the monotonic clock, each partition had shown a record after the first ``sent``
+        ones. All of them must have."""
         found = self.witness.seen_at(_next_of_each(sent))
         assert found is not None
         return found
 
     def story(self) -> str:
-        """What helps to understand a failure."""
+        """Counts and log lines that help to understand a failure."""
         log = self.bed.directory / f"{self.active}.log"
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
         return "\n".join(
@@ -257,7 +240,7 @@ class Pipeline:
         )
 
     def finish(self, *, timeout_s: float) -> RoundVerdict:
-        """Feed no more, wait for the rest, end the job in order, and judge what it left."""
+        """Stop the feeder, await the last records, end the job by SIGTERM, and judge its output."""
         self.feeder.close()
         self.wait(
             lambda: self.witness.seen_at(_last_of_each(self.feeder.sent)) is not None,
@@ -270,53 +253,33 @@ class Pipeline:
         return self._judge()
 
     def restart_budget(self, *, faults: int) -> None:
-        """Begin to count restarts anew: each fault may cost `_MOST_RESTARTS`."""
+        """Reset the count of restarts: each fault may cost `_MOST_RESTARTS`."""
         self._restarts_left = faults * _MOST_RESTARTS
 
     def await_running(self, target: str) -> None:
-        """Until what a fault is to strike runs: another fault in force may have ended it."""
+        """Wait until the target of a fault runs: another active fault may have ended it."""
         container = self.bed.containers.get(self.resolve(target.partition("/")[0]))
         if container is not None:
             self.wait(lambda: container.runs, timeout_s=_SETTLE_S, what=f"{container.name} to run")
-
-    def await_replicas(
-        self, pair: Set[int], *, in_sync: Set[int] = frozenset(), leader: int = 0
-    ) -> None:
-        """Until those partitions of the input that lie on these two brokers have these in sync,
-        and this one leads them; empty, 0: any."""
-
-        def done() -> bool:
-            found = [
-                each for each in self.bed.partitions(self.source) if set(each.replicas) == pair
-            ]
-            return bool(found) and all(
-                (not in_sync or set(each.isrs) == in_sync) and leader in {0, each.leader}
-                for each in found
-            )
-
-        self.wait(done, timeout_s=_SETTLE_S, what=f"of {self.source}: {in_sync=} {leader=}")
 
     def _judge(self) -> RoundVerdict:
         await_readable(self.connection, self.output, timeout_s=_SETTLE_S)
         topics = Topics(
             connection=self.connection, source=self.source, output=self.output, files=self._files
         )
-        writes_files = self.shape.writes_files
-        found = (
-            judge_what_is_left(topics, self.feeder, writes_files=writes_files)
-            if self.shape.may_lose
-            else judge_all(topics, sent=self.feeder.sent, writes_files=writes_files)
-        )
+        found = judge_all(topics, sent=self.feeder.sent, writes_files=self.shape.writes_files)
         final = read_history(self.connection, self.output)
         self.wait(
-            lambda: self.witness.total >= len(final), timeout_s=_SETTLE_S, what="a reader's sight"
+            lambda: self.witness.total >= len(final),
+            timeout_s=_SETTLE_S,
+            what="the reader of the output",
         )
         self.witness.close()
-        self._marks.look()
-        return with_sight(found, self.witness.seen, final, is_loss_told=self._marks.losses > 0)
+        self._marks.refresh()
+        return with_sight(found, self.witness.seen, final)
 
     def _supervise(self) -> None:
-        """What a cluster manager does: start again what has ended."""
+        """Restart containers that have ended, as a cluster manager does."""
         for name, container in self.bed.containers.items():
             if container.runs or name in self.expected_down or name == self.standby:
                 continue
@@ -328,17 +291,16 @@ class Pipeline:
 
     def _arguments(self) -> list[str]:
         files = ["--path", self._files.uri] if self.shape.writes_files else []
-        loss = ["--may-lose"] if self.shape.may_lose else []
         brief = [f"--transaction-timeout={TRANSACTION_TIMEOUT_S}"] if self.shape.may_lapse else []
         return [
             *("--bootstrap", self.bed.bootstrap, "--input", self.source, "--output", self.output),
             *("--checkpoint", self._checkpoint, "--master", self.bed.master_url),
-            *("--engine", self.shape.engine, *files, *loss, *brief),
+            *("--engine", self.shape.engine, *files, *brief),
         ]
 
 
 def _next_of_each(sent: int) -> list[int]:
-    """The sequence in each partition of the next record to be sent: they go round."""
+    """The sequence of the next record of each partition: records go to partitions in turn."""
     return [(sent - partition + PARTITIONS - 1) // PARTITIONS for partition in range(PARTITIONS)]
 
 

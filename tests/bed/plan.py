@@ -1,4 +1,4 @@
-"""Which fault comes when: a seed makes the whole list. Pure."""
+"""The list of faults that a seed makes. Pure."""
 
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ HDFS = ("namenode", "datanode")
 WORKERS = ("worker-1", "worker-2")
 DRIVER = "driver"
 TRANSACTION_TIMEOUT_S = 20.0
-"""Of jobs whose transactions may lapse."""
-_ABORTED_WITHIN_S = 15.0  # brokers look for those that are too old every 10 s
+"""The transaction timeout of jobs whose transactions may time out."""
+_ABORTED_WITHIN_S = 15.0  # brokers search for expired transactions every 10 s
 _MACHINES = (*BROKERS, *HDFS, *WORKERS, DRIVER)
 
 
@@ -31,13 +31,12 @@ class Kind:
     """A kind of fault.
 
     Attributes:
-        targets: what it may strike.
+        targets: containers, or parts of them, that it may strike.
         least_s, most_s: how long it lasts.
-        weight: how often it comes, beside the others.
-        says: in the report.
-        is_alone: the job must be able to go on before it is healed, so none is beside it.
-        takes_records: from the input, as Kafka itself then does.
-        outlasts: the job's transactions: brokers abort them meanwhile.
+        weight: its relative frequency.
+        says: its description in the report.
+        is_alone: the job must continue before the fault is healed, so no other fault is active.
+        outlasts: it lasts longer than the job's transactions, which brokers abort.
     """
 
     targets: tuple[str, ...]
@@ -46,7 +45,6 @@ class Kind:
     weight: int
     says: str
     is_alone: bool = False
-    takes_records: bool = False
     outlasts: bool = False
 
 
@@ -151,15 +149,6 @@ KINDS: Mapping[str, Kind] = {
         weight=1,
         says="the NameNode is stopped in good order and stays down",
     ),
-    "unclean-election": Kind(
-        targets=BROKERS,
-        least_s=1.0,
-        most_s=8.0,
-        weight=8,
-        says="a replica that was not in sync leads: the input loses the records that it lacked",
-        is_alone=True,
-        takes_records=True,
-    ),
     "absence": Kind(
         targets=(DRIVER,),
         least_s=TRANSACTION_TIMEOUT_S + _ABORTED_WITHIN_S,
@@ -179,9 +168,9 @@ class PlannedFault:
     Attributes:
         kind: a key of `KINDS`.
         target: one of its targets.
-        after_s: from the recovery of the fault before it to its injection.
+        after_s: from the recovery of the previous fault to its injection.
         hold_s: from its injection to its healing.
-        draw: in [0, 1): what else a kind has to choose.
+        draw: in [0, 1): random number for further choices of a kind.
     """
 
     kind: str
@@ -197,23 +186,21 @@ def plan(
     *,
     kinds: Collection[str] = (),
     without: Collection[str] = (),
-    may_lose: bool = False,
     may_lapse: bool = False,
     gap_s: float = 2.0,
 ) -> Sequence[PlannedFault]:
-    """The faults of a run; the same seed, kinds and targets make the same list, and a shorter
-    list is the beginning of a longer one.
+    """The faults of a run. The same seed, kinds and targets make the same list, and a shorter list
+    is the beginning of a longer one.
 
     Args:
         seed: any.
         count: how many.
-        kinds: of these only; none named: of all.
-        without: targets that this run does not have; a kind with no other target is left out.
-        may_lose: the input; if not, nothing comes that takes records from it.
-        may_lapse: the job's transactions; if not, nothing comes that outlasts them.
+        kinds: the only kinds; none: all.
+        without: targets that this run does not have; excludes a kind without other targets.
+        may_lapse: False: no fault outlasts the job's transactions.
         gap_s: the longest `PlannedFault.after_s`.
     Raises:
-        ConfigError: a kind is not known, or none is left.
+        ConfigError: a kind is unknown, or no kind is left.
     """
     unknown = sorted(set(kinds) - set(KINDS))
     if unknown:
@@ -222,11 +209,7 @@ def plan(
             {"kinds": ", ".join(unknown)},
             f"Choose from {', '.join(KINDS)}.",
         )
-    allowed = [
-        name
-        for name, kind in KINDS.items()
-        if (may_lose or not kind.takes_records) and (may_lapse or not kind.outlasts)
-    ]
+    allowed = [name for name, kind in KINDS.items() if may_lapse or not kind.outlasts]
     targets = {
         name: [target for target in KINDS[name].targets if target not in without]
         for name in allowed
@@ -264,14 +247,14 @@ def _drawn(
 
 
 def bursts(planned: Sequence[PlannedFault], most: int) -> Iterator[Sequence[PlannedFault]]:
-    """The same faults, in groups that are in force at the same time.
+    """The same faults, in groups that are active at the same time.
 
-    One that does not fit into a group waits for the next, and others overtake it: so groups are as
-    large as they can be, and none waits for ever.
+    A fault that does not fit into a group waits for the next one, and later faults overtake it. So
+    groups are as large as possible, and no fault waits forever.
 
     Args:
-        planned: as `plan` made them.
-        most: in a group; each of its faults strikes another machine. 1: in the plan's order.
+        planned: the result of `plan`.
+        most: faults in a group; each strikes another machine. 1: in the plan's order.
     """
     left = list(planned)
     while left:
@@ -287,8 +270,8 @@ def bursts(planned: Sequence[PlannedFault], most: int) -> Iterator[Sequence[Plan
 def _goes_with(fault: PlannedFault, others: Sequence[PlannedFault]) -> bool:
     if any(KINDS[each.kind].is_alone for each in (fault, *others)):
         return False
-    # Kafka's controllers measure their time-outs by the wall clock: where that of one jumps while
-    # another is away, nobody may be elected for as long as the jump (seen: 600 s).
+    # Kafka's controllers measure timeouts by the wall clock. If one clock jumps while another
+    # controller is away, they may elect no leader for as long as the jump (seen: 600 s).
     brokers = [each.kind for each in (fault, *others) if each.target in BROKERS]
     if "clock" in brokers and len(brokers) > 1:
         return False

@@ -13,7 +13,7 @@ _FONT = "font-family='sans-serif' font-size='12'"
 
 
 def draw(samples: Sequence[Sample], title: str) -> str:
-    """An SVG; at least one sample."""
+    """The SVG of at least one sample."""
     height = _TOP + (len(MEASURES) + 1) * (_PANEL + _GAP)
     lines = [
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}'>",

@@ -13,9 +13,9 @@ __all__ = ["put", "summary", "table"]
 
 
 def table(entries: Iterable[Entry]) -> str:
-    """Faults of clean rounds by kind, as Markdown; kinds that never came are named too.
+    """Faults of clean rounds by kind, as Markdown, including kinds without a fault.
 
-    Seconds are those of faults that came alone.
+    The seconds are of faults without another active one.
     """
     clean = _clean(entries)
     faults: dict[str, list[FaultEntry]] = defaultdict(list)
@@ -40,7 +40,7 @@ def table(entries: Iterable[Entry]) -> str:
 
 
 def summary(entries: Iterable[Entry]) -> str:
-    """Totals, of clean rounds and of others."""
+    """Totals of clean and of failed rounds."""
     every = list(entries)
     rounds = [entry for entry in every if isinstance(entry, RoundEntry)]
     clean = _clean(every)
@@ -56,12 +56,6 @@ def summary(entries: Iterable[Entry]) -> str:
         f"- records sent: {sent}; records checked in topics and files: {checked}",
     ]
     lines += _verdicts(rounds)
-    taken, read = sum(entry.taken for entry in good), sum(entry.taken_read for entry in good)
-    if taken:
-        lines.append(
-            f"- taken from the input by unclean elections: {taken} records; {read} of them had "
-            "been read and are in each output once"
-        )
     if repairs := sum(entry.repairs for entry in good):
         lines.append(
             "- decisions whose transactions the brokers had aborted by timeout, repaired: "
@@ -77,10 +71,10 @@ def summary(entries: Iterable[Entry]) -> str:
 
 
 def put(page: Path, name: str, text: str) -> None:
-    """Replace what stands between ``<!-- name -->`` and ``<!-- /name -->`` of a page.
+    """Replace the text between ``<!-- name -->`` and ``<!-- /name -->`` of a page.
 
     Raises:
-        ConfigError: the page has no such place.
+        ConfigError: the page lacks one of the two marks.
     """
     before, begin, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
     _, end, after = rest.partition(f"<!-- /{name} -->")
@@ -92,9 +86,9 @@ def put(page: Path, name: str, text: str) -> None:
 
 
 def _clean(entries: Iterable[Entry]) -> Sequence[Entry]:
-    """Rounds with a clean verdict, and their faults; a journal holds one round after the other.
+    """Rounds with a clean verdict, and their faults; a journal has one round after the other.
 
-    Not those of rounds that were killed, and have no verdict: they begin again at number 0.
+    Faults of a killed round, which has no verdict, do not count: the next fault has number 0.
     """
     kept: list[Entry] = []
     pending: list[FaultEntry] = []
@@ -113,22 +107,22 @@ def _clean(entries: Iterable[Entry]) -> Sequence[Entry]:
 
 
 def _when(rounds: Sequence[RoundEntry]) -> str:
-    """How many faults are of which days and commits."""
+    """The number of faults, with their days and commits."""
     dated = [entry for entry in rounds if entry.on is not None]
     undated = sum(entry.faults for entry in rounds) - sum(entry.faults for entry in dated)
     days = sorted({entry.on or "" for entry in dated})
     commits = dict.fromkeys(entry.commit or "unknown" for entry in dated)
-    said = [f"{undated} of them before days and commits were kept"] if undated else []
+    parts = [f"{undated} of them before days and commits were kept"] if undated else []
     if dated:
-        said.append(
+        parts.append(
             f"{sum(entry.faults for entry in dated)} from {days[0]} to {days[-1]}, at the commits "
             f"{', '.join(commits)}"
         )
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 def _verdicts(rounds: Sequence[RoundEntry]) -> list[str]:
-    """What the checker has found, of every round that came to its end."""
+    """The checker's findings in every round that reached its end."""
     judged = [entry for entry in rounds if entry.is_judged]
     unclean = sum(bool(entry.wrong) for entry in judged)
     counts = ", ".join(
@@ -150,7 +144,7 @@ def _pipelines(rounds: Iterable[RoundEntry]) -> list[str]:
 
 
 def _spread(seconds: Sequence[float]) -> str:
-    """Median and longest."""
+    """Median and maximum."""
     if not seconds:
         return "-"
     return f"{statistics.median(seconds):.1f} ({max(seconds):.1f})"

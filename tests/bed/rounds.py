@@ -1,4 +1,4 @@
-"""Rounds: on one bed, one after the other, a job with so many faults, and a verdict."""
+"""Rounds of one bed, one after the other: each runs a job with faults, and gives a verdict."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,16 +21,16 @@ _START_S = 900.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What a round is made from.
+    """The settings of a round.
 
     Attributes:
         seed: of its plan.
         pipeline: a key of `tests.bed.pipeline.SHAPES`.
         faults: its plan.
-        together: so many of them may be in force at the same time.
+        together: how many of them may be active at the same time.
         commit: see `RoundEntry`.
-        until_s: on the monotonic clock: no fault begins later; the round then ends in good order.
-        pace: called once between faults, with the pipeline, to wait and to measure.
+        until_s: on the monotonic clock: no fault starts later, and the round ends normally.
+        pace: called with the pipeline between two faults, to wait and to measure.
     """
 
     seed: int
@@ -45,11 +45,11 @@ class Round:
 def run_round(
     bed: Bed, made: Round, journal: Journal, hadoop: Any, say: Callable[[str], None]
 ) -> None:
-    """Run the job, strike it, wait for each recovery, and judge it at the end.
+    """Run the job, inject faults, wait for each recovery, and judge the output at the end.
 
     Raises:
-        BedFailureError: it did not recover, or something is lost, doubled or out of order. That is
-            in the journal then, too.
+        BedFailureError: the job did not recover, or records are lost, doubled or out of order. The
+            journal has the failure, too.
     """
     began_s = time.monotonic()
     done, verdict, wrong = 0, RoundVerdict(records=0, outputs=1), "ended from outside"
@@ -87,8 +87,6 @@ def run_round(
             planned=len(made.faults),
             records=verdict.records,
             outputs=verdict.outputs,
-            taken=verdict.taken,
-            taken_read=verdict.taken_read,
             repairs=repairs,
             **verdict.counts,
             elapsed_s=round(time.monotonic() - began_s, 1),
@@ -104,7 +102,7 @@ def run_round(
 
 @dataclass(slots=True)
 class _Struck:
-    """A fault in force, or healed."""
+    """An active or healed fault."""
 
     number: int
     planned: PlannedFault
@@ -118,7 +116,7 @@ class _Struck:
 def _strike(
     pipeline: Pipeline, made: Round, first: int, burst: Sequence[PlannedFault]
 ) -> list[FaultEntry]:
-    """Faults from the first injection to the recovery; without those that found no target."""
+    """Faults from the first injection to the recovery, without those that had no target."""
     pipeline.restart_budget(faults=len(burst))
     before = len(pipeline.restarts)
     struck = [_inject(pipeline, first + at, planned) for at, planned in enumerate(burst)]
@@ -171,11 +169,7 @@ def _line(entry: FaultEntry) -> str:
 
 def _good(verdict: RoundVerdict, repairs: int) -> str:
     again = f", {repairs} decisions written again" if repairs else ""
-    gone = f" ({verdict.taken} gone from the input, {verdict.taken_read} of them read before)"
-    return (
-        f"{verdict.records} records{gone if verdict.taken else ''}{again}, nothing lost, doubled "
-        "or reordered"
-    )
+    return f"{verdict.records} records{again}, nothing lost, doubled or reordered"
 
 
 def _keep(path: Path, text: str) -> None:

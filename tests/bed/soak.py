@@ -1,4 +1,4 @@
-"""What hours of load and faults leave behind: memory, handles, threads, transactional ids."""
+"""Measures growth over hours of load and faults: memory, handles, threads, transactional ids."""
 
 import contextlib
 import json
@@ -28,16 +28,16 @@ _LEAST_SAMPLES = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One look.
+    """One sample.
 
     Attributes:
-        at_s: from the start of the soak.
+        at_s: since the start of the soak.
         faults: so far.
-        driver: number of the driver's first process: another one is another life.
+        driver: number of the driver's first process, which changes with a restart.
         driver_mib, driver_files, driver_threads: resident memory, open handles and threads of the
             driver's Python and JVM.
-        workers_mib, workers_files, workers_threads: of all that runs on the Spark workers.
-        ids_per_process: transactional ids that one worker process has ever had, at most.
+        workers_mib, workers_files, workers_threads: of all processes on the Spark workers.
+        ids_per_process: the most transactional ids that one worker process has ever had.
         records: visible so far.
     """
 
@@ -56,11 +56,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """What must not grow.
+    """A measure that must not grow.
 
     Attributes:
         title: with its unit.
-        ratio, allowance: the last third may lie above the first by so much, whichever is more.
+        ratio, allowance: the last third may exceed the first one by the larger of both.
     """
 
     title: str
@@ -82,11 +82,11 @@ MEASURES: Mapping[str, Measure] = {
 
 
 def growth(samples: Sequence[Sample]) -> Sequence[str]:
-    """What grows, for people; empty: all is flat. Pure.
+    """Describes each measure that grows; empty: none does. Pure.
 
-    Looks at the longest life of the driver, without its first fifth: caches fill, and the JVM
-    takes its heap. Medians of the first and of the last third of the rest are compared, so that a
-    fault at the wrong moment does not count.
+    Reads the longest run of one driver without its first fifth, in which caches fill and the JVM
+    takes its heap. Compares medians of the first and of the last third of the rest, so a fault at
+    the wrong moment does not count.
     """
     attempts = Counter(sample.driver for sample in samples)
     if not attempts:
@@ -95,7 +95,7 @@ def growth(samples: Sequence[Sample]) -> Sequence[str]:
     mine = [sample for sample in samples if sample.driver == longest]
     mine = mine[len(mine) // 5 :]
     if len(mine) < _LEAST_SAMPLES:
-        return [f"{len(mine)} samples of one life of the driver are too few"]
+        return [f"{len(mine)} samples of one driver are too few"]
     third = len(mine) // 3
     found = []
     for name, measure in MEASURES.items():
@@ -107,12 +107,12 @@ def growth(samples: Sequence[Sample]) -> Sequence[str]:
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """What a `Sampler` wrote."""
+    """The samples that a `Sampler` wrote."""
     return [Sample(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 class Sampler:
-    """Waits between faults, a minute from one to the next, and looks every 10 s meanwhile.
+    """Waits until a minute after the previous fault, and takes a sample every 10 s.
 
     Used by one thread, as the pace of a `tests.bed.rounds.Round`.
     """
@@ -123,19 +123,19 @@ class Sampler:
         self._faults = 0
 
     def __call__(self, pipeline: Pipeline) -> None:
-        """Behind each fault."""
+        """Called after each fault."""
         self._faults += 1
-        # A fault that took longer than a minute delays all that follow it.
+        # A fault that takes longer than a minute delays all later ones.
         self._next_fault_s = max(self._next_fault_s + _PACE_S, time.monotonic())
         while True:
-            self.look(pipeline)
+            self.append_sample(pipeline)
             left_s = self._next_fault_s - time.monotonic()
             if left_s <= 0:
                 return
             pipeline.rest(min(left_s, _EVERY_S))
 
-    def look(self, pipeline: Pipeline) -> None:
-        """Write one line more."""
+    def append_sample(self, pipeline: Pipeline) -> None:
+        """Append a line with a sample."""
         driver = _Processes.below(pipeline.driver)
         workers = [_Processes.below(pipeline.bed.containers[name]) for name in WORKERS]
         sample = Sample(

@@ -1,4 +1,4 @@
-"""A read_committed reader that runs all along, and knows when each record became visible."""
+"""A read_committed reader that runs for the whole round, and notes when records become visible."""
 
 import time
 from array import array
@@ -22,9 +22,9 @@ _PARTITION_EOF = KafkaError._PARTITION_EOF  # noqa: SLF001  # librdkafka's docum
 
 
 class Witness(JoinedThread):
-    """Reads a topic from its first record on, in a thread of its own, outside all that is broken.
+    """Reads a topic from its first record on, in a thread of its own, which no fault strikes.
 
-    As a context manager; `seen` may be read once it is closed.
+    A context manager. Read `seen` after it is closed.
     """
 
     def __init__(self, connection: KafkaConnection, topic: str, *, partitions: int) -> None:
@@ -37,12 +37,12 @@ class Witness(JoinedThread):
 
     @property
     def total(self) -> int:
-        """Records seen so far; raises what has ended the reader, if anything did."""
+        """Records seen so far; raises the error that has ended the reader, if any."""
         self._require_sound()
         return sum(map(len, self._times_s))
 
     def seen_at(self, sequences: Sequence[int]) -> float | None:
-        """When, on the monotonic clock, every partition had shown this record or one behind it.
+        """When, on the monotonic clock, every partition had shown this record or a later one.
 
         Args:
             sequences: by partition; see `Origin`.
@@ -52,8 +52,8 @@ class Witness(JoinedThread):
         self._require_sound()
         seen_s = []
         for times_s, shown, wanted in zip(self._times_s, self._sequences, sequences, strict=True):
-            count = len(shown)  # the reader's thread goes on meanwhile
-            # They grow, or else the verdict will say that order is lost.
+            count = len(shown)  # the reader's thread appends meanwhile
+            # Sequences grow; otherwise the verdict reports reordered records.
             first = bisect_left(shown, wanted, 0, count)
             if first == count:
                 return None
@@ -77,9 +77,9 @@ class Witness(JoinedThread):
             if error is None and partition is not None:
                 record = record_of(message)
                 origin = origin_of(record)
-                assert origin is not None, f"a record that nobody has sent: {record}"
+                assert origin is not None, f"a record that the feeder did not send: {record}"
                 self.seen.append(record)
-                # In this order: who finds a sequence finds its time.
+                # In this order: a caller that finds a sequence must find its time.
                 self._times_s[partition].append(now_s)
                 self._sequences[partition].append(origin.sequence)
             elif error is not None and error.code() != _PARTITION_EOF and not error.retriable():

@@ -1,7 +1,7 @@
 """The copy of the examples with a guarantee, a transaction timeout, a time that its tasks live
 without their driver, an ``on_lost``, a number of regions, a recovery and a word about its function
 to choose; or with a shuffle in its place. Its tasks die when they are asked to, in the directory
-``DOOM`` (`benchmarks.mortal_sink`).
+``DOOM`` (`benchmarks.regions.mortal_sink`).
 
 With ``--path`` it writes files, too: of an epoch; or, with ``ROLL``, held over epochs, merged often
 and published rarely; or, with ``MARKS``, in partitions of which readers are told.
@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.mortal_sink import Doom, MortalSink
+from benchmarks.regions.mortal_sink import Doom, MortalSink
 from sluice import HdfsSink, KafkaSink, KafkaSource, PartitionCommit, Roll
-from sluice.connectors.hdfs.rolling import rolling_sink as rolling
+from sluice.connectors.hdfs.rolling import roll_plan as rolling
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.job.job import Job
 from tests.chaos.command_line import exclaim, parsed

@@ -1,6 +1,6 @@
 """A copy in regions, into a topic and into files, whose tasks die when they are asked to.
 
-``DOOM`` names the directory in which deaths are asked for (`benchmarks.mortal_sink`). Each line is
+``DOOM`` names the directory in which deaths are asked for (`benchmarks.regions.mortal_sink`). Each line is
 one checkpoint, as the example of regions prints them.
 """
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks.mortal_sink import Doom, MortalSink
-from benchmarks.region_lines import RegionLines
+from benchmarks.regions.mortal_sink import Doom, MortalSink
+from examples.regional import RegionLines
 from sluice import HdfsSink, KafkaSource
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.job.job import Job

@@ -1,7 +1,7 @@
 """A copy in regions where everything regional happens all the time: regions fail, are late, and
 exchange splits with each checkpoint.
 
-``DOOM`` names the directory in which deaths are asked for (`benchmarks.mortal_sink`); a transaction
+``DOOM`` names the directory in which deaths are asked for (`benchmarks.regions.mortal_sink`); a transaction
 timeout and ``on_lost`` may be chosen, as in `tests.chaos.mortal_copy`.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks.mortal_sink import Doom, MortalSink
+from benchmarks.regions.mortal_sink import Doom, MortalSink
 from sluice import KafkaSource
 from sluice.runtime.coordinator.policy.assignment import Move
 from sluice.runtime.coordinator.policy.balance import Choice, RegionLoad

@@ -114,6 +114,6 @@ def test_failpoints_are_named_where_they_are_reached() -> None:
     and a name that it makes is one of `FAILPOINTS`."""
     found = [(file, call) for file, text in _sources() for call in _OTHER.findall(text)]
     assert found == [
-        ("runtime/coordinator/shell/io_executor.py", "failpoint(name)"),
+        ("runtime/coordinator/committing/commit_steps.py", "failpoint(name)"),
         ("runtime/failpoints.py", "failpoint(name: str)"),
     ]

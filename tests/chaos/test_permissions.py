@@ -50,7 +50,7 @@ def guarded() -> Iterator[EmbeddedKafka]:
 
 
 def of_a_source(topic: str) -> list[Permission]:
-    """docs/kafka-source.md. Not of the group that readers call themselves."""
+    """docs/guide/kafka-source.md. Not of the group that readers call themselves."""
     return [
         (TOPIC, topic, False, READ),
         (TOPIC, topic, False, DESCRIBE),
@@ -59,7 +59,7 @@ def of_a_source(topic: str) -> list[Permission]:
 
 
 def of_a_sink(topic: str, prefix: str) -> list[Permission]:
-    """docs/kafka-sink.md."""
+    """docs/guide/kafka-sink.md."""
     return [
         (TOPIC, topic, False, WRITE),
         (TOPIC, topic, False, DESCRIBE),

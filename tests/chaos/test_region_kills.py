@@ -1,7 +1,7 @@
 """Regions killed at random moments, some at once: a topic and files hold every record once.
 
 A region dies by ``kill -9`` of a Python worker at work in its epoch: with nothing written, written,
-or all of it flushed and nobody told (`benchmarks.mortal_sink`). Now and then the whole program is
+or all of it flushed and nobody told (`benchmarks.regions.mortal_sink`). Now and then the whole program is
 killed beside it. Rules `ids-never-reused`, `restore-by-attempt`, `callback-after-commit` and
 `abort-before-skip`.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.mortal_sink import MOMENTS, Doom
+from benchmarks.regions.mortal_sink import MOMENTS, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.embedded.program import Program
@@ -115,7 +115,7 @@ def _kill_regions(
     """Ask for the deaths of so many regions at once, and wait until they have come."""
     dead = len(doom.deaths()) + size
     for number in dice.sample(range(regions), size):
-        doom.ask(f"in-{number}", dice.choice(MOMENTS))
+        doom.request(f"in-{number}", dice.choice(MOMENTS))
     wait_for(
         lambda: _attempts(program) and len(doom.deaths()) >= dead,
         what=f"{size} regions to die",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.mortal_sink import PRE_COMMITTED, Doom
+from benchmarks.regions.mortal_sink import PRE_COMMITTED, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.chaos import beds
 from tests.chaos.programs import REGIONAL, REGIONAL_BOTH, RESTLESS_REGIONS
@@ -26,7 +26,7 @@ def survive(
     with Scenario(RESTLESS_REGIONS, kafka.bootstrap, directory, setting) as scenario:
         for kill in kills:
             # Not at once: a region that has no snapshot yet takes all others with it.
-            scenario.kill_at(kill, on_progress=lambda: doom.ask("in-2", PRE_COMMITTED))
+            scenario.kill_at(kill, on_progress=lambda: doom.request("in-2", PRE_COMMITTED))
         scenario.finish()
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from benchmarks.mortal_sink import PRE_COMMITTED, WRITTEN, Doom
+from benchmarks.regions.mortal_sink import PRE_COMMITTED, WRITTEN, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.verify.topic_history import EndWatch
 from sluice.runtime.embedded.program import Program
@@ -187,7 +187,7 @@ def test_a_region_comes_back_off_a_host_by_command(
     assert "region restarted" not in program.log()
 
     done = restart(HOSTS[1])
-    assert done.output.splitlines()[-1] == "executors ended on excluded hosts: 1", done.output
+    assert done.output.splitlines()[-1] == "ended executors on excluded hosts: 1", done.output
     wait_for(lambda: not cluster.has_tasks(1), what="no task on the host")
     wait_for(lambda: "region restarted" in program.log(), what="a new life")
     sees_more(scenario)
@@ -208,7 +208,7 @@ def test_ids_never_reused_a_task_that_dies_behind_a_shuffle_is_tried_again_alone
         program = started(scenario, cluster)
         (region,) = [found["region"] for found in status_of(scenario)["regions"]]
         for count, moment in enumerate((WRITTEN, PRE_COMMITTED), start=1):
-            doom.ask(region, moment)
+            doom.request(region, moment)
             wait_for(
                 lambda count=count: len(doom.deaths()) >= count,  # type: ignore[misc]
                 timeout_s=START_S,
@@ -231,7 +231,7 @@ def test_what_a_task_of_a_cluster_drops_is_on_record_and_nothing_else_is_missing
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, dropping) as scenario:
         program = started(scenario, cluster)
         (region,) = [found["region"] for found in status_of(scenario)["regions"]]
-        doom.ask(region, WRITTEN)
+        doom.request(region, WRITTEN)
         wait_for(lambda: on_record(scenario.checkpoint), timeout_s=START_S, what="a drop")
         scenario.feeder.close()
 

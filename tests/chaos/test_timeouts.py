@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.mortal_sink import PRE_COMMITTED, Doom
+from benchmarks.regions.mortal_sink import PRE_COMMITTED, Doom
 from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.connectors.kafka.sink.handles import COMMITTABLE_KIND, TransactionHandle, decode_handle
@@ -249,6 +249,6 @@ def test_two_phase_repair_away_beyond_the_timeout_at_every_regional_step(
     )
     with opened[-1] as scenario:
         for kill in beds.kills((failpoint,), hit=1):
-            scenario.kill_at(kill, on_progress=lambda: doom.ask("in-2", PRE_COMMITTED))
+            scenario.kill_at(kill, on_progress=lambda: doom.request("in-2", PRE_COMMITTED))
         doom.take("in-2")  # else a repair takes it, which writes in the driver
         scenario.return_home(scenario.await_timeouts())

@@ -130,16 +130,18 @@ def test_callback_after_commit_a_life_that_failed_says_why_and_has_one_successor
     assert ended.attempt_id == attempt.attempt_id
     assert ended.error is not None
     successor = bed.attempt(attempt.attempt_id + 100)
-    with pytest.raises(IllegalTransitionError, match="before the old one is stopped"):
+    with pytest.raises(
+        IllegalTransitionError, match="the previous attempt of the region is not stopped"
+    ):
         bed.handle.start(successor, timeout_s=SOON_S)
     assert bed.handle.stop(attempt.attempt_id, timeout_s=SOON_S)
     assert (
         bed.handle.register(attempt.attempt_id, timeout_s=SOON_S).attempt_id == attempt.attempt_id
     )
     bed.handle.start(successor, timeout_s=SOON_S)
-    with pytest.raises(FencedError, match="not the newest life"):
+    with pytest.raises(FencedError, match="not the newest attempt"):
         bed.handle.register(attempt.attempt_id, timeout_s=SOON_S)
-    with pytest.raises(FencedError, match="over before it began"):
+    with pytest.raises(FencedError, match="stopped before it started"):
         bed.handle.start(attempt, timeout_s=SOON_S)
     assert bed.handle.stop(attempt.attempt_id, timeout_s=SOON_S), "the old one, again"
     assert _status(bed).attempt_id == successor.attempt_id, "its successor is left alone"
@@ -150,7 +152,7 @@ def test_a_stop_of_a_life_that_never_began_keeps_it_from_beginning(bed: Bed) -> 
     """The request to begin it may still be on its way."""
     attempt = bed.attempt()
     assert bed.handle.stop(attempt.attempt_id, timeout_s=SOON_S)
-    with pytest.raises(FencedError, match="over before it began"):
+    with pytest.raises(FencedError, match="stopped before it started"):
         bed.handle.start(attempt, timeout_s=SOON_S)
     assert (_status(bed).state, bed.begun()) == (AttemptState.NONE, [])
     with pytest.raises(FencedError):

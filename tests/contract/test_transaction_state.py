@@ -1,6 +1,6 @@
 """What a client says of its transaction, on a real broker, by both ways of moving records.
 
-The pre-commit rests on it (`handle-from-producer`, docs/adr/0015-the-client-tells-its-state.md): a
+The pre-commit rests on it (`handle-from-producer`, docs/adr/0015-the-client-reports-its-state.md): a
 later librdkafka that says it in other words, or takes another producer epoch within a transaction,
 fails here.
 """

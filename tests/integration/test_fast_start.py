@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = Path(__file__).with_name("fast_start_program.py")
-_QUICK_PYTHON = _ROOT / "runtime" / "spark" / "quick_python"
+_QUICK_PYTHON = _ROOT / "runtime" / "spark" / "fast_start" / "quick_python"
 _PREPARE_S = 2400
 
 

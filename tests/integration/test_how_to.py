@@ -1,4 +1,4 @@
-"""What `docs/how-to.md` shows does what the page says, on a real broker and real Spark."""
+"""What `docs/guide/functions.md` shows does what the page says, on a real broker and real Spark."""
 
 import io
 import json
@@ -24,7 +24,7 @@ from tests.kafka_records import Record, produce, read, unique, values
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "functions.md"
 OLD = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}'
 NEW = json.dumps(
     {

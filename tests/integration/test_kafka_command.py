@@ -46,7 +46,7 @@ def test_background_broker_is_found_and_stopped_by_other_commands(
     port = free_ports(1)[0]
     alone = _run(environment, "create", "orders")
     assert alone.returncode == 1
-    assert "no broker of this user runs" in alone.stderr
+    assert "this user has no running broker" in alone.stderr
     started = _run(environment, "start", "--background", "--port", str(port))
     try:
         assert started.stdout.strip() == f"127.0.0.1:{port}", started.stderr
@@ -62,7 +62,7 @@ def test_background_broker_is_found_and_stopped_by_other_commands(
         assert "Traceback" not in again.stderr
         second = _run(environment, "start", "--background", "--port", str(free_ports(1)[0]))
         assert second.returncode == 1
-        assert "runs already" in second.stderr
+        assert "already runs" in second.stderr
         assert "Traceback" not in second.stderr
     finally:
         stopped = _run(environment, "stop")

@@ -16,7 +16,7 @@ _TOOLS = ("bash", "sed", "grep", "tail", "cat", "env", "touch", "rm", "make")
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
     """A checkout without .venv, and in ``bin`` nothing but a shell's usual tools."""
-    for name in ("Makefile", "pyproject.toml"):
+    for name in ("Makefile", "pyproject.toml", "setup.py"):
         shutil.copy(_ROOT / name, tmp_path)
     (tmp_path / "bin").mkdir()
     for tool in _TOOLS:

@@ -7,7 +7,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.runtime.spark.microbatch.query_stop import stop_query
+from sluice.runtime.spark.microbatch.query_end import stop_query
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration

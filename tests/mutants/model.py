@@ -30,8 +30,8 @@ CRITICAL_RULES = (
     "stateful-replay",
     "lease-guards-outputs",
 )
-"""Rules 1 to 22 of `docs/internals/protocol.md`: each must have a mutant, because a breach loses or doubles
-records, or blocks the job."""
+"""The rules of the classes C and H in `docs/internals/protocol.md`. A breach loses or doubles
+records, or blocks the job, so each rule must have a mutant."""
 
 OTHER_RULES = (
     "transaction-timeout",
@@ -43,7 +43,7 @@ OTHER_RULES = (
     "retire-after-commit",
     "produce-order",
 )
-"""Rules 23 to 30."""
+"""The rules of the class N."""
 
 _PART = re.compile(r"(\d+)/(\d+)")
 

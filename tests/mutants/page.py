@@ -23,8 +23,8 @@ A mutant is *caught* if a test fails by an assertion, or by a typed error of the
 exception, a failed import and a timeout are *no proof*. The same tests pass without a mutant, and
 they need no server.
 
-`make check` verifies that every mutant fits the source, that each of the rules 1 to 22 has one, and
-that this page lists all of them. `make mutants` writes this page.
+`make check` verifies that every mutant fits the source, that this page lists it, and that each rule
+of the classes *C* and *H* has a mutant. `make mutants` writes this page.
 
 {caught} of {count} mutants are caught.
 
@@ -35,14 +35,14 @@ that this page lists all of them. `make mutants` writes this page.
 ## Broken in the simulator
 
 `tests/simulation/mutations.py`, `file_mutations.py` and `continuous_mutations.py` break the
-coordinator, its sinks and its tasks in memory. One of 200 random schedules must break the promise
-that stands beside the mutation. `make check` runs the tests:
+coordinator, its sinks and its tasks in memory. At least one of 200 random schedules must break the
+promise of the mutation. `make check` runs the tests:
 
 - `tests/simulation/test_worlds.py::test_worlds_notice_a_broken_rule`
 - `tests/simulation/test_files.py::test_worlds_notice_a_broken_rule_about_files`
 - `tests/simulation/test_continuous.py::test_worlds_notice_a_broken_rule_about_continuous_tasks`
 
-| mutation | the rule that it breaks |
+| mutation | the broken rule |
 | --- | --- |
 {simulated}
 """

@@ -55,7 +55,7 @@ def mutate_imports(edits: Sequence[Edit]) -> None:
 
 
 def _lines_of(function: str, source: str) -> tuple[int, int]:
-    """Where a function's source begins and ends, decorators included, in lines counted from 0."""
+    """First line and end of a function's source with its decorators; lines count from 0."""
     found: list[Any] = [ast.parse(source)]
     for name in filter(None, function.partition(":")[2].split(".")):
         found = [each for scope in found for each in _definitions(scope) if each.name == name]

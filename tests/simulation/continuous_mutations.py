@@ -16,57 +16,60 @@ from sluice.runtime.model.model import StateEntry
 __all__ = ["CONTINUOUS_MUTATIONS"]
 
 
-def believe_tasks_that_do_not_answer(patch: pytest.MonkeyPatch) -> None:
-    """Rule `outcome-from-broker`: what no task says was acknowledged is settled by the verdict."""
-    await_answers = NativeCommits.await_answers
+def trust_tasks_that_do_not_answer(patch: pytest.MonkeyPatch) -> None:
+    """Rule `outcome-from-broker`: if no task reports an acknowledged commit, the coordinator asks
+    the broker for the outcome."""
+    await_answers = NativeCommits.await_reports
 
     def broken(
         self: Any, attempts: Mapping[str, int], *, timeout_s: float
     ) -> frozenset[StateEntry]:
         heard = await_answers(self, attempts, timeout_s=timeout_s)
-        told = [entries for attempt in self._living(attempts) for entries in attempt.told.values()]
+        told = [
+            entries for attempt in self._running(attempts) for entries in attempt.epochs.values()
+        ]
         return heard.union(*told)
 
-    patch.setattr(NativeCommits, "await_answers", broken)
+    patch.setattr(NativeCommits, "await_reports", broken)
 
 
-def commit_what_is_told(patch: pytest.MonkeyPatch) -> None:
-    """Section 4: a task commits what is decided, and not what it has told."""
-    end_epoch = CheckpointClient._end_epoch  # noqa: SLF001 - broken on purpose
+def commit_reported_transactions(patch: pytest.MonkeyPatch) -> None:
+    """A task commits a transaction after its decision, not after it has reported the
+    transaction."""
+    end_epoch = CheckpointClient._acknowledge_epoch  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any) -> bool:
         goes_on = end_epoch(self)
-        for batch_id in list(self._held):
+        for batch_id in list(self._pre_committed):
             self._commit(batch_id)
         return goes_on
 
-    patch.setattr(CheckpointClient, "_end_epoch", broken)
+    patch.setattr(CheckpointClient, "_acknowledge_epoch", broken)
 
 
-def go_on_where_it_was(patch: pytest.MonkeyPatch) -> None:
-    """Rule `restore-by-attempt`: where an epoch begins, and with which splits, is what its barrier
-    says."""
+def resume_at_the_own_offsets(patch: pytest.MonkeyPatch) -> None:
+    """Rule `restore-by-attempt`: an epoch has the splits and start offsets of its barrier."""
 
     def broken(self: Any, barrier: Any) -> Any:
-        at = self._follower.positions()
+        at = self._stream.positions()
         missing = [split for split in barrier.splits if split.key not in at]
         if missing:
-            self._follower.restart_at([*barrier.splits])
+            self._stream.restart_at([*barrier.splits])
         self._epoch.starts = {split.key: split.start_offset for split in barrier.splits}
         return barrier
 
     patch.setattr(TaskLoop, "_adopt", broken)
 
 
-def free_ids_that_are_undecided(patch: pytest.MonkeyPatch) -> None:
-    """Rule `outcome-from-broker`: an id is initialised again only when its epoch is committed on
-    record."""
+def free_undecided_ids(patch: pytest.MonkeyPatch) -> None:
+    """Rule `outcome-from-broker`: a task initialises an id again only after its epoch is recorded
+    as committed."""
     patch.setattr(slots, "_is_over", lambda slot, scope: True)
 
 
-def go_on_behind_an_epoch_that_is_given_up(patch: pytest.MonkeyPatch) -> None:
-    """Rule `continuous-order`: an abort ends the region's life, with all that it has written
-    since."""
+def continue_after_an_aborted_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Rule `continuous-order`: an abort ends the region's attempt, with everything that it has
+    written since."""
 
     def broken(self: Any, checkpoint: Any, event: Any, error: Any, now_s: float) -> None:
         self.move(checkpoint, event, now_s)
@@ -77,8 +80,9 @@ def go_on_behind_an_epoch_that_is_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoordinatorState, "abort", broken)
 
 
-def go_on_behind_a_repair(patch: pytest.MonkeyPatch) -> None:
-    """Rule `continuous-order`: what was written since lies before what is written again."""
+def continue_after_a_repair(patch: pytest.MonkeyPatch) -> None:
+    """Rule `continuous-order`: records written since the loss come before the repaired records, so
+    the attempt must end."""
     patch.setattr(lost_slices, "_abort_later", lambda book, checkpoint, lost, now_s: None)
 
 
@@ -87,31 +91,35 @@ _TASKS: Mapping[str, Any] = {"continuous": True}
 CONTINUOUS_MUTATIONS: Mapping[
     str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
 ] = {
-    "believe tasks that do not answer": (
-        believe_tasks_that_do_not_answer,
+    "trust tasks that do not answer": (
+        trust_tasks_that_do_not_answer,
         {**_TASKS, "unanswered": 0.2, "kill": 0.03},
         "marked before it is committed",
     ),
-    "commit what is told": (commit_what_is_told, _TASKS, "visible before its decision"),
-    "go on where it was": (
-        go_on_where_it_was,
+    "commit reported transactions": (
+        commit_reported_transactions,
+        _TASKS,
+        "visible before its decision",
+    ),
+    "resume at the own offsets": (
+        resume_at_the_own_offsets,
         {**_TASKS, "regions": 3, "partitions": 5, "move": 0.6},
         "doubled",
     ),
-    "free ids that are undecided": (
-        free_ids_that_are_undecided,
+    "free undecided ids": (
+        free_undecided_ids,
         {**_TASKS, "max_concurrent": 2, "unreached": 0.4, "refused": 0.4, "lost_answer": 0.2},
         "an id is used again before the committed mark",
     ),
-    "go on behind an epoch that is given up": (
-        go_on_behind_an_epoch_that_is_given_up,
+    "continue after an aborted epoch": (
+        continue_after_an_aborted_epoch,
         {**_TASKS, "old": 0.4, "lost_answer": 0.3, "refused": 0.3, "max_concurrent": 2},
         "a decided range does not go on",
     ),
-    "go on behind a repair": (
-        go_on_behind_a_repair,
+    "continue after a repair": (
+        continue_after_a_repair,
         {**_TASKS, "expire": 0.1, "unreached": 0.2},
         "lost or reordered",
     ),
 }
-"""Each broken rule, with a world rough enough in the right way, and the promise that it breaks."""
+"""Each broken rule, with a profile of failures that shows it, and the promise that it breaks."""

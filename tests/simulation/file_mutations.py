@@ -29,7 +29,7 @@ __all__ = ["FILE_MUTATIONS"]
 
 
 def rename_before_the_decision(patch: pytest.MonkeyPatch) -> None:
-    """Section 4: what no decision names is not visible."""
+    """A file is not visible before a decision names it."""
     publish = IoExecutor._publish  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, action: Publish) -> Generator[str, None, CoreEvent]:
@@ -42,8 +42,9 @@ def rename_before_the_decision(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IoExecutor, "_publish", broken)
 
 
-def believe_a_rename_that_did_not_answer(patch: pytest.MonkeyPatch) -> None:
-    """Rule `rename-settled`: a rename is settled by looking, not by its answer."""
+def trust_an_unanswered_rename(patch: pytest.MonkeyPatch) -> None:
+    """Rule `rename-settled`: the committer checks the files to learn whether an unanswered rename
+    happened."""
 
     def broken(fs: FileSystem, files: FileSet, file: StagedFile, **_: bool) -> CommitReport:
         with contextlib.suppress(StorageError):
@@ -53,9 +54,8 @@ def believe_a_rename_that_did_not_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(committer, "_publish_one", broken)
 
 
-def take_what_is_not_renamed_for_published(patch: pytest.MonkeyPatch) -> None:
-    """Rule `rename-settled`: what a file system could not do now is done later, and not for
-    good."""
+def report_failed_renames_as_published(patch: pytest.MonkeyPatch) -> None:
+    """Rule `rename-settled`: the committer repeats a rename that the file system could not do."""
     commit = FileCommitter.commit
 
     def broken(self: Any, committables: Sequence[StateEntry], **limits: Any) -> list[CommitReport]:
@@ -67,8 +67,9 @@ def take_what_is_not_renamed_for_published(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FileCommitter, "commit", broken)
 
 
-def take_a_rename_back_that_did_not_answer(patch: pytest.MonkeyPatch) -> None:
-    """Rule `rename-settled`: it may have happened, and readers may have seen the file: it stays."""
+def undo_an_unanswered_rename(patch: pytest.MonkeyPatch) -> None:
+    """Rule `rename-settled`: an unanswered rename may have happened, and readers may have seen the
+    file, so the file stays."""
     publish_one = committer._publish_one  # noqa: SLF001 - broken on purpose
 
     def broken(fs: FileSystem, files: FileSet, file: StagedFile, **looks: bool) -> CommitReport:
@@ -84,13 +85,14 @@ def take_a_rename_back_that_did_not_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def stage_below_the_target(patch: pytest.MonkeyPatch) -> None:
-    """Rule `rename-settled`: what is staged lies beside the target, where no reader looks."""
+    """Rule `rename-settled`: staged files are outside the target directory, so readers do not list
+    them."""
     patch.setattr(staging, "_PREFIX", "out/staging-")
 
 
 def one_name_for_all_attempts(patch: pytest.MonkeyPatch) -> None:
-    """Rule `rename-settled`: a staged name is one attempt's alone, or a task that outlives its
-    driver writes over what another one has staged."""
+    """Rule `rename-settled`: the name of a staged file is unique to one attempt. Otherwise a task
+    that outlives its driver overwrites the file of a newer task."""
     task = Staging.task
 
     def broken(self: Staging, directory: Any, splits: Iterable[SplitRange]) -> FileTask:
@@ -115,8 +117,8 @@ def _with_view(patch: pytest.MonkeyPatch, **changes: Any) -> None:
 
 
 def sweep_decided_files(patch: pytest.MonkeyPatch) -> None:
-    """Rule `rename-settled`: the sweep leaves what an unfinished decision names, however old its
-    attempt."""
+    """Rule `rename-settled`: a sweep keeps the files that an unfinished decision names, however old
+    their attempt is."""
     run = Settlement.run
 
     def sweep_first(self: Any, records: Any) -> Generator[str, None, None]:
@@ -127,19 +129,20 @@ def sweep_decided_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Settlement, "run", sweep_first)
 
 
-def sweep_held_files(patch: pytest.MonkeyPatch) -> None:
-    """Rule `retire-after-commit`: what a record that can be started from holds is nobody's
-    orphan."""
+def sweep_open_files(patch: pytest.MonkeyPatch) -> None:
+    """Rule `retire-after-commit`: a file is not an orphan while a record that a run can start from
+    holds it."""
     _with_view(patch, kept=())
 
 
 def sweep_staged_files_of_open_batches(patch: pytest.MonkeyPatch) -> None:
-    """Rule `ids-never-reused`: what belongs to a batch that may still be decided is no orphan."""
+    """Rule `ids-never-reused`: a sweep leaves the files of a batch that may still be decided."""
     patch.setattr(SweepView, "is_settled", lambda self, batch: True)
 
 
-def move_held_files(patch: pytest.MonkeyPatch) -> None:
-    """Rule `files-with-decision`: an epoch touches nothing that is held before its own decision."""
+def move_open_files(patch: pytest.MonkeyPatch) -> None:
+    """Rule `files-with-decision`: an epoch does not touch the open files of earlier epochs before
+    its own decision."""
     bring = rolling_writer._bring  # noqa: SLF001 - broken on purpose
 
     def broken(file: Any, into: Any, staged: str, *, is_fresh: bool) -> None:
@@ -148,19 +151,21 @@ def move_held_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rolling_writer, "_bring", broken)
 
 
-def forget_what_vanished_regions_hold(patch: pytest.MonkeyPatch) -> None:
-    """Rule `files-with-decision`: rows that are held are published by whoever goes on with the
-    region's splits."""
+def forget_open_files_of_removed_regions(patch: pytest.MonkeyPatch) -> None:
+    """Rule `files-with-decision`: the region that takes over a removed region's splits also
+    publishes its open files."""
     patch.setattr(rescaling, "_with_states", lambda regions, record, plan: tuple(regions))
 
 
-def clean_what_checkpoints_hold(patch: pytest.MonkeyPatch) -> None:
-    """Rule `files-with-decision`: what any checkpoint holds is safe from ``sluice files clean``."""
-    patch.setattr(files_survey, "_held_files", lambda record: iter(()))
+def clean_files_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """Rule `files-with-decision`: ``sluice files clean`` keeps every file that a checkpoint
+    names."""
+    patch.setattr(files_survey, "_pending_files", lambda record: iter(()))
 
 
-def clean_what_the_newest_run_stages(patch: pytest.MonkeyPatch) -> None:
-    """The newest run may be running, and decide what it has staged."""
+def clean_files_of_the_newest_run(patch: pytest.MonkeyPatch) -> None:
+    """``sluice files clean`` keeps the staged files of the newest run, which may be running and may
+    decide them."""
     patch.setattr(files_survey, "first_slot_of_newest_run", lambda records: 10**9)
 
 
@@ -176,18 +181,18 @@ FILE_MUTATIONS: Mapping[
         _FILES,
         "a file is visible before its decision",
     ),
-    "believe a rename that did not answer": (
-        believe_a_rename_that_did_not_answer,
+    "trust an unanswered rename": (
+        trust_an_unanswered_rename,
         {**_FILES, "refused": 0.1, "lost_answer": 0.1, "late": 0.1},
-        "a decided file is deleted",  # the emptied directory is thought to be, and tidied away
+        "a decided file is deleted",  # the committer deletes the directory, which it takes for empty
     ),
-    "take what is not renamed for published": (
-        take_what_is_not_renamed_for_published,
+    "report failed renames as published": (
+        report_failed_renames_as_published,
         {**_FILES, "refused": 0.2, "lost_answer": 0.1},
         "marked before its files are visible",
     ),
-    "take a rename back that did not answer": (
-        take_a_rename_back_that_did_not_answer,
+    "undo an unanswered rename": (
+        undo_an_unanswered_rename,
         {**_FILES, "lost_answer": 0.2},
         "a published file is deleted",
     ),
@@ -201,7 +206,7 @@ FILE_MUTATIONS: Mapping[
         {**_FILES, "fail_task": 0.2, "kill": 0.03},
         "a decided file is written over",
     ),
-    "one name for all attempts, where files are held": (
+    "one name for all attempts, with open files": (
         one_name_for_all_attempts,
         {**_HELD, "fail_task": 0.2},
         "a held file is written over",
@@ -211,27 +216,27 @@ FILE_MUTATIONS: Mapping[
         {**_FILES, "kill": 0.03},
         "a decided file is deleted",
     ),
-    "sweep held files": (sweep_held_files, _HELD, "a held file is deleted"),
+    "sweep open files": (sweep_open_files, _HELD, "a held file is deleted"),
     "sweep staged files of open batches": (
         sweep_staged_files_of_open_batches,
         _FILES,
         "a decision names a file that is not there",
     ),
-    "move held files": (move_held_files, _HELD, "a held file is moved away"),
-    "clean what checkpoints hold": (
-        clean_what_checkpoints_hold,
+    "move open files": (move_open_files, _HELD, "a held file is moved away"),
+    "clean files of checkpoints": (
+        clean_files_of_checkpoints,
         {**_HELD, **_CLEANED},
         "a held file is deleted",
     ),
-    "clean what the newest run stages": (
-        clean_what_the_newest_run_stages,
+    "clean files of the newest run": (
+        clean_files_of_the_newest_run,
         {**_FILES, **_CLEANED},
         "a decision names a file that is not there",
     ),
-    "forget what vanished regions hold": (
-        forget_what_vanished_regions_hold,
+    "forget open files of removed regions": (
+        forget_open_files_of_removed_regions,
         {**_HELD, "rescale": 4, "partitions": 5, "start": 0.1},
         "a decision loses or doubles rows of files",
     ),
 }
-"""Each broken rule, with a world rough enough in the right way, and the promise that it breaks."""
+"""Each broken rule, with a profile of failures that shows it, and the promise that it breaks."""

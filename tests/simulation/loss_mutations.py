@@ -1,4 +1,5 @@
-"""What is lost of a decision, repaired or accepted in a wrong way: the simulator must notice."""
+"""Lost transactions of a decision, repaired or accepted in a wrong way; see
+`tests.simulation.mutations`."""
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, replace
@@ -21,7 +22,8 @@ __all__ = ["LOSS_MUTATIONS"]
 
 
 def commit_repairs_unrecorded(patch: pytest.MonkeyPatch) -> None:
-    """Rule `two-phase-repair`: a repair is committed only once what it replaces is on record."""
+    """Rule `two-phase-repair`: the coordinator commits a repair only after it has recorded the
+    replaced transactions."""
     repair = Rewriter.repair
 
     def broken(self: Any, *args: Any, **kwargs: Any) -> dict[bytes, StateEntry]:
@@ -33,9 +35,9 @@ def commit_repairs_unrecorded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rewriter, "repair", broken)
 
 
-def accept_whatever_is_lost(patch: pytest.MonkeyPatch) -> None:
-    """Rule `two-phase-repair`: a person accepts what an error has named; what is lost besides
-    stops the next start."""
+def accept_every_loss(patch: pytest.MonkeyPatch) -> None:
+    """Rule `two-phase-repair`: an operator accepts the losses that an error has named. Any other
+    loss stops the next start."""
     lose = Settlement._lose  # noqa: SLF001 - broken on purpose
 
     def broken(
@@ -51,9 +53,9 @@ def accept_whatever_is_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Settlement, "_lose", broken)
 
 
-def write_again_what_is_accepted(patch: pytest.MonkeyPatch) -> None:
-    """Rule `two-phase-repair`: what a person accepts as lost is written again by nobody, whoever
-    slept."""
+def write_accepted_losses_again(patch: pytest.MonkeyPatch) -> None:
+    """Rule `two-phase-repair`: no run writes a loss again that an operator has accepted, not even a
+    run that slept meanwhile."""
     begin = Repairs.__init__
 
     def broken(self: Repairs, *args: Any, **kwargs: Any) -> None:
@@ -67,7 +69,7 @@ def write_again_what_is_accepted(patch: pytest.MonkeyPatch) -> None:
 def _tell(
     patch: pytest.MonkeyPatch, told: Callable[[Answers], Answers], named: Callable[[Any], Any]
 ) -> None:
-    """What is lost of a decision, told in a wrong way."""
+    """Reports the lost transactions of a decision in a wrong way."""
     works_of = settlement.unsettled_works
 
     def broken(regions: Any, answers: Answers) -> tuple[UnsettledWork, ...]:
@@ -76,14 +78,14 @@ def _tell(
     patch.setattr(settlement, "unsettled_works", broken)
 
 
-def tell_of_some_ranges_only(patch: pytest.MonkeyPatch) -> None:
+def report_some_lost_ranges_only(patch: pytest.MonkeyPatch) -> None:
     """Rule `two-phase-repair`: an error names every range that is lost."""
     _tell(patch, lambda answers: answers, lambda work: replace(work, ranges=work.ranges[:1]))
 
 
-def tell_what_is_open_as_lost(patch: pytest.MonkeyPatch) -> None:
-    """Rule `outcome-from-broker`: what was not answered may be there; nobody is asked to give it
-    up."""
+def report_open_transactions_as_lost(patch: pytest.MonkeyPatch) -> None:
+    """Rule `outcome-from-broker`: an unanswered transaction may be committed. No error asks an
+    operator to give it up."""
 
     def told(answers: Answers) -> Answers:
         lost = CommitOutcome.ABORTED
@@ -105,23 +107,23 @@ LOSS_MUTATIONS: Mapping[
         {"expire": 0.1, "kill": 0.03, "refused": 0.2},
         "visible before its decision",
     ),
-    "accept whatever is lost": (
-        accept_whatever_is_lost,
+    "accept every loss": (
+        accept_every_loss,
         _ACCEPTED,
         "marked before it is committed",
     ),
-    "tell of some ranges only": (
-        tell_of_some_ranges_only,
+    "report some lost ranges only": (
+        report_some_lost_ranges_only,
         _ACCEPTED,
         "other ranges are told",
     ),
-    "tell what is open as lost": (
-        tell_what_is_open_as_lost,
+    "report open transactions as lost": (
+        report_open_transactions_as_lost,
         _ACCEPTED,
         "what is accepted as lost is not lost",
     ),
-    "write again what is accepted": (
-        write_again_what_is_accepted,
+    "write accepted losses again": (
+        write_accepted_losses_again,
         {
             "expire": 0.1,
             "lost_stops": True,

@@ -1,4 +1,4 @@
-"""The coordinator with one protocol rule broken: what the simulator must be able to catch."""
+"""The coordinator with one protocol rule broken. The simulator must notice each of them."""
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
@@ -54,9 +54,9 @@ __all__ = ["MUTATIONS", "Mutation"]
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
 
-def sweep_before_the_seal(patch: pytest.MonkeyPatch) -> None:
-    """Rule `fence-first`: an abort before the seal takes work that an older coordinator may still
-    decide."""
+def sweep_before_the_fencing_record(patch: pytest.MonkeyPatch) -> None:
+    """Rule `fence-first`: a sweep before the fencing record aborts transactions that an older
+    coordinator may still decide."""
     fencing_record = StartSequence._fence  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, restore_from: int | None) -> Generator[str, None, Any]:
@@ -75,8 +75,8 @@ def sweep_before_the_seal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StartSequence, "_fence", broken)
 
 
-def no_seal(patch: pytest.MonkeyPatch) -> None:
-    """Rule `fence-first`: without a seal an older coordinator decides behind our back."""
+def no_fencing_record(patch: pytest.MonkeyPatch) -> None:
+    """Rule `fence-first`: without a fencing record, an older coordinator can still decide."""
 
     def broken(self: Any, restore_from: int | None) -> Generator[str, None, Any]:
         from sluice.runtime.coordinator.start import recovery
@@ -92,14 +92,14 @@ def no_seal(patch: pytest.MonkeyPatch) -> None:
             fenced=self._store.known_fencing_records(),
             now_ms=0,
         )
-        yield "no seal"
+        yield "no fencing record"
         return history, fencing_record
 
     patch.setattr(StartSequence, "_fence", broken)
 
 
-def overwrite_a_place(patch: pytest.MonkeyPatch) -> None:
-    """Rule `publish-whole`: a decision is put in place by a step that replaces nothing."""
+def overwrite_a_slot(patch: pytest.MonkeyPatch) -> None:
+    """Rule `publish-whole`: the step that publishes a decision never replaces a record."""
 
     def broken(self: FakeStore, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
         self.records[record.checkpoint_id] = record
@@ -110,7 +110,8 @@ def overwrite_a_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def mark_before_commit(patch: pytest.MonkeyPatch) -> None:
-    """Rule `outcome-from-broker`: a mark that comes first hides what a crash left uncommitted."""
+    """Rule `outcome-from-broker`: a completion marker before the commit hides transactions that a
+    crash left open."""
     commit = IoExecutor._commit  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, action: Commit) -> Generator[str, None, CoreEvent]:
@@ -122,7 +123,7 @@ def mark_before_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def settle_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
-    """Section 4: what is decided is committed before any task of the next run starts."""
+    """A run commits every decided checkpoint before any of its tasks starts."""
     settle = StartSequence._settle  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, history: Any, attempt_id: int, kept: Any) -> Generator[str, None, None]:
@@ -132,14 +133,15 @@ def settle_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StartSequence, "_settle", broken)
 
 
-def ignore_generations(patch: pytest.MonkeyPatch) -> None:
-    """Rule `callback-after-commit`: a message of an older life of a region is refused."""
+def ignore_attempts(patch: pytest.MonkeyPatch) -> None:
+    """Rule `callback-after-commit`: the coordinator refuses a message of an older attempt of a
+    region."""
     patch.setattr(RegionState, "require", lambda self, attempt_id: None)
 
 
 def use_ids_again_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Rule `outcome-from-broker`: an id is initialised again only when its checkpoint is committed
-    on record."""
+    """Rule `outcome-from-broker`: a task initialises an id again only after its checkpoint is
+    recorded as committed."""
 
     def broken(self: Any, lease: Lease) -> None:
         self.give_back_unused(lease)
@@ -149,8 +151,8 @@ def use_ids_again_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_owner_for_all_workers(patch: pytest.MonkeyPatch) -> None:
-    """Rule `ids-never-reused`: an id says which worker process it belongs to, so that no other one
-    has it."""
+    """Rule `ids-never-reused`: an id contains its worker process, so two processes never share
+    one."""
 
     def broken(self: Any, slot: int) -> str:
         place = f"{self._region}.{self.attempt_id}"
@@ -160,15 +162,16 @@ def one_owner_for_all_workers(patch: pytest.MonkeyPatch) -> None:
 
 
 def use_unanswered_ids_again(patch: pytest.MonkeyPatch) -> None:
-    """Rule `ids-never-reused`: an `init_transactions` that may still arrive would abort what was
-    begun since."""
+    """Rule `ids-never-reused`: an unanswered `init_transactions` may still arrive, and would abort
+    a newer transaction of its id."""
     patch.setitem(
         cast(Any, slots.TRANSITIONS), (SlotState.PREPARING, SlotEvent.UNANSWERED), SlotState.FREE
     )
 
 
-def abort_when_unsure(patch: pytest.MonkeyPatch) -> None:
-    """Rule `publish-whole`: a publish without an answer may have happened; it is not an abort."""
+def abort_when_uncertain(patch: pytest.MonkeyPatch) -> None:
+    """Rule `publish-whole`: a publish without an answer may have happened, so the coordinator does
+    not abort."""
     published = settling.published
 
     def broken(book: Any, event: Published, now_s: float) -> None:
@@ -185,9 +188,9 @@ def abort_when_unsure(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(_handlers(), Published, broken)
 
 
-def sweep_what_is_protected(patch: pytest.MonkeyPatch) -> None:
-    """Rule `ids-never-reused`: decided transactions are never swept, however old their
-    attempt."""
+def sweep_decided_transactions(patch: pytest.MonkeyPatch) -> None:
+    """Rule `ids-never-reused`: a sweep never aborts a decided transaction, however old its attempt
+    is."""
     sweep = KafkaSinkCoordinator.sweep
     run = Settlement.run
 
@@ -203,7 +206,8 @@ def sweep_what_is_protected(patch: pytest.MonkeyPatch) -> None:
 
 
 def sweep_open_batches(patch: pytest.MonkeyPatch) -> None:
-    """Rule `ids-never-reused`: the work of a batch that may still be decided is no orphan."""
+    """Rule `ids-never-reused`: a sweep leaves the transactions of a batch that may still be
+    decided."""
 
     def broken(self: CoordinatorCore, batch: BatchKey) -> Fate:
         return Fate.DISCARDED
@@ -211,8 +215,8 @@ def sweep_open_batches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoordinatorCore, "fate", broken)
 
 
-def believe_lost_answers(patch: pytest.MonkeyPatch) -> None:
-    """Section 4: a commit that was not answered is asked again, not taken for done."""
+def trust_lost_answers(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator repeats a commit that was not answered. It does not count as done."""
 
     def broken(*args: Any, **kwargs: Any) -> Generator[str, None, list[CommitReport]]:
         reports = yield from commit_all(*args, **kwargs)
@@ -235,9 +239,9 @@ def _handlers() -> Any:
     return core._HANDLERS  # noqa: SLF001 - broken on purpose
 
 
-def cut_again_while_late(patch: pytest.MonkeyPatch) -> None:
-    """Rule `restore-by-attempt`: a barrier that was given out is the same when it is asked for
-    again, whatever was decided meanwhile: Spark may not have logged it."""
+def set_a_barrier_twice(patch: pytest.MonkeyPatch) -> None:
+    """Rule `restore-by-attempt`: a repeated poll returns the same barrier, even after later
+    decisions, because Spark may not have logged it."""
     polled = aligning.barrier_polled
 
     def broken(book: Any, event: BarrierPolled, now_s: float) -> None:
@@ -247,8 +251,8 @@ def cut_again_while_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(aligning, "barrier_polled", broken)
 
 
-def carry_what_was_only_cut(patch: pytest.MonkeyPatch) -> None:
-    """Section 5: a carried region is its last good snapshot, not what it was about to read."""
+def skip_with_undecided_offsets(patch: pytest.MonkeyPatch) -> None:
+    """A skipped region keeps its last snapshot, without the offsets of later barriers."""
     skipped = RegionState.skipped_record
 
     def broken(self: RegionState) -> RegionRecord:
@@ -257,9 +261,9 @@ def carry_what_was_only_cut(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RegionState, "skipped_record", broken)
 
 
-def begin_again_before_the_end(patch: pytest.MonkeyPatch) -> None:
-    """Rule `callback-after-commit`: a new life begins only once the old one's work is settled:
-    decided, or aborted."""
+def restart_before_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Rule `callback-after-commit`: a new attempt starts only after the transactions of the old one
+    are decided or aborted."""
 
     def broken(book: Any, name: str, now_s: float) -> None:
         region = book.regions[name]
@@ -277,9 +281,9 @@ def begin_again_before_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rulings, "drive_restart", broken)
 
 
-def come_back_at_a_word(patch: pytest.MonkeyPatch) -> None:
-    """Rule `callback-after-commit` holds for a command, too: the suspended region's old work is
-    settled first."""
+def resume_at_once_by_command(patch: pytest.MonkeyPatch) -> None:
+    """Rule `callback-after-commit` holds for a command, too: the old transactions of the suspended
+    region are decided or aborted first."""
     fence = suspending.fence
 
     def broken(book: Any, name: str, now_s: float, *, reason: str) -> None:
@@ -296,13 +300,14 @@ def come_back_at_a_word(patch: pytest.MonkeyPatch) -> None:
 
 
 def end_without_suspended_regions(patch: pytest.MonkeyPatch) -> None:
-    """A bounded job that has not read everything says so: nobody starts it again otherwise."""
+    """A bounded job that has not read all its input fails. Otherwise no operator would restart
+    it."""
     patch.setattr(settling, "suspended_at_the_end", lambda book: None)
 
 
-def abort_all_that_a_life_tells(patch: pytest.MonkeyPatch) -> None:
-    """Rule `abort-before-skip`: what a decision has, or a checkpoint under way, is not aborted
-    because the life that wrote it says that it is open."""
+def abort_all_that_an_attempt_reports(patch: pytest.MonkeyPatch) -> None:
+    """Rule `abort-before-skip`: an ended attempt reports its open transactions. The coordinator
+    aborts none that a decision or a pending checkpoint names."""
 
     def broken(self: CoordinatorState, region: RegionState, told: Any) -> list[StateEntry]:
         return [entry for work in told for entry in work.committables]
@@ -311,8 +316,8 @@ def abort_all_that_a_life_tells(patch: pytest.MonkeyPatch) -> None:
 
 
 def end_without_a_verdict(patch: pytest.MonkeyPatch) -> None:
-    """Rule `outcome-from-broker`: after a crash EndTxn's own answer does not tell committed from
-    aborted."""
+    """Rule `outcome-from-broker`: after a crash, the answer to EndTxn does not distinguish
+    committed from aborted."""
     end = KafkaCommitter._end  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, identities: Any, *, commit: bool, reports: Any, deadline: float) -> None:
@@ -324,8 +329,8 @@ def end_without_a_verdict(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KafkaCommitter, "_end", broken)
 
 
-def end_too_new(patch: pytest.MonkeyPatch) -> None:
-    """Rule `endtxn-version`: EndTxn version 5 wedges the transaction where its level is not
+def endtxn_version_5_everywhere(patch: pytest.MonkeyPatch) -> None:
+    """Rule `endtxn-version`: EndTxn version 5 blocks the transaction if the feature level is not
     finalised."""
     end = FakeBroker.end
 
@@ -335,19 +340,20 @@ def end_too_new(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FakeBroker, "end", broken)
 
 
-def sweep_by_name_alone(patch: pytest.MonkeyPatch) -> None:
-    """Rule `ids-never-reused`: within an attempt only what the coordinator declared is an
-    orphan."""
+def sweep_by_name_only(patch: pytest.MonkeyPatch) -> None:
+    """Rule `ids-never-reused`: within an attempt, only transactions that the coordinator has
+    declared are orphans."""
     patch.setattr(SweepView, "is_left_behind", lambda self, region, attempt_id: True)
 
 
-def carry_beyond_the_limit(patch: pytest.MonkeyPatch) -> None:
-    """Section 5: a region that is carried too often stops being carried."""
+def skip_beyond_the_limit(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator stops skipping a region that it has skipped too often."""
     patch.setattr(RegionalCheckpointHandler, "_may_skip", lambda self, alignment, skipped: True)
 
 
-def rename_over(patch: pytest.MonkeyPatch) -> None:
-    """Rule `publish-whole`: a rename that replaces lets two coordinators decide one place."""
+def rename_over_a_record(patch: pytest.MonkeyPatch) -> None:
+    """Rule `publish-whole`: if a rename replaces its target, two coordinators can decide one
+    slot."""
 
     def broken(self: Disk, temporary: str, path: str) -> bool:
         if temporary not in self.files:
@@ -360,7 +366,7 @@ def rename_over(patch: pytest.MonkeyPatch) -> None:
 
 _STARTS: Mapping[str, Any] = {"pause": 0.03, "start": 0.06}
 _LONG_RUNS: Mapping[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
-# Promises that several of them break; see `tests.simulation.watch`.
+# Promises that several mutations break; see `tests.simulation.watch`.
 _ABORTED = "a decided transaction is aborted"
 _NAMED = "a decision names an aborted one"
 _TWO_RECORDS = "a place holds two records"
@@ -373,12 +379,12 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
     **TORN_MUTATIONS,
     **PEOPLE_MUTATIONS,
     **RESTORE_MUTATIONS,
-    "sweep before the seal": (sweep_before_the_seal, _STARTS, _ABORTED),
-    "no seal": (no_seal, _STARTS, "a place is published before the one below"),
-    "overwrite a place": (overwrite_a_place, _STARTS, _TWO_RECORDS),
+    "sweep before the fencing record": (sweep_before_the_fencing_record, _STARTS, _ABORTED),
+    "no fencing record": (no_fencing_record, _STARTS, "a place is published before the one below"),
+    "overwrite a slot": (overwrite_a_slot, _STARTS, _TWO_RECORDS),
     "mark before commit": (mark_before_commit, {"kill": 0.03}, "marked before it is committed"),
     "settle nothing at start": (settle_nothing_at_start, {"kill": 0.03}, _ABORTED),
-    "ignore attempts": (ignore_generations, {"fail_region": 0.05}, _NAMED),
+    "ignore attempts": (ignore_attempts, {"fail_region": 0.05}, _NAMED),
     "use ids again at once": (use_ids_again_at_once, {"kill": 0.03}, _NAMED),
     "one owner for all workers": (
         one_owner_for_all_workers,
@@ -386,27 +392,27 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
         "a transactional id is in two hands",
     ),
     "use unanswered ids again": (use_unanswered_ids_again, {"late": 0.3}, _ABORTED),
-    "abort when unsure": (abort_when_unsure, {"lost_answer": 0.2}, _ABORTED),
-    "sweep what is protected": (sweep_what_is_protected, {"kill": 0.03}, _ABORTED),
+    "abort when uncertain": (abort_when_uncertain, {"lost_answer": 0.2}, _ABORTED),
+    "sweep decided transactions": (sweep_decided_transactions, {"kill": 0.03}, _ABORTED),
     "sweep open batches": (sweep_open_batches, {}, _NAMED),
-    "believe lost answers": (believe_lost_answers, {"unreached": 0.2, "kill": 0.02}, _INVISIBLE),
-    "cut again while late": (
-        cut_again_while_late,
+    "trust lost answers": (trust_lost_answers, {"unreached": 0.2, "kill": 0.02}, _INVISIBLE),
+    "set a barrier twice": (
+        set_a_barrier_twice,
         {"regional": True, "regions": 3},
         "a decided range does not go on",
     ),
-    "carry what was only cut": (
-        carry_what_was_only_cut,
+    "skip with undecided offsets": (
+        skip_with_undecided_offsets,
         {"regional": True, "regions": 3, "fail_region": 0.03},
         "a carried region has moved on",
     ),
-    "begin again before the end": (
-        begin_again_before_the_end,
+    "restart before the end": (
+        restart_before_the_end,
         {"regional": True, "regions": 3, "fail_region": 0.03, "delayed": True},
         _NAMED,
     ),
-    "come back at a word": (
-        come_back_at_a_word,
+    "resume at once by command": (
+        resume_at_once_by_command,
         {
             "regions": 4,
             "partitions": 5,
@@ -432,8 +438,8 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
         },
         _INVISIBLE,
     ),
-    "abort all that a life tells": (
-        abort_all_that_a_life_tells,
+    "abort all that an attempt reports": (
+        abort_all_that_an_attempt_reports,
         {"regional": True, "regions": 3, "fail_region": 0.05},
         _ABORTED,
     ),
@@ -442,19 +448,19 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
         {"unanswered": 0.2, "kill": 0.03},
         "a coordinator stops by TransactionLostError",
     ),
-    "end too new": (
-        end_too_new,
+    "EndTxn version 5 everywhere": (
+        endtxn_version_5_everywhere,
         {"level": 0},
         "the job is started again and again, and is not whole",
     ),
-    "sweep by name alone": (sweep_by_name_alone, {}, _NAMED),
-    "carry beyond the limit": (
-        carry_beyond_the_limit,
+    "sweep by name only": (sweep_by_name_only, {}, _NAMED),
+    "skip beyond the limit": (
+        skip_beyond_the_limit,
         {"regional": True, "regions": 3, "fail_region": 0.03},
         "more regions are carried than the limit",
     ),
-    "carry beyond the limit beside suspended regions": (
-        carry_beyond_the_limit,
+    "skip beyond the limit beside suspended regions": (
+        skip_beyond_the_limit,
         {
             "regions": 4,
             "partitions": 5,
@@ -466,12 +472,11 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
         },
         "more regions are carried than the limit",
     ),
-    "rename over": (rename_over, {"disk": True, **_STARTS}, _TWO_RECORDS),
+    "rename over a record": (rename_over_a_record, {"disk": True, **_STARTS}, _TWO_RECORDS),
     "write decided batches again": (
         write_decided_batches_again,
         {"external": True, "kill": 0.03},
         "doubled",
     ),
 }
-"""Each broken rule, with a world rough enough in the right way to show it soon, and the promise
-that it breaks."""
+"""Each broken rule, with a profile of failures that shows it, and the promise that it breaks."""

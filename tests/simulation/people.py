@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.transaction_requests import Wire
+from sluice.connectors.kafka.tools.txn.job_transactions import SinkKey, SinkSettings
 from sluice.connectors.kafka.tools.txn.txn_session import (
     Ended,
     TransactionSession,
-    abort_by_hand,
-    commit_by_hand,
+    abort_transactions,
+    commit_transactions,
     named_in,
-    session_over,
+    session_of,
 )
-from sluice.connectors.kafka.tools.txn.txn_survey import SinkKey, SinkSettings
 from sluice.runtime.checkpoint.acceptance import accepted_as, in_effect
 from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
@@ -172,14 +172,14 @@ class People:
         sinks = {_SINK: SinkSettings(name=_SINK[0], prefix=PREFIX, options={})}
         wires: dict[SinkKey, Wire] = {_SINK: make_wire(self._world)}
         connections: dict[SinkKey, KafkaConnection] = {_SINK: CONNECTION}
-        session = session_over(
+        session = session_of(
             named,
             checkpoint_uri=store.uri,
             last=records[-1],
             sinks=sinks,
             connections=connections,
             wires=wires,
-            look_again=lambda: named_in(store)[1],
+            refresh_named=lambda: named_in(store)[1],
             timeout_s=_COMMAND_S,
         )
         return replace(
@@ -195,12 +195,12 @@ class People:
         ids = [line.transactional_id for line in session.lines]
         chosen = dice.sample(ids, min(len(ids), 2)) if number % 3 == 0 else []
         if number % 2:
-            self._note(commit_by_hand(session, chosen, force=False, timeout_s=_COMMAND_S))
+            self._note(commit_transactions(session, chosen, force=False, timeout_s=_COMMAND_S))
             return
         for process in self._world.processes:
             if process.paused and not process.dead:
                 self._world.kill(process)  # a job that is suspended is ended first
-        self._note(abort_by_hand(session, chosen, force=False, timeout_s=_COMMAND_S))
+        self._note(abort_transactions(session, chosen, force=False, timeout_s=_COMMAND_S))
 
     def _note(self, ended: Ended) -> None:
         self.done.update(report.outcome.value for _, report in ended)

@@ -1,4 +1,4 @@
-"""``sluice txn`` without one of its rules: see `tests.simulation.mutations`."""
+"""``sluice txn`` without one of its rules; see `tests.simulation.mutations`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -16,24 +16,25 @@ def _without(patch: pytest.MonkeyPatch, name: str) -> None:
     patch.setattr(txn_session, name, lambda *_, **__: None)
 
 
-def abort_by_hand_beside_a_living_job(patch: pytest.MonkeyPatch) -> None:
-    """Rule `abort-by-endtxn`: what is open may be decided as long as the job lives."""
+def abort_by_command_while_the_job_runs(patch: pytest.MonkeyPatch) -> None:
+    """Rule `abort-by-endtxn`: as long as the job runs, it may decide an open transaction."""
     _without(patch, "_refuse_while_alive")
 
 
-def abort_by_hand_what_was_decided_since(patch: pytest.MonkeyPatch) -> None:
-    """Rule `abort-by-endtxn`: the job may have died between its decision and its commits
-    meanwhile."""
+def abort_by_command_after_a_late_decision(patch: pytest.MonkeyPatch) -> None:
+    """Rule `abort-by-endtxn`: the job may decide and end after the command has listed the
+    transactions."""
     _without(patch, "_refuse_decided_since")
 
 
-def abort_by_hand_what_is_decided(patch: pytest.MonkeyPatch) -> None:
-    """Rule `abort-by-endtxn`: what a decision names is not aborted, whoever asks for it."""
+def abort_decided_work_by_command(patch: pytest.MonkeyPatch) -> None:
+    """Rule `abort-by-endtxn`: no command aborts a transaction that a decision names."""
     _without(patch, "_refuse_decided_abort")
 
 
-def commit_by_hand_what_no_decision_names(patch: pytest.MonkeyPatch) -> None:
-    """Rule `abort-by-endtxn`: the job writes it again."""
+def commit_undecided_work_by_command(patch: pytest.MonkeyPatch) -> None:
+    """Rule `abort-by-endtxn`: no command commits an undecided transaction, because the job writes
+    its records again."""
     _without(patch, "_refuse_undecided_commit")
 
 
@@ -51,23 +52,23 @@ _OFTEN = {
 PEOPLE_MUTATIONS: Mapping[
     str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
 ] = {
-    "abort by hand beside a living job": (
-        abort_by_hand_beside_a_living_job,
+    "abort by command while the job runs": (
+        abort_by_command_while_the_job_runs,
         _PEOPLE,
         "a decision names an aborted one",
     ),
-    "abort by hand what was decided since": (
-        abort_by_hand_what_was_decided_since,
+    "abort by command after a late decision": (
+        abort_by_command_after_a_late_decision,
         _OFTEN,
         "a decided transaction is aborted",
     ),
-    "abort by hand what is decided": (
-        abort_by_hand_what_is_decided,
+    "abort decided work by command": (
+        abort_decided_work_by_command,
         _PEOPLE,
         "a decided transaction is aborted",
     ),
-    "commit by hand what no decision names": (
-        commit_by_hand_what_no_decision_names,
+    "commit undecided work by command": (
+        commit_undecided_work_by_command,
         _PEOPLE,
         "visible before its decision",
     ),

@@ -1,4 +1,5 @@
-"""Starts from an older checkpoint, broken one rule at a time; see `tests.simulation.mutations`."""
+"""One rule about starts from an older checkpoint broken at a time; see
+`tests.simulation.mutations`."""
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
@@ -18,13 +19,15 @@ from sluice.runtime.model.model import CheckpointRecord
 __all__ = ["RESTORE_MUTATIONS"]
 
 
-def restore_again_in_a_restart(patch: pytest.MonkeyPatch) -> None:
-    """A wish is carried out once: what the restored run has written stands."""
+def restore_again_after_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """A run carries out a requested restore once. A restart keeps the checkpoints of the restored
+    run."""
     patch.setattr(recovery, "is_carried_out", lambda history, *, restore_from: False)
 
 
 def forget_a_restore_that_crashed(patch: pytest.MonkeyPatch) -> None:
-    """A seal says where its run begins, also where that run has decided nothing."""
+    """A fencing record names the checkpoint that its run starts from, even if that run has decided
+    nothing."""
     resume_point = recovery.resume_point
 
     def broken(history: History, *, restore_from: int | None) -> int:
@@ -36,8 +39,8 @@ def forget_a_restore_that_crashed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "resume_point", broken)
 
 
-def leave_behind_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
-    """Section 4: what is decided is committed, also where a start leaves it behind."""
+def restore_before_older_commits_are_done(patch: pytest.MonkeyPatch) -> None:
+    """A start commits every decided checkpoint, even one that a restore discards."""
     fencing_record = StartSequence._fence  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, restore_from: int | None) -> Generator[str, None, Any]:
@@ -52,14 +55,15 @@ def leave_behind_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StartSequence, "_fence", broken)
 
 
-def mark_nothing_as_left_behind(patch: pytest.MonkeyPatch) -> None:
-    """People and retention know by a mark what a start from an older checkpoint has left behind."""
+def mark_no_checkpoint_as_superseded(patch: pytest.MonkeyPatch) -> None:
+    """A start from an older checkpoint marks the newer ones as superseded. Operators and retention
+    need the mark."""
     patch.setattr(recovery, "superseded_by_restore", lambda history, resume_id: [])
 
 
-def go_back_with_the_newest_positions(patch: pytest.MonkeyPatch) -> None:
-    """Rule `restore-by-attempt`: where a run begins is what the decision says that it goes on
-    from."""
+def restore_with_the_newest_offsets(patch: pytest.MonkeyPatch) -> None:
+    """Rule `restore-by-attempt`: a restored run starts with the offsets of the checkpoint that it
+    restores."""
 
     def broken(self: Any, history: History, checkpoint_id: int) -> CheckpointRecord:
         decided = [place.record for place in history.places if place.is_decided]
@@ -68,9 +72,9 @@ def go_back_with_the_newest_positions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StartSequence, "_record_at", broken)
 
 
-def retire_what_a_run_goes_on_from(patch: pytest.MonkeyPatch) -> None:
-    """Rule `retire-after-commit`: an older run that still retires leaves the record alone that a
-    newer one began with."""
+def retire_the_restored_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """Rule `retire-after-commit`: an older run that still retires checkpoints keeps the record that
+    a newer run started from."""
     indispensable = retention.indispensable
 
     def without(places: Any) -> frozenset[int]:
@@ -83,9 +87,9 @@ def retire_what_a_run_goes_on_from(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IoExecutor, "_retire", broken)
 
 
-def keep_what_the_newest_holds(patch: pytest.MonkeyPatch) -> None:
-    """Rule `retire-after-commit`: what any record holds that can be started from is nobody's
-    orphan."""
+def keep_files_of_the_newest_record_only(patch: pytest.MonkeyPatch) -> None:
+    """Rule `retire-after-commit`: a file is not an orphan while a record that a run can start from
+    holds it."""
     note = KeptStates.note
 
     def broken(self: Any, record: CheckpointRecord) -> None:
@@ -95,9 +99,9 @@ def keep_what_the_newest_holds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KeptStates, "note", broken)
 
 
-def return_behind_a_run_that_went_back(patch: pytest.MonkeyPatch) -> None:
-    """Rule `callback-after-commit`: a batch that returns is logged, and where a newer run has gone
-    back, its number is another batch's."""
+def return_after_a_newer_restore(patch: pytest.MonkeyPatch) -> None:
+    """Rule `callback-after-commit`: Spark logs a batch whose callback returns. After a newer run
+    has restored an older checkpoint, that batch number belongs to another batch."""
     init = IoExecutor.__init__
 
     def broken(self: Any, **given: Any) -> None:
@@ -128,8 +132,8 @@ _WOKEN_WITH_STATE: Mapping[str, Any] = {
 RESTORE_MUTATIONS: Mapping[
     str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
 ] = {
-    "restore again in a restart": (
-        restore_again_in_a_restart,
+    "restore again after a restart": (
+        restore_again_after_a_restart,
         _RESTORES,
         "a restore is carried out twice",
     ),
@@ -138,33 +142,33 @@ RESTORE_MUTATIONS: Mapping[
         _RESTORES,
         "a start goes on elsewhere",
     ),
-    "leave behind what is not committed": (
-        leave_behind_what_is_not_committed,
+    "restore before older commits are done": (
+        restore_before_older_commits_are_done,
         _RESTORES,
         "a decided transaction is aborted",
     ),
-    "mark nothing as left behind": (
-        mark_nothing_as_left_behind,
+    "mark no checkpoint as superseded": (
+        mark_no_checkpoint_as_superseded,
         _RESTORES,
         "a decision that was left behind is not marked",
     ),
-    "go back with the newest positions": (
-        go_back_with_the_newest_positions,
+    "restore with the newest offsets": (
+        restore_with_the_newest_offsets,
         _RESTORES,
         "a decided range does not go on",
     ),
-    "retire what a run goes on from": (
-        retire_what_a_run_goes_on_from,
+    "retire the restored checkpoint": (
+        retire_the_restored_checkpoint,
         {**_RESTORES, "pause": 0.05, "short": True},
         "what a run goes on from is deleted",
     ),
-    "return behind a run that went back": (
-        return_behind_a_run_that_went_back,
+    "return after a newer restore": (
+        return_after_a_newer_restore,
         _WOKEN_WITH_STATE,
         _STATE,
     ),
-    "keep what the newest holds": (
-        keep_what_the_newest_holds,
+    "keep files of the newest record only": (
+        keep_files_of_the_newest_record_only,
         {**_RESTORES, "files": True, "only_files": True, "roll": True},
         "a run goes back to files that are gone",
     ),

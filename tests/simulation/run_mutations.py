@@ -1,4 +1,4 @@
-"""What a run decides, and when, broken one rule at a time; see `tests.simulation.mutations`."""
+"""One rule about the decisions of a run broken at a time; see `tests.simulation.mutations`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,20 +19,20 @@ from sluice.runtime.model.timestamps import is_past
 
 __all__ = ["RUN_MUTATIONS"]
 
-_USERS_OF_IS_PAST = ("blame", "book", "steps")
+_USERS_OF_IS_PAST = ("core.failure_attribution", "core.coordinator_state", "shell.io_executor")
 
 _ANSWERED: Mapping[str, Any] = {"unreached": 0.0, "unanswered": 0.0, "late": 0.0}
 
 
-def decide_whatever_its_age(patch: pytest.MonkeyPatch) -> None:
-    """Rule `transaction-timeout`: an epoch is decided only while its oldest transaction is far
-    from being aborted."""
+def decide_epochs_of_any_age(patch: pytest.MonkeyPatch) -> None:
+    """Rule `transaction-timeout`: the coordinator decides an epoch only while its oldest
+    transaction is far from its timeout."""
     for module in _USERS_OF_IS_PAST:
-        patch.setattr(f"sluice.runtime.checkpoint.{module}.is_past", lambda moment_s, now_s: False)
+        patch.setattr(f"sluice.runtime.coordinator.{module}.is_past", lambda moment_s, now_s: False)
 
 
-def age_by_the_clock_of_waits(patch: pytest.MonkeyPatch) -> None:
-    """Rule `transaction-timeout`: what is open grows old while the host sleeps, as it does for the
+def age_by_the_pause_tolerant_clock(patch: pytest.MonkeyPatch) -> None:
+    """Rule `transaction-timeout`: an open transaction ages while the host sleeps, as it does on the
     brokers."""
 
     def broken(book: CoordinatorState, decide_by_s: float | None, now_s: float) -> bool:
@@ -44,9 +44,10 @@ def age_by_the_clock_of_waits(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def carry_without_a_sweep(patch: pytest.MonkeyPatch) -> None:
-    """Rule `abort-before-skip`: what a failed region left open is aborted before a decision
-    without it, or readers of the others' records wait behind it."""
+def skip_without_a_sweep(patch: pytest.MonkeyPatch) -> None:
+    """Rule `abort-before-skip`: the open transactions of a failed region are aborted before a
+    decision skips the region. Otherwise readers of other regions' records wait for these
+    transactions."""
     start_deciding = settling._start_deciding  # noqa: SLF001 - broken on purpose
 
     def broken(book: Any, checkpoint: Any, now_s: float) -> None:
@@ -58,9 +59,9 @@ def carry_without_a_sweep(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settling, "_start_deciding", broken)
 
 
-def keep_new_splits_off_the_record(patch: pytest.MonkeyPatch) -> None:
-    """Rule `restore-by-attempt`: where a new split begins is on record with the next decision,
-    also of a region that has not read it, for retention may move that place."""
+def leave_new_splits_out_of_the_record(patch: pytest.MonkeyPatch) -> None:
+    """Rule `restore-by-attempt`: the next decision records the start offset of a new split, even if
+    its region has not read it, because retention may move the earliest offset."""
 
     def broken(self: Any, record: Any, standing: Any = ()) -> Any:
         known = {split.key for split in record.splits}
@@ -71,8 +72,8 @@ def keep_new_splits_off_the_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_new_splits_in_a_restart(patch: pytest.MonkeyPatch) -> None:
-    """Rule `restore-by-attempt`: a source tells once of a new split; its region knows it over its
-    lives."""
+    """Rule `restore-by-attempt`: a source reports a new split once. Its region remembers the split
+    over its restarts."""
     fence_off = RegionState.fence_off
 
     def broken(self: Any) -> None:
@@ -82,8 +83,8 @@ def forget_new_splits_in_a_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RegionState, "fence_off", broken)
 
 
-def forget_when_to_try_again(patch: pytest.MonkeyPatch) -> None:
-    """What was not answered is tried again by time alone: nobody else tells the core anything."""
+def forget_when_to_retry(patch: pytest.MonkeyPatch) -> None:
+    """Only time makes the core retry an unanswered call: no event triggers the retry."""
     next_step_s = settling.next_step_s
 
     def broken(book: Any) -> float | None:
@@ -98,9 +99,9 @@ def forget_when_to_try_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settling, "next_step_s", broken)
 
 
-def sweep_present_regions_alone(patch: pytest.MonkeyPatch) -> None:
-    """Rule `ids-never-reused`: what a run with other regions left open is nobody's any more, and
-    is swept, too."""
+def sweep_present_regions_only(patch: pytest.MonkeyPatch) -> None:
+    """Rule `ids-never-reused`: a sweep also aborts the open transactions of regions that the
+    present run does not have."""
     is_left_behind = SweepView.is_left_behind
 
     def broken(self: SweepView, region: str, attempt_id: int) -> bool:
@@ -109,14 +110,14 @@ def sweep_present_regions_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SweepView, "is_left_behind", broken)
 
 
-def retire_seals(patch: pytest.MonkeyPatch) -> None:
-    """Rule `fence-first`: seals stay for ever, or a run that was paused finds an empty place to
-    decide in."""
-    patch.setattr(retention, "seals", lambda places: frozenset())
+def retire_fencing_records(patch: pytest.MonkeyPatch) -> None:
+    """Rule `fence-first`: fencing records stay forever. Otherwise a run that was paused finds an
+    empty slot to decide in."""
+    patch.setattr(retention, "fencing_records", lambda places: frozenset())
 
 
-def carry_in_any_kind(patch: pytest.MonkeyPatch) -> None:
-    """Section 5: a checkpoint that somebody asked for by its kind is of every region."""
+def skip_in_any_kind_of_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that was requested by its kind covers every region."""
     may_carry = RegionalCheckpointHandler._may_skip  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, alignment: Any, skipped: frozenset[str]) -> bool:
@@ -125,8 +126,8 @@ def carry_in_any_kind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RegionalCheckpointHandler, "_may_skip", broken)
 
 
-def carry_a_region_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """Section 5: so many decisions in a row may leave a region out, and no more."""
+def skip_a_region_forever(patch: pytest.MonkeyPatch) -> None:
+    """A limited number of decisions in a row may skip a region."""
     may_carry = RegionalCheckpointHandler._may_skip  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, alignment: Any, skipped: frozenset[str]) -> bool:
@@ -135,9 +136,9 @@ def carry_a_region_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RegionalCheckpointHandler, "_may_skip", broken)
 
 
-def believe_a_look_that_failed(patch: pytest.MonkeyPatch) -> None:
-    """Rule `publish-whole`: whose record holds a place is known by reading it, and not known where
-    that fails."""
+def trust_a_failed_read(patch: pytest.MonkeyPatch) -> None:
+    """Rule `publish-whole`: the coordinator reads a slot to learn which record is in it. If the
+    read fails, the outcome is unknown."""
     publish_record = steps.publish_record
 
     def broken(store: Any, record: Any, *, timeout_s: float) -> PublishOutcome:
@@ -153,33 +154,33 @@ def believe_a_look_that_failed(patch: pytest.MonkeyPatch) -> None:
 
 
 RUN_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]] = {
-    "decide whatever its age": (
-        decide_whatever_its_age,
+    "decide epochs of any age": (
+        decide_epochs_of_any_age,
         {"old": 0.4},
         "a decision is tried that has grown old",
     ),
-    "age by the clock of waits": (
-        age_by_the_clock_of_waits,
+    "age by the pause-tolerant clock": (
+        age_by_the_pause_tolerant_clock,
         {"old": 0.5, "sleeps": 0.1},
         "a decision is tried that has grown old",
     ),
-    "carry without a sweep": (
-        carry_without_a_sweep,
+    "skip without a sweep": (
+        skip_without_a_sweep,
         {**_ANSWERED, "regions": 3, "regional": True, "fail_region": 0.03},
         "a carried region's open transaction is left",
     ),
-    "believe a look that failed": (
-        believe_a_look_that_failed,
+    "trust a failed read": (
+        trust_a_failed_read,
         {"unread": 0.1, "pause": 0.05, "start": 0.1, "processes": 12},
         "visible before its decision",
     ),
-    "carry in any kind": (
-        carry_in_any_kind,
+    "skip in any kind of checkpoint": (
+        skip_in_any_kind_of_checkpoint,
         {"asked": 0.02, "regions": 3, "regional": True, "fail_region": 0.03},
         "a region is carried in a checkpoint that is for all",
     ),
-    "carry a region for ever": (
-        carry_a_region_for_ever,
+    "skip a region forever": (
+        skip_a_region_forever,
         {
             **dict.fromkeys(("kill", "pause", "start"), 0.0),
             "regions": 3,
@@ -190,23 +191,23 @@ RUN_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[
         },
         "a region is carried too often",
     ),
-    "retire seals": (
-        retire_seals,
+    "retire fencing records": (
+        retire_fencing_records,
         {"short": True, "disk": True, "kill": 0.03, "start": 0.1},
         "a seal is deleted",
     ),
-    "sweep present regions alone": (
-        sweep_present_regions_alone,
+    "sweep present regions only": (
+        sweep_present_regions_only,
         {"rescale": 4, "partitions": 5, "kill": 0.03, "start": 0.1},
         "the job is started again and again, and is not whole",
     ),
-    "forget when to try again": (
-        forget_when_to_try_again,
+    "forget when to retry": (
+        forget_when_to_retry,
         {"lost_answer": 0.5, "refused": 0.5, "kill": 0.0},
         "not everything is visible in the end",
     ),
-    "keep new splits off the record": (
-        keep_new_splits_off_the_record,
+    "leave new splits out of the record": (
+        leave_new_splits_out_of_the_record,
         {"regions": 3, "regional": True, "fail_region": 0.03, "add": 0.1},
         "a split that was found is not on record",
     ),

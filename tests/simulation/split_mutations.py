@@ -1,4 +1,4 @@
-"""Rule `restore-by-attempt` broken: which region has a split, and from where on."""
+"""Rule `restore-by-attempt` broken: the region of a split, and the offset that it starts at."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,20 +15,19 @@ from sluice.runtime.coordinator.start import rescaling, startup
 __all__ = ["SPLIT_MUTATIONS"]
 
 
-def move_splits_of_carried_regions(patch: pytest.MonkeyPatch) -> None:
-    """Rule `restore-by-attempt`: the batch under way of a region that did not complete may have
-    the split in it."""
+def move_splits_of_skipped_regions(patch: pytest.MonkeyPatch) -> None:
+    """Rule `restore-by-attempt`: a skipped region keeps its splits, because its running batch may
+    have read them."""
     patch.setattr(moving, "may_move", lambda region, checkpoint: True)
 
 
 def forget_the_assignment_at_a_start(patch: pytest.MonkeyPatch) -> None:
-    """Rule `restore-by-attempt`: where a run begins, and with which splits, is what the decision
-    says."""
+    """Rule `restore-by-attempt`: a run starts with the splits and offsets of the decision."""
     patch.setattr(rescaling, "recorded", lambda record: assignment_of(record.regions))
 
 
-def keep_what_was_given_away(patch: pytest.MonkeyPatch) -> None:
-    """Rule `restore-by-attempt`: a split has one region, behind a decision as before it."""
+def keep_reassigned_splits(patch: pytest.MonkeyPatch) -> None:
+    """Rule `restore-by-attempt`: a split has one region, before and after a decision."""
     decided = RegionState.decided
 
     def broken(self: Any, checkpoint_id: int, record: Any, goes_on: Any, *, is_end: bool) -> None:
@@ -41,9 +40,9 @@ def keep_what_was_given_away(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(aligning, "_require_own_splits", lambda book, ack: None)
 
 
-def deal_splits_ahead_of_the_record(patch: pytest.MonkeyPatch) -> None:
-    """Rule `restore-by-attempt`: a run with other regions goes on at the very ends that the record
-    says."""
+def assign_splits_ahead_of_the_record(patch: pytest.MonkeyPatch) -> None:
+    """Rule `restore-by-attempt`: a run with other regions resumes at exactly the end offsets of the
+    record."""
 
     def broken(record: Any, plan: Any, *, attempt_id: int) -> Any:
         regions, assignment = rescaling.redistributed(record, plan, attempt_id=attempt_id)
@@ -63,8 +62,9 @@ def deal_splits_ahead_of_the_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(startup, "redistributed", broken)
 
 
-def forget_a_split_of_a_region_that_vanishes(patch: pytest.MonkeyPatch) -> None:
-    """Rule `restore-by-attempt`: a run with other regions reads all that was read before."""
+def forget_a_split_of_a_removed_region(patch: pytest.MonkeyPatch) -> None:
+    """Rule `restore-by-attempt`: a run with other regions reads every split that the run before it
+    read."""
 
     def broken(record: Any, plan: Any, *, attempt_id: int) -> Any:
         regions, assignment = rescaling.redistributed(record, plan, attempt_id=attempt_id)
@@ -84,8 +84,8 @@ def forget_a_split_of_a_region_that_vanishes(patch: pytest.MonkeyPatch) -> None:
 SPLIT_MUTATIONS: Mapping[
     str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
 ] = {
-    "move splits of carried regions": (
-        move_splits_of_carried_regions,
+    "move splits of skipped regions": (
+        move_splits_of_skipped_regions,
         {"regional": True, "regions": 3, "partitions": 5, "fail_region": 0.03, "move": 0.5},
         "a carried region's split moved",
     ),
@@ -94,18 +94,18 @@ SPLIT_MUTATIONS: Mapping[
         {"kill": 0.03, "regions": 3, "partitions": 5, "move": 0.5},
         "the assignment's version does not tell",
     ),
-    "keep what was given away": (
-        keep_what_was_given_away,
+    "keep reassigned splits": (
+        keep_reassigned_splits,
         {"partitions": 5, "move": 0.5},
         "a bug in a living region",
     ),
-    "deal splits ahead of the record": (
-        deal_splits_ahead_of_the_record,
+    "assign splits ahead of the record": (
+        assign_splits_ahead_of_the_record,
         {"rescale": 4, "partitions": 5, "kill": 0.03, "start": 0.1},
         "not everything is visible in the end",
     ),
-    "forget a split of a region that vanishes": (
-        forget_a_split_of_a_region_that_vanishes,
+    "forget a split of a removed region": (
+        forget_a_split_of_a_removed_region,
         {"rescale": 4, "partitions": 5, "kill": 0.03, "start": 0.1},
         "a split was lost",
     ),

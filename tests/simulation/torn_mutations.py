@@ -1,4 +1,4 @@
-"""Decisions of which some transactions are done, lost or forgotten, taken in a wrong way: see
+"""Wrong recoveries of a decision with some transactions committed, lost or expired; see
 `tests.simulation.mutations`."""
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -24,8 +24,8 @@ from tests.simulation.profiles import PROFILES
 __all__ = ["TORN_MUTATIONS"]
 
 
-def name_one_of_several(patch: pytest.MonkeyPatch) -> None:
-    """Section 4: a decision names all that its tasks have pre-committed."""
+def name_one_of_several_committables(patch: pytest.MonkeyPatch) -> None:
+    """A decision names all committables of its tasks."""
     record_of = RunIdentity.record_of
 
     def broken(self: RunIdentity, *args: Any, **kwargs: Any) -> CheckpointRecord:
@@ -36,8 +36,8 @@ def name_one_of_several(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RunIdentity, "record_of", broken)
 
 
-def believe_one_for_all(patch: pytest.MonkeyPatch) -> None:
-    """Section 4: a round that died half-way has committed some of a region's transactions."""
+def trust_one_report_for_all(patch: pytest.MonkeyPatch) -> None:
+    """A round of commits that died half-way has committed some of a region's transactions only."""
     commit = KafkaCommitter.commit
 
     def broken(self: Any, entries: Sequence[StateEntry], **limits: Any) -> list[CommitReport]:
@@ -63,7 +63,8 @@ def _region_of(entry: StateEntry) -> tuple[str, int]:
 
 
 def repair_a_region_as_a_whole(patch: pytest.MonkeyPatch) -> None:
-    """Rule `two-phase-repair`: of a decision only what is certainly lost is written again."""
+    """Rule `two-phase-repair`: a repair writes again only those transactions of a decision that are
+    certainly lost."""
 
     def broken(
         regions: Iterable[RegionRecord], lost: Iterable[StateEntry]
@@ -79,8 +80,8 @@ def repair_a_region_as_a_whole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lost_slices, "lost_by_region", broken)
 
 
-def go_on_behind_a_repair_that_failed(patch: pytest.MonkeyPatch) -> None:
-    """Rule `two-phase-repair`: what could not be written again stays lost, and stops the start."""
+def continue_after_a_failed_repair(patch: pytest.MonkeyPatch) -> None:
+    """Rule `two-phase-repair`: a loss whose repair failed stays a loss, and stops the start."""
     repair_each = Settlement._repair_each  # noqa: SLF001 - broken on purpose
 
     def broken(
@@ -95,8 +96,9 @@ def go_on_behind_a_repair_that_failed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Settlement, "_repair_each", broken)
 
 
-def repair_what_is_repaired(patch: pytest.MonkeyPatch) -> None:
-    """Rule `two-phase-repair`: a repair on record is followed, however far its commits came."""
+def repair_twice(patch: pytest.MonkeyPatch) -> None:
+    """Rule `two-phase-repair`: a later start completes a recorded repair, even if only some of its
+    commits are done."""
     patch.setattr(settlement, "_effective", lambda store, record: list(record.regions))
 
 
@@ -107,24 +109,27 @@ def _guess(patch: pytest.MonkeyPatch, outcome: CommitOutcome) -> None:
     patch.setattr(committer, "judge", broken)
 
 
-def take_what_is_forgotten_for_committed(patch: pytest.MonkeyPatch) -> None:
-    """Rule `outcome-from-broker`: of an id that has expired nobody can tell what became of its
-    transaction."""
+def take_expired_ids_for_committed(patch: pytest.MonkeyPatch) -> None:
+    """Rule `outcome-from-broker`: after an id has expired, no broker knows whether its transaction
+    was committed."""
     _guess(patch, CommitOutcome.COMMITTED)
 
 
-def take_what_is_forgotten_for_lost(patch: pytest.MonkeyPatch) -> None:
-    """Rule `outcome-from-broker`, the other way round: what is written again may be there."""
+def take_expired_ids_for_lost(patch: pytest.MonkeyPatch) -> None:
+    """Rule `outcome-from-broker`: the transaction of an expired id may be committed, so writing it
+    again may double records."""
     _guess(patch, CommitOutcome.ABORTED)
 
 
-def be_right_by_chance(patch: pytest.MonkeyPatch) -> None:
-    """Rule `outcome-from-broker`: nor is it taken for committed where that happens to be so."""
+def guess_and_be_right(patch: pytest.MonkeyPatch) -> None:
+    """Rule `outcome-from-broker`: the transaction of an expired id does not count as committed,
+    even if it is committed."""
     _guess(patch, CommitOutcome.COMMITTED)
 
 
-def be_unsure_of_what_is_aborted(patch: pytest.MonkeyPatch) -> None:
-    """Rule `outcome-from-broker`: a job stops and asks a person only where no broker can tell."""
+def doubt_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
+    """Rule `outcome-from-broker`: a job stops for a decision of an operator only if no broker knows
+    the outcome."""
 
     def broken(handle: Any, described: Any) -> Judgement:
         found = judge(handle, described)
@@ -141,13 +146,13 @@ _BROKEN_REPAIRS = asdict(PROFILES["repairs fail half-way"])
 TORN_MUTATIONS: Mapping[
     str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
 ] = {
-    "name one of several": (
-        name_one_of_several,
+    "name one of several committables": (
+        name_one_of_several_committables,
         asdict(PROFILES["several tasks"]),
         "visible before its decision",
     ),
-    "believe one for all": (
-        believe_one_for_all,
+    "trust one report for all": (
+        trust_one_report_for_all,
         _TORN,
         "marked before it is committed",
     ),
@@ -156,33 +161,33 @@ TORN_MUTATIONS: Mapping[
         _TORN,
         "a repair replaces what is not lost",
     ),
-    "go on behind a repair that failed": (
-        go_on_behind_a_repair_that_failed,
+    "continue after a failed repair": (
+        continue_after_a_failed_repair,
         _BROKEN_REPAIRS,
         "marked before it is committed",
     ),
-    "repair what is repaired": (
-        repair_what_is_repaired,
+    "repair twice": (
+        repair_twice,
         _BROKEN_REPAIRS,
         "a coordinator stops by TransactionLostError",
     ),
-    "take what is forgotten for committed": (
-        take_what_is_forgotten_for_committed,
+    "take expired ids for committed": (
+        take_expired_ids_for_committed,
         _FORGOTTEN,
         "marked before it is committed",
     ),
-    "be right by chance": (
-        be_right_by_chance,
+    "guess and be right": (
+        guess_and_be_right,
         asdict(PROFILES["ids of several tasks expire"]),
         "marked though nobody was told how it ended",
     ),
-    "take what is forgotten for lost": (
-        take_what_is_forgotten_for_lost,
+    "take expired ids for lost": (
+        take_expired_ids_for_lost,
         _FORGOTTEN,
         "a repair replaces what is not lost",
     ),
-    "be unsure of what is aborted": (
-        be_unsure_of_what_is_aborted,
+    "doubt aborted transactions": (
+        doubt_aborted_transactions,
         _FORGOTTEN,
         "a job stops for what its brokers know",
     ),

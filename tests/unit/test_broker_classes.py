@@ -93,5 +93,5 @@ def test_fetching_succeeds_without_an_archive(
     monkeypatch.setattr(_cli, "prepare_broker", fail)
     answer = CliRunner().invoke(_cli.app, ["fetch"])
     assert (answer.exit_code, answer.stdout) == (0, "/jars\n")
-    assert "will start slower" in answer.stderr
+    assert "starts slower" in answer.stderr
     assert str(error) in answer.stderr

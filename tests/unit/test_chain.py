@@ -71,7 +71,7 @@ def _failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Exception:
     """What leaves a task whose function raises this."""
     chain = _chain(error, monkeypatch)
     with pytest.raises((LookupError, FunctionFailedError)) as caught:
-        list(chain.run(3, ()))
+        list(chain.copy_ranges(3, ()))
     return caught.value
 
 
@@ -79,7 +79,7 @@ def test_a_task_tells_of_how_many_rows_its_functions_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Beside what they count: the limit of a policy is about rows."""
-    (row,) = _chain(ValueError("no"), monkeypatch, policy=Skip()).run(3, ())
+    (row,) = _chain(ValueError("no"), monkeypatch, policy=Skip()).copy_ranges(3, ())
     (result,) = results_of([[row.column("result")[0].as_py()]])
     assert result.counts == {"f": RecordCounts(read=1, skipped=1)}
     assert result.failed_rows == {"f": 1}
@@ -96,12 +96,12 @@ def test_a_task_that_fails_aborts_in_all_its_sinks_what_it_has_open(
     sinks = {"one": _Sink(), "two": _Sink()}
     chain = _chain(error, monkeypatch, sinks=sinks)
     if isinstance(error, StreamError):
-        (row,) = chain.run(3, ())
+        (row,) = chain.copy_ranges(3, ())
         with pytest.raises(DeliveryError, match="refused"):
             results_of([[row.column("result")[0].as_py()]])
     else:
         with pytest.raises(LookupError):
-            list(chain.run(3, ()))
+            list(chain.copy_ranges(3, ()))
     assert [sink.asked for sink in sinks.values()] == [["abort"], ["abort"]]
 
 

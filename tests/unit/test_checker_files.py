@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.connectors.hdfs.formats.json_lines import JsonLines
+from sluice.connectors.hdfs.formats.text_formats import JsonLines
 from sluice.runtime.checker import Place, Record
 from sluice.runtime.checker.files import read_files, row_value
 from sluice.runtime.errors import ConfigError, StorageError

@@ -1,7 +1,5 @@
 """Which regions a checkpoint is decided for: both handlers' rulings."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -128,18 +126,3 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, float]) -> N
     """By name."""
     with pytest.raises(ConfigError, match="out of range"):
         RegionalCheckpointHandler(**settings)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"max_skipped_in_a_row": 1.5},
-        {"max_skipped_in_a_row": "3"},
-        {"max_failed_ratio": "0.5"},
-        {"region_timeout_s": "2"},
-    ],
-)
-def test_settings_of_another_type_are_refused_by_name(settings: dict[str, Any]) -> None:
-    """A job would end by them in the middle of its work, when a region fails first."""
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        RegionalCheckpointHandler(**settings)

@@ -163,7 +163,7 @@ def test_the_last_failure_of_a_job_does_not_say_that_it_goes_on(*, regional: boo
     assert "failures=2 tolerable_failures=1 regions=main" in told
     assert "error=ValueError: no]" in told
     assert "on_error" in told
-    assert "begins again" not in told
+    assert "restarts from the last checkpoint" not in told
     assert "f.py" not in told
 
 

@@ -9,7 +9,8 @@ import typer
 from typer.main import get_command
 
 from sluice.runtime import cli
-from sluice.runtime.cli import ENTRY_POINT_GROUP, build_app, describe_error, main
+from sluice.runtime.cli import ENTRY_POINT_GROUP, build_app, main
+from sluice.runtime.cli_output import describe_error
 from sluice.runtime.errors import ConfigError
 
 group = typer.Typer()

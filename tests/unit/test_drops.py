@@ -40,8 +40,7 @@ from sluice.runtime.job.job import Job
 from sluice.runtime.model.model import BatchKey, SplitRange
 from sluice.runtime.service.metrics import CheckpointMetrics
 from sluice.runtime.service.service_client import CoordinatorAddress
-from sluice.runtime.spark.tasks.region_tasks import Chain, RegionTasks, results_of
-from sluice.runtime.spark.tasks.task_result import TaskResult
+from sluice.runtime.spark.tasks.region_tasks import Chain, RegionTasks, TaskResult, results_of
 from tests.core_driver import FAST, CoreDriver, split
 from tests.starting_job import record
 
@@ -215,7 +214,7 @@ def _run(attempt: int, *, most: int, monkeypatch: pytest.MonkeyPatch) -> tuple[T
         factories={},
     )
     chain = Chain(tasks=tasks, reader=reader, functions=(), job_name="j", most_dropped=most)
-    rows = [batch.column("result").to_pylist() for batch in chain.run(3, (split(0, 5, 9),))]
+    rows = [batch.column("result").to_pylist() for batch in chain.copy_ranges(3, (split(0, 5, 9),))]
     return results_of(rows)[0], len(reader.read_splits)
 
 

@@ -115,10 +115,10 @@ def test_what_the_tasks_told_is_counted_for_the_range_they_read() -> None:
         assert list(reading.read(mine)) == []
     old = split(partition=1, start=0, end=9)
     list(times(told).reader(Reader({1: 99})).read([old]))
-    moved, least = times(told).after_batch(mine, cut_ms=0)
+    moved, least = times(told).after_batch(mine, fetched_ms=0)
     assert [each.watermark_ms for each in moved] == [50, 3]
     assert least == 3
-    assert times(told).after_batch(mine, cut_ms=0)[0] == tuple(mine)
+    assert times(told).after_batch(mine, fetched_ms=0)[0] == tuple(mine)
 
 
 def test_a_reader_without_timestamps_is_refused() -> None:

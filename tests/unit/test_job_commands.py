@@ -117,13 +117,13 @@ def test_an_epoch_that_is_not_visible_yet_is_shown_with_its_age(
     coordinator: BarrierCoordinator, job: Job, directory: Path
 ) -> None:
     """A job that waits for brokers looks well otherwise: its lag stands still."""
-    assert "under way" not in run("status", str(directory))
+    assert "pending" not in run("status", str(directory))
     started = coordinator.started
     assert started is not None
     job.source.ends[0] = 7
     wait_for(lambda: coordinator.poll_barrier("left", started.attempt_id, wait_s=0.2))
     shown = run("status", str(directory))
-    assert re.search(r"under way: checkpoint 1, aligning, \d+ s since its barrier", shown)
+    assert re.search(r"pending: checkpoint 1, aligning, \d+ s since its barrier", shown)
 
 
 def test_a_suspended_region_is_shown_with_its_growing_lag(
@@ -139,7 +139,7 @@ def test_a_suspended_region_is_shown_with_its_growing_lag(
     shown = run("status", str(directory))
     assert "left  suspended" in shown
     assert "suspended: DeliveryError: too large" in shown
-    assert "deleted by retention, unread: 11 records" in shown
+    assert "deleted by retention before they were read: 11 records" in shown
     assert "right  running" in shown
     found = json.loads(run("status", str(directory), "--json"))["job"]["regions"][0]
     assert found["lags"] == {"input-0": 1234}
@@ -182,7 +182,7 @@ def test_a_running_region_is_restarted_off_a_host(
 ) -> None:
     """On purpose, and by name."""
     shown = run("restart", str(directory), "--region", "right", "--exclude-host", "bad")
-    assert shown == "restarted: right\nexecutors ended on excluded hosts: 3\n"
+    assert shown == "restarted: right\nended executors on excluded hosts: 3\n"
     assert hosts.excluded == ["bad"]
     started = coordinator.started
     assert started is not None
@@ -295,14 +295,14 @@ def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinato
         assert client.status()["job"]["state"] == "running"
         with pytest.raises(AuthenticationError):
             client.poll_barrier("left", 0, wait_s=0.0)
-        with pytest.raises(ConfigError, match="nothing can be commanded here"):
+        with pytest.raises(ConfigError, match="this service takes no commands"):
             client.restart([], timeout_s=60.0)
 
 
 def test_a_drop_in_query_is_said_to_be_sparks_to_watch(tmp_path: Path) -> None:
     """No waiting would help."""
     open_store(str(tmp_path / "sluice")).publish(record(0), timeout_s=60)
-    with pytest.raises(ConfigError, match="a query with a drop-in sink"):
+    with pytest.raises(ConfigError, match="a Spark query with a drop-in sink"):
         run("status", str(tmp_path))
     with pytest.raises(UnreachableError, match="no job runs"):
         run("status", str(tmp_path / "sluice"))

@@ -31,15 +31,14 @@ from sluice.runtime.model import offsets
 from sluice.runtime.model.model import Barrier, SplitRange
 from sluice.runtime.model.on_error import DeadLetters, Skip
 from sluice.runtime.spark.frames.plan_analysis import look_at
-from sluice.runtime.spark.microbatch.job_source import deal
-from sluice.runtime.spark.microbatch.query_logs import batches_beyond
-from sluice.runtime.spark.microbatch.spark_state import structs_in
-from sluice.runtime.spark.tasks.region_tasks import (
+from sluice.runtime.spark.microbatch.batch_strategies import (
     require_all_rows_passed,
     require_each_range_once,
-    results_of,
 )
-from sluice.runtime.spark.tasks.task_result import TaskResult
+from sluice.runtime.spark.microbatch.job_source import assign
+from sluice.runtime.spark.microbatch.query_logs import batches_beyond
+from sluice.runtime.spark.microbatch.spark_state import structs_in
+from sluice.runtime.spark.tasks.region_tasks import TaskResult, results_of
 
 
 def split(partition: int, start: int = 0, end: int = 0, topic: str = "in") -> SplitRange:
@@ -109,7 +108,7 @@ def identity(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_deal_gives_every_record_to_exactly_one_task(sizes: Sequence[int], tasks: int) -> None:
     """No range is lost or read twice, and no task is empty."""
     splits = [split(i, 5, 5 + size) for i, size in enumerate(sizes)]
-    io_executor = deal(splits, tasks)
+    io_executor = assign(splits, tasks)
     dealt = sorted((s for hand in io_executor for s in hand), key=lambda s: s.partition)
     assert dealt == [s for s in splits if not s.is_empty]
     assert len(io_executor) <= tasks
@@ -138,7 +137,7 @@ def test_a_chained_batch_reads_each_range_once(tasks: list[tuple[SplitRange, ...
     )
     whole = [TaskResult(ranges=(split(1, 0, 4),)), TaskResult(ranges=(split(0, 3, 9),))]
     require_each_range_once(whole, cut)
-    with pytest.raises(IllegalTransitionError, match="each range once"):
+    with pytest.raises(IllegalTransitionError, match="did not read each range"):
         require_each_range_once([TaskResult(ranges=ranges) for ranges in tasks], cut)
 
 
@@ -149,7 +148,7 @@ def test_rows_that_go_on_into_files_are_those_that_the_tasks_answer_for(
     """Spark logs an answer that it could not deliver, and calls the task done."""
     staged = [StagedFrame(rows=5)]
     require_all_rows_passed([TaskResult(records_out=2), TaskResult(records_out=3)], staged)
-    with pytest.raises(IllegalTransitionError, match="tasks' answers"):
+    with pytest.raises(IllegalTransitionError, match="do not match the rows"):
         require_all_rows_passed([TaskResult(records_out=rows) for rows in answered], staged)
 
 
@@ -223,8 +222,12 @@ def described() -> Iterator[tuple[str, list[Pipeline], list[bool]]]:
     yield "no source", [], []
     yield "no sink", [Pipeline(StubSource())], [False]
     random = Step(kind="transform", name="f", uid=None, function=identity, deterministic=False)
-    yield "replay", [Pipeline(StubSource(), [random], [StubSink()])], [True]
-    yield "replay", [Pipeline(StubSource(), [random], [StubSink("a"), StubSink("b")])], [False]
+    yield "nondeterministic", [Pipeline(StubSource(), [random], [StubSink()])], [True]
+    yield (
+        "nondeterministic",
+        [Pipeline(StubSource(), [random], [StubSink("a"), StubSink("b")])],
+        [False],
+    )
     twice = [Pipeline(StubSource(), [], [StubSink("a")]), Pipeline(StubSource(), [], [StubSink()])]
     dirty = StubSource("dirty", yields_only_committed=False)
     mixed = [StubSink("loose", is_exactly_once=False), StubSink("exact")]
@@ -299,7 +302,7 @@ def test_functions_of_both_kinds_in_one_pipeline_are_refused() -> None:
     stream = Stream(Pipeline(StubSource())).map_batches(identity)
     with pytest.raises(ConfigError, match="mapInArrow"):
         stream.transform(lambda frame: frame)
-    with pytest.raises(ConfigError, match="behind a sink"):
+    with pytest.raises(ConfigError, match="cannot follow a sink"):
         stream.sink(StubSink()).map_batches(identity)
 
 

@@ -12,7 +12,13 @@ from sluice.runtime.errors import FencedError, UnreachableError
 from sluice.runtime.model import offsets
 from sluice.runtime.model.model import Barrier, RegionRecord, SplitRange
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
-from sluice.runtime.spark.microbatch.job_source import JobStreamReader, SourcePlan, probe_for
+from sluice.runtime.spark.microbatch.job_source import (
+    CopyRanges,
+    JobStreamReader,
+    ReadRanges,
+    SourcePlan,
+    probe_for,
+)
 from sluice.runtime.spark.microbatch.region_start import initial_offset
 
 GENERATION = 3
@@ -71,6 +77,7 @@ def reader(
     replayed: Barrier | None = None,
 ) -> Any:
     """A reader of the region, restored from checkpoint 7."""
+    read = ReadRanges(reader=cast(Any, None), parallelism=tasks if shares else None)
     plan = SourcePlan(
         format_name="sluice-job",
         address=CoordinatorAddress(
@@ -79,10 +86,7 @@ def reader(
         region="main",
         attempt_id=GENERATION,
         initial_offset=initial_offset(RESTORED, attempt_id=GENERATION, after=7),
-        tasks=tasks,
-        shares_tasks=shares,
-        chain=pickle.dumps(None) if chained else None,
-        reader=cast(Any, None),
+        ranges=CopyRanges(chain=pickle.dumps(None), parallelism=tasks) if chained else read,
         schema="value binary",
         replayed=replayed,
     )

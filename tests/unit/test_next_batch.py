@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.runtime.model.model import SplitRange
-from sluice.runtime.spark.microbatch.next_batch import repeats_its_result, wants_another
+from sluice.runtime.spark.microbatch.stateful_batches import repeats_its_result, wants_another
 
 
 def split(start: int, end: int) -> SplitRange:

@@ -75,7 +75,7 @@ def test_a_port_where_nothing_listens_is_told_as_that() -> None:
     assert type(error) is UnreachableError
     assert "nothing listens at the coordinator's address" in str(error)
     assert f"127.0.0.1:{port} path=/v1/status" in str(error)
-    assert "Does the driver process still run?" in str(error)
+    assert "Check that the driver process runs" in str(error)
 
 
 def test_a_request_that_is_taken_and_not_answered_is_a_wait() -> None:
@@ -92,7 +92,7 @@ def test_a_request_that_is_taken_and_not_answered_is_a_wait() -> None:
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (NameResolutionError("h", HTTPConnection("h"), socket.gaierror()), "host .* not known"),
+        (NameResolutionError("h", HTTPConnection("h"), socket.gaierror()), "host .* is unknown"),
         (SSLError("wrong version number"), "does not speak TLS"),
         (ProtocolError("reset"), "connection to the coordinator broke"),
     ],
@@ -127,12 +127,12 @@ def test_a_token_that_no_request_can_carry_is_refused_and_not_shown(token: str) 
 @pytest.mark.parametrize(
     ("status", "kind", "says"),
     [
-        (200, UnsupportedFormatError, "not a coordinator's"),
+        (200, UnsupportedFormatError, "not come from a coordinator"),
         (302, UnsupportedFormatError, "location=http://login/"),
-        (404, UnsupportedFormatError, "not a coordinator's"),
-        (401, AuthenticationError, "somebody before the coordinator wants credentials"),
-        (407, AuthenticationError, "somebody before the coordinator wants credentials"),
-        (502, UnreachableError, "a proxy answers in the coordinator's place"),
+        (404, UnsupportedFormatError, "not come from a coordinator"),
+        (401, AuthenticationError, "a proxy or another service requires credentials"),
+        (407, AuthenticationError, "a proxy or another service requires credentials"),
+        (502, UnreachableError, "a proxy answers instead of the coordinator"),
     ],
 )
 def test_the_page_of_a_proxy_is_told_as_that(
@@ -148,9 +148,7 @@ def test_the_page_of_a_proxy_is_told_as_that(
     assert "Sign in" not in str(error)
 
 
-@pytest.mark.parametrize(
-    ("token", "says"), [("guessed", "a token that is not its own"), ("", "not its own")]
-)
+@pytest.mark.parametrize(("token", "says"), [("guessed", "a wrong token"), ("", "wrong")])
 def test_a_wrong_token_is_told_as_that(token: str, says: str) -> None:
     """The token of another run, for example; neither is shown."""
     with started_service() as service:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from sluice.runtime.errors import ConfigError, DeliveryError, IllegalTransitionError
-from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough, TaskAnswers
-from sluice.runtime.spark.tasks.task_result import TaskResult
+from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough, TaskResults
+from sluice.runtime.spark.tasks.region_tasks import TaskResult
 
 SCHEMA = pa.schema({"key": pa.binary(), "value": pa.int64()})
 
@@ -21,13 +21,13 @@ class Answers:
         self.value: list[TaskResult] = []
 
     def add(self, term: list[TaskResult]) -> None:
-        self.value = TaskAnswers().addInPlace(self.value, term)
+        self.value = TaskResults().addInPlace(self.value, term)
 
 
 def pass_through(*results: TaskResult, columns: pa.Schema | None = SCHEMA) -> FilePassThrough:
     answers: Any = Answers()
     answers.value = list(results)
-    return FilePassThrough(columns=columns, answers=answers)
+    return FilePassThrough(columns=columns, results=answers)
 
 
 def written(*batches: pa.RecordBatch, result: TaskResult) -> Generator[Any, None, TaskResult]:
@@ -44,31 +44,33 @@ def test_rows_are_handed_on_and_the_answer_comes_after_them() -> None:
     rows = batch(key=[b"k"], value=[1])
     result = TaskResult(task="0.0", records_out=1)
     through = pass_through()
-    assert list(through.on(written(rows, result=result))) == [rows]
-    assert through.take() == [result]
-    assert through.take() == []
+    assert list(through.deliver(written(rows, result=result))) == [rows]
+    assert through.take_results() == [result]
+    assert through.take_results() == []
 
 
 def test_an_answer_is_missing_where_the_rows_were_not_all_taken() -> None:
     """A task that Spark gives up half way counts for nothing."""
     through = pass_through()
-    rows = through.on(written(batch(), batch(), result=TaskResult(task="0.0")))
+    rows = through.deliver(written(batch(), batch(), result=TaskResult(task="0.0")))
     next(rows)
     cast(Generator[Any, None, None], rows).close()
-    assert through.take() == []
+    assert through.take_results() == []
 
 
 def test_a_typed_error_of_a_task_is_raised_with_its_type() -> None:
     through = pass_through(TaskResult(task="0.0"), TaskResult(error=DeliveryError("no", {}, "")))
     with pytest.raises(DeliveryError):
-        through.take()
+        through.take_results()
 
 
 def test_a_task_that_answers_twice_has_run_twice() -> None:
     """Rule `ids-never-reused`: which of the two attempts the files are of is not known, so nothing
     is decided."""
     with pytest.raises(IllegalTransitionError, match="more than once"):
-        pass_through(TaskResult(task="0.0"), TaskResult(task="1.0"), TaskResult(task="0.1")).take()
+        pass_through(
+            TaskResult(task="0.0"), TaskResult(task="1.0"), TaskResult(task="0.1")
+        ).take_results()
 
 
 def test_types_become_those_that_spark_was_told() -> None:
@@ -97,7 +99,7 @@ def test_a_null_where_none_was_told_of_is_named() -> None:
     assert through.conform(full) is full
     for schema in (told, pa.schema({"n": pa.int64(), "m": pa.int64()})):
         arrays = [pa.array([None], pa.int64()), pa.array([1])]
-        with pytest.raises(ConfigError, match=r"declared to have none .column=n ") as refused:
+        with pytest.raises(ConfigError, match=r"declared non-nullable .column=n ") as refused:
             through.conform(pa.RecordBatch.from_arrays(arrays, schema=schema))
         assert "nullable" in str(refused.value)
 
@@ -194,4 +196,4 @@ def test_what_means_the_same_is_cast_at_every_depth() -> None:
 
 def test_the_zero_of_the_answers_is_empty() -> None:
     """So a worker process that is used again begins with none."""
-    assert TaskAnswers().zero([TaskResult(task="0.0")]) == []
+    assert TaskResults().zero([TaskResult(task="0.0")]) == []

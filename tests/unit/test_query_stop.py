@@ -11,7 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.runtime.errors import WaitedTooLongError
-from sluice.runtime.spark.microbatch.query_stop import stop_query
+from sluice.runtime.spark.microbatch.query_end import stop_query
 from tests.waiting import PATIENCE_S
 
 

@@ -11,7 +11,7 @@ from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals
 from sluice.runtime.model.model import RecordCounts
 from sluice.runtime.model.on_error import DeadLetters
-from sluice.runtime.spark.tasks.task_result import TaskResult
+from sluice.runtime.spark.tasks.region_tasks import TaskResult
 from tests.region_world import RegionWorld, barrier
 
 PARSE = ChainedFunction(

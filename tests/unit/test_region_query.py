@@ -15,7 +15,7 @@ from sluice.runtime.functions.at_most_once import DropBudget, DropLimit
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.model import BatchKey
 from sluice.runtime.spark.microbatch.event_times import EventTimes
-from sluice.runtime.spark.tasks.task_result import TaskResult
+from sluice.runtime.spark.tasks.region_tasks import TaskResult
 from tests.fakes import ManualClock
 from tests.region_world import (
     ADDRESS,
@@ -136,7 +136,7 @@ def test_a_replay_says_how_far_it_has_come_while_it_runs(monkeypatch: pytest.Mon
     """Else a life that takes long to its first question would be taken for a silent one."""
 
     class ToldOnce:
-        """As `sluice.runtime.spark.microbatch.replays.ReplayTold`, with one look, at the begin."""
+        """As `sluice.runtime.spark.microbatch.stateful_batches.ReplayProgress`, with one look, at the begin."""
 
         def __init__(self, done: Callable[[], int], tell: Callable[[int], None]) -> None:
             self._done, self._tell = done, tell
@@ -147,7 +147,7 @@ def test_a_replay_says_how_far_it_has_come_while_it_runs(monkeypatch: pytest.Mon
         def __exit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr("sluice.runtime.spark.microbatch.region_query.ReplayTold", ToldOnce)
+    monkeypatch.setattr("sluice.runtime.spark.microbatch.region_query.ReplayProgress", ToldOnce)
     world = RegionWorld(stateful=True)
     world.coordinator.decided.add(KEY)
     world.batch(1, barrier())
@@ -229,7 +229,7 @@ def test_a_stop_waits_for_sparks_log_of_the_last_batch_for_a_moment(
             world.disk.files["spark/main/3/commits/1"] = b"v1\n{}"
 
     began_s, times = clock.now_s, SimpleNamespace(monotonic=clock, sleep=sleep)
-    monkeypatch.setattr("sluice.runtime.spark.microbatch.region_query.time", times)
+    monkeypatch.setattr("sluice.runtime.spark.microbatch.query_end.time", times)
     with patch("sluice.runtime.spark.microbatch.region_query.stop_query") as stop:
         world.query.stop()
     stop.assert_called_once()

@@ -8,7 +8,7 @@ from typing import Any, cast
 from pyspark import SparkContext
 
 from sluice.runtime.errors import FencedError
-from sluice.runtime.spark.microbatch.replays import ReplayTold, tasks_done
+from sluice.runtime.spark.microbatch.stateful_batches import ReplayProgress, tasks_done
 from tests.waiting import wait_for
 
 
@@ -27,7 +27,7 @@ def test_what_is_done_is_told_when_it_has_changed() -> None:
             return 4
         return found
 
-    with ReplayTold(done, told.append, look_s=0.001):
+    with ReplayProgress(done, told.append, interval_s=0.001):
         wait_for(seen.is_set, poll_s=0.001)
     assert told == [3, 4]
 
@@ -40,8 +40,8 @@ def test_nothing_is_told_of_a_life_that_is_over() -> None:
         told.append(done)
         raise FencedError("a newer life", {}, "Stop.")
 
-    with ReplayTold(lambda: len(told), refuse, look_s=0.001) as replay:
-        wait_for(lambda: not replay.is_telling, poll_s=0.001)
+    with ReplayProgress(lambda: len(told), refuse, interval_s=0.001) as replay:
+        wait_for(lambda: not replay.is_reporting, poll_s=0.001)
     assert told == [0]
 
 
@@ -72,8 +72,8 @@ def test_nobody_looks_any_more_once_the_batch_has_run() -> None:
         looks.append(1)
         return 0
 
-    with ReplayTold(done, lambda _done: None, look_s=3600.0) as replay:
+    with ReplayProgress(done, lambda _done: None, interval_s=3600.0) as replay:
         wait_for(lambda: looks, poll_s=0.001)
-    wait_for(lambda: len(looks) > 100 or not replay.is_telling, poll_s=0.001)
-    assert not replay.is_telling
+    wait_for(lambda: len(looks) > 100 or not replay.is_reporting, poll_s=0.001)
+    assert not replay.is_reporting
     assert len(looks) == 1

@@ -9,7 +9,7 @@ import pytest
 import urllib3
 
 from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, StreamError
-from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient
 from tests.waiting import PATIENCE_S
@@ -138,7 +138,7 @@ def test_a_service_that_others_reach_says_that_nothing_is_encrypted(
     """Without TLS a token may be read on its way; never the token itself."""
     (warning,) = warned_of(caplog, "0.0.0.0")
     assert warning.startswith("service listens beyond this machine, without TLS: address=http://")
-    assert "docs/monitoring.md" in warning
+    assert "docs/guide/security.md" in warning
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])

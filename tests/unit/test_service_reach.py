@@ -60,7 +60,7 @@ def test_not_yet_is_tried_again_and_named_at_the_end() -> None:
         address = service.coordinator_address
         with (
             CoordinatorClient(address, deadline_s=0.3) as client,
-            pytest.raises(UnreachableError, match="no job is coordinated here"),
+            pytest.raises(UnreachableError, match="this service has no coordinator"),
         ):
             client.poll_barrier("main", 0, wait_s=0.0)
 

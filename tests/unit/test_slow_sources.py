@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
+from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.coordinator.core.events import FetchBarrierOffsets, RegionBarrierOffsets
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -110,7 +110,7 @@ def test_a_task_is_answered_though_its_brokers_are_not(
     """Else it takes the coordinator for dead, and stops: an outage would end a healthy job."""
     barrier_service = BarrierService(coordinator)
     for region in REGIONS:
-        barrier_service.open(AttemptLog(region=region, attempt_id=0))
+        barrier_service.open(AttemptEpochs(region=region, attempt_id=0))
     source.is_away, over = True, threading.Event()
     took: dict[str, list[float]] = {region: [] for region in REGIONS}
     tasks = [
@@ -237,12 +237,11 @@ def test_others_are_cut_while_a_log_that_is_shorter_for_a_moment_is_waited_for()
             ranges: Sequence[SplitRange],
             *,
             timeout_s: float,
-            counts: bool = True,
             pause: Callable[[float], object] | None = None,
         ) -> tuple[SplitRange, ...]:
             assert pause is not None
             pause(0.2)
-            return super().replayable(ranges, timeout_s=timeout_s, counts=counts)
+            return super().replayable(ranges, timeout_s=timeout_s)
 
     def others(_: float) -> None:
         other = threading.Thread(

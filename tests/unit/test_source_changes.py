@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from sluice.connectors.kafka.source.enumerator.discovery import Look
+from sluice.connectors.kafka.source.enumerator.discovery import ClusterView
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.source_options import SourceOptions
@@ -112,9 +112,10 @@ def test_ranges_of_an_earlier_process_must_be_of_the_same_topic() -> None:
         bench.enumerator.readable(logged, timeout_s=TIMEOUT_S)
 
 
-def test_log_that_stays_shorter_than_the_position_has_lost_records() -> None:
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_log_that_stays_shorter_than_the_position_has_lost_records(fails: str) -> None:
     """A new leader may know a lower end for a moment; half a minute later it is a truncation."""
-    bench = Bench()
+    bench = Bench(failOnDataLoss=fails)
     position = bench.cut(bench.start())
     bench.cluster.log("orders", 0).latest = 7
     assert bounds(bench.cut(position))["orders-0"] == (10, 10)
@@ -139,13 +140,21 @@ def test_a_log_that_was_cut_off_is_judged_beside_cuts_of_other_regions() -> None
         bench.cut(mine)
 
 
-def test_a_log_that_was_cut_off_and_has_grown_again_is_not_read_on() -> None:
-    """An unclean election: other records are where those were that the position is behind."""
-    bench = Bench()
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("grown_to", [7, 9, 30])
+def test_a_truncated_log_is_an_error_whatever_fail_on_data_loss_says(
+    grown_to: int, fails: str
+) -> None:
+    """An unclean election: other records have the offsets that the source has read."""
+    bench = Bench(failOnDataLoss=fails)
     position = bench.cut(bench.start())
-    bench.cluster.log("orders", 0).elect(cut_off_at=7, grown_to=30)
-    with pytest.raises(DataLostError, match=r"orders-0\[7,10\)"):
-        bench.cut(position)
+    bench.cluster.log("orders", 0).elect(cut_off_at=7, grown_to=grown_to)
+    for _ in range(2):
+        with pytest.raises(DataLostError, match=r"orders-0\[7,10\).*Start from a new") as caught:
+            bench.cut(position)
+    assert "orders-1" not in str(caught.value)
+    assert len(bench.cluster.epoch_requests) == 1
+    assert bench.enumerator.lost_records == 0
 
 
 def test_a_log_that_was_cut_off_behind_the_position_is_read_on() -> None:
@@ -160,7 +169,7 @@ def test_a_log_that_was_cut_off_behind_the_position_is_read_on() -> None:
     again = bench.cut(position)
     assert {split.name: split.leader_epoch for split in again} == {"orders-0": 1, "orders-1": 1}
     bench.cut(again)
-    assert len(bench.cluster.epoch_questions) == 1
+    assert len(bench.cluster.epoch_requests) == 1
 
 
 def test_each_later_leader_is_asked() -> None:
@@ -172,22 +181,6 @@ def test_each_later_leader_is_asked() -> None:
     log.elect(cut_off_at=7, grown_to=30)
     with pytest.raises(DataLostError, match=r"orders-0\[7,10\)"):
         bench.cut(position)
-
-
-def test_what_is_in_the_place_of_records_that_are_gone_is_read_where_allowed() -> None:
-    bench = Bench(failOnDataLoss="false")
-    position = bench.cut(bench.start())
-    bench.cluster.log("orders", 0).elect(cut_off_at=7, grown_to=30)
-    again = bench.cut(position)
-    assert bounds(again)["orders-0"] == (7, 30)
-    assert {split.name: split.set_back_from for split in again} == {
-        "orders-0": 10,
-        "orders-1": None,
-    }
-    onwards = bench.cut(again)
-    assert bounds(onwards)["orders-0"] == (30, 30)
-    assert not any(split.set_back_from for split in onwards)
-    assert bench.enumerator.lost_records == 0, "they were read, and are gone since"
 
 
 def _behind_markers(position: tuple[SplitRange, ...]) -> tuple[SplitRange, ...]:
@@ -218,45 +211,34 @@ def test_markers_that_a_later_leader_may_have_written_are_read_again() -> None:
 def test_a_position_goes_back_no_further_than_the_leader_has_told() -> None:
     """What readers may see can end before that, for as long as a transaction is open: its records
     are told apart from those that were read before."""
-    bench = Bench(failOnDataLoss="false")
-    position = bench.cut(bench.start())
+    bench = Bench()
+    position = _behind_markers(bench.cut(bench.start()))
     log = bench.cluster.log("orders", 0)
-    log.elect(cut_off_at=7)
+    log.elect(cut_off_at=9)
     log.latest = 4  # an open transaction
     for _ in range(3):
-        assert bounds(bench.cut(position))["orders-0"] == (7, 7)
+        assert bounds(bench.cut(position))["orders-0"] == (9, 9)
         bench.clock.pass_time(31)
     log.latest = 30
-    assert bounds(bench.cut(position))["orders-0"] == (7, 30)
-
-
-def test_what_was_cut_off_is_asked_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A position stays before it until there is something to read."""
-    bench = Bench(failOnDataLoss="false")
-    position = bench.cut(bench.start())
-    bench.cluster.log("orders", 0).elect(cut_off_at=7)
-    for _ in range(3):
-        assert bounds(bench.cut(position))["orders-0"] == (7, 7)
-    assert len(bench.cluster.epoch_questions) == 1
-    assert caplog.text.count("going back to what is in their place") == 1
+    assert bounds(bench.cut(position))["orders-0"] == (9, 30)
 
 
 def test_a_former_leader_that_answers_once_more_is_not_believed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It does not know that it was replaced."""
-    bench = Bench(failOnDataLoss="false")
+    bench = Bench()
     position = bench.cut(bench.start())
     log = bench.cluster.log("orders", 0)
-    log.elect(cut_off_at=7, grown_to=9)
+    log.elect()
     position = bench.cut(position)
     log.leader_epoch, log.latest = 0, 40
-    assert bounds(bench.cut(position))["orders-0"] == (9, 9)
+    assert bounds(bench.cut(position))["orders-0"] == (10, 10)
     bench.cut(position[1:])  # of another region
     bench.cut(position)
     assert caplog.text.count("a former leader answers") == 1
     log.leader_epoch, log.latest = 1, 12
-    assert bounds(bench.cut(position))["orders-0"] == (9, 12)
+    assert bounds(bench.cut(position))["orders-0"] == (10, 12)
 
 
 def test_records_of_earlier_leaders_in_a_log_say_nothing_of_its_leader() -> None:
@@ -307,15 +289,6 @@ def test_what_is_gone_of_one_region_is_not_anothers(named: dict[str, str]) -> No
         bench.cut(tuple(split for split in position if split.topic == "other"))
 
 
-def test_retention_may_have_passed_what_was_cut_off() -> None:
-    bench = Bench(failOnDataLoss="false")
-    position = bench.cut(bench.start())
-    log = bench.cluster.log("orders", 0)
-    log.elect(cut_off_at=7, grown_to=30)
-    log.earliest = 9
-    assert bounds(bench.cut(position))["orders-0"] == (9, 30)
-
-
 def test_a_leader_that_knows_of_no_earlier_one_is_believed() -> None:
     """Nothing tells what its log lacks."""
     bench = Bench()
@@ -349,14 +322,14 @@ def test_a_bounded_run_judges_a_short_log_however_long_the_first_look_takes() ->
     """On a busy machine: a read from behind the end gave no records, and no word."""
     bench = Bench(bounded=True, startingOffsets='{"orders": {"0": 30, "1": 0}}')
     position = bench.start()
-    look = bench.cluster.look
+    look = bench.cluster.fetch_view
 
-    def slow(keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
+    def slow(keys: Collection[PartitionKey], *, timeout_s: float) -> ClusterView:
         bench.clock.pass_time(0.9)
         return look(keys, timeout_s=timeout_s)
 
     with (
-        patch.object(bench.cluster, "look", slow),
+        patch.object(bench.cluster, "fetch_view", slow),
         pytest.raises(DataLostError, match=r"orders-0\[10,30\)"),
     ):
         bench.cut(position)

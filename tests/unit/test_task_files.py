@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.hdfs.formats.choice import FORMAT_NAMES, file_format
+from sluice.connectors.hdfs.formats.choice import TASK_FORMAT_NAMES
 from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFiles
 from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.runtime.embedded.ports import free_ports
@@ -23,6 +23,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_address
 from tests.fake_webhdfs import FakeWebHdfs
+from tests.format_rows import task_format
 
 _CONTENT = os.urandom(3 << 20)
 
@@ -56,12 +57,12 @@ def test_file_is_whole_under_the_name_and_user_that_were_given(fake: FakeWebHdfs
     assert fake.users == {"ada"}
 
 
-@pytest.mark.parametrize("name", FORMAT_NAMES)
+@pytest.mark.parametrize("name", TASK_FORMAT_NAMES)
 def test_every_format_writes_into_a_staged_file(
     fake: FakeWebHdfs, tmp_path: Path, name: str
 ) -> None:
     """The formats take the streams of both stores for what they are."""
-    chosen = file_format(name, {}, session_zone="UTC")
+    chosen = task_format(name)
     batch = pa.record_batch({"n": pa.array(range(100_000), pa.int64())})
     paths = (str(tmp_path / "a"), "/b")
     stores: tuple[TaskFiles, ...] = (LocalTaskFiles(), _files(fake))
@@ -192,7 +193,7 @@ def test_full_disk_is_a_typed_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
-@pytest.mark.parametrize("name", FORMAT_NAMES)
+@pytest.mark.parametrize("name", TASK_FORMAT_NAMES)
 def test_disk_that_fills_up_while_rows_are_written_is_a_typed_error(
     tmp_path: Path, name: str
 ) -> None:
@@ -201,7 +202,7 @@ def test_disk_that_fills_up_while_rows_are_written_is_a_typed_error(
     with Path("/dev/full").open("wb") as full:
         os.dup2(full.fileno(), file.stream.fileno())
     batch = pa.record_batch({"b": pa.array([os.urandom(3 << 20).hex()])})
-    writer = file_format(name, {}, session_zone="UTC").open(file.stream, batch.schema)
+    writer = task_format(name).open(file.stream, batch.schema)
 
     def write() -> None:
         writer.write(batch)
@@ -219,7 +220,7 @@ def test_a_name_that_is_too_long_is_an_error_of_the_rows(
 ) -> None:
     """As Spark's own writer on HDFS has it: no later try is given a shorter one."""
     files: TaskFiles = LocalTaskFiles() if is_local else _files(fake)
-    with pytest.raises(ConfigError, match="name is too long"):
+    with pytest.raises(ConfigError, match="name that is too long"):
         _written(files, f"{tmp_path}/day={'x' * 300}/file", b"row")
 
 
@@ -294,5 +295,5 @@ def test_a_directory_that_cannot_be_looked_at_is_not_called_absent(tmp_path: Pat
     (tmp_path / "root").symlink_to(tmp_path / "root")  # for ever: ELOOP
     with pytest.raises(StorageError):
         LocalTaskFiles().require(str(tmp_path / "root"))
-    with pytest.raises(ConfigError, match="does not see the directory"):
+    with pytest.raises(ConfigError, match="does not see the driver's staging directory"):
         LocalTaskFiles().require(str(tmp_path / "absent"))

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.connectors.hdfs.formats.choice import FORMAT_NAMES, file_format
+from sluice.connectors.hdfs.formats.choice import TASK_FORMAT_NAMES, file_format
 from sluice.connectors.hdfs.formats.file_format import FileFormat
 from sluice.connectors.hdfs.staging.committables import StagedFile
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
@@ -15,11 +15,12 @@ from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFiles
 from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.connectors.hdfs.writing import task_writer
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
-from sluice.connectors.hdfs.writing.task_writer import StagingPlace, TaskWriter
+from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
 from sluice.runtime.errors import ConfigError, StorageError
 from sluice.runtime.model.model import BatchKey
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 from tests.fake_webhdfs import FakeWebHdfs
+from tests.format_rows import task_format
 
 _ATTEMPT = StagingAttempt(
     batch=BatchKey(region="r0", attempt_id=1, batch_id=7), attempt="0123456789abcdef" * 2
@@ -41,7 +42,7 @@ def fake() -> Iterator[FakeWebHdfs]:
 
 
 def _parquet() -> FileFormat:
-    return file_format("parquet", {}, session_zone="UTC")
+    return file_format("parquet", {})
 
 
 def _writer(
@@ -56,7 +57,7 @@ def _writer(
         form=form or _parquet(),
         partitions=PartitionPaths(columns=by),
         schema=_ROWS.schema,
-        place=StagingPlace(path=directory, attempt=_ATTEMPT, subtask=3, checkpoint_id=42),
+        place=StagingLocation(path=directory, attempt=_ATTEMPT, subtask=3, checkpoint_id=42),
     )
 
 
@@ -107,7 +108,7 @@ def test_no_rows_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("limit", ["_MOST_OPEN", "_MOST_HELD_BYTES"])
+@pytest.mark.parametrize("limit", ["_MOST_OPEN", "_MOST_BUFFERED_BYTES"])
 def test_more_partitions_than_fit_get_more_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
@@ -129,7 +130,7 @@ def test_rows_of_partitions_that_are_open_are_bounded_too(
     them. The fullest is finished, and goes on in another file."""
     writer = _writer(str(tmp_path))
     writer.write(_ROWS)
-    monkeypatch.setattr(task_writer, "_MOST_HELD_BYTES", 2 * _ROWS.column("n").nbytes)
+    monkeypatch.setattr(task_writer, "_MOST_BUFFERED_BYTES", 2 * _ROWS.column("n").nbytes)
     for _ in range(3):
         writer.write(_ROWS)
     files = writer.finish()
@@ -137,7 +138,7 @@ def test_rows_of_partitions_that_are_open_are_bounded_too(
     assert _numbers(tmp_path, files) == _expected(4)
 
 
-@pytest.mark.parametrize("name", FORMAT_NAMES)
+@pytest.mark.parametrize("name", TASK_FORMAT_NAMES)
 @pytest.mark.parametrize("store", ["local", "hdfs"])
 def test_abandoned_files_are_closed_without_a_word(
     tmp_path: Path, fake: FakeWebHdfs, name: str, store: str
@@ -145,7 +146,7 @@ def test_abandoned_files_are_closed_without_a_word(
     """A failed task leaves no error behind that hides its own, also when it is collected."""
     address = WebHdfsAddress(name_nodes=(fake.address,), user="ada")
     files = LocalTaskFiles() if store == "local" else WebHdfsTaskFiles(address=address)
-    form = file_format(name, {}, session_zone="UTC")
+    form = task_format(name)
     writer = _writer(str(tmp_path), form=form, files=files)
     writer.write(_ROWS)
     writer.abandon()

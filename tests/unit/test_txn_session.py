@@ -14,8 +14,8 @@ from sluice.connectors.kafka.tools.txn import txn_cli as _cli_txn
 from sluice.connectors.kafka.tools.txn import txn_session
 from sluice.connectors.kafka.tools.txn.txn_session import (
     TransactionSession,
-    abort_by_hand,
-    end,
+    abort_transactions,
+    end_transactions,
     open_session,
 )
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
@@ -109,7 +109,7 @@ def test_what_lies_under_an_older_prefix_is_found_and_aborted(
             (new, True),
             (old, True),
         ]
-        reports = end(session, session.chosen([old]), commit=False, timeout_s=1)
+        reports = end_transactions(session, session.chosen([old]), commit=False, timeout_s=1)
     assert [(line.transactional_id, report.outcome) for line, report in reports] == [
         (old, CommitOutcome.ABORTED)
     ]
@@ -130,7 +130,7 @@ def test_what_was_decided_under_an_older_prefix_is_committed(
         (line,) = session.chosen([decided.transactional_id])
         assert line.named is not None
         assert line.named.commit_is_due
-        ((_, report),) = end(session, [line], commit=True, timeout_s=1)
+        ((_, report),) = end_transactions(session, [line], commit=True, timeout_s=1)
     assert report.outcome is CommitOutcome.COMMITTED
     assert broker.visible == {decided: 1}
 
@@ -231,7 +231,7 @@ def test_each_by_name_needs_force_where_the_checkpoints_say_otherwise(
     """A commit of the one would double its records, an abort of the other lose them."""
     monkeypatch.setattr(txn_session, "_refuse_while_alive", lambda *_, **__: pytest.fail("late"))
     decided, orphan = _decided_and_orphan(store, broker)
-    with pytest.raises(ConfigError, match="no decision asks for the commit"):
+    with pytest.raises(ConfigError, match="no decision requires the commit"):
         _cli_txn.commit(store.uri, [orphan.transactional_id])
     with pytest.raises(ConfigError, match="a decided checkpoint names this"):
         _cli_txn.abort(store.uri, [decided.transactional_id])
@@ -261,7 +261,7 @@ def test_what_an_aborted_checkpoint_names_is_not_committed_unasked(
     orphan = _begun(broker, "new")
     entry = encode_handle(handle_of(orphan, checkpoint_id=2), operator_id=SINK.operator_id)
     store.publish(_record(2, "new", Verdict.ABORTED, committables=(entry,)), timeout_s=60)
-    with pytest.raises(ConfigError, match="no decision asks for the commit"):
+    with pytest.raises(ConfigError, match="no decision requires the commit"):
         _cli_txn.commit(store.uri, [orphan.transactional_id])
     assert not broker.visible
     _leave_out_the_looks(monkeypatch)
@@ -294,7 +294,7 @@ def test_lease_guards_outputs_a_job_that_has_ended_is_not_watched(
             clock=lambda: held.now_s,
             sleep=held.sleep,
         )
-        abort_by_hand(session, [], force=False, timeout_s=1)
+        abort_transactions(session, [], force=False, timeout_s=1)
     assert list(broker.discarded) == [orphan]
     assert held.now_s == 0
 
@@ -318,10 +318,10 @@ def test_lease_guards_outputs_nothing_of_a_job_that_lives_is_aborted(
         )
         if renewed_by == JOB_UID:
             with pytest.raises(FencedError, match="the job runs"):
-                abort_by_hand(session, [], force=False, timeout_s=1)
+                abort_transactions(session, [], force=False, timeout_s=1)
             assert not broker.discarded
             return
-        abort_by_hand(session, [], force=False, timeout_s=1)
+        abort_transactions(session, [], force=False, timeout_s=1)
     assert list(broker.discarded) == [orphan]
     assert held.now_s == pytest.approx(0.0 if renewed_by else 15.0)
 
@@ -368,11 +368,11 @@ def test_lease_guards_outputs_what_a_run_of_another_directory_may_have_decided_i
         )
         refusal = pytest.raises(FencedError, match="another checkpoint directory has this prefix")
         with refusal if is_refused else nullcontext():
-            abort_by_hand(job, (), force=False, timeout_s=1)
+            abort_transactions(job, (), force=False, timeout_s=1)
         assert [each.transactional_id for each in broker.discarded] == (
             [] if is_refused else [open_one]
         )
-        abort_by_hand(job, (), force=True, timeout_s=1)
+        abort_transactions(job, (), force=True, timeout_s=1)
     assert [each.transactional_id for each in broker.discarded] == [open_one]
 
 

@@ -26,13 +26,13 @@ def test_a_side_that_lies_in_the_other_is_refused(tmp_path: Path) -> None:
     inner = written(tmp_path / "data" / "out", ["a"])
     for one, other in ((outer, inner), (inner, outer), (outer, f"{inner}/part.json")):
         result = CliRunner().invoke(app, ["--input", one, "--output", other])
-        assert "lies in the other" in str(result.exception)
+        assert "input and output overlap" in str(result.exception)
     (tmp_path / "data" / "out").rename(tmp_path / "data" / "_out")
     result = CliRunner().invoke(app, ["--input", outer, "--output", f"{outer}/_out"])
     assert result.exit_code == 0, result.output
     (tmp_path / "data" / "_out").rename(tmp_path / "data" / "_c0=1")
     result = CliRunner().invoke(app, ["--input", outer, "--output", f"{outer}/_c0=1"])
-    assert "lies in the other" in str(result.exception), "a partition of Spark's"
+    assert "input and output overlap" in str(result.exception), "a partition of Spark's"
     (tmp_path / "data" / "_c0=1").rename(tmp_path / "elsewhere")
     beside = written(tmp_path / "data-2", ["a"])
     assert CliRunner().invoke(app, ["--input", outer, "--output", beside]).exit_code == 0
@@ -44,7 +44,7 @@ def test_findings_do_not_overwrite_what_they_are_about(tmp_path: Path) -> None:
     part = tmp_path / "in" / "part.json"
     for findings in (part, tmp_path / "in" / "new", tmp_path / "out" / ".." / "in" / "part.json"):
         result = run_again(tmp_path, source, str(findings))
-        assert "lies in what is compared" in str(result.exception)
+        assert "lies inside the compared data" in str(result.exception)
     assert part.read_text("utf-8") == '{"value": "a"}\n'
 
 

@@ -1,46 +1,55 @@
-"""Avro object container files as Spark writes them, by fastavro; snappy by Arrow."""
+"""Avro object container files by fastavro, with the schema that Spark's own writer makes.
 
-import bz2
-import io
-import json
-import lzma
-import os
-import zlib
-from collections.abc import Callable, Mapping
+Types follow Spark's SchemaConverters: unions with null second, decimals as fixed, one record name
+for each nested struct.
+"""
+
+import re
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-import fastavro
 import pyarrow as pa
+import pyarrow.types as kinds
+from fastavro.write import Writer
 
-from sluice.connectors.hdfs.formats.avro_schema import avro_schema, stored_field
 from sluice.connectors.hdfs.formats.format_options import Codec
+from sluice.connectors.hdfs.formats.python_values import python_rows
 from sluice.connectors.hdfs.formats.spark_types import (
     conform,
     portions,
     recast,
+    refuse_columns,
     spark_schema,
     with_leaves,
 )
-from sluice.connectors.hdfs.formats.valid_text import valid_rows
+from sluice.runtime.errors import ConfigError
 
-__all__ = ["Avro"]
+__all__ = ["CODECS", "Avro"]
 
-_MAGIC = b"Obj\x01"
-_SYNC_BYTES = 16
-_BLOCK_BYTES = 256 << 10  # of Arrow data; rows become Python values block by block
-_HEADER = fastavro.parse_schema({"type": "map", "values": "bytes"})
-_LONG = fastavro.parse_schema({"type": "long"})
+_BLOCK_BYTES = 256 << 10  # of Avro data, and of Arrow data that becomes Python values at once
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PRIMITIVES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "int",
+    pa.int16(): "int",
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "bytes",
+}
 
 CODECS = {
-    "snappy": Codec(name="snappy", extension=""),
-    "uncompressed": Codec(name="null", extension=""),
     "deflate": Codec(name="deflate", extension=""),
-    "zstandard": Codec(name="zstandard", extension=""),
+    "uncompressed": Codec(name="null", extension=""),
     "bzip2": Codec(name="bzip2", extension=""),
     "xz": Codec(name="xz", extension=""),
 }
-"""By the names of Spark's option ``compression``; the first one is the default."""
+"""By the names of Spark's option ``compression``; the first one is the default.
+
+fastavro has them without another library. Readers find the codec in the file.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +62,7 @@ class Avro:
         record_namespace: of that record.
     """
 
-    codec: Codec = CODECS["snappy"]
+    codec: Codec = CODECS["deflate"]
     record_name: str = "topLevelRecord"
     record_namespace: str = ""
 
@@ -72,82 +81,121 @@ class Avro:
         return _AvroFile(stream, target, self._avro_schema(target), self.codec)
 
     def _avro_schema(self, target: pa.Schema) -> dict[str, Any]:
-        return avro_schema(target, name=self.record_name, namespace=self.record_namespace)
+        refuse_columns(
+            target,
+            lambda kind: kinds.is_map(kind) and not kinds.is_string(kind.key_type),
+            of="Avro",
+            remedy="Make the map's keys strings in the function before the sink.",
+        )
+        return _SchemaBuilder().record(list(target), self.record_name, self.record_namespace)
 
 
 class _AvroFile:
-    """Writes a batch as blocks. fastavro's own writer has snappy only with another library."""
+    """`FormatWriter` for Avro."""
 
     def __init__(
-        self, stream: BinaryIO, schema: pa.Schema, avro: Mapping[str, Any], codec: Codec
+        self, stream: BinaryIO, schema: pa.Schema, avro: dict[str, Any], codec: Codec
     ) -> None:
-        self._stream = stream
         self._schema = schema
-        self._stored = with_leaves(schema, stored_field)
-        self._block = fastavro.parse_schema({"type": "array", "items": avro})
-        self._compress = _COMPRESSIONS[codec.name]
-        self._sync = os.urandom(_SYNC_BYTES)
+        self._stored = with_leaves(schema, _stored_field)
+        self._writer = Writer(stream, avro, codec=codec.name, sync_interval=_BLOCK_BYTES)
         self._rows = 0
-        meta = {"avro.codec": codec.name.encode(), "avro.schema": json.dumps(avro).encode()}
-        stream.write(_MAGIC + _encoded(_HEADER, meta) + self._sync)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See `FormatWriter.write`."""
         stored = recast(conform(batch, self._schema), self._stored)
         for portion in portions(stored, limit_bytes=_BLOCK_BYTES):
-            rows = _rows(portion)
-            self._stream.write(self._encoded_block(rows))
-            self._rows += len(rows)
+            for row in python_rows(portion):
+                self._writer.write(row)
+            self._rows += portion.num_rows
 
     def close(self) -> int:
         """See `FormatWriter.close`."""
+        self._writer.flush()
         return self._rows
 
     def abandon(self) -> None:
         """See `FormatWriter.abandon`."""
 
-    def _encoded_block(self, rows: list[dict[str, Any]]) -> bytes:
-        # An Avro array is its count, its items and a zero; a block of a file is the items alone.
-        count = _encoded(_LONG, len(rows))
-        items = _encoded(self._block, rows)[len(count) : -1]
-        data = self._compress(items)
-        return b"".join((count, _encoded(_LONG, len(data)), data, self._sync))
+
+def _stored_field(field: pa.Field) -> pa.Field:
+    """The form that Avro stores: dates and timestamps are numbers there."""
+    if kinds.is_timestamp(field.type):
+        return field.with_type(pa.int64())
+    if kinds.is_date(field.type):
+        return field.with_type(pa.int32())
+    return field
 
 
-def _rows(portion: pa.RecordBatch) -> list[dict[str, Any]]:
-    try:
-        rows: list[dict[str, Any]] = portion.to_pylist(maps_as_pydicts="strict")
-    except UnicodeDecodeError:
-        as_bytes = recast(portion, with_leaves(portion.schema, _bytes_of_text))
-        rows = valid_rows(as_bytes.to_pylist(maps_as_pydicts="strict"), portion.schema)
-    return rows
+class _SchemaBuilder:
+    """Names each fixed type once; a second column of the same name and type refers to it."""
+
+    def __init__(self) -> None:
+        self._fixed: set[str] = set()
+
+    def record(self, fields: list[pa.Field], name: str, namespace: str) -> dict[str, Any]:
+        """The record of a row, or of a struct.
+
+        Raises:
+            ConfigError: Avro does not allow a name.
+        """
+        inner = f"{namespace}.{name}" if namespace else name
+        return {
+            "type": "record",
+            "name": name,
+            **({"namespace": namespace} if namespace else {}),
+            "fields": [
+                {"name": _checked(field.name), "type": self._field(field, field.name, inner)}
+                for field in fields
+            ],
+        }
+
+    def _field(self, field: pa.Field, name: str, namespace: str) -> Any:  # noqa: ANN401 - JSON
+        found = self._type(field.type, name, namespace)
+        return [found, "null"] if field.nullable else found
+
+    def _type(self, kind: pa.DataType, name: str, namespace: str) -> Any:  # noqa: ANN401 - JSON
+        if kind in _PRIMITIVES:
+            return _PRIMITIVES[kind]
+        if kinds.is_date(kind):
+            return {"type": "int", "logicalType": "date"}
+        if kinds.is_timestamp(kind):
+            local = "" if kind.tz else "local-"
+            return {"type": "long", "logicalType": f"{local}timestamp-micros"}
+        if kinds.is_decimal(kind):
+            return self._decimal(kind, f"{namespace}.{name}.fixed")
+        if kinds.is_list(kind):
+            return {"type": "array", "items": self._field(kind.value_field, name, namespace)}
+        if kinds.is_map(kind):
+            return {"type": "map", "values": self._field(kind.item_field, name, namespace)}
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return self.record(fields, name, namespace)
+
+    def _decimal(self, kind: pa.DataType, full_name: str) -> Any:  # noqa: ANN401 - JSON
+        if full_name in self._fixed:
+            return full_name
+        self._fixed.add(full_name)
+        return {
+            "type": "fixed",
+            "name": full_name,
+            "size": _bytes_for(kind.precision),
+            "logicalType": "decimal",
+            "precision": kind.precision,
+            "scale": kind.scale,
+        }
 
 
-def _bytes_of_text(field: pa.Field) -> pa.Field:
-    return field.with_type(pa.binary()) if pa.types.is_string(field.type) else field
+def _bytes_for(precision: int) -> int:
+    """The fewest bytes whose signed numbers hold so many digits."""
+    largest: int = 10**precision - 1
+    return (largest.bit_length() + 8) // 8
 
 
-def _encoded(schema: Any, value: Any) -> bytes:  # noqa: ANN401 - any JSON, any value
-    buffer = io.BytesIO()
-    fastavro.schemaless_writer(buffer, schema, value)
-    return buffer.getvalue()
-
-
-def _snappy(data: bytes) -> bytes:
-    checksum = zlib.crc32(data).to_bytes(4, "big")
-    return bytes(pa.compress(data, codec="snappy", asbytes=True)) + checksum
-
-
-def _raw_deflate(data: bytes) -> bytes:
-    compressor = zlib.compressobj(wbits=-15)
-    return compressor.compress(data) + compressor.flush()
-
-
-_COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
-    "null": bytes,
-    "snappy": _snappy,
-    "deflate": _raw_deflate,
-    "zstandard": lambda data: bytes(pa.compress(data, codec="zstd", asbytes=True)),
-    "bzip2": bz2.compress,
-    "xz": lzma.compress,
-}
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            "Avro does not allow this name of a column",
+            {"column": name},
+            "Rename it: use letters a to z, digits and _, and begin with no digit.",
+        )
+    return name

@@ -2,48 +2,40 @@
 
 from collections.abc import Callable, Mapping
 
-from sluice.connectors.hdfs.formats import avro, orc, parquet
+from sluice.connectors.hdfs.formats import avro, parquet
 from sluice.connectors.hdfs.formats.avro import Avro
-from sluice.connectors.hdfs.formats.compression import TEXT_CODECS
-from sluice.connectors.hdfs.formats.csv_lines import CsvLines
 from sluice.connectors.hdfs.formats.file_format import FileFormat
-from sluice.connectors.hdfs.formats.format_options import FormatOptions, character, flag, text
-from sluice.connectors.hdfs.formats.json_lines import JsonLines
-from sluice.connectors.hdfs.formats.orc import Orc
+from sluice.connectors.hdfs.formats.format_options import FormatOptions, flag, text
 from sluice.connectors.hdfs.formats.parquet import Parquet
-from sluice.connectors.hdfs.formats.temporal import SPARKS_OWN, Pattern, TemporalFormat
-from sluice.connectors.hdfs.formats.time_zones import time_zone
+from sluice.connectors.hdfs.formats.text_formats import TEXT_CODECS, Csv, JsonLines
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.spelling import nearest
 
-__all__ = ["FORMAT_NAMES", "OPTIONS", "file_format", "format_name"]
-
-_TEMPORAL = ("dateFormat", "timestampFormat", "timestampNTZFormat", "timeZone")
+__all__ = ["FORMAT_NAMES", "OPTIONS", "TASK_FORMAT_NAMES", "file_format", "format_name"]
 
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "parquet": ("compression",),
-    "orc": ("compression",),
     "avro": ("compression", "recordName", "recordNamespace"),
-    "json": ("compression", "ignoreNullFields", "lineSep", *_TEMPORAL),
-    "csv": (
-        *("compression", "emptyValue", "escape", "escapeQuotes", "header", "lineSep"),
-        *("nullValue", "quote", "quoteAll", "sep", *_TEMPORAL),
-    ),
+    "json": ("compression", "ignoreNullFields"),
+    "csv": ("compression", "escape", "header", "sep"),
 }
-"""The options of each format."""
+"""The options of each format that tasks write without a JVM."""
 
-FORMAT_NAMES = tuple(OPTIONS)
-"""As Spark names them."""
+TASK_FORMAT_NAMES = tuple(OPTIONS)
+"""Formats that tasks write without a JVM."""
+
+FORMAT_NAMES = ("parquet", "orc", "avro", "json", "csv")
+"""Formats of Spark's own writers, as Spark names them."""
 
 
 def format_name(text: str) -> str:
-    """One of `FORMAT_NAMES`, whatever its case.
+    """One of `FORMAT_NAMES`; upper and lower case are alike.
 
     Raises:
         ConfigError: there is no such format.
     """
     found = text.strip().lower()
-    if found in OPTIONS:
+    if found in FORMAT_NAMES:
         return found
     guess = nearest(found, FORMAT_NAMES)
     raise ConfigError(
@@ -53,30 +45,31 @@ def format_name(text: str) -> str:
     )
 
 
-def file_format(name: str, options: Mapping[str, str], *, session_zone: str) -> FileFormat:
+def file_format(name: str, options: Mapping[str, str]) -> FileFormat:
     """The format that tasks write.
 
     Args:
-        name: one of `FORMAT_NAMES`, in any case.
-        options: those of Spark's own writer of this format; no others.
-        session_zone: Spark's session time zone, in which text formats show instants.
+        name: one of `TASK_FORMAT_NAMES`, in any case.
+        options: by the names of Spark's own writer of this format; only those of `OPTIONS`.
     Raises:
-        ConfigError: an unknown format or option, or a value that is not valid.
+        ConfigError: an unknown format or option, a value that is not valid, or a format that only
+            Spark's own writers have.
     """
     chosen = format_name(name)
-    given = FormatOptions(options, known=OPTIONS[chosen], of=chosen)
-    return _MAKERS[chosen](given, session_zone)
+    if chosen not in OPTIONS:
+        raise ConfigError(
+            "tasks do not write this format without Spark's writer",
+            {"format": chosen},
+            f"Use one of {', '.join(OPTIONS)}, or write it with a Job and HdfsSink.",
+        )
+    return _MAKERS[chosen](FormatOptions(options, known=OPTIONS[chosen], of=chosen))
 
 
-def _parquet(given: FormatOptions, _session_zone: str) -> FileFormat:
+def _parquet(given: FormatOptions) -> FileFormat:
     return Parquet(codec=given.codec(parquet.CODECS))
 
 
-def _orc(given: FormatOptions, _session_zone: str) -> FileFormat:
-    return Orc(codec=given.codec(orc.CODECS))
-
-
-def _avro(given: FormatOptions, _session_zone: str) -> FileFormat:
+def _avro(given: FormatOptions) -> FileFormat:
     return Avro(
         codec=given.codec(avro.CODECS),
         record_name=given.read("recordName", text, "topLevelRecord"),
@@ -84,56 +77,44 @@ def _avro(given: FormatOptions, _session_zone: str) -> FileFormat:
     )
 
 
-def _json(given: FormatOptions, session_zone: str) -> FileFormat:
+def _json(given: FormatOptions) -> FileFormat:
     return JsonLines(
         codec=given.codec(TEXT_CODECS),
-        temporal=_temporal(given, session_zone),
         ignore_null_fields=given.read("ignoreNullFields", flag, True),
-        line_end=given.read("lineSep", text, "\n"),
     )
 
 
-def _csv(given: FormatOptions, session_zone: str) -> FileFormat:
-    quote = given.read("quote", character, '"')
-    return CsvLines(
+def _csv(given: FormatOptions) -> FileFormat:
+    if not given.read("escape", _doubled_quote, False):
+        raise ConfigError(
+            "tasks write CSV with doubled quotes, not Spark's backslashes",
+            {"format": "csv"},
+            "Set the option escape to a double quote, for this sink and for each reader; or use "
+            "another format.",
+        )
+    return Csv(
         codec=given.codec(TEXT_CODECS),
-        temporal=_temporal(given, session_zone),
         header=given.read("header", flag, False),
         separator=given.read("sep", _separator, ","),
-        quote=quote,
-        escape=given.read("escape", character, "\\"),
-        quote_all=given.read("quoteAll", flag, False),
-        escape_quotes=given.read("escapeQuotes", flag, True),
-        null_value=given.read("nullValue", str, ""),
-        empty_value=given.read("emptyValue", str, quote * 2),
-        line_end=given.read("lineSep", text, "\n"),
     )
+
+
+def _doubled_quote(value: str) -> bool:
+    if value != '"':
+        raise ValueError("a double quote: tasks write quotes doubled")
+    return True
 
 
 def _separator(value: str) -> str:
-    """Spark takes a tab in this spelling, too."""
+    """Spark also takes a tab in this spelling."""
     separator = "\t" if value == "\\t" else value
-    if not separator or "\\" in separator:
-        raise ValueError("a separator without a backslash; \\t is a tab")
+    if len(separator) != 1 or not separator.isascii() or separator in '"\\\r\n\0':
+        raise ValueError("one ASCII character other than a quote or a backslash; \\t is a tab")
     return separator
 
 
-def _temporal(given: FormatOptions, session_zone: str) -> TemporalFormat:
-    default = SPARKS_OWN
-    zone = given.read("timeZone", text, session_zone)
-    time_zone(zone)
-    local = given.read("timestampNTZFormat", Pattern.of, default.local_timestamp)
-    return TemporalFormat(
-        time_zone=zone,
-        date=given.read("dateFormat", Pattern.of, default.date).of_local(),
-        timestamp=given.read("timestampFormat", Pattern.of, default.timestamp),
-        local_timestamp=local.of_local(),
-    )
-
-
-_MAKERS: Mapping[str, Callable[[FormatOptions, str], FileFormat]] = {
+_MAKERS: Mapping[str, Callable[[FormatOptions], FileFormat]] = {
     "parquet": _parquet,
-    "orc": _orc,
     "avro": _avro,
     "json": _json,
     "csv": _csv,

@@ -1,82 +1,73 @@
-"""``sluice files``: what a job's file sinks published, staged and left; the job may be gone."""
+"""``sluice files``: lists published, staged and orphaned files of a job, which need not run."""
 
 import contextlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from sluice.connectors.hdfs.tools.files_survey import FileLine, Orphan, file_lines, orphans_of
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
 from sluice.runtime.checkpoint.inspect.inspection import Slot, survey
+from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json, print_table
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 from sluice.runtime.storage.file_system_opening import needs_jvm, open_file_system
 
 __all__ = ["app"]
 
-_PIPE_COLUMNS = 200
-
-app = typer.Typer(help="See a job's files, and delete what nobody needs.", no_args_is_help=True)
-
-_Path = Annotated[
-    str, typer.Argument(metavar="PATH", help="Checkpoint directory: a path, file: or hdfs:.")
-]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+app = typer.Typer(help="List a job's files, and delete orphans.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_files(path: _Path, *, as_json: _AsJson = False) -> None:
-    """Every file that a checkpoint names: published, still staged, held for later, or missing."""
+def list_files(path: CheckpointPath, *, as_json: AsJson = False) -> None:
+    """List each file that a checkpoint names: published, staged, pending or missing."""
     with _opened(path) as (_, places, file_system):
         lines = list(file_lines(places, file_system))
     if as_json:
-        _print_json({"files": [_of_line(line) for line in lines]})
+        print_json({"files": [_of_line(line) for line in lines]})
         return
-    _print_table("files that checkpoints name", [_of_line(line) for line in lines])
+    _print_rows("files that checkpoints name", [_of_line(line) for line in lines])
 
 
 @app.command()
-def orphans(path: _Path, *, as_json: _AsJson = False) -> None:
-    """Staging directories of earlier runs that no checkpoint names."""
+def orphans(path: CheckpointPath, *, as_json: AsJson = False) -> None:
+    """List staging directories of earlier runs that no checkpoint names."""
     with _opened(path) as (uri, places, file_system):
         found = list(orphans_of(places, file_system, checkpoint_uri=uri))
     if as_json:
-        _print_json({"orphans": [_of_orphan(one) for one in found]})
+        print_json({"orphans": [_of_orphan(one) for one in found]})
         return
-    _print_table("orphans", [_of_orphan(one) for one in found])
+    _print_rows("orphans", [_of_orphan(one) for one in found])
 
 
 @app.command()
 def clean(
-    path: _Path,
+    path: CheckpointPath,
     *,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete them; without it nothing is changed.")
+        bool,
+        typer.Option("--delete", help="Delete them; without it only list them."),
     ] = False,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Delete the orphans, if told to. Nothing that a checkpoint names, nothing published."""
+    """Delete the orphans with --delete; keep named and published files."""
     with _opened(path) as (uri, places, file_system):
         found = list(orphans_of(places, file_system, checkpoint_uri=uri))
         if delete:
             for one in found:
                 file_system(one.parent).delete(one.path)
     if as_json:
-        _print_json({"deleted": delete, "orphans": [_of_orphan(one) for one in found]})
+        print_json({"deleted": delete, "orphans": [_of_orphan(one) for one in found]})
         return
-    _print_table("deleted" if delete else "would be deleted", [_of_orphan(one) for one in found])
+    _print_rows("deleted" if delete else "would be deleted", [_of_orphan(one) for one in found])
     if found and not delete:
-        typer.echo("nothing was changed: add --delete to delete them", err=True)
+        typer.echo("nothing deleted: add --delete to delete them", err=True)
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[tuple[str, Sequence[Slot], OpenFileSystem]]:
-    """The checkpoint directory's URI, what it holds, and the way to the files; one JVM at most for
-    them."""
+    """The checkpoint directory's URI, its slots, and a function that opens the files' file
+    systems with at most one JVM."""
     uri, _ = split_slot(path)
     with command_store(uri) as store, contextlib.ExitStack() as stack:
         jvm: list[Any] = []
@@ -115,19 +106,8 @@ def _of_orphan(one: Orphan) -> dict[str, object]:
     }
 
 
-def _print_json(value: Mapping[str, object]) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def _print_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
+def _print_rows(title: str, rows: Sequence[dict[str, object]]) -> None:
     if not rows:
         typer.echo(f"{title}: none")
         return
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for name in rows[0]:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row.values()))
-    console = Console(highlight=False)
-    wide = console if console.is_terminal else Console(highlight=False, width=_PIPE_COLUMNS)
-    wide.print(table)
+    print_table(list(rows[0]), [list(row.values()) for row in rows], title=title)

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sluice.runtime.embedded.background import RunningServer, start_once
 from sluice.runtime.embedded.cache import state_dir
 from sluice.runtime.embedded.foreground import serve
 from sluice.runtime.embedded.hdfs.embedded_hdfs import HDFS_VERSION, EmbeddedHdfs, hdfs_class_path
 from sluice.runtime.embedded.ports import LAST_PORT
-from sluice.runtime.embedded.server_commands import say_status, stop_and_say
+from sluice.runtime.embedded.server_commands import print_status, stop_server
 
 __all__ = ["app"]
 
@@ -21,7 +20,6 @@ app = typer.Typer(
     help="Start and stop a real HDFS on this machine: one NameNode, one DataNode.",
     no_args_is_help=True,
 )
-_console = Console(soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -31,16 +29,17 @@ def start(
         int, typer.Option(min=1, max=LAST_PORT, help="Port of the NameNode on 127.0.0.1.")
     ] = 9000,
     web_port: Annotated[
-        int, typer.Option(min=1, max=LAST_PORT, help="Port of its pages and of WebHDFS.")
+        int, typer.Option(min=1, max=LAST_PORT, help="Port of the web pages and of WebHDFS.")
     ] = 9870,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where they keep data (default: in the user's state).")
+        Path | None, typer.Option(help="Data directory (default: in the user's state).")
     ] = None,
     background: Annotated[
-        bool, typer.Option("--background", help="Return once files can be written; it goes on.")
+        bool,
+        typer.Option("--background", help="Return when it takes files, and leave it running."),
     ] = False,
 ) -> None:
-    """Start an HDFS; the first start of a user fetches its jar."""
+    """Start an HDFS; the first start downloads its jar."""
     servers = EmbeddedHdfs(
         data_dir=data_dir or state_dir() / "hdfs-data",
         port=port,
@@ -48,7 +47,7 @@ def start(
         detached=background,
     )
     start_once(_NAME, "an HDFS", lambda: _started(servers))
-    _console.print(servers.uri)
+    typer.echo(servers.uri)
     if not background:
         serve(servers, name=_NAME, title=f"HDFS {HDFS_VERSION}")
 
@@ -56,20 +55,20 @@ def start(
 @app.command()
 def stop() -> None:
     """Stop the HDFS that `start` started; its files are kept."""
-    stop_and_say(_NAME, "HDFS", _console)
+    stop_server(_NAME, "HDFS")
 
 
 @app.command()
 def status() -> None:
-    """Tell where the HDFS listens; exit code 1 when none runs."""
-    say_status(_NAME, "HDFS", _console)
+    """Show the address of the HDFS; exit code 1 if none runs."""
+    print_status(_NAME, "HDFS")
 
 
 @app.command()
 def fetch() -> None:
-    """Fetch the servers' jar if need be, and print the jars that they run on, one a line."""
+    """Fetch the servers' jar, and print the jars that they need, one on each line."""
     for jar in hdfs_class_path():
-        _console.print(str(jar))
+        typer.echo(str(jar))
 
 
 def _started(servers: EmbeddedHdfs) -> RunningServer:

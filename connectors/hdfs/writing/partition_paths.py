@@ -4,8 +4,6 @@ Source: Spark's ExternalCatalogUtils and FileFormatWriter; an integration test c
 """
 
 import datetime
-import decimal
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from sluice.connectors.hdfs.formats.python_values import text_of, valid_text
 from sluice.connectors.hdfs.formats.spark_types import names_alike
 from sluice.connectors.hdfs.formats.time_zones import time_zone
-from sluice.connectors.hdfs.formats.valid_text import valid_text
 from sluice.connectors.hdfs.staging.staged_names import HIDDEN
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.spelling import nearest
@@ -32,13 +30,13 @@ _LONGEST_NAME_BYTES = 255  # of local file systems, and by default of a NameNode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPaths:
-    """Splits batches by the values of some columns; those columns are in the path alone.
+    """Splits batches by the values of some columns, which are then only in the path.
 
     A picklable value, made on the driver and used in tasks.
 
     Attributes:
         columns: outermost directory first; may be empty.
-        session_zone: Spark's session time zone, in which instants are spelt.
+        session_zone: Spark's session time zone, used to spell instants.
     """
 
     columns: tuple[str, ...]
@@ -48,9 +46,9 @@ class PartitionPaths:
         """The schema of the files: that of the rows, without the partition columns.
 
         Raises:
-            ConfigError: a column is unknown or named twice, or another one differs from it in case
-                alone, no other column is left, or its type has no spelling as a directory; or its
-                name hides its directories.
+            ConfigError: a column is unknown, named twice, or equal to another one but for case; no
+                other column is left; its type has no spelling as a directory; or its name hides its
+                directories.
         """
         for column in self.columns:
             if column not in schema.names or self.columns.count(column) > 1:
@@ -62,27 +60,28 @@ class PartitionPaths:
                 )
             if column.startswith(HIDDEN):
                 raise ConfigError(
-                    "rows in directories of this column would not be seen by readers",
+                    "readers would not see directories of this column",
                     {"column": column},
-                    "Hadoop's readers pass over names that begin with '.' or '_': rename it.",
+                    "Rename it: Hadoop's readers skip names that begin with '.' or '_'.",
                 )
             _spelling(schema.field(column), self.session_zone)
         self._require_own_names(schema.names)
         left = [field for field in schema if field.name not in self.columns]
         if not left:
             raise ConfigError(
-                "all columns are partition columns, so files would be empty",
+                "all columns are partition columns, so the files would be empty",
                 {"partition_by": ",".join(self.columns)},
                 "Leave at least one column to the files.",
             )
         return pa.schema(left)
 
     def _require_own_names(self, names: Sequence[str]) -> None:
-        """Spark would read the value of a directory for the column of a file, and say nothing."""
+        """Refuse names equal but for case: Spark would read a directory's value for a file's
+        column."""
         for column in names_alike(names):
             if column in self.columns:
                 raise ConfigError(
-                    "a column to partition by needs its own name, upper and lower case being alike",
+                    "a column to partition by equals another one but for case",
                     {"column": column, "columns": ",".join(names)},
                     "Rename or drop the other one.",
                 )
@@ -91,7 +90,7 @@ class PartitionPaths:
         """The rows of each directory, in their order, without the partition columns.
 
         Args:
-            batch: of a schema that `check` has seen.
+            batch: of a schema that `check` accepted.
         Returns:
             Paths relative to the target, ``""`` where there are no partition columns; no path
             twice, no batch without rows.
@@ -132,7 +131,8 @@ class PartitionPaths:
 
 
 def escaped(name: str) -> str:
-    """A name or value with ``%3A`` for characters that paths, URIs or shells give a meaning."""
+    """A name or value with ``%3A`` and the like for special characters of paths, URIs and
+    shells."""
     return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", name)
 
 
@@ -140,7 +140,7 @@ def _directory(column: str, value: str | None) -> str:
     directory = f"{escaped(column)}={escaped(value) if value else DEFAULT_PARTITION}"
     if "\0" in directory or len(directory.encode()) > _LONGEST_NAME_BYTES:
         raise ConfigError(
-            "a value of a partition column cannot be the name of a directory",
+            "a value of a partition column cannot name a directory",
             {"column": column, "bytes": len(directory.encode()), "limit": _LONGEST_NAME_BYTES},
             "Partition by a shorter column, or shorten it in the function before the sink.",
         )
@@ -148,14 +148,14 @@ def _directory(column: str, value: str | None) -> str:
 
 
 def _names(field: pa.Field, values: pa.Array, spelling: Callable[..., str]) -> list[str]:
-    """Directories of distinct values, of which one may be null."""
+    """Directories of distinct values; one may be null."""
     try:
         spelt = [None if value is None else spelling(value) for value in values.to_pylist()]
     except (OverflowError, ValueError) as error:
         raise ConfigError(
             "a value of a partition column has no spelling as a directory",
             {"column": field.name, "type": field.type, "error": error},
-            "Years must be from 1 to 9999: change it in the function before the sink.",
+            "Keep years from 1 to 9999 in the function before the sink.",
         ) from error
     return [_directory(field.name, value) for value in spelt]
 
@@ -186,9 +186,9 @@ def _spelling(field: pa.Field, session_zone: str) -> "Callable[..., str]":
     if kinds.is_timestamp(kind):
         zone = time_zone(session_zone) if kind.tz else None
         return lambda micros: _timestamp(micros, zone)
-    for is_kind, spelling in _SPELLINGS:
-        if is_kind(kind):
-            return spelling
+    spelling = text_of(kind)
+    if spelling is not None:
+        return spelling
     raise ConfigError(
         "rows cannot be partitioned by a column of this type",
         {"column": field.name, "type": field.type},
@@ -205,48 +205,3 @@ def _timestamp(micros: int, zone: datetime.tzinfo | None) -> str:
         at = at.replace(tzinfo=datetime.UTC).astimezone(zone)
     fraction = f".{at.microsecond:06d}".rstrip("0") if at.microsecond else ""
     return f"{at:%Y-%m-%d %H:%M:%S}".rjust(19, "0") + fraction
-
-
-def _boolean(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _decimal(value: decimal.Decimal) -> str:
-    return f"{value:f}"
-
-
-def _float32(value: float) -> str:
-    return _java(value, str(np.float32(value)))
-
-
-def _float64(value: float) -> str:
-    return _java(value, repr(value))
-
-
-def _java(value: float, shortest: str) -> str:
-    """Java's spelling of a float: a point always, an exponent from 10**7 and below 10**-3."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    sign, digits, exponent = decimal.Decimal(shortest).as_tuple()
-    number = "".join(map(str, digits)).rstrip("0") or "0"
-    power = len(digits) + int(exponent) - 1
-    minus = "-" if sign else ""
-    if value == 0:
-        return f"{minus}0.0"
-    if -3 <= power < 7:
-        point = max(power + 1, 0)
-        padded = number.rjust(len(number) - min(power + 1, 0), "0").ljust(point, "0")
-        return f"{minus}{padded[:point] or '0'}.{padded[point:] or '0'}"
-    return f"{minus}{number[0]}.{number[1:] or '0'}E{power}"
-
-
-_SPELLINGS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[..., str]]] = (
-    (kinds.is_string, str),
-    (kinds.is_large_string, str),
-    (kinds.is_boolean, _boolean),
-    (kinds.is_integer, str),
-    (kinds.is_date, datetime.date.isoformat),
-    (kinds.is_decimal, _decimal),
-    (kinds.is_float32, _float32),
-    (kinds.is_float64, _float64),
-)

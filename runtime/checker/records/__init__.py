@@ -1,1 +1,1 @@
-"""What the checker compares: records, payloads and their histories."""
+"""The data of the checker: records, payloads and their histories."""

@@ -1,7 +1,7 @@
-"""One spelling for what means the same, whichever file format it was read from. Pure.
+"""One form for equal values, whichever file format they were read from. Pure.
 
-Formats tell numbers apart that are equal: a decimal of Parquet keeps its scale, and JSON has but
-one kind of number. Only the value of a number is spelt here, and none of its digits is lost.
+Formats distinguish numbers that are equal: a decimal of Parquet keeps its scale, and JSON has only
+one kind of number. Here only the value of a number counts, and no digit of it is lost.
 """
 
 import base64
@@ -12,18 +12,19 @@ from decimal import Decimal
 __all__ = ["canonical_json"]
 
 _EXPONENTS = range(-400, 4300)
-"""Of the first digit: down to less than any double, up to the longest integer that Python reads."""
+"""Exponents of the first digit: from below any double, up to the longest integer that Python
+reads."""
 
 
 def canonical_json(value: object) -> str:
-    """A value as JSON without blanks, members of objects sorted by name.
+    """A value as JSON without white space, members of objects sorted by name.
 
-    Null members are left out, as Spark's writer of JSON does: it makes no difference whether they
-    were written. Numbers go by value: 2, 2.0 and ``Decimal("2.00")`` are ``2``. What JSON has no
-    word for is text, as Spark writes it: bytes in base64, and numbers that are none (``"NaN"``).
+    Null members are left out, as in Spark's writer of JSON: whether they were written makes no
+    difference. Numbers go by value: 2, 2.0 and ``Decimal("2.00")`` are ``2``. Values without a JSON
+    type are text, as Spark writes them: bytes in base64, and ``"NaN"`` or infinities.
 
     Raises:
-        ValueError: a decimal whose exponent would make more zeros than anybody has use for.
+        ValueError: a decimal whose exponent would write too many zeros.
     """
     if value is None:
         return "null"
@@ -49,14 +50,14 @@ def canonical_json(value: object) -> str:
 
 
 def _number(value: float | Decimal) -> str:
-    # A double stands for the shortest decimal that is read as it: that is what writers spell.
+    # A double has the shortest decimal that is read as it: writers use this form.
     exact = value if isinstance(value, Decimal) else Decimal(repr(float(value)))
     if not exact.is_finite():
         return json.dumps(str(exact))
     if not exact:
         return "0"
-    if exact.adjusted() not in _EXPONENTS:  # ten bytes of JSON would be spelt in gigabytes
-        raise ValueError(f"{exact} has an exponent that is not spelt out")
+    if exact.adjusted() not in _EXPONENTS:  # ten bytes of JSON would become gigabytes
+        raise ValueError(f"the exponent of {exact} is too large to write out")
     if exact == exact.to_integral_value():
         return str(int(exact))
     shortest = repr(float(exact))

@@ -14,7 +14,7 @@ __all__ = ["Columns", "History", "Lanes", "Place"]
 
 
 class Place(NamedTuple):
-    """Where a record lies; what a verdict shows of it."""
+    """Position of a record; a verdict shows it."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class Columns:
         return len(self.fingerprints)
 
     def at(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> "Columns":
-        """The records at the given places of the arrays."""
+        """The records at the given indexes of the arrays."""
         return Columns(
             fingerprints=self.fingerprints[chosen],
             lanes=self.lanes[chosen],
@@ -57,14 +57,14 @@ class Columns:
 
 
 class Lanes:
-    """Numbers topic-partitions in the order in which they are first met."""
+    """Numbers topic-partitions in the order in which they first occur."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, int], int] = {}
         self.names: list[tuple[str, int]] = []
 
     def number(self, topic: str, partition: int) -> int:
-        """The number of a topic-partition, a new one at the first time."""
+        """The number of a topic-partition, a new one at its first occurrence."""
         name = (topic, partition)
         number = self._numbers.get(name)
         if number is None:
@@ -73,7 +73,7 @@ class Lanes:
         return number
 
     def place(self, lane: int, offset: int) -> Place:
-        """The place of an offset in a lane."""
+        """The position of an offset in a lane."""
         return Place(*self.names[lane], offset)
 
 
@@ -114,9 +114,9 @@ class History:
         """Add the next record.
 
         Args:
-            record: its content (of an expected record: what the output shall hold).
-            read_from: the place that shows and orders it, if not the record's own: an expected
-                output record is ordered by the place of its input record.
+            record: its content (of an expected record: the content that the output must have).
+            read_from: the position that shows and orders it, if not the record's own: an expected
+                output record is ordered by the position of its input record.
         """
         place = read_from or record
         self._fingerprints.append(self.identity.fingerprint(record))
@@ -128,7 +128,7 @@ class History:
         return len(self._fingerprints)
 
     def columns(self) -> Columns:
-        """A copy as numpy arrays; later appends do not show in it."""
+        """A copy as numpy arrays; later appends do not change it."""
         return Columns(
             fingerprints=np.array(self._fingerprints, dtype=np.uint64),
             lanes=np.array(self._lane_numbers, dtype=np.int32),
@@ -138,7 +138,7 @@ class History:
         )
 
     def place(self, position: int) -> Place:
-        """Where the record at a reading position lies."""
+        """The position of the record with this sequence number."""
         return self.lanes.place(self._lane_numbers[position], self._offsets[position])
 
     def lane_names(self) -> list[tuple[str, int]]:

@@ -1,7 +1,7 @@
-"""Records that say themselves which ones they are: every one differs from every other.
+"""Records with a unique text in each, so that every one differs from every other.
 
-Each carries ``run/partition/sequence`` in its value or, where the value is null or empty, in a
-header, so that a verdict can name the one that is missing and a stray one betrays its origin.
+Each carries ``run/partition/sequence`` in its value, or in a header if the value is null or empty.
+So a verdict can name a missing record, and a foreign one shows its origin.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _FIELD_END = b"|"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a generated record comes from.
+    """Origin of a generated record.
 
     Attributes:
         run: name of the load; no ``/`` and no ``|``.
@@ -31,7 +31,7 @@ class Origin:
     sequence: int
 
     def encode(self) -> bytes:
-        """The text that the record carries."""
+        """The text in the record."""
         return f"{self.run}/{self.partition}/{self.sequence}".encode()
 
 
@@ -42,11 +42,11 @@ class Payload:
     Attributes:
         topic: input topic.
         run: see `Origin`.
-        partitions: records go round over so many.
-        value_bytes: size of ordinary values, padded; origin and mark are never cut.
+        partitions: number of partitions; records go round over them.
+        value_bytes: size of ordinary values, padded; origin and mark are never truncated.
         keys: distinct keys; 0 leaves all keys null.
-        null_value_every, empty_value_every: each so manieth record of a partition; 0 = never.
-        headers_every: each so manieth carries headers, one repeated and one null; 0 = never.
+        null_value_every, empty_value_every: every so many records of a partition; 0 = never.
+        headers_every: every so many records have headers, one repeated and one null; 0 = never.
     """
 
     topic: str
@@ -61,7 +61,7 @@ class Payload:
     def records(self, count: int, *, first: int = 0) -> Iterator[Record]:
         """Records number ``first`` to ``first + count`` of the load, round over the partitions.
 
-        Offsets are those of a topic that holds nothing else.
+        Offsets are those of a topic without other records.
         """
         for number in range(first, first + count):
             sequence, partition = divmod(number, self.partitions)
@@ -93,7 +93,7 @@ class Payload:
 
 
 def origin_of(record: Record) -> Origin | None:
-    """The origin that a record claims, None when it carries none."""
+    """The origin that a record names, None if it names none."""
     for name, header in record.headers:
         if name == ORIGIN_HEADER and header is not None:
             return _parse(header)

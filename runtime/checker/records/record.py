@@ -1,4 +1,5 @@
-"""A record as a reader sees it, and the fingerprint by which two records are the same."""
+"""A record as a reader sees it, and the fingerprint that decides whether two records are the
+same."""
 
 import hashlib
 import marshal
@@ -10,20 +11,22 @@ __all__ = ["Headers", "Identity", "Record", "whole_number"]
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
-_MAX_DIGITS = 20  # as those of 64 bits have; Python refuses to read thousands
+_MAX_DIGITS = (
+    20  # more digits than a number of 64 bits has; Python refuses to read thousands of them
+)
 
 
 class Record(NamedTuple):
-    """One record with its place; a tuple and not a dataclass because millions are made.
+    """One record with its position; a tuple and not a dataclass because millions are made.
 
     Attributes:
-        topic: where it lies (or, of an expected record, where it shall lie).
+        topic: of the record; of an expected record the topic of the output.
         partition: >= 0.
         offset: position in the partition; of an expected record that of its input record.
         key: None and ``b""`` are different.
         value: None and ``b""`` are different.
         headers: in order; names may repeat.
-        timestamp_ms: None when it is not known or does not matter.
+        timestamp_ms: None if it is unknown or irrelevant.
     """
 
     topic: str
@@ -37,15 +40,15 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What makes an output record the one that was expected, besides key and value.
+    """The fields, besides key and value, in which an output record must equal the expected one.
 
     Attributes:
         partition: the mapping fixes the output partition; False leaves it to a partitioner.
         headers: headers are compared, in order and byte for byte.
         timestamp: timestamps are compared.
-        name_of: what a record says it is (an order's number, say), None when it does not say. An
-            unexpected record with the name of a lost one is that one, corrupted. Left out: no
-            corrupted record is told from a lost and an unexpected one.
+        name_of: the unique name in a record (such as an order's number), None if it has none. An
+            unexpected record with the name of a lost one is that one, corrupted. Left out: a
+            corrupted record counts as a lost and an unexpected one.
     """
 
     partition: bool = True
@@ -55,8 +58,9 @@ class Identity:
 
     def fingerprint(self, record: Record) -> int:
         """64 bits of BLAKE2b over all that counts; two of 10**6 records collide with p = 3e-8."""
-        # marshal is the fastest encoding in the standard library that tells null from empty and
-        # keeps fields apart. Only version 0 depends on nothing but the values (no shared objects).
+        # marshal is the fastest encoding in the standard library that separates null from empty,
+        # and one field from the next. Only version 0 depends on nothing but the values (no shared
+        # objects).
         counted = (
             record.topic,
             record.partition if self.partition else None,
@@ -69,7 +73,7 @@ class Identity:
         return int.from_bytes(digest, "little")
 
     def name_hash(self, record: Record) -> int:
-        """64 bits of BLAKE2b over the record's name, never 0; 0 when it has none."""
+        """64 bits of BLAKE2b over the record's name, never 0; 0 if it has none."""
         name = None if self.name_of is None else self.name_of(record)
         if name is None:
             return 0
@@ -77,7 +81,8 @@ class Identity:
 
 
 def whole_number(content: bytes | None) -> int | None:
-    """The number that a key or a value spells; None: it spells none, or one beyond 64 bits."""
+    """The number in the text of a key or a value; None: there is none, or it needs more than 64
+    bits."""
     if content is None or not content.isdigit() or len(content) > _MAX_DIGITS:
         return None
     return int(content)

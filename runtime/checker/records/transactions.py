@@ -1,4 +1,4 @@
-"""Which transaction an input record went into, and which transactions are there in part only."""
+"""The transaction of each input record, and the transactions that are only partly present."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRange:
-    """Input records that one transaction was made of.
+    """Input records of one transaction.
 
     Attributes:
         transaction: name of the transaction, the same for all its ranges.
@@ -32,9 +32,10 @@ class TransactionRange:
 
 
 class Transactions:
-    """Counts, per transaction, the records that are there and those that are not.
+    """Counts, per transaction, the records that are present and those that are missing.
 
-    Records outside all ranges are nobody's. Takes 50 bytes a range, whatever the records.
+    Records outside all ranges belong to no transaction. Takes 50 bytes a range, for any number of
+    records.
 
     Raises:
         ConfigError: two ranges share records.
@@ -61,7 +62,7 @@ class Transactions:
         *,
         are_present: bool,
     ) -> None:
-        """Count input records, given by place, as there or as missing."""
+        """Count input records, given by position, as present or missing."""
         if not self._ranges or not len(lanes):
             return
         counts = self._present if are_present else self._missing
@@ -75,7 +76,7 @@ class Transactions:
                 np.add.at(counts, numbers[at[inside]], 1)
 
     def torn(self) -> Iterator[tuple[Place, str]]:
-        """The first range of each transaction that is there in part, and what of it is there."""
+        """The first range of each transaction that is partly present, and its counts."""
         for one in self._first_ranges():
             number = self._numbers[one.transaction]
             present, missing = int(self._present[number]), int(self._missing[number])
@@ -97,8 +98,9 @@ class Transactions:
         shared = np.flatnonzero(starts[1:] < ends[:-1])
         if len(shared):
             raise ConfigError(
-                "two transactions are said to hold the same input records",
+                "the same input records belong to two transactions",
                 {"first": mine[int(shared[0])], "second": mine[int(shared[0]) + 1]},
-                "Give those of one job's decided checkpoints; behind a shuffle there are none.",
+                "Give the transactions of one job's decided checkpoints; they have no ranges "
+                "after a shuffle.",
             )
         return starts, ends, np.array([self._numbers[one.transaction] for one in mine])

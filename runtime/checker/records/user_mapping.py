@@ -1,7 +1,7 @@
-"""The function of a user's that says what each input record must become.
+"""The user's function that returns the expected output for each input record.
 
-Fingerprints tell types apart (`Identity`), and a user should not have to: what he gives is brought
-into the one form in which records are read, or refused with the reason.
+Fingerprints distinguish types (`Identity`), and a user should not need to. Results are converted to
+the form in which records are read, or refused with the reason.
 """
 
 import importlib
@@ -18,15 +18,15 @@ __all__ = ["Stopped", "load_mapping"]
 
 
 class Stopped(SystemExit):
-    """What a signal's handler raises to end the program: no fault of a function it comes in."""
+    """A signal handler raises this to end the program; it is not an error of the function."""
 
 
 def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
     """The function that ``module:function`` names; it may return one record, several or None.
 
     Raises:
-        ConfigError: there is no such function; when it is called: it raises, or gives what is no
-            record.
+        ConfigError: there is no such function, or its call raises or returns something else than
+            records.
     """
     function = _function(name)
 
@@ -37,12 +37,12 @@ def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
                 wanted.append(_as_read(one))
             except Stopped:
                 raise
-            except (Exception, SystemExit) as err:  # headers may be a generator of the user's
+            except (Exception, SystemExit) as err:  # headers may be a user's generator
                 raise ConfigError(
-                    "the mapping gives what is no output record",
+                    "the result of the mapping is not an output record",
                     _where(name, record, err),
-                    "Return a Record, an iterable of them, or None; the topic is a str, key and "
-                    "value are bytes or None, headers pairs of str and bytes or None.",
+                    "Return a Record, an iterable of them, or None. The topic is a str, key and "
+                    "value are bytes or None, headers are pairs of str and bytes or None.",
                 ) from err
         return wanted
 
@@ -50,7 +50,7 @@ def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
 
 
 def _results(name: str, function: Callable[[Record], Any], record: Record) -> Sequence[object]:
-    """What the function gives for a record; a generator's code runs here, too."""
+    """The results of the function for a record; a generator's code runs here, too."""
     try:
         result = function(record)
         if result is None:
@@ -59,11 +59,11 @@ def _results(name: str, function: Callable[[Record], Any], record: Record) -> Se
         return tuple(result) if is_several else (result,)
     except Stopped:
         raise
-    except (Exception, SystemExit) as err:  # sys.exit(0) would pass for exactly once
+    except (Exception, SystemExit) as err:  # sys.exit(0) would look like the verdict exactly once
         raise ConfigError(
             "the mapping raised",
             _where(name, record, f"{type(err).__name__}: {err}"),
-            "Correct the function; for a record that must become nothing it returns None.",
+            "Correct the function; it may return None for a record without output.",
         ) from err
 
 
@@ -76,15 +76,15 @@ def _function(name: str) -> Callable[[Record], Any]:
     module_name, colon, function_name = name.partition(":")
     try:
         if not colon:
-            raise ValueError("there is no ':' in it")
+            raise ValueError("it has no ':'")
         if "" not in sys.path:
-            sys.path.insert(0, "")  # a program of the user's lies where he is
+            sys.path.insert(0, "")  # the user's program is in the current directory
         function: Any = getattr(importlib.import_module(module_name), function_name)
         if not callable(function):
             raise TypeError(f"{function_name} is of type {type(function).__name__}")
     except Stopped:
         raise
-    except (Exception, SystemExit) as err:  # his own code runs when a user's module is imported
+    except (Exception, SystemExit) as err:  # the import of a user's module runs its code
         raise ConfigError(
             "the mapping cannot be loaded",
             {"map": name, "reason": f"{type(err).__name__}: {err}"},
@@ -94,7 +94,7 @@ def _function(name: str) -> Callable[[Record], Any]:
 
 
 def _as_read(one: object) -> Record:
-    """The record with the types that readers of topics and files give it."""
+    """The record with the types that readers of topics and files use."""
     if not isinstance(one, Record):
         raise TypeError(f"a result of type {type(one).__name__}")
     return Record(
@@ -122,4 +122,4 @@ def _bytes(content: object, what: str) -> bytes | None:
 def _text(content: object, what: str) -> str:
     if not isinstance(content, str):
         raise TypeError(f"{what} is of type {type(content).__name__}")
-    return str.__str__(content)  # not what a member of an enum makes of it: Topic.ORDERS
+    return str.__str__(content)  # not the result of an enum member: Topic.ORDERS

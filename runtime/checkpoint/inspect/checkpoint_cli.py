@@ -1,17 +1,13 @@
-"""``sluice checkpoint``: shows the content of a checkpoint directory, with or without its job.
+"""``sluice checkpoint``: what a checkpoint directory holds, with the job running or gone.
 
-Only `accept-loss` writes. The commands need nothing but the directory; for hdfs they start a JVM
-from PySpark's jars.
+Only reads, but for `accept-loss`. Works from the directory alone; for hdfs it starts a JVM from
+PySpark's jars.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from sluice.runtime.checkpoint.acceptance import accepted_as, in_effect
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
@@ -25,153 +21,147 @@ from sluice.runtime.checkpoint.inspect.inspection import (
     survey,
 )
 from sluice.runtime.checkpoint.run_record import RunRecordStore
+from sluice.runtime.cli_output import (
+    AsJson,
+    CheckpointPath,
+    print_facts,
+    print_json,
+    print_table,
+)
 from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from sluice.runtime.errors import ConfigError, UnsupportedFormatError
 from sluice.runtime.model.model import RegionStatus
 
 __all__ = ["app"]
 
-_PIPE_COLUMNS = 160
-
-app = typer.Typer(help="Inspect a checkpoint directory.", no_args_is_help=True)
-
-_Path = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATH",
-        help="Checkpoint directory: a path, file: or hdfs:. "
-        "Also the checkpointLocation of a drop-in query.",
-    ),
-]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+app = typer.Typer(help="Show a checkpoint directory.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_checkpoints(path: _Path, *, as_json_text: _AsJson = False) -> None:
-    """List every checkpoint: its verdict, whether it is committed, and its size."""
+def list_checkpoints(path: CheckpointPath, *, as_json_text: AsJson = False) -> None:
+    """List all checkpoints: state, committed or not, size."""
     uri, _ = split_slot(path)
     with command_store(uri) as store:
         slots = survey(store)
         header = _header(store, slots)
     if as_json_text:
         kinds = installed_kinds()
-        _print_json({**header, "checkpoints": [as_json(slot, kinds) for slot in slots]})
+        print_json({**header, "checkpoints": [as_json(slot, kinds) for slot in slots]})
         return
-    console = _console()
-    _print_facts(console, header)
-    console.print(_list_table(slots))
+    print_facts(header)
+    _print_slots(slots)
     for slot in slots:
         if slot.error:
-            console.print(f"{slot.checkpoint_id}: {slot.error}", markup=False)
+            typer.echo(f"{slot.checkpoint_id}: {slot.error}")
 
 
 @app.command("inspect")
 def inspect_checkpoint(
-    path: _Path,
+    path: CheckpointPath,
     checkpoint_id: Annotated[
         int | None,
-        typer.Option("--id", min=0, help="Checkpoint id; default: of PATH, else the newest."),
+        typer.Option(
+            "--id", min=0, help="Checkpoint id; default: that of PATH, else the newest decision."
+        ),
     ] = None,
     *,
-    as_json_text: _AsJson = False,
+    as_json_text: AsJson = False,
 ) -> None:
-    """Show one checkpoint in full: graph, offsets of each split, committables, state."""
+    """Show one checkpoint: graph, offsets of splits, committables, state."""
     uri, named = split_slot(path)
     with command_store(uri) as store:
         slot = find_slot(store, checkpoint_id if checkpoint_id is not None else named)
     found = as_json(slot, installed_kinds())
     if as_json_text:
-        _print_json(found)
+        print_json(found)
     else:
-        _print_checkpoint(_console(), found)
+        _print_checkpoint(found)
 
 
 @app.command("accept-loss")
 def accept_loss(
-    path: _Path,
+    path: CheckpointPath,
     checkpoint_id: Annotated[
-        int, typer.Option("--id", min=0, help="Checkpoint id of the error that stopped the job.")
+        int, typer.Option("--id", min=0, help="Checkpoint id in the error that stopped the job.")
     ],
     *,
     unknown_as: Annotated[
         AcceptedAs | None,
-        typer.Option("--unknown-as", help="Outcome of the work that is unknown to Kafka."),
+        typer.Option("--unknown-as", help="How to treat transactions that Kafka no longer knows."),
     ] = None,
 ) -> None:
-    """Let the next start continue after a decision that cannot be committed as a whole.
+    """Let the next start continue after a decision with lost transactions.
 
-    The command accepts the work that the last error has named, and prints it. A start that finds
-    more work lost stops again. The start commits the rest. It does not write accepted work again,
-    so use this only if on_lost="repair" cannot write it. To keep the order of records, write them
-    yourself before you start the job.
+    The command prints what the last error named, and accepts only this. A start that finds another
+    loss stops again. The next start commits the rest of the checkpoint and does not write lost
+    records again. Write the needed ones yourself before you start the job.
 
-    If a transactional id has expired, or was used again, Kafka no longer knows whether readers see
-    the transaction. Then search the output for its records, and pass --unknown-as.
+    After a transaction's id has expired, Kafka no longer knows whether the transaction committed.
+    Look for its records in the output, then use --unknown-as.
     """
     uri, _ = split_slot(path)
     with command_store(uri) as store:
         slot = find_slot(store, checkpoint_id)
         works = _named_works(store, slot)
-        _require_outcome(store, slot, works, unknown_as)
-        accepted = [(work, each) for work in works if (each := accepted_as(work, unknown_as))]
-        store.accept(checkpoint_id, [each for _, each in accepted])
-    console = _console()
-    columns = ("region", "outcome", "accepted as", "source ranges", "detail")
+        _require_told(store, slot, works, unknown_as)
+        words = [(work, said) for work in works if (said := accepted_as(work, unknown_as))]
+        store.accept(checkpoint_id, [said for _, said in words])
+    columns = ("region", "outcome", "taken as", "source ranges", "detail")
     rows = [
-        (work.region, work.outcome.value, each.accepted_as.value, list(work.ranges), work.detail)
-        for work, each in accepted
+        (work.region, work.outcome.value, said.accepted_as.value, list(work.ranges), work.detail)
+        for work, said in words
     ]
-    console.print(_table(f"Accepted of checkpoint {checkpoint_id}", columns, rows))
-    console.print(
-        "Only this work no longer stops a start. The next start commits the rest, logs these "
-        "ranges, and continues. If you need lost records, write them before you start the job."
+    print_table(columns, rows, title=f"Accepted of checkpoint {checkpoint_id}")
+    typer.echo(
+        "This, and nothing else, no longer holds up a start: the next one commits the rest, logs "
+        "these ranges, and goes on. Write what is needed of what is lost by hand before it."
     )
 
 
-def _require_outcome(
+def _require_told(
     store: CheckpointStore,
     slot: Slot,
     works: Iterable[UnsettledWork],
     unknown_as: AcceptedAs | None,
 ) -> None:
-    """Require ``unknown_as`` exactly if the outcome of some work is unknown.
+    """A person's word is needed for what nobody can tell, and for nothing else.
 
     Raises:
-        ConfigError: it is missing, or not needed.
+        ConfigError: it is missing, or too much.
     """
     where: dict[str, object] = {"uri": store.uri, "checkpoint_id": slot.checkpoint_id}
     unknown = [work for work in works if work.outcome is CommitOutcome.UNKNOWN]
     if unknown and unknown_as is None:
-        facts = {
+        told = {
             "ranges": " ".join(sorted({each for work in unknown for each in work.ranges})),
             "details": "; ".join(sorted({work.detail for work in unknown if work.detail})),
         }
         raise ConfigError(
-            "some of the work may or may not be visible: its outcome is needed",
-            {**where, **facts},
-            "Search the output for the records of these ranges, for example with 'sluice verify "
-            "--findings FILE', which lists missing records as lost. Then pass --unknown-as "
+            "of some of it nobody can tell whether readers see it, so somebody has to look",
+            {**where, **told},
+            "Look for the records of these ranges in the output, for example by 'sluice verify "
+            "--findings FILE', which lists those that are missing as lost. Then say --unknown-as "
             "committed, or --unknown-as lost if none of them is there.",
         )
     if unknown_as is not None and not unknown:
         raise ConfigError(
-            "all work of this checkpoint is certainly lost: no outcome is unknown",
+            "all that was named of this checkpoint is certainly lost: there is nothing to tell",
             where,
-            "Omit --unknown-as.",
+            "Leave --unknown-as out.",
         )
 
 
 def _named_works(store: CheckpointStore, slot: Slot) -> tuple[UnsettledWork, ...]:
-    """The work of a decision that the last error has named and no repair has replaced since.
+    """What the last error has named of a decision, as far as it has not been repaired since.
 
     Raises:
-        ConfigError: the decision is settled, or no error has named its work.
-        DamagedCheckpointError, UnsupportedFormatError: the list cannot be read.
+        ConfigError: it is settled, or nothing is on record.
+        DamagedCheckpointError, UnsupportedFormatError: what is on record cannot be read.
     """
     where = {"uri": store.uri, "checkpoint_id": slot.checkpoint_id, "standing": slot.standing}
     if slot.standing != "unfinished" or slot.record is None:
         raise ConfigError(
-            "there is no loss to accept: the checkpoint has no open work",
+            "there is no loss to accept: this checkpoint is not a decision with open work",
             where,
             "Give the id that TransactionLostError or TransactionUnknownError names.",
         )
@@ -179,9 +169,9 @@ def _named_works(store: CheckpointStore, slot: Slot) -> tuple[UnsettledWork, ...
     works = in_effect(store.unsettled(slot.checkpoint_id), standing)
     if not works:
         raise ConfigError(
-            "there is no loss to accept: no error has named this checkpoint",
+            "there is no loss to accept: no error has named any of this checkpoint yet",
             where,
-            "Start the job: it commits all it can, and records the lost work.",
+            "Start the job: it commits what it can, and puts what is lost on record.",
         )
     return works
 
@@ -201,57 +191,9 @@ def _header(store: CheckpointStore, slots: Sequence[Slot]) -> dict[str, object]:
     }
 
 
-# --- printing -------------------------------------------------------------------------------------
-
-
-def _console() -> Console:
-    """As wide as the terminal; a pipe gets lines that fit a whole row."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_PIPE_COLUMNS)
-
-
-def _print_json(value: Mapping[str, object]) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def _print_facts(console: Console, facts: Mapping[str, object]) -> None:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        if value not in (None, "", [], {}):
-            table.add_row(name, _plain(value))
-    console.print(table)
-
-
-def _table(title: str, columns: Iterable[str], rows: Iterable[Sequence[object]]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.padding = (0, 1, 0, 0)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*map(_plain, row))
-    return table
-
-
-def _plain(value: object) -> str:
-    """Text for a cell; brackets in names are no markup."""
-    return _text(value).replace("[", r"\[")
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, Mapping):
-        return " ".join(f"{name}={_text(each)}" for name, each in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(_text, value))
-    return str(value)
-
-
-def _list_table(slots: Sequence[Slot]) -> Table:
+def _print_slots(slots: Sequence[Slot]) -> None:
     columns = ("id", "standing", "kind", "requested by", "created", "regions", "commit", "bytes")
-    return _table("Checkpoints", columns, map(_list_row, slots))
+    print_table(columns, map(_list_row, slots), title="Checkpoints")
 
 
 def _list_row(slot: Slot) -> Sequence[object]:
@@ -281,62 +223,48 @@ def _list_row(slot: Slot) -> Sequence[object]:
     )
 
 
-def _print_checkpoint(console: Console, found: Mapping[str, Any]) -> None:
+def _print_checkpoint(found: Mapping[str, Any]) -> None:
     nested = ("graph", "regions", "unsettled", "accepted")
-    _print_facts(console, {name: value for name, value in found.items() if name not in nested})
-    console.print(
-        _table(
-            "Operators",
-            ("name", "kind", "upstream", "parallelism", "operator id"),
-            (
-                (
-                    n["name"],
-                    n["kind"],
-                    n["upstream"],
-                    n["parallelism"] or "by Spark",
-                    n["operator_id"],
-                )
-                for n in found["graph"]
-            ),
-        )
-    )
+    print_facts({name: value for name, value in found.items() if name not in nested})
+    columns = ("name", "kind", "upstream", "parallelism", "operator_id")
+    nodes = [{**node, "parallelism": node["parallelism"] or "by Spark"} for node in found["graph"]]
+    _print_dicts(nodes, columns, title="Operators")
     for name in ("unsettled", "accepted"):
         if found[name]:
-            columns = tuple(found[name][0])
-            rows = [tuple(work.values()) for work in found[name]]
-            console.print(_table(name.capitalize(), columns, rows))
+            _print_dicts(found[name], tuple(found[name][0]), title=name.capitalize())
     for region in found["regions"]:
-        _print_region(console, region)
+        _print_region(region)
 
 
-def _print_region(console: Console, region: Mapping[str, Any]) -> None:
+def _print_region(region: Mapping[str, Any]) -> None:
     nested = ("splits", "state", "committables", "operator_states")
-    _print_facts(console, {name: value for name, value in region.items() if name not in nested})
-    console.print(
-        _table(
-            "Offsets",
-            ("source", "topic", "partition", "start", "end", "topic id"),
-            (
-                [s[key] for key in ("source", "topic", "partition", "start_offset", "end_offset")]
-                + [s["topic_id"]]
-                for s in region["splits"]
-            ),
-        )
+    print_facts({name: value for name, value in region.items() if name not in nested})
+    splits = (
+        "source",
+        "topic",
+        "partition",
+        "start_offset",
+        "end_offset",
+        "topic_id",
     )
+    _print_dicts(region["splits"], splits, title="Offsets")
     if region["state"]:
-        _print_facts(console, {"state": None, **region["state"]})
-    for title in ("committables", "operator_states"):
-        if region[title]:
-            console.print(
-                _table(title.replace("_", " ").capitalize(), _COLUMNS, _rows(region[title]))
-            )
+        print_facts({"state": None, **region["state"]})
+    for name in ("committables", "operator_states"):
+        if region[name]:
+            columns = ("operator", "state", "kind", "bytes", "content")
+            print_table(columns, _rows(region[name]), title=name.replace("_", " ").capitalize())
 
 
-_COLUMNS = ("operator", "state", "kind", "bytes", "content")
+def _print_dicts(
+    rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, title: str
+) -> None:
+    heads = [column.replace("_", " ") for column in columns]
+    print_table(heads, [[row[column] for column in columns] for row in rows], title=title)
 
 
 def _rows(entries: Iterable[Mapping[str, Any]]) -> Iterable[Sequence[object]]:
     for entry in entries:
         kind = f"{entry['kind']} v{entry['version']}"
-        content = entry["content"] if entry["content"] is not None else "(kind not known here)"
+        content = entry["content"] if entry["content"] is not None else "(unknown kind)"
         yield entry["operator"], entry["state_name"], kind, entry["payload_bytes"], content

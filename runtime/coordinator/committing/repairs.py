@@ -152,8 +152,7 @@ class Repairs:
         rest at every start."""
         for source, mine in self._by_source(checkpoint_id, ranges):
             try:
-                # The job stops at missing records, so the source must not count them as lost.
-                found = source.replayable(mine, timeout_s=_LOOK_S, counts=False)
+                found = source.replayable(mine, timeout_s=_LOOK_S)
             except (DataLostError, SourceChangedError) as err:
                 raise _gone(checkpoint_id, mine, err) from err
             ends = {split.key: split.end_offset for split in found}

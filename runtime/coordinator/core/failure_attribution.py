@@ -189,7 +189,7 @@ def too_many(
         },
         "Nothing undecided became visible. Remove the cause and start the job again. A function "
         "that raised is to be corrected, or may leave such records out: on_error= of map_batches "
-        "(docs/poison-records.md).",
+        "(docs/guide/functions.md).",
     )
     error.__cause__ = cause
     return error

@@ -51,11 +51,11 @@ class LoadBalancer:
     """Relieves a region that lags behind another one; never of its last split.
 
     Attributes:
-        ratio: a region is overloaded that needs so many times as long as the least loaded; > 1.
-        least_s: and so many seconds longer, since small loads say little; > 0.
-        patience: in so many checkpoints in a row, before it gives a split away, and again before
-            the next one; >= 1.
-        max_moves: splits of one source that change their region in one checkpoint; >= 1.
+        ratio: a region is overloaded if its backlog takes this many times longer than the least
+            loaded region's; > 1.
+        least_s: and this many seconds longer; > 0.
+        patience: in this many checkpoints in a row before each reassignment; >= 1.
+        max_moves: splits of one source that one checkpoint reassigns; >= 1.
     """
 
     ratio: float = 2.0

@@ -1,6 +1,7 @@
 """What the coordinator is told about a job: its regions, sources, sinks and settings. Frozen."""
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -243,7 +244,7 @@ class CheckpointSettings:
             "retry_s": self.retry_s,
             "settle_timeout_s": self.settle_timeout_s,
         }
-        wrong = {name: value for name, value in positive.items() if value <= 0}
+        wrong = {name: value for name, value in positive.items() if not 0 < value < math.inf}
         not_negative = {
             "interval_s": self.interval_s or 0,
             "min_pause_s": self.min_pause_s,
@@ -251,7 +252,7 @@ class CheckpointSettings:
             "discovery_interval_s": self.discovery_interval_s or 0,
             "pressure_alarm_s": self.pressure_alarm_s or 0,
         }
-        wrong |= {name: value for name, value in not_negative.items() if value < 0}
+        wrong |= {name: value for name, value in not_negative.items() if not 0 <= value < math.inf}
         if wrong:
             raise ConfigError(
                 "a checkpoint setting is out of range",

@@ -6,13 +6,13 @@ later checkpoint (late ones), or read their range again in a new life (failed on
 """
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from sluice.runtime.contracts import FailureReason
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.arguments import require_number, require_whole
 from sluice.runtime.model.model import CheckpointKind
 
 __all__ = [
@@ -115,10 +115,10 @@ class RegionalCheckpointHandler:
     somebody asked for by kind, and the last one of a bounded job.
 
     Attributes:
-        max_failed_ratio: of all regions, so many may be carried in one checkpoint; below 1.
-        max_carried_in_a_row: so many decided checkpoints may carry one region.
-        region_timeout_s: from the barrier on, after which a region that has not acknowledged is
-            late; None: only failed ones are carried.
+        max_failed_ratio: share of the regions that one checkpoint may skip; below 1.
+        max_skipped_in_a_row: checkpoints in a row that may skip one region.
+        region_timeout_s: a region that has not acknowledged this long after the barrier is skipped;
+            None: only failed regions are skipped.
     """
 
     max_failed_ratio: float = 0.5
@@ -127,15 +127,10 @@ class RegionalCheckpointHandler:
 
     def __post_init__(self) -> None:
         timeout_s = self.region_timeout_s
-        of = type(self).__name__
-        require_number(self.max_failed_ratio, "max_failed_ratio", of=of)
-        require_whole(self.max_skipped_in_a_row, "max_skipped_in_a_row", of=of)
-        if timeout_s is not None:
-            require_number(timeout_s, "region_timeout_s", of=of)
         if (
             not 0 < self.max_failed_ratio < 1
             or self.max_skipped_in_a_row < 1
-            or (timeout_s is not None and timeout_s <= 0)
+            or (timeout_s is not None and not 0 < timeout_s < math.inf)
         ):
             raise ConfigError(
                 "a setting of regional checkpoints is out of range",

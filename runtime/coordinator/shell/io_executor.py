@@ -51,10 +51,10 @@ from sluice.runtime.coordinator.core.events import (
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
-from sluice.runtime.coordinator.shell.wait_log import WaitLog
 from sluice.runtime.errors import StorageError, StreamError, UnreachableError
 from sluice.runtime.model.model import CheckpointRecord, SplitRange, Verdict
 from sluice.runtime.model.timestamps import is_past
+from sluice.runtime.process.wait_log import WaitLog
 
 __all__ = [
     "IoExecutor",

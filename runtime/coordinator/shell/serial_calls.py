@@ -146,7 +146,6 @@ class SerialSource:
         ranges: Sequence[SplitRange],
         *,
         timeout_s: float,
-        counts: bool = True,
         pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.replayable`. Other threads may use the source in its pauses."""
@@ -160,7 +159,7 @@ class SerialSource:
                 self._lock.acquire()
 
         with self.held(timeout_s) as (source, left_s):
-            return source.replayable(ranges, timeout_s=left_s, counts=counts, pause=pause_unlocked)
+            return source.replayable(ranges, timeout_s=left_s, pause=pause_unlocked)
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.discover`."""

@@ -12,7 +12,6 @@ from typing import Self
 
 from sluice.runtime.embedded.ivy import pyspark_jars
 from sluice.runtime.embedded.java import find_java
-from sluice.runtime.embedded.program import Program, ProgramSpec
 from sluice.runtime.embedded.shared_classes import Prepared, SharedClasses, writing_options
 from sluice.runtime.errors import ConfigError, MissingRequirementError
 
@@ -99,6 +98,8 @@ def prepare_archive() -> Prepared:
 
 
 def _run_workload(archive: Path) -> None:
+    from sluice.runtime.embedded.program import Program, ProgramSpec  # needs sluice-spark[local]
+
     options = " ".join(writing_options(archive))
     unset = {"HADOOP_CONF_DIR": "", "YARN_CONF_DIR": ""}  # directories on the class path
     spec = ProgramSpec(

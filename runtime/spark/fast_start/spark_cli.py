@@ -1,7 +1,6 @@
 """``sluice spark``: what makes Spark start faster on this machine."""
 
 import typer
-from rich.console import Console
 
 from sluice.runtime.spark.fast_start.class_archive import prepare_archive
 
@@ -21,5 +20,4 @@ def prepare() -> None:
     prepared = prepare_archive()
     size_mb = prepared.path.stat().st_size / 1e6
     did = "was there" if prepared.elapsed_s is None else f"made in {prepared.elapsed_s:.0f} s"
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(f"class archive {did}: {prepared.path} ({size_mb:.0f} MB)", markup=False)
+    typer.echo(f"class archive {did}: {prepared.path} ({size_mb:.0f} MB)")

@@ -147,7 +147,7 @@ def unrepeatable_in(step: Step) -> Iterator[str]:
     numbers, functions that are declared so, and what is told by a row's place in its task.
 
     What aggregates is left out: `first` or `collect_list` choose among the rows that there are.
-    Where another state lies above, that may be another choice in a replay (docs/limits.md).
+    If another state lies above, a replay may choose otherwise (docs/guide/functions.md).
     """
     if step.nodeName() == _SAMPLE:
         yield _SAMPLE.lower()

@@ -88,16 +88,16 @@ class EventTimes:
         return TimedReading(reader=reader, told=self.told)
 
     def after_batch(
-        self, splits: Sequence[SplitRange], *, cut_ms: int
+        self, splits: Sequence[SplitRange], *, fetched_ms: int
     ) -> tuple[tuple[SplitRange, ...], int | None]:
         """The batch's splits with what its tasks told, and the region's least watermark.
 
         Args:
-            cut_ms: wall clock when the batch began, its ranges having just been cut.
+            fetched_ms: wall clock when the batch began, just after its offsets were fetched.
         """
         told, self.told.value = self.told.value, {}
         moved = tuple(advanced(split, told.get(_key(split)), self.settings) for split in splits)
-        return moved, least_watermark_ms(moved, self.settings, now_ms=cut_ms)
+        return moved, least_watermark_ms(moved, self.settings, now_ms=fetched_ms)
 
 
 def event_time_of(sinks: Sequence[Sink]) -> EventTime | None:

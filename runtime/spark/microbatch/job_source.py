@@ -1,8 +1,8 @@
-"""The streaming source of a Job's region: a thin reader that asks the coordinator for barriers.
+"""The streaming source of a Job's region: a thin reader that polls the coordinator for barriers.
 
-Offsets, discovery and topic ids are the coordinator's business (`SplitEnumerator`); this reader
-turns a barrier into Spark's offset and an offset into tasks. A chained region's tasks do all their
-work inside the read: one Python worker each, whose transactional ids are all that it needs.
+The coordinator resolves offsets, discovers partitions and knows topic ids (`SplitEnumerator`). This
+reader turns a barrier into Spark's offset, and an offset into tasks. A `RangeTask` is the work of
+such a task: a chained region's tasks copy their ranges into the sinks, all in one Python worker.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import logging
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -27,33 +27,99 @@ from sluice.runtime.process.gc_freeze import freeze_once
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.spark.tasks.region_tasks import Chain
 
-__all__ = ["SourcePlan", "data_source_for", "deal", "probe_for"]
+__all__ = [
+    "CopyRanges",
+    "RangeTask",
+    "ReadRanges",
+    "SourcePlan",
+    "assign",
+    "data_source_for",
+    "probe_for",
+]
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
-# Spark asks again at once; a runner that waited longer would outlive a driver that was killed.
+# Spark polls again at once; a runner that waited longer would outlive a driver that was killed.
 _DEADLINE_S = 5.0
 _WORTH_A_TASK = 20_000
 
 
+class RangeTask(Protocol):
+    """The work of one task of the source. Picklable."""
+
+    def most_tasks(self, splits: Sequence[SplitRange]) -> int:
+        """Source runner: the most tasks that a batch of these splits gets."""
+        ...
+
+    def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Iterator[pa.RecordBatch]:
+        """Executor: do the work; yields the rows for Spark."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourcePlan:
-    """What the source runner and the read tasks of one region need. Picklable.
+class ReadRanges:
+    """Reads the records for Spark's planner.
+
+    A task costs Spark, two Python workers and a transaction as much as thousands of records. So in
+    one process few records get no more tasks than run at once. The executors of a cluster may
+    still be starting, so their number is unknown: there each split gets a task, as Spark's own
+    Kafka source does it.
 
     Attributes:
-        format_name: under which the data source is registered; one per region and run.
+        reader: of the source.
+        parallelism: tasks that run at once; None: unknown.
+    """
+
+    reader: SplitReader
+    parallelism: int | None
+
+    def most_tasks(self, splits: Sequence[SplitRange]) -> int:
+        """See `RangeTask.most_tasks`."""
+        if self.parallelism is None:
+            return len(splits)
+        return max(self.parallelism, offsets_in(splits) // _WORTH_A_TASK)
+
+    def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Iterator[pa.RecordBatch]:
+        """See `RangeTask.run`."""
+        return self.reader.read(splits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRanges:
+    """Copies the records into the sinks: the work of a chained region.
+
+    Attributes:
+        chain: pickled `Chain`. In bytes, because only tasks may need the modules of the user's
+            functions, and each attempt waits for the source runner, which must not import them.
+        parallelism: the most tasks of a batch; that many run at once.
+    """
+
+    chain: bytes = field(repr=False)  # it holds the token and the client's settings
+    parallelism: int
+
+    def most_tasks(self, splits: Sequence[SplitRange]) -> int:
+        """See `RangeTask.most_tasks`."""
+        return self.parallelism
+
+    def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Iterator[pa.RecordBatch]:
+        """See `RangeTask.run`."""
+        chain: Chain = pickle.loads(self.chain)  # written by `RegionLauncher`
+        return chain.copy_ranges(checkpoint_id, splits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlan:
+    """Everything that the source runner and the tasks of one region's source need. Picklable.
+
+    Attributes:
+        format_name: name of the registered data source; one per region and run.
         address: of the coordinator's service.
-        region, attempt_id: whose barriers to ask for.
+        region, attempt_id: the attempt that polls for barriers.
         initial_offset: JSON of the restored position; a first start reads nothing before it.
-        tasks: at most so many chained tasks per batch; so many run at once.
-        shares_tasks: splits that are read for Spark may share a task, too, where they hold little.
-        chain: pickled `Chain`, which yields results instead of records; None: not chained. In
-            bytes, for only tasks may need the modules of the user's functions, and the source
-            runner, which each new life waits for, shall not import a client that it has no use for.
-        reader: reads the records, where not chained; else None.
+        ranges: the work of a task.
         schema: of the rows; as DDL where that means the same in every session.
-        replayed: what is left of the batch that Spark runs once more, where there is one.
+        replayed: the rest of the batch that Spark runs again, if there is one.
     """
 
     format_name: str
@@ -61,16 +127,13 @@ class SourcePlan:
     region: str
     attempt_id: int
     initial_offset: str
-    tasks: int
-    shares_tasks: bool
-    chain: bytes | None = field(repr=False)  # with the token and the client's settings
-    reader: SplitReader | None
+    ranges: RangeTask
     schema: StructType | str
     replayed: Barrier | None = None
 
     def left_of(self, batch: Barrier) -> tuple[SplitRange, ...]:
-        """Its ranges, as they were cut; or of the one that is run once more, as the driver found
-        them when this life began: some of it may be gone, and would be waited for."""
+        """The batch's ranges as its barrier has them. For a batch that Spark runs again, the ranges
+        that the driver found at the attempt's start: records that are gone cannot be read."""
         again = self.replayed
         if again is None or (again.attempt_id, again.checkpoint_id) != (
             batch.attempt_id,
@@ -80,16 +143,16 @@ class SourcePlan:
         return again.splits
 
 
-def deal(splits: Sequence[SplitRange], tasks: int) -> list[tuple[SplitRange, ...]]:
+def assign(splits: Sequence[SplitRange], tasks: int) -> list[tuple[SplitRange, ...]]:
     """Spread splits over at most ``tasks`` tasks, the largest first onto the least loaded one."""
     busy = [split for split in splits if not split.is_empty]
-    io_executor: list[list[SplitRange]] = [[] for _ in range(min(tasks, len(busy)))]
-    loads = [0] * len(io_executor)
+    assigned: list[list[SplitRange]] = [[] for _ in range(min(tasks, len(busy)))]
+    loads = [0] * len(assigned)
     for split in sorted(busy, key=lambda s: s.start_offset - s.end_offset):
         least = loads.index(min(loads))
-        io_executor[least].append(split)
+        assigned[least].append(split)
         loads[least] += split.end_offset - split.start_offset
-    return [tuple(hand) for hand in io_executor]
+    return [tuple(each) for each in assigned]
 
 
 class JobStreamReader(DataSourceStreamReader):
@@ -97,7 +160,7 @@ class JobStreamReader(DataSourceStreamReader):
 
     Args:
         plan: of the region.
-        client: asks for barriers; None: one that asks the plan's coordinator.
+        client: to the coordinator; None: made from the plan's address.
     """
 
     def __init__(self, plan: SourcePlan, *, client: CoordinatorClient | None = None) -> None:
@@ -118,8 +181,8 @@ class JobStreamReader(DataSourceStreamReader):
                 self._plan.region, self._plan.attempt_id, wait_s=_POLL_S
             )
         except UnreachableError as err:
-            # The coordinator lives in the process that started this one; while it waits for
-            # brokers that do not answer it may be late, and asking again is all there is to do.
+            # The coordinator runs in the process that started this one. It may be late while it
+            # waits for brokers, and the only thing to do is to poll again.
             log.warning("no answer about a barrier yet: region=%s error=%s", self._plan.region, err)
             return start
         return start if barrier is None else offsets.encode(barrier)
@@ -131,29 +194,14 @@ class JobStreamReader(DataSourceStreamReader):
             return []
         barrier = offsets.decode(end)
         splits = self._plan.left_of(barrier)
-        io_executor = deal(splits, self._most_tasks(splits))
-        return [InputPartition((barrier.checkpoint_id, hand)) for hand in io_executor]
-
-    def _most_tasks(self, splits: Sequence[SplitRange]) -> int:
-        """Records that Spark processes are read by a task for each split, as by its own source.
-
-        But a task costs Spark, two Python workers and a transaction as much as thousands of
-        records: where there are few, no more tasks than run at once.
-        """
-        if self._plan.chain is not None:
-            return self._plan.tasks
-        if not self._plan.shares_tasks:
-            return len(splits)
-        return max(self._plan.tasks, offsets_in(splits) // _WORTH_A_TASK)
+        tasks = assign(splits, self._plan.ranges.most_tasks(splits))
+        return [InputPartition((barrier.checkpoint_id, ranges)) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Executor: the records of the ranges, or what became of them."""
+        """Executor: run the task; Spark's interface fixes this name, although the tasks of a
+        chained region also write (`CopyRanges`)."""
         checkpoint_id, splits = partition.value
-        if self._plan.reader is not None:
-            yield from self._plan.reader.read(splits)
-        elif self._plan.chain is not None:
-            chain: Chain = pickle.loads(self._plan.chain)  # written by `RegionLauncher`
-            yield from chain.run(checkpoint_id, splits)
+        yield from self._plan.ranges.run(checkpoint_id, splits)
         freeze_once()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -179,7 +227,7 @@ class _JobSource(DataSource):
 
 
 def data_source_for(plan: SourcePlan) -> type[DataSource]:
-    """A data source class that carries its plan: nothing of it passes through Spark's options."""
+    """A data source class that contains its plan, so that the plan needs no Spark options."""
 
     class JobSource(_JobSource):
         pass
@@ -193,8 +241,8 @@ class _ProbeSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Of its columns: jobs that start at once in one session take each other's for their own,
-        and then these are the same."""
+        """Derived from its columns. Jobs that start at once in one session find each other's
+        sources by name, and equal names then mean equal columns."""
         return f"sluice-probe-{hashlib.sha256(cls.ddl.encode()).hexdigest()[:16]}"
 
     def schema(self) -> StructType | str:
@@ -202,7 +250,7 @@ class _ProbeSource(DataSource):
 
 
 def probe_for(schema_ddl: str) -> type[DataSource]:
-    """A source with columns and no reader: frames over it can be looked at, not run."""
+    """A source with columns and no reader: Spark can analyse frames over it, but not run them."""
 
     class ProbeSource(_ProbeSource):
         pass

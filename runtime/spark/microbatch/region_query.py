@@ -9,17 +9,9 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import BinaryType, StructField, StructType
 
-from sluice.runtime.contracts import (
-    Coordinator,
-    FrameWriter,
-    OpenWork,
-    RegionRegistration,
-    StagedFrame,
-    TaskScope,
-)
-from sluice.runtime.errors import FencedError, StorageError, StorageUnreachableError, StreamError
+from sluice.runtime.contracts import Coordinator, FrameWriter, OpenWork, RegionRegistration
+from sluice.runtime.errors import FencedError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import DropBudget, drops_after
 from sluice.runtime.functions.function_run import (
@@ -41,72 +33,57 @@ from sluice.runtime.model.model import (
 from sluice.runtime.model.timestamps import earliest
 from sluice.runtime.process.failed_tasks import task_failed
 from sluice.runtime.spark.microbatch import query_logs
+from sluice.runtime.spark.microbatch.batch_strategies import BatchOutput, BatchStrategy, OpenBatch
 from sluice.runtime.spark.microbatch.event_times import EventTimes
-from sluice.runtime.spark.microbatch.next_batch import (
+from sluice.runtime.spark.microbatch.query_end import await_commit_log, logs_outage, stop_query
+from sluice.runtime.spark.microbatch.spark_state import StateDescriber
+from sluice.runtime.spark.microbatch.stateful_batches import (
+    ReplayProgress,
     repeats_its_result,
+    tasks_done,
     wants_another,
     without_rows,
 )
-from sluice.runtime.spark.microbatch.query_stop import stop_query
-from sluice.runtime.spark.microbatch.replays import ReplayTold, tasks_done
-from sluice.runtime.spark.microbatch.spark_state import StateDescriber
-from sluice.runtime.spark.session.spark_session import own_workers, require_query_settings
-from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough
-from sluice.runtime.spark.tasks.region_tasks import (
-    RegionTasks,
-    pass_through_task,
-    require_all_rows_passed,
-    require_each_range_once,
-    results_of,
-    sink_task,
-)
-from sluice.runtime.spark.tasks.task_result import TaskResult
-from sluice.runtime.storage.file_system import FileSystem
-from sluice.runtime.storage.file_system_opening import needs_jvm
-from sluice.runtime.storage.hadoop_errors import Trouble, causes_of, said_of, trouble_of
-from sluice.runtime.storage.retried_reads import require_writable
+from sluice.runtime.spark.session.spark_session import require_query_settings
+from sluice.runtime.spark.tasks.region_tasks import RegionTasks, TaskResult
+from sluice.runtime.storage.file_system import FileSystem, require_writable
 
 __all__ = ["RegionQuery", "RegionSpec"]
 
 log = logging.getLogger(__name__)
 
-_LOG_TIMEOUT_S = 5.0
-_LEAST_STOP_S = 60.0
-_POLL_S = 0.01
-_RESULT = StructType([StructField("result", BinaryType())])  # as text it is parsed in every epoch
+_SHORTEST_STOP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionSpec:
-    """All that one run of a region needs to know.
+    """Everything that one attempt of a region needs.
 
     Attributes:
-        tasks: what its tasks share: whose query this is, and the sinks that they write.
+        tasks: shared by its tasks: the attempt's identity, and the sinks that they write to.
+        strategy: runs its batches.
         location: Spark's checkpoint location for this query, relative to the job's.
         source_name: Spark's name of the source, the key in its offset log.
-        chained: the tasks that read write, too: the frame's rows are their results, or go on.
-        stateful: the frame keeps state: a decided batch that Spark replays runs into ``noop``.
+        stateful: the frame keeps state, so a decided batch that Spark replays runs into ``noop``.
         output_mode: Spark's, for a stateful frame; else ``append``.
         repeats_result: see `sluice.runtime.spark.frames.plan_analysis.PlanAnalysis`.
-        files: the sink that Spark's own writers write, by operator id; at most one.
-        passing: how its rows get there and the tasks' answers back, where there is one.
-        operator_states: in the record that this life begins with.
-        event_times: how far its records are, where a sink asks for it.
+        files: writers of the sink that Spark's own writers write, by operator id; at most one.
+        operator_states: in the record that this attempt begins with.
+        event_times: the event time of its records, if a sink needs it.
         functions: of a chained region.
-        drops: what may be left out of its batches; None: nothing.
-        outage_timeout_s: how long a batch may wait for a file system that is away, which its
-            query's stop has to wait for, too.
+        drops: bounds the records that its batches may drop; None: none.
+        outage_timeout_s: how long a batch may wait for an unreachable file system. The query's
+            stop has to wait as long.
     """
 
     tasks: RegionTasks
+    strategy: BatchStrategy
     location: str
     source_name: str
-    chained: bool
     stateful: bool
     output_mode: str
     repeats_result: bool = False
     files: Mapping[str, FrameWriter] = field(default_factory=dict)
-    pass_through: FilePassThrough | None = None
     operator_states: tuple[StateEntry, ...] = ()
     event_times: EventTimes | None = None
     functions: tuple[ChainedFunction, ...] = ()
@@ -117,11 +94,11 @@ class RegionSpec:
 class RegionQuery:
     """Runs a region until it is stopped or fails. Driver.
 
-    `start` and `stop` are called by the job's thread; the batch callback runs in the one thread
-    in which Spark calls back into Python, one batch at a time.
+    The job's thread calls `start` and `stop`. The batch callback runs in the one thread in which
+    Spark calls back into Python, one batch at a time.
 
     Args:
-        wall_ms: the driver's wall clock, by which a split says since when it is idle.
+        wall_ms: the driver's wall clock, which dates the idle time of a split.
     """
 
     def __init__(
@@ -143,7 +120,7 @@ class RegionQuery:
         self._returned: int | None = None  # last batch id whose callback returned normally
         self._acknowledged: int | None = None  # checkpoint id of the last barrier
         self._open: tuple[OpenWork, ...] = ()
-        self._replayed: int | None = None  # tasks of the batch that is run once more
+        self._replayed: int | None = None  # finished tasks of a batch that Spark replays
         self.error: BaseException | None = None
 
     @property
@@ -152,14 +129,12 @@ class RegionQuery:
         return self._spec.tasks.region
 
     def start(self, frame: DataFrame) -> None:
-        """Start the query over ``frame``, the region's functions applied (or run in its read).
-
-        Inside `sluice.runtime.spark.session.spark_session.query_settings`.
-        """
+        """Start the query over ``frame``; the caller holds the settings of
+        `sluice.runtime.spark.session.spark_session.query_settings`."""
         tasks = self._spec.tasks
         self._query = (
             frame.writeStream.foreachBatch(self._on_batch)
-            # Of two jobs in one session, whose sources may have the same name.
+            # Two jobs of one session may have sources of the same name.
             .queryName(f"{tasks.region}.{tasks.attempt_id} of {tasks.job_uid}")
             .outputMode(self._spec.output_mode if self._spec.stateful else "append")
             .option("checkpointLocation", f"{self._fs.uri}/{self._spec.location}")
@@ -167,12 +142,12 @@ class RegionQuery:
         )
 
     def require_settings(self, *, batches_to_retain: int, is_new: bool) -> None:
-        """Whether the query was made as it has to be; see `require_query_settings`.
+        """Check that the query has the settings it needs; see `require_query_settings`.
 
         Args:
-            is_new: nothing of it was decided before: its directory is empty.
+            is_new: none of its batches was decided before: its directory is empty.
         """
-        assert self._query is not None  # asked behind `start`
+        assert self._query is not None  # called after `start`
         begins_state = is_new and self._spec.stateful
         require_query_settings(
             self._query, batches_to_retain=batches_to_retain, begins_state=begins_state
@@ -184,51 +159,41 @@ class RegionQuery:
         return self._query is not None and self._query.isActive
 
     def prepare_stop(self) -> None:
-        """What the callback raises from here on is the stop's doing, not a failure."""
+        """From here on an error of the callback comes from the stop and is not a failure."""
         self._stopping.set()
 
     def stop(self) -> None:
-        """Stop the query, and release what its writers hold; the caller wakes its callback, or it
+        """Stop the query and close its file writers. If the caller does not wake the callback, this
         may take long (`callback-after-commit`).
 
         Raises:
-            WaitedTooLongError: the callback goes on: the region gets no next life.
+            WaitedTooLongError: the callback still runs, so no next attempt may begin.
         """
         try:
             if self._query is not None:
-                self._let_spark_log()
-                timeout_s = max(_LEAST_STOP_S, self._spec.outage_timeout_s)
+                if self._returned is not None:
+                    entry = f"{self._spec.location}/commits/{self._returned}"
+                    await_commit_log(self._query, self._fs, entry)
+                timeout_s = max(_SHORTEST_STOP_S, self._spec.outage_timeout_s)
                 stop_query(self._query, region=self.name, timeout_s=timeout_s)
         finally:
             self._close_writers()
-
-    def _let_spark_log(self) -> None:
-        """Give Spark a moment to write its commit log: a stop would interrupt it, loudly."""
-        deadline_s = time.monotonic() + _LOG_TIMEOUT_S
-        entry = f"{self._spec.location}/commits/{self._returned}"
-        while self._returned is not None and self.is_active and time.monotonic() < deadline_s:
-            try:
-                if self._fs.exists(entry):
-                    return
-            except StorageError:  # nothing can be written there either
-                return
-            time.sleep(_POLL_S)  # Spark tells nobody when it has written its commit log
 
     def _close_writers(self) -> None:
         for writer in self._spec.files.values():
             writer.close()
 
     def require_writable(self) -> None:
-        """Whether a new life could write its logs and stage its files now.
+        """Check that a new attempt could write its logs and stage its files now.
 
-        Raises: StorageUnreachableError where it is too early; StorageError.
+        Raises: StorageUnreachableError if it is too early; StorageError.
         """
         require_writable(self._fs, "spark")
         try:
             for operator_id, writer in self._spec.files.items():
                 writer.require_writable(job_uid=self._spec.tasks.job_uid, operator_id=operator_id)
         finally:
-            self._close_writers()  # asked of a life that is over, it opens them once more
+            self._close_writers()  # the check opens them again after the attempt's end
 
     def registration(self) -> RegionRegistration:
         """See `sluice.runtime.contracts.RegionHandle.register`."""
@@ -242,36 +207,20 @@ class RegionQuery:
         )
 
     def failure(self) -> BaseException | None:
-        """Why the query ended, the typed error where there is one."""
+        """Why the query ended; the typed error if there is one."""
         if self.error is not None:
             return self.error
         if self._query is None:
             return None
-        found = self._logs_outage(self._query) or self._query.exception()
+        found = logs_outage(self._query, self._fs.uri) or self._query.exception()
         return None if found is None else self._typed(found)
 
     def _typed(self, err: BaseException) -> BaseException:
-        """What a function or Spark raised as an error of the region; any other as it is."""
+        """An untyped error of a function or of Spark as an error of the region."""
         if isinstance(err, StreamError) or not isinstance(err, Exception):
             return err
         tasks, what = self._spec.tasks, "the query of a region failed"
         return task_failed(what, err, region=tasks.region, attempt_id=tasks.attempt_id)
-
-    def _logs_outage(self, query: StreamingQuery) -> StorageUnreachableError | None:
-        """Spark writes its logs beside the checkpoints, and ends the query where it cannot."""
-        if not needs_jvm(self._fs.uri):
-            return None
-        found = query._jsq.exception()  # noqa: SLF001 - the chain of causes in Java
-        if not found.isDefined():
-            return None
-        said = [said_of(cause) for cause in causes_of(found.get())]
-        if trouble_of(said) is not Trouble.UNREACHABLE:
-            return None
-        return StorageUnreachableError(
-            "Spark could not write its logs in the checkpoint directory",
-            {"uri": self._fs.uri, "error": said[-1].text},
-            "Check that NameNode and DataNodes are up, reachable and not in safe mode.",
-        )
 
     # --- the batch callback -----------------------------------------------------------------
 
@@ -279,7 +228,7 @@ class RegionQuery:
         try:
             self._run_batch(frame, batch_id)
             self._returned = batch_id
-        except BaseException as err:  # noqa: BLE001 - kept here whole, Spark gets its name alone
+        except BaseException as err:  # noqa: BLE001 - kept here as it is; Spark gets its name alone
             self._keep(err)
             # Spark matches the text of this error with a regular expression that overflows the
             # stack on a long one, so it gets a short one without a cause.
@@ -294,8 +243,8 @@ class RegionQuery:
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
         spec, tasks = self._spec, self._spec.tasks
-        # However long the batch takes, nobody looks for records meanwhile: that is no silence.
-        cut_ms = self._wall_ms()
+        # The enumerator fetches nothing while the batch runs: that time does not make a split idle.
+        fetched_ms = self._wall_ms()
         offset = query_logs.read_offset(self._fs, spec.location, batch_id, spec.source_name)
         barrier = offsets.decode(offset)
         batch = BatchKey(region=tasks.region, attempt_id=barrier.attempt_id, batch_id=batch_id)
@@ -304,90 +253,106 @@ class RegionQuery:
             return
         if barrier.attempt_id != tasks.attempt_id:
             raise FencedError(
-                "Spark replays a batch that an earlier life of this region cut and nobody decided",
+                "Spark replays an undecided batch of an earlier attempt of this region",
                 {"region": tasks.region, "batch_id": batch_id, "attempt_id": barrier.attempt_id},
-                "Restart the job: the region's logs are rewound at start.",
+                "Restart the job: the start rewinds the region's logs.",
             )
         require_other_topics(spec.functions, barrier.splits)
         if spec.repeats_result and repeats_its_result(spec.output_mode, barrier.splits):
             frame = without_rows(frame)
-        region = self._pre_commit(frame, batch, barrier, cut_ms=cut_ms)
+        opened = OpenBatch(key=batch, frame=frame, operator_states=self._operator_states)
+        output = spec.strategy.run(barrier, opened)
+        region = self._acknowledge(barrier, opened, output, fetched_ms=fetched_ms)
         self._coordinator.await_committed(batch)
         self._open = ()
+        self._operator_states = region.operator_states
         if spec.drops is not None:
             spec.drops.committed(tasks.region)
-        self._operator_states = region.operator_states
         failpoint("before-return")
 
     def _replay_state(self, frame: DataFrame) -> None:
-        """Nothing is written for this batch; Spark still has to commit its state version."""
+        """Write nothing for this batch; Spark still has to commit its state version."""
         if self._spec.stateful:
             done = tasks_done(frame.sparkSession.sparkContext)
-            with ReplayTold(done, self._tell_replayed):
+            with ReplayProgress(done, self._report_replayed):
                 frame.write.format("noop").mode("overwrite").save()
             self._replayed = None
 
-    def _tell_replayed(self, tasks: int) -> None:
+    def _report_replayed(self, tasks: int) -> None:
         self._replayed = tasks
         self._coordinator.register_region(self.registration())
 
-    def _pre_commit(
-        self, frame: DataFrame, batch: BatchKey, barrier: Barrier, *, cut_ms: int
+    def _acknowledge(
+        self, barrier: Barrier, batch: OpenBatch, output: BatchOutput, *, fetched_ms: int
     ) -> RegionRecord:
-        results, staged = self._written(frame, batch, barrier)
-        by_tasks = (entry for result in results for entry in result.committables)
-        by_writers = (entry for part in staged for entry in part.committables)
-        if self._spec.chained:
-            require_each_range_once(results, barrier)
-        counts = self._counted(results, barrier)
-        dropped = self._dropped(results, barrier)
-        splits, least_watermark_ms = self._splits_after(barrier, cut_ms=cut_ms)
-        region = RegionRecord(
-            region=batch.region,
-            attempt_id=batch.attempt_id,
-            query_id="" if self._query is None else self._query.id,
-            batch_id=batch.batch_id,
-            splits=splits,
-            committables=(*by_tasks, *by_writers),
-            least_watermark_ms=least_watermark_ms,
-            state=None if self._state is None else self._state.after(batch.batch_id),
-            operator_states=(
-                *(e for part in staged for e in part.operator_states),
-                *totals_after(self._operator_states, counts),
-                *drops_after(self._operator_states, dropped),
-            ),
-        )
-        self._open = (OpenWork(batch=batch, committables=region.committables),)
+        counts = self._counts(output.results, barrier)
+        dropped = self._dropped(output.results, barrier)
+        region = self._record(barrier, batch, output, counts, dropped, fetched_ms=fetched_ms)
+        self._open = (OpenWork(batch=batch.key, committables=region.committables),)
         self._coordinator.acknowledge(
             Acknowledgement(
-                batch=batch,
+                batch=batch.key,
                 checkpoint_id=barrier.checkpoint_id,
                 region=region,
                 again_in_s=min(
-                    (part.again_in_s for part in staged if part.again_in_s is not None),
+                    (part.again_in_s for part in output.staged if part.again_in_s is not None),
                     default=None,
                 ),
-                state_is_due=self._spec.stateful and wants_another(self._query, frame),
+                state_is_due=self._spec.stateful and wants_another(self._query, batch.frame),
                 counts=added(
                     {function.name: counts[function.operator_id]}
                     for function in self._spec.functions
                     if function.operator_id in counts
                 ),
                 dropped=dropped,
-                decide_by_s=earliest(result.decide_by_s for result in results),
+                decide_by_s=earliest(result.decide_by_s for result in output.results),
             )
         )
         self._acknowledged = barrier.checkpoint_id
         return region
 
-    def _counted(
+    def _record(
+        self,
+        barrier: Barrier,
+        batch: OpenBatch,
+        output: BatchOutput,
+        counts: Mapping[str, RecordCounts],
+        dropped: tuple[SplitRange, ...],
+        *,
+        fetched_ms: int,
+    ) -> RegionRecord:
+        splits, least_watermark_ms = barrier.splits, None
+        if self._spec.event_times is not None:
+            splits, least_watermark_ms = self._spec.event_times.after_batch(
+                barrier.splits, fetched_ms=fetched_ms
+            )
+        return RegionRecord(
+            region=batch.key.region,
+            attempt_id=batch.key.attempt_id,
+            query_id="" if self._query is None else self._query.id,
+            batch_id=batch.key.batch_id,
+            splits=splits,
+            committables=(
+                *(entry for result in output.results for entry in result.committables),
+                *(entry for part in output.staged for entry in part.committables),
+            ),
+            least_watermark_ms=least_watermark_ms,
+            state=None if self._state is None else self._state.after(batch.key.batch_id),
+            operator_states=(
+                *(entry for part in output.staged for entry in part.operator_states),
+                *totals_after(batch.operator_states, counts),
+                *drops_after(batch.operator_states, dropped),
+            ),
+        )
+
+    def _counts(
         self, results: Sequence[TaskResult], barrier: Barrier
     ) -> Mapping[str, RecordCounts]:
-        """What the functions counted, by operator id; PoisonRecordsError where too many failed."""
+        """The functions' counts by operator id; PoisonRecordsError if too many records failed."""
         functions = self._spec.functions
         none = {f.operator_id: RecordCounts() for f in functions if f.policy is not None}
         counts = added([none, *(result.counts for result in results)])
-        examples = {i: said for result in results for i, said in result.examples.items()}
+        examples = {i: text for result in results for i, text in result.examples.items()}
         failed_rows: Counter[str] = Counter()
         for result in results:
             failed_rows.update(result.failed_rows)
@@ -396,59 +361,8 @@ class RegionQuery:
         return counts
 
     def _dropped(self, results: Sequence[TaskResult], barrier: Barrier) -> tuple[SplitRange, ...]:
-        """What second attempts left out; DropLimitError where that is too much."""
+        """The ranges that second attempts dropped; DropLimitError if they are too many."""
         dropped = tuple(split for result in results if result.dropped for split in result.ranges)
         if self._spec.drops is not None:
             self._spec.drops.claim(barrier.region, barrier.checkpoint_id, dropped)
         return dropped
-
-    def _splits_after(
-        self, barrier: Barrier, *, cut_ms: int
-    ) -> tuple[tuple[SplitRange, ...], int | None]:
-        if self._spec.event_times is None:
-            return barrier.splits, None
-        return self._spec.event_times.after_batch(barrier.splits, cut_ms=cut_ms)
-
-    def _written(
-        self, frame: DataFrame, batch: BatchKey, barrier: Barrier
-    ) -> tuple[Sequence[TaskResult], Sequence[StagedFrame]]:
-        """Run the frame once; what its tasks answered, and what Spark's own writers staged."""
-        if self._spec.pass_through is None:
-            return results_of(self._results(frame, barrier).collect()), ()
-        rows = self._passed_on(frame, barrier, self._spec.pass_through)
-        staged: list[StagedFrame] = []
-        for operator_id, writer in self._spec.files.items():
-            scope = TaskScope(
-                job_uid=self._spec.tasks.job_uid,
-                operator_id=operator_id,
-                batch=batch,
-                checkpoint_id=barrier.checkpoint_id,
-                committed_through=barrier.checkpoint_id - 1,
-                operator_states=tuple(
-                    entry for entry in self._operator_states if entry.operator_id == operator_id
-                ),
-                is_last=barrier.is_last,
-            )
-            staged.append(writer.write(rows, scope, self._coordinator))
-        results = self._spec.pass_through.take()
-        if self._spec.chained or self._spec.tasks.factories:
-            require_all_rows_passed(results, staged)
-        return results, staged
-
-    def _passed_on(
-        self, frame: DataFrame, barrier: Barrier, pass_through: FilePassThrough
-    ) -> DataFrame:
-        """The rows for Spark's writers, written by the tasks' own sinks on the way."""
-        if self._spec.chained or not self._spec.tasks.factories:
-            return frame
-        write = pass_through_task(self._spec.tasks, barrier.checkpoint_id, pass_through)
-        with own_workers(frame.sparkSession):
-            return frame.mapInArrow(write, frame.schema)
-
-    def _results(self, frame: DataFrame, barrier: Barrier) -> DataFrame:
-        """The frame whose rows are the tasks' results; to collect it is to run the tasks."""
-        if self._spec.chained:
-            return frame
-        write = sink_task(self._spec.tasks, barrier.checkpoint_id)
-        with own_workers(frame.sparkSession):
-            return frame.mapInArrow(write, _RESULT)

@@ -1,17 +1,19 @@
-"""Begins one life of a region: its logs made ready, its plan sent to Spark, its query started."""
+"""Starts one attempt of a region: prepares its logs, sends its plan to Spark, starts its query."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
+from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.contracts import (
     ContinuousSource,
     Coordinator,
+    FrameWriter,
     NarrowingSource,
     RegionAttempt,
     RegionHandle,
@@ -33,8 +35,22 @@ from sluice.runtime.spark.frames.region_frames import (
     source_frame,
     transformed,
 )
+from sluice.runtime.spark.microbatch.batch_strategies import (
+    BatchStrategy,
+    ChainedBatch,
+    FileRows,
+    FilesBatch,
+    PlannedBatch,
+    UnwrittenRows,
+)
 from sluice.runtime.spark.microbatch.event_times import EventTimes, event_time_of
-from sluice.runtime.spark.microbatch.job_source import SourcePlan, data_source_for
+from sluice.runtime.spark.microbatch.job_source import (
+    CopyRanges,
+    RangeTask,
+    ReadRanges,
+    SourcePlan,
+    data_source_for,
+)
 from sluice.runtime.spark.microbatch.region_query import RegionQuery, RegionSpec
 from sluice.runtime.spark.microbatch.region_start import (
     delete_attempts,
@@ -53,9 +69,15 @@ from sluice.runtime.spark.session.spark_session import (
     scheduler_pool,
 )
 from sluice.runtime.spark.tasks.continuous_attempt import ContinuousAttempt, ContinuousChain
-from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough, TaskAnswers
-from sluice.runtime.spark.tasks.region_tasks import RESULT_SCHEMA, Chain, RegionTasks
-from sluice.runtime.spark.tasks.sending import as_sent
+from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough, TaskResults
+from sluice.runtime.spark.tasks.region_tasks import (
+    RESULT_SCHEMA,
+    Chain,
+    RegionTasks,
+    ResultRow,
+    TaskOutput,
+    pickled_for_tasks,
+)
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["ContinuousRegions", "RegionLauncher"]
@@ -63,13 +85,13 @@ __all__ = ["ContinuousRegions", "RegionLauncher"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuousRegions:
-    """Which regions run continuously, and what that takes.
+    """The regions that run continuously, and their settings.
 
     Attributes:
         names: of the regions.
-        desk: where their tasks ask for barriers.
-        ends: by operator id of a source: where its splits end; None: nowhere.
-        lost_timeout_s: how long a task goes on without hearing of its coordinator.
+        barrier_service: their tasks poll it for barriers.
+        ends: by operator id of a source: where its splits end; None: they do not end.
+        lost_timeout_s: how long a task runs without an answer from its coordinator.
     """
 
     names: Collection[str]
@@ -78,11 +100,31 @@ class ContinuousRegions:
     lost_timeout_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BatchMode:
+    """How a region runs its micro-batches; chosen once for each attempt.
+
+    Attributes:
+        strategy: runs a batch on the driver.
+        ranges: the work of a source task.
+        schema: of the rows that such a task yields.
+        frame: makes the query's frame from the source's.
+        workers: context in which the source's frame is made.
+    """
+
+    strategy: BatchStrategy
+    ranges: RangeTask
+    schema: StructType | str
+    frame: Callable[[DataFrame], DataFrame]
+    workers: Callable[[SparkSession], AbstractContextManager[None]]
+
+
 class RegionLauncher:
     """Starts queries or continuous tasks for a job's regions. Driver, the job's thread.
 
     Args:
-        replayable: what is left of a batch that Spark runs once more, by the word of its sources.
+        replayable: the part of a batch that its sources still have, for a batch that Spark replays.
+        analyses: of the regions' frames, by region.
     """
 
     def __init__(
@@ -98,7 +140,7 @@ class RegionLauncher:
         continuous: ContinuousRegions,
         replayable: Callable[[Barrier], Barrier],
         drops: DropBudget | None = None,
-        looks: Mapping[str, PlanAnalysis],
+        analyses: Mapping[str, PlanAnalysis],
     ) -> None:
         self._continuous = continuous
         self._job = job
@@ -110,34 +152,47 @@ class RegionLauncher:
         self._batches_to_retain = batches_to_retain
         self._replayable = replayable
         self._drops = drops
-        self._looks = looks
+        self._analyses = analyses
 
     def handles(self) -> dict[str, RegionHandle]:
-        """Of every region, by name."""
+        """The handle of every region, by name."""
         return {name: HostedRegion(name, self.launch) for name in self._regions}
 
     def launch(self, attempt: RegionAttempt) -> RunningAttempt:
-        """Start a region's new life, in the engine that runs it; when it raises, nothing runs.
+        """Start a region's new attempt in its engine; when this raises, nothing runs.
 
         Raises:
             StorageUnreachableError: a file system is away; try again when it is back.
             ConfigError: the session has been stopped.
-            SourceChangedError, DataLostError: a batch that Spark runs once more is not whole.
+            SourceChangedError, DataLostError: the source lacks a part of a batch that Spark
+                replays.
         """
         require_running(self._job.spark)
         region = self._regions[attempt.region]
         if region.name in self._continuous.names:
-            return self._follow(attempt, region)
-        return self._query(attempt, region)
+            return self._start_continuous(attempt, region)
+        return self._start_query(attempt, region)
 
-    def _follow(self, attempt: RegionAttempt, region: Region) -> ContinuousAttempt:
-        """Begin the long task of a region; Spark writes no logs for it (`restore-by-attempt`)."""
+    def _tasks(self, region: Region, attempt_id: int) -> RegionTasks:
+        return RegionTasks(
+            address=self._address,
+            job_uid=self._job_uid,
+            region=region.name,
+            attempt_id=attempt_id,
+            factories={i: sink.writer_factory() for i, sink in region.task_sinks.items()},
+            dead_letter_sink=region.dead_letter_sink,
+        )
+
+    # --- continuous ---------------------------------------------------------------------------
+
+    def _start_continuous(self, attempt: RegionAttempt, region: Region) -> ContinuousAttempt:
+        """Start the long task of a region; Spark writes no logs for it (`restore-by-attempt`)."""
         source, functions = region.pipeline.source, region.functions
-        assert isinstance(source, ContinuousSource)  # or it would not have been chosen
+        assert isinstance(source, ContinuousSource)  # the choice of the engine requires it
         assert functions is not None
         splits = tuple(split.at_end() for split in attempt.restored.splits)
         require_other_topics(functions, splits)
-        book = AttemptLog(
+        epochs = AttemptEpochs(
             region=region.name,
             attempt_id=attempt.attempt_id,
             functions=functions,
@@ -153,29 +208,21 @@ class RegionLauncher:
             begins_after=attempt.after,
             lost_timeout_s=self._continuous.lost_timeout_s,
         )
-        delete_attempts(self._fs, region.name, attempt_id=attempt.attempt_id)  # in the other engine
-        self._continuous.barrier_service.open(book)
+        delete_attempts(self._fs, region.name, attempt_id=attempt.attempt_id)  # of micro-batches
+        self._continuous.barrier_service.open(epochs)
         running = ContinuousAttempt(
-            self._job.spark, chain, book, silence_timeout_s=self._job.settings.timeout_s
+            self._job.spark, chain, epochs, heartbeat_timeout_s=self._job.settings.timeout_s
         )
         running.start()
         return running
 
-    def _tasks(self, region: Region, attempt_id: int) -> RegionTasks:
-        return RegionTasks(
-            address=self._address,
-            job_uid=self._job_uid,
-            region=region.name,
-            attempt_id=attempt_id,
-            factories={i: sink.writer_factory() for i, sink in region.task_sinks.items()},
-            dead_letter_sink=region.dead_letter_sink,
-        )
+    # --- micro-batches ------------------------------------------------------------------------
 
-    def _query(self, attempt: RegionAttempt, region: Region) -> RegionQuery:
-        """Start the query of a region's new life.
+    def _start_query(self, attempt: RegionAttempt, region: Region) -> RegionQuery:
+        """Start the query of a region's new attempt.
 
-        Its old query is stopped and its open work aborted: here its Spark logs are rewound
-        (`restore-by-attempt`).
+        The caller has stopped its old query and aborted its open work. This method rewinds the
+        region's Spark logs (`restore-by-attempt`).
         """
         restored, attempt_id = attempt.restored, attempt.attempt_id
         if self._drops is not None:
@@ -185,20 +232,25 @@ class RegionLauncher:
         again = replayed(self._fs, region, location, restored)
         left = None if again is None else self._replayable(again)
         tasks = self._tasks(region, attempt_id)
-        pass_through = self._pass_through(region)
-        asked = event_time_of(tuple(region.sinks.values()))
-        times = None if asked is None else EventTimes.begin(asked, self._job.spark.sparkContext)
+        files = {i: sink.frame_writer() for i, sink in region.frame_sinks.items()}
+        event_time = event_time_of(tuple(region.sinks.values()))
+        source = self._source_of(region)
+        reader, times = source.reader(), None
+        if event_time is not None:
+            times = EventTimes.begin(event_time, self._job.spark.sparkContext)
+            reader = times.reader(reader)
+        choose = self._chained if region.pipeline.is_chained else self._planned
+        mode = choose(region, tasks, reader, files, ddl=source.schema_ddl())
         query = RegionQuery(
             RegionSpec(
                 tasks=tasks,
-                files={i: sink.frame_writer() for i, sink in region.frame_sinks.items()},
-                pass_through=pass_through,
+                strategy=mode.strategy,
+                files=files,
                 location=location,
                 source_name=region.source_name,
-                chained=region.pipeline.is_chained,
                 stateful=region.stateful,
                 output_mode=output_mode(region.pipeline),
-                repeats_result=self._looks[region.name].repeats_result,
+                repeats_result=self._analyses[region.name].repeats_result,
                 operator_states=restored.operator_states,
                 event_times=times,
                 functions=region.functions or (),
@@ -208,97 +260,122 @@ class RegionLauncher:
             self._coordinator,
             self._fs,
         )
-        first = initial_offset(restored, attempt_id=attempt_id, after=attempt.after)
-        source = self._source_of(region)
-        reader = source.reader()
-        if times is not None:
-            reader = times.reader(reader)
+        plan = SourcePlan(
+            format_name=f"sluice-{self._job_uid}-{region.name}",
+            address=self._address,
+            region=region.name,
+            attempt_id=attempt_id,
+            initial_offset=initial_offset(restored, attempt_id=attempt_id, after=attempt.after),
+            ranges=mode.ranges,
+            schema=mode.schema,
+            replayed=left,
+        )
         try:
-            ddl = source.schema_ddl()
-            plan = self._source_plan(region, tasks, pass_through, reader, initial=first, ddl=ddl)
-            self._start(
-                region, query, replace(plan, replayed=left), is_new=restored.batch_id is None
-            )
+            self._run(region, query, plan, mode, is_new=restored.batch_id is None)
         except BaseException:
             query.prepare_stop()
             query.stop()
             raise
         return query
 
-    def _start(self, region: Region, query: RegionQuery, plan: SourcePlan, *, is_new: bool) -> None:
-        retain = self._batches_to_retain
-        with query_settings(self._job.spark, batches_to_retain=retain):
-            with self._workers_of(region), quick_python(self._job.spark):
-                records = source_frame(self._job.spark, data_source_for(plan))
+    def _run(
+        self,
+        region: Region,
+        query: RegionQuery,
+        plan: SourcePlan,
+        mode: _BatchMode,
+        *,
+        is_new: bool,
+    ) -> None:
+        spark, retain = self._job.spark, self._batches_to_retain
+        with query_settings(spark, batches_to_retain=retain):
+            with mode.workers(spark), quick_python(spark):
+                records = source_frame(spark, data_source_for(plan))
             frame = records.name(region.source_name).load()
-            with scheduler_pool(self._job.spark, f"{self._job.name}-{region.name}"):
-                query.start(self._frame(frame, region))
+            with scheduler_pool(spark, f"{self._job.name}-{region.name}"):
+                query.start(mode.frame(frame))
             query.require_settings(batches_to_retain=retain, is_new=is_new)
 
-    def _frame(self, records: DataFrame, region: Region) -> DataFrame:
-        """What the query runs: the user's functions over all columns that the source has."""
-        pipeline = region.pipeline
-        if pipeline.is_chained:
-            return records
-        schema = cast(StructType, StructType.fromDDL(pipeline.source.schema_ddl()))
-        return kept_by(transformed(in_full(records, schema), pipeline), pipeline.sinks)
+    def _chained(
+        self,
+        region: Region,
+        tasks: RegionTasks,
+        reader: SplitReader,
+        files: Mapping[str, FrameWriter],
+        *,
+        ddl: str,
+    ) -> _BatchMode:
+        """The source's tasks do everything; a file sink gets the rows that they have written."""
+        strategy: BatchStrategy = ChainedBatch()
+        output: TaskOutput = ResultRow()
+        schema: StructType | str = RESULT_SCHEMA
+        if files:
+            schema = chained_schema(region.pipeline)
+            output = self._pass_through(arrow_schema(schema))
+            strategy = self._files_batch(ChainedBatch(), files, output)
+        assert region.functions is not None
+        chain = Chain(
+            tasks=tasks,
+            reader=reader,
+            functions=region.functions,
+            job_name=self._job.name,
+            output=output,
+            most_dropped=0 if self._drops is None else self._drops.left(),
+        )
+        return _BatchMode(
+            strategy=strategy,
+            ranges=CopyRanges(
+                chain=pickled_for_tasks(chain, region=region.name),
+                parallelism=self._job.spark.sparkContext.defaultParallelism,
+            ),
+            schema=schema,
+            frame=lambda records: records,
+            workers=own_workers,  # these tasks keep transactional ids
+        )
+
+    def _planned(
+        self,
+        region: Region,
+        tasks: RegionTasks,
+        reader: SplitReader,
+        files: Mapping[str, FrameWriter],
+        *,
+        ddl: str,
+    ) -> _BatchMode:
+        """Spark's planner is between the source's tasks and those that write."""
+        strategy: BatchStrategy = PlannedBatch(tasks)
+        if files:
+            rows: FileRows = PlannedBatch(tasks) if tasks.factories else UnwrittenRows()
+            strategy = self._files_batch(rows, files, self._pass_through(None))
+        spark = self._job.spark
+        known = spark.sparkContext.defaultParallelism if is_local(spark) else None
+        return _BatchMode(
+            strategy=strategy,
+            ranges=ReadRanges(reader=reader, parallelism=known),
+            schema=ddl,
+            frame=lambda records: _transformed(records, region),
+            workers=lambda _: nullcontext(),
+        )
+
+    def _pass_through(self, columns: pa.Schema | None) -> FilePassThrough:
+        results = self._job.spark.sparkContext.accumulator([], TaskResults())
+        return FilePassThrough(columns=columns, results=results)
+
+    def _files_batch(
+        self, rows: FileRows, files: Mapping[str, FrameWriter], output: FilePassThrough
+    ) -> FilesBatch:
+        return FilesBatch(rows, files, output, job_uid=self._job_uid, registry=self._coordinator)
 
     def _source_of(self, region: Region) -> Source:
-        """The source without the columns that nobody reads."""
-        source, read = region.pipeline.source, self._looks[region.name].columns
+        """The source without the columns that the frame does not read."""
+        source, read = region.pipeline.source, self._analyses[region.name].columns
         if read is None or not isinstance(source, NarrowingSource):
             return source
         return source.narrowed(read)
 
-    def _workers_of(self, region: Region) -> AbstractContextManager[None]:
-        chained = region.pipeline.is_chained  # then to read is to write
-        return own_workers(self._job.spark) if chained else nullcontext()
 
-    def _pass_through(self, region: Region) -> FilePassThrough | None:
-        """A life has answers of its own: a late task of the last one adds nothing to them."""
-        if not region.frame_sinks:
-            return None
-        answers = self._job.spark.sparkContext.accumulator([], TaskAnswers())
-        chained = region.pipeline.is_chained
-        columns = arrow_schema(chained_schema(region.pipeline)) if chained else None
-        return FilePassThrough(columns=columns, answers=answers)
-
-    def _source_plan(
-        self,
-        region: Region,
-        tasks: RegionTasks,
-        pass_through: FilePassThrough | None,
-        reader: SplitReader,
-        *,
-        initial: str,
-        ddl: str,
-    ) -> SourcePlan:
-        chain: bytes | None = None
-        if region.functions is not None:
-            whole = Chain(
-                tasks=tasks,
-                reader=reader,
-                functions=region.functions,
-                job_name=self._job.name,
-                pass_through=pass_through,
-                most_dropped=0 if self._drops is None else self._drops.left(),
-            )
-            chain = as_sent(whole, region=region.name)
-        return SourcePlan(
-            format_name=f"sluice-{self._job_uid}-{region.name}",
-            address=self._address,
-            region=region.name,
-            attempt_id=tasks.attempt_id,
-            initial_offset=initial,
-            tasks=self._job.spark.sparkContext.defaultParallelism,
-            # Of a cluster, whose executors may still be coming, nobody knows what runs at once.
-            shares_tasks=is_local(self._job.spark),
-            chain=chain,
-            reader=reader if chain is None else None,
-            schema=ddl if chain is None else _schema_of_chain(region, pass_through),
-        )
-
-
-def _schema_of_chain(region: Region, pass_through: FilePassThrough | None) -> StructType | str:
-    """Of the rows that Spark is given by the tasks of a chained region."""
-    return RESULT_SCHEMA if pass_through is None else chained_schema(region.pipeline)
+def _transformed(records: DataFrame, region: Region) -> DataFrame:
+    """The user's functions over all columns that the source has."""
+    pipeline = region.pipeline
+    schema = cast(StructType, StructType.fromDDL(pipeline.source.schema_ddl()))
+    return kept_by(transformed(in_full(records, schema), pipeline), pipeline.sinks)

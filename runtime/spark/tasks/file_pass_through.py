@@ -1,6 +1,9 @@
-"""Rows that go on from the tasks' own writers to Spark's, and the tasks' answers beside them."""
+"""Tasks that pass the rows on from their own writers to Spark's file writers.
 
-from collections.abc import Generator, Iterator
+The rows are the task's output for Spark, so its result travels in an accumulator.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,19 +12,16 @@ from pyspark.accumulators import AccumulatorParam
 
 from sluice.runtime.errors import ConfigError, IllegalTransitionError
 from sluice.runtime.model.arrow_leaves import infinite_count, leaves
-from sluice.runtime.spark.tasks.task_result import TaskResult, without_errors
+from sluice.runtime.spark.tasks.region_tasks import TaskResult, Writing, without_errors
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
-__all__ = ["FilePassThrough", "TaskAnswers"]
+__all__ = ["FilePassThrough", "TaskResults"]
 
 
-class TaskAnswers(AccumulatorParam[list[TaskResult]]):
-    """A list that grows. Spark counts each task of a write once.
-
-    It counts the attempt that it takes as done, which is the one whose files it keeps.
-    """
+class TaskResults(AccumulatorParam[list[TaskResult]]):
+    """A list that grows. Spark counts the one attempt of each task whose files it keeps."""
 
     def zero(self, value: list[TaskResult]) -> list[TaskResult]:
         """See `AccumulatorParam`."""
@@ -34,70 +34,74 @@ class TaskAnswers(AccumulatorParam[list[TaskResult]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePassThrough:
-    """How a region's rows go on, and what its tasks have to say. Picklable; one for each life.
+    """Implements `sluice.runtime.spark.tasks.region_tasks.TaskOutput`: Spark gets the rows.
+
+    Picklable; one for each attempt of a region, so a late task of an earlier attempt adds nothing.
 
     Attributes:
-        columns: what a chained task must yield; None where Spark knows.
-        answers: an accumulator of `TaskAnswers`.
+        columns: schema that a chained task must yield; None if Spark knows the rows' types itself.
+        results: an accumulator of `TaskResults`.
     """
 
     columns: pa.Schema | None
-    answers: "Accumulator[list[TaskResult]]"
+    results: "Accumulator[list[TaskResult]]"
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Executor: ``batch`` with exactly the types that Spark was told."""
+        """Executor: ``batch`` in exactly the types that were declared to Spark."""
         if self.columns is None:
             return batch
-        told = batch if batch.schema.equals(self.columns) else self._as_told(batch, self.columns)
-        for field, column in zip(self.columns, told.columns, strict=True):
+        same = batch if batch.schema.equals(self.columns) else _cast_batch(batch, self.columns)
+        for field, column in zip(self.columns, same.columns, strict=True):
             if not field.nullable and column.null_count:
                 raise ConfigError(
-                    "a function's column has a null, and is declared to have none",
+                    "a function's column has a null but is declared non-nullable",
                     {"column": field.name, "type": str(field.type)},
                     "Declare it nullable in the function, or fill it.",
                 )
-        return told
+        return same
 
-    def _as_told(self, batch: pa.RecordBatch, told: pa.Schema) -> pa.RecordBatch:
-        if sorted(batch.schema.names) != sorted(told.names):
-            raise ConfigError(
-                "a function's columns are not those that it gave for an empty batch",
-                {"now": ",".join(batch.schema.names), "then": ",".join(told.names)},
-                "Files have one schema: give the same columns whatever the records are.",
-            )
-        columns = [_cast(batch.column(field.name), field) for field in told]
-        return pa.RecordBatch.from_arrays(columns, schema=told)
-
-    def on(self, writing: Generator[pa.RecordBatch, None, TaskResult]) -> Iterator[pa.RecordBatch]:
-        """Executor: yield what was written; then leave the answer."""
+    def deliver(self, writing: Writing) -> Iterator[pa.RecordBatch]:
+        """Executor: yield each written batch; then add the result to the accumulator."""
         result = yield from writing
-        self.answers.add([result])
+        self.results.add([result])
 
-    def take(self) -> list[TaskResult]:
-        """Driver, when a batch's write is over: the answers since the last call.
+    def take_results(self) -> list[TaskResult]:
+        """Driver, after a batch's write: the results since the last call.
 
         Raises:
-            StreamError: what a task reported; or a task answered twice, so it ran twice and wrote
-                twice, and which of the two the files are of is not known.
+            StreamError: a task reported it.
+            IllegalTransitionError: a task has two results, so it ran and wrote twice. Either run
+                may have written the files.
         """
-        results = without_errors(self.answers.value)
-        self.answers.value = []
+        results = without_errors(self.results.value)
+        self.results.value = []
         partitions = [result.task.partition(".")[0] for result in results]
         if len(set(partitions)) != len(partitions):
             raise IllegalTransitionError(
-                "tasks that hand their rows on to files ran more than once",
+                "tasks that pass their rows on to files ran more than once",
                 {"tasks": ",".join(sorted(result.task for result in results))},
-                "Nothing of it becomes visible. This is a bug: please report it with these tasks.",
+                "Report this bug with these tasks. No output of this batch becomes visible.",
             )
         return results
+
+
+def _cast_batch(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    if sorted(batch.schema.names) != sorted(columns.names):
+        raise ConfigError(
+            "a function's columns differ from those that an empty batch gave",
+            {"now": ",".join(batch.schema.names), "empty_batch": ",".join(columns.names)},
+            "Return the same columns for all records: files have one schema.",
+        )
+    cast = [_cast(batch.column(field.name), field) for field in columns]
+    return pa.RecordBatch.from_arrays(cast, schema=columns)
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     """The same values in another type, or an error.
 
-    Arrow alone makes an infinity of a number that is too large, true of any number, and a date of
-    a moment, takes a time's zone away or adds one, and leaves out the fields of a struct that it
-    finds no place for. Only a float may be rounded, to another float.
+    Arrow's own cast turns a number that is too large into infinity, any number into a boolean and
+    a timestamp into a date. It also adds or removes time zones and omits unknown fields of a
+    struct. Here only a float may be rounded, to another float.
     """
     if column.type == field.type:
         return column
@@ -111,14 +115,14 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     if reason is None and infinite_count(made) != infinite_count(column):
         reason = "a number is too large"
     if reason is None and any(map(_is_another, leaves(column), leaves(made))):
-        reason = "a value would be another one"
+        reason = "a value would change"
     if reason is not None:
         raise _misfit(column, field, reason)
     return made
 
 
 def _is_another(now: pa.Array, then: pa.Array) -> bool:
-    """Whether numbers, or times, have become others: then they do not come back either."""
+    """Whether the cast changed numbers or times: then a cast back does not restore them."""
     kinds = (now.type, then.type)
     are_floats = all(map(pa.types.is_floating, kinds))
     if now.type == then.type or are_floats or not all(map(_is_plain, kinds)):
@@ -134,10 +138,10 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _differences(now: pa.DataType, then: pa.DataType) -> Iterator[str]:
-    """In what a cast that Arrow does would give other values, by the types alone."""
+    """Reasons, from the types alone, why Arrow's cast would change values."""
     are = pa.types
     if are.is_timestamp(now) and are.is_timestamp(then) and (now.tz is None) != (then.tz is None):
-        yield "a time with a zone is none without"
+        yield "one time has a zone and the other has none"
     if are.is_struct(now) and are.is_struct(then):
         mine, theirs = ({each.name: each.type for each in kind} for kind in (now, then))
         if mine.keys() != theirs.keys():
@@ -150,12 +154,12 @@ def _differences(now: pa.DataType, then: pa.DataType) -> Iterator[str]:
 
 def _misfit(column: pa.Array, field: pa.Field, reason: object) -> ConfigError:
     return ConfigError(
-        "a function's column does not have the type that it had for an empty batch",
+        "a function's column has another type than for an empty batch",
         {
             "column": field.name,
             "now": str(column.type),
-            "then": str(field.type),
+            "empty_batch": str(field.type),
             "error": str(reason),
         },
-        "Files have one schema: give the same types whatever the records are.",
+        "Return the same types for all records: files have one schema.",
     )

@@ -1,63 +1,59 @@
-"""What a Spark task of a Job runs: read, apply the Arrow functions, write, pre-commit.
+"""The Spark tasks of a Job: they read, apply the Arrow functions, write and pre-commit.
 
-Runs in an executor's Python worker, once per task. A chained task gets split ranges and does
-everything in this one process, inside Spark's read of the source; the task at the end of a
-``transform`` gets the records themselves, through ``mapInArrow``. Either yields one row: a
-pickled `TaskResult`; or the records, where they go on into files, and leaves its result in
-`sluice.runtime.spark.tasks.file_pass_through.FilePassThrough`.
+Each runs in an executor's Python worker, once per task. A chained task gets split ranges and does
+everything in this one process (`Chain.copy_ranges`). The task at the end of a ``transform`` gets
+the records through ``mapInArrow`` (`write_task`). A `TaskOutput` decides what Spark gets from the
+task: one row with the pickled `TaskResult`, or the records for Spark's file writers.
 """
 
 import pickle
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import pyarrow as pa
+from pyspark import cloudpickle
 
-from sluice.runtime.contracts import SinkWriter, SplitReader, StagedFrame, TaskScope, WriterFactory
-from sluice.runtime.errors import FunctionFailedError, IllegalTransitionError, StreamError
+from sluice.runtime.contracts import SinkWriter, SplitReader, TaskScope, WriterFactory
+from sluice.runtime.errors import ConfigError, FunctionFailedError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import offsets_in
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.model.model import Barrier, BatchKey, SplitRange
+from sluice.runtime.model.model import BatchKey, RecordCounts, SplitRange, StateEntry
 from sluice.runtime.model.well_formed import well_formed
 from sluice.runtime.process.gc_freeze import freeze_once
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
-
-if TYPE_CHECKING:
-    pass
-from sluice.runtime.spark.tasks.task_result import TaskResult, without_errors
-
-if TYPE_CHECKING:
-    from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough
 
 __all__ = [
     "RESULT_SCHEMA",
     "Chain",
     "RegionTasks",
-    "pass_through_task",
-    "require_all_rows_passed",
-    "require_each_range_once",
+    "ResultRow",
+    "TaskOutput",
+    "TaskResult",
+    "Writing",
+    "pickled_for_tasks",
     "results_of",
-    "sink_task",
+    "without_errors",
+    "write_task",
 ]
 
 RESULT_SCHEMA = "result binary"
-_MOST_SAID = 2_000
+_ERROR_CHARACTERS = 2_000
 _BATCH_ID = "streaming.sql.batchId"  # Spark's local property; its own foreach sink reads it, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionTasks:
-    """What the tasks of one life of a region share. Picklable.
+    """Everything that the tasks of one attempt of a region share. Picklable.
 
     Attributes:
-        address: where the coordinator answers.
-        job_uid, region, attempt_id: whose tasks these are.
+        address: of the coordinator's service.
+        job_uid, region, attempt_id: the attempt that the tasks belong to.
         factories: writer factory by operator id of the sink.
-        dead_letter_sink: which of them takes dead letters.
+        dead_letter_sink: operator id of the sink that takes dead letters.
     """
 
     address: CoordinatorAddress
@@ -66,6 +62,192 @@ class RegionTasks:
     attempt_id: int
     factories: Mapping[str, WriterFactory]
     dead_letter_sink: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """A task's result, sent to the driver by pickle: its committables, or the error that ended it.
+
+    Attributes:
+        ranges: assigned to a chained task; empty at the end of a transform.
+        dropped: the task read none of its ranges: they are left out.
+        committables: of all sinks; empty when nothing was produced.
+        decide_by_s: see `sluice.runtime.contracts.SinkWriter`.
+        records_out: rows written to the sinks.
+        task: ``partition.attempt`` of the Spark task.
+        counts: of the functions that count their records, by operator id.
+        examples: a description of one failed record for each of them.
+        failed_rows: failed rows for each of them; see `FunctionRun`.
+        error: set when the task failed. Spark sees a finished task, so it does not retry against a
+            broker that has already refused, and the error keeps its type.
+    """
+
+    ranges: tuple[SplitRange, ...] = ()
+    dropped: bool = False
+    committables: tuple[StateEntry, ...] = ()
+    decide_by_s: float | None = None
+    records_out: int = 0
+    task: str = ""
+    counts: Mapping[str, RecordCounts] = field(default_factory=dict)
+    examples: Mapping[str, str] = field(default_factory=dict)
+    failed_rows: Mapping[str, int] = field(default_factory=dict)
+    error: StreamError | None = None
+
+
+Writing = Generator[pa.RecordBatch, None, TaskResult]
+"""Yields each batch once it is written; returns the result after the pre-commit."""
+
+
+class TaskOutput(Protocol):
+    """Decides which rows Spark gets from a task, and how the result reaches the driver."""
+
+    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """``batch`` in the types that Spark expects; raises ConfigError if it does not fit."""
+        ...
+
+    def deliver(self, writing: Writing) -> Iterator[pa.RecordBatch]:
+        """Run ``writing`` to its end; yields the task's rows for Spark."""
+        ...
+
+
+class ResultRow:
+    """The usual `TaskOutput`: one row, which holds the pickled result. Executor."""
+
+    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """See `TaskOutput.conform`: Spark does not see these rows."""
+        return batch
+
+    def deliver(self, writing: Writing) -> Iterator[pa.RecordBatch]:
+        """See `TaskOutput.deliver`."""
+        result = pickle.dumps(_drained(writing))
+        yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], ["result"])
+
+
+def _drained(writing: Writing) -> TaskResult:
+    """Write everything, keep nothing."""
+    while True:
+        try:
+            next(writing)
+        except StopIteration as end:
+            result: TaskResult = end.value
+            return result
+
+
+def results_of(rows: Sequence[Sequence[bytes]]) -> list[TaskResult]:
+    """The collected rows of a batch as values; raises the first error that a task reported."""
+    return without_errors([pickle.loads(row[0]) for row in rows])  # written by `ResultRow`
+
+
+def without_errors(results: list[TaskResult]) -> list[TaskResult]:
+    """``results``; raises the first error that a task reported."""
+    for result in results:
+        if result.error is not None:
+            raise result.error
+    return results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The whole path of a chained region's records, in one task. Picklable.
+
+    Attributes:
+        tasks: shared by all its tasks.
+        reader: of the source.
+        functions: applied to each batch, in order.
+        job_name: for dead letters.
+        output: decides what Spark gets from the task.
+        most_dropped: if a range holds at most this many offsets, a second attempt of its task
+            drops it instead of reading it again.
+    """
+
+    tasks: RegionTasks
+    reader: SplitReader
+    functions: tuple[ChainedFunction, ...]
+    job_name: str
+    output: TaskOutput = field(default_factory=ResultRow)
+    most_dropped: int = 0
+
+    def copy_ranges(
+        self, checkpoint_id: int, splits: tuple[SplitRange, ...]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read ``splits``, apply the functions, write, pre-commit; yields the rows for Spark."""
+        yield from self.output.deliver(self._writing(checkpoint_id, splits))
+
+    def _writing(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Writing:
+        if offsets_in(splits) <= self.most_dropped and _is_second_attempt():
+            return _dropping(self.tasks, splits)
+        return _write_and_pre_commit(
+            self.tasks,
+            checkpoint_id,
+            splits,
+            self.reader.read(splits),
+            output=self.output,
+            functions=FunctionRun(self.functions, job_name=self.job_name),
+        )
+
+
+def write_task(
+    tasks: RegionTasks, checkpoint_id: int, output: TaskOutput
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A task at the end of Spark's plan: writes the records that Spark passes to it.
+
+    Args:
+        checkpoint_id: the checkpoint that the batch is expected to join.
+        output: decides what Spark gets from the task.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writing = _write_and_pre_commit(tasks, checkpoint_id, (), batches, output=output)
+        yield from output.deliver(writing)
+        freeze_once()
+
+    return run
+
+
+def _write_and_pre_commit(
+    tasks: RegionTasks,
+    checkpoint_id: int,
+    source_ranges: tuple[SplitRange, ...],
+    batches: Iterator[pa.RecordBatch],
+    *,
+    output: TaskOutput,
+    functions: FunctionRun | None = None,
+) -> Writing:
+    """Write the functions' output for each batch and yield it; pre-commit at the end.
+
+    A typed error becomes the result, and no further batch is yielded; Spark gets any other error.
+    """
+    functions = functions or FunctionRun()
+    try:
+        key, task = _identity(tasks)
+        writers = _opened(tasks, key, task, checkpoint_id, source_ranges)
+        try:
+            applied = functions.applied(batches, writers.write_dead_letter)
+            for batch in map(output.conform, applied):
+                writers.write(batch)
+                yield batch
+            committables = writers.pre_commit()
+        except BaseException:
+            writers.abort()
+            raise
+    except StreamError as err:
+        return TaskResult(error=err)
+    except Exception as err:
+        encodable = _encodable(err)
+        if encodable is err:
+            raise
+        raise encodable from None
+    failpoint("after-pre-commit")
+    return TaskResult(
+        ranges=source_ranges,
+        committables=committables,
+        decide_by_s=writers.decide_by_s,
+        records_out=writers.records_out,
+        task=task,
+        counts=functions.counts,
+        examples=functions.examples,
+        failed_rows=functions.failed_rows,
+    )
 
 
 def _opened(
@@ -96,182 +278,19 @@ def _opened(
 
 
 def _identity(tasks: RegionTasks) -> tuple[BatchKey, str]:
-    """The batch that this task works for, and the task's name, as Spark tells them."""
+    """The batch that this task works for, and the task's name, both from Spark."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
     if context is None or batch_id is None:
         raise StreamError(
-            "a task was not told which batch it works for",
+            "Spark did not pass the batch id to a task",
             {"region": tasks.region, "attempt_id": tasks.attempt_id},
-            "Does PYSPARK_PIN_THREAD=false stand in the environment? Leave it out.",
+            "Remove PYSPARK_PIN_THREAD=false from the environment, if it is set.",
         )
     batch = BatchKey(region=tasks.region, attempt_id=tasks.attempt_id, batch_id=int(batch_id))
     return batch, f"{context.partitionId()}.{context.attemptNumber()}"
-
-
-def _writing(
-    tasks: RegionTasks,
-    checkpoint_id: int,
-    source_ranges: tuple[SplitRange, ...],
-    batches: Iterator[pa.RecordBatch],
-    *,
-    functions: FunctionRun | None = None,
-    pass_through: "FilePassThrough | None" = None,
-) -> Generator[pa.RecordBatch, None, TaskResult]:
-    """Write what the functions make of each batch and yield it; pre-commit at the end.
-
-    A typed error becomes the result, and no further batch is yielded; any other goes to Spark.
-    """
-    functions = functions or FunctionRun()
-    try:
-        key, task = _identity(tasks)
-        writers = _opened(tasks, key, task, checkpoint_id, source_ranges)
-        try:
-            applied = functions.applied(batches, writers.write_dead_letter)
-            for batch in applied if pass_through is None else map(pass_through.conform, applied):
-                writers.write(batch)
-                yield batch
-            committables = writers.pre_commit()
-        except BaseException:
-            writers.abort()
-            raise
-    except StreamError as err:
-        return TaskResult(error=err)
-    except Exception as err:
-        told = _for_spark(err)
-        if told is err:
-            raise
-        raise told from None
-    failpoint("after-pre-commit")
-    return TaskResult(
-        ranges=source_ranges,
-        committables=committables,
-        decide_by_s=writers.decide_by_s,
-        records_out=writers.records_out,
-        task=task,
-        counts=functions.counts,
-        examples=functions.examples,
-        failed_rows=functions.failed_rows,
-    )
-
-
-def _for_spark(error: Exception) -> Exception:
-    """``error``, or one that says the same in UTF-8: Spark's worker raises at any other while it
-    tells the JVM, which then waits for the rest until the checkpoint expires."""
-    said = "".join(traceback.format_exception(error))
-    if well_formed(said) == said:
-        return error
-    return FunctionFailedError(
-        "a task failed with an error that has no UTF-8",
-        {"error": well_formed(said)[-_MOST_SAID:]},
-        "Spark tries the task again. Correct the function, or let on_error leave such records out.",
-    )
-
-
-def _drained(writing: Generator[pa.RecordBatch, None, TaskResult]) -> TaskResult:
-    """Write everything, keep nothing."""
-    while True:
-        try:
-            next(writing)
-        except StopIteration as end:
-            result: TaskResult = end.value
-            return result
-
-
-def _row(result: TaskResult) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], ["result"])
-
-
-def results_of(rows: Sequence[Sequence[bytes]]) -> list[TaskResult]:
-    """The collected rows of a batch as values; raises the first error a task reported."""
-    return without_errors([pickle.loads(row[0]) for row in rows])  # written by `_row`
-
-
-def require_each_range_once(results: Sequence[TaskResult], barrier: Barrier) -> None:
-    """A chained batch writes while Spark reads: the tasks' ranges must be the barrier's, once.
-
-    Raises:
-        IllegalTransitionError: Spark ran a task twice, or not at all, and called the batch whole.
-    """
-    dealt = sorted(_bounds(split) for result in results for split in result.ranges)
-    cut = sorted(_bounds(split) for split in barrier.splits if not split.is_empty)
-    if dealt != cut:
-        raise IllegalTransitionError(
-            "the tasks of a batch were not dealt what its barrier cut, each range once",
-            {"region": barrier.region, "dealt": dealt, "cut": cut},
-            "Nothing of it becomes visible. This is a bug: please report it with these ranges.",
-        )
-
-
-def require_all_rows_passed(results: Sequence[TaskResult], staged: Sequence[StagedFrame]) -> None:
-    """Each row that Spark's writers were given was written, and is answered for, by a task.
-
-    Spark logs an accumulator's update that fails and calls the task done all the same: its
-    transaction would be in no decision.
-
-    Raises:
-        IllegalTransitionError: an answer is missing, or counts rows that no file has.
-    """
-    answered = sum(result.records_out for result in results)
-    if any(found.rows != answered for found in staged):
-        raise IllegalTransitionError(
-            "the tasks' answers are not about the rows that went on into files",
-            {"answered": answered, "staged": ",".join(str(found.rows) for found in staged)},
-            "Nothing of it becomes visible. Start the job again; the driver's log may say why.",
-        )
-
-
-def _bounds(split: SplitRange) -> tuple[str, int, int, int]:
-    return (split.topic, split.partition, split.start_offset, split.end_offset)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
-    """The whole way of a chained region's records, in one task. Picklable.
-
-    Attributes:
-        tasks: what all its tasks share.
-        reader: of the source.
-        functions: applied to each batch, in order.
-        job_name: for dead letters.
-        passing: where the rows go on to Spark's own writers; None: they end here.
-        most_dropped: offsets that a second attempt of a task leaves out instead of reading them
-            again; one with more reads them.
-    """
-
-    tasks: RegionTasks
-    reader: SplitReader
-    functions: tuple[ChainedFunction, ...]
-    job_name: str
-    pass_through: "FilePassThrough | None" = None
-    most_dropped: int = 0
-
-    def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Iterator[pa.RecordBatch]:
-        """Read ``splits``, apply the functions, write, pre-commit.
-
-        Yields the row with the result; or the rows themselves, the result going by `pass_through`.
-        """
-        writing = self._work(checkpoint_id, splits)
-        if self.pass_through is None:
-            yield _row(_drained(writing))
-        else:
-            yield from self.pass_through.on(writing)
-
-    def _work(
-        self, checkpoint_id: int, splits: tuple[SplitRange, ...]
-    ) -> Generator[pa.RecordBatch, None, TaskResult]:
-        if offsets_in(splits) <= self.most_dropped and _is_second_attempt():
-            return _dropping(self.tasks, splits)
-        return _writing(
-            self.tasks,
-            checkpoint_id,
-            splits,
-            self.reader.read(splits),
-            functions=FunctionRun(self.functions, job_name=self.job_name),
-            pass_through=self.pass_through,
-        )
 
 
 def _is_second_attempt() -> bool:
@@ -282,43 +301,44 @@ def _is_second_attempt() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-def _dropping(
-    tasks: RegionTasks, splits: tuple[SplitRange, ...]
-) -> Generator[pa.RecordBatch, None, TaskResult]:
-    """Answer for the ranges without reading them. What the earlier attempt produced is in a
-    transaction of its own, which no decision names: it is swept (`ids-never-reused`)."""
+def _dropping(tasks: RegionTasks, splits: tuple[SplitRange, ...]) -> Writing:
+    """Report the ranges as dropped without reading them. The earlier attempt's output is in a
+    transaction of its own, which no decision names: the sweep aborts it (`ids-never-reused`)."""
     _, task = _identity(tasks)
     yield from ()
     return TaskResult(ranges=splits, dropped=True, task=task)
 
 
-def sink_task(
-    tasks: RegionTasks, checkpoint_id: int
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A task at the end of Spark's plan: writes the records it is given.
+def _encodable(error: Exception) -> Exception:
+    """``error``, or the same text in UTF-8.
 
-    Args:
-        checkpoint_id: the checkpoint that the batch is expected to join.
+    Spark's worker raises if it cannot encode an error that it reports. The JVM then waits until the
+    checkpoint expires.
     """
+    text = "".join(traceback.format_exception(error))
+    if well_formed(text) == text:
+        return error
+    return FunctionFailedError(
+        "a task failed with an error that is not valid UTF-8",
+        {"error": well_formed(text)[-_ERROR_CHARACTERS:]},
+        "Correct the function, or let on_error skip such records; Spark retries the task.",
+    )
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield _row(_drained(_writing(tasks, checkpoint_id, (), batches)))
-        freeze_once()
 
-    return run
+def pickled_for_tasks(work: object, *, region: str) -> bytes:
+    """The work of a task as bytes. Spark sends along the broadcast variables that this thread has
+    pickled.
 
-
-def pass_through_task(
-    tasks: RegionTasks, checkpoint_id: int, pass_through: "FilePassThrough"
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A task before the end of Spark's plan: writes the records, and hands them on to files.
-
-    Args:
-        checkpoint_id: the checkpoint that the batch is expected to join.
+    Raises:
+        ConfigError: a function holds an object that cannot be pickled; a retry would fail, too.
     """
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from pass_through.on(_writing(tasks, checkpoint_id, (), batches))
-        freeze_once()
-
-    return run
+    try:
+        pickled: bytes = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]  # PySpark's
+    except Exception as err:  # an object's own pickling code may raise any error
+        raise ConfigError(
+            "a function cannot be sent to Spark's workers",
+            {"region": region, "error": f"{type(err).__name__}: {err}"},
+            "Create sessions, clients, locks and open files inside the function, when it is first "
+            "called: they exist in this process alone.",
+        ) from err
+    return pickled

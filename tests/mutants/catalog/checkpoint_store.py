@@ -24,7 +24,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="fencing_records-retired",
+        name="fencing-records-retired",
         rules=("fence-first",),
         wrong="Retention deletes fencing records, so the next slot of a paused coordinator is empty again.",
         catchers=("tests/unit/test_retention.py::test_newest_decisions_and_checkpoint_0_are_kept",),
@@ -37,7 +37,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="second-fencing_record-retired",
+        name="later-fencing-records-retired",
         rules=("fence-first",),
         wrong="Retention keeps checkpoint 0 and deletes the fencing records.",
         catchers=(
@@ -52,7 +52,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="listed-is-standing",
+        name="stale-listing-trusted",
         rules=("fence-first",),
         wrong="An old listing decides which record is the last one.",
         catchers=(
@@ -100,7 +100,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="lost-answer-means-ours",
+        name="lost-answer-means-published",
         rules=("publish-whole",),
         wrong="A publish whose answer was lost counts as done, and the slot is not read.",
         catchers=("tests/unit/test_publish_answers.py",),
@@ -160,7 +160,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="repair-in-a-retired-place",
+        name="repair-in-a-retired-slot",
         rules=("two-phase-repair",),
         wrong="A repair counts although the slot that it landed in is retired.",
         catchers=(

@@ -6,7 +6,7 @@ __all__ = ["MUTANTS"]
 
 MUTANTS = (
     Mutant(
-        name="answer-of-another-sink-believed",
+        name="answer-of-another-sink-trusted",
         rules=("outcome-from-broker",),
         wrong="If a task has committed the transaction of one sink, all transactions of its epoch count as committed.",
         catchers=(
@@ -14,16 +14,16 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.continuous.native_commits:NativeCommits.answered",
-                old="attempt.committed |= {e for e in told if e.operator_id in epoch.operators}",
-                new="attempt.committed |= set(told)",
+                function="sluice.runtime.continuous.native_commits:NativeCommits.report",
+                old="attempt.committed |= {e for e in entries if e.operator_id in epoch.operators}",
+                new="attempt.committed |= set(entries)",
             ),
         ),
     ),
     Mutant(
         name="ended-epoch-aborted-by-its-task",
         rules=("continuous-order",),
-        wrong="A task that fails aborts the epoch that it has handed over, which may be decided.",
+        wrong="A task that fails aborts its acknowledged epoch, which the coordinator may decide.",
         catchers=(
             "tests/unit/test_continuous_loop.py::test_an_error_aborts_the_epoch_that_is_written_and_not_the_one_that_has_ended",
         ),

@@ -49,9 +49,9 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="loss-believed-behind-a-mark",
+        name="loss-of-a-committed-decision",
         rules=("outcome-from-broker",),
-        wrong="A run believes that its decision is lost and does not check whether a later start has committed it.",
+        wrong="A run takes its decision for lost, and does not check whether a later start has committed it.",
         catchers=(
             "tests/unit/test_racing_starts.py::test_outcome_from_broker_what_a_start_has_marked_is_not_lost_to_the_run_that_decided_it",
         ),
@@ -67,7 +67,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="places-out-of-order",
+        name="slots-out-of-order",
         rules=("fence-first",),
         wrong="A coordinator publishes slot n+1 before slot n holds a record of its own.",
         catchers=(
@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant(
         name="fencing-ignored",
         rules=("fence-first",),
-        wrong="A coordinator that finds its slot taken still commits the work that it meant to decide.",
+        wrong="A coordinator that finds its slot taken still commits the transactions of its own decision.",
         catchers=("tests/unit/test_decision_places.py::test_a_taken_place_stops_everything",),
         edits=(
             Edit(
@@ -100,9 +100,9 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="ours-though-followed",
+        name="ours-after-newer-runs",
         rules=("fence-first",),
-        wrong="A record in its slot counts as our decision, although later runs have followed and retired it.",
+        wrong="A record in its slot counts as our decision, although later runs have retired it.",
         catchers=(
             "tests/unit/test_interrupted_starts.py::test_fence_first_a_decision_that_was_followed_and_retired_is_not_decided_again",
         ),
@@ -117,7 +117,7 @@ MUTANTS = (
     Mutant(
         name="commit-before-decision",
         rules=("fence-first",),
-        wrong="The work of a checkpoint is committed before its decision is published, even if it is never decided.",
+        wrong="The transactions of a checkpoint are committed before its decision is published.",
         catchers=(
             "tests/unit/test_coordinator_core.py::test_no_step_begins_before_the_one_before_is_answered",
         ),
@@ -161,9 +161,9 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="set-back-believed",
+        name="source-goes-back",
         rules=("batch-identity",),
-        wrong="A source that goes back is believed, even if it did not know the decided offsets.",
+        wrong="A source may go back to earlier offsets, even if it did not know the decided ones.",
         catchers=(
             "tests/unit/test_set_back.py::test_batch_identity_a_range_that_a_decided_checkpoint_contains_is_refused",
         ),
@@ -193,7 +193,7 @@ MUTANTS = (
     Mutant(
         name="any-function-repaired",
         rules=("two-phase-repair",),
-        wrong="Work of a function that is declared non-deterministic is written again.",
+        wrong="A repair writes the records of a non-deterministic function again.",
         catchers=(
             "tests/unit/test_job_pieces.py::test_a_function_declared_non_deterministic_makes_its_region_beyond_repair",
         ),
@@ -221,7 +221,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="name-for-the-log",
+        name="topic-name-instead-of-id",
         rules=("two-phase-repair",),
         wrong="A repair compares the name of a topic and not its id, so records of a recreated topic replace the lost ones.",
         catchers=(
@@ -238,7 +238,7 @@ MUTANTS = (
     Mutant(
         name="skipped-without-a-sweep",
         rules=("abort-before-skip",),
-        wrong="A checkpoint is decided without a suspended region before the open work of that region is aborted.",
+        wrong="A decision skips a suspended region before the open transactions of that region are aborted.",
         catchers=(
             "tests/unit/test_suspended_regions.py::test_abort_before_skip_what_a_suspended_region_left_open_is_swept_before_the_first_decision_without_it",
         ),
@@ -251,7 +251,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="repair-under-a-living-task",
+        name="repair-beside-a-running-task",
         rules=("continuous-order",),
         wrong="A continuous task continues after a repair, so the repaired records come after its own.",
         catchers=(
@@ -281,7 +281,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="owner-not-asked-before-a-decision",
+        name="lease-not-checked-before-a-decision",
         rules=("lease-guards-outputs",),
         wrong="A run decides a checkpoint although another run has taken its prefix.",
         catchers=(
@@ -296,7 +296,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="held-batch-never-grows-old",
+        name="pending-batch-without-deadline",
         rules=("transaction-timeout",),
         wrong="A batch that waits for the next checkpoint sets no deadline for the decision of that checkpoint.",
         catchers=("tests/unit/test_decision_places.py",),
@@ -309,9 +309,9 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="latest-decides",
+        name="newest-transaction-sets-the-deadline",
         rules=("transaction-timeout",),
-        wrong="A batch may be decided until its last transaction grows too old, instead of its first.",
+        wrong="A batch may be decided until its newest transaction is too old, instead of its oldest.",
         catchers=(
             "tests/unit/test_region_query.py::test_transaction_timeout_a_batch_must_be_decided_before_its_first_transaction_grows_old",
         ),
@@ -354,7 +354,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="retired-behind-a-takeover",
+        name="retired-after-a-takeover",
         rules=("retire-after-commit",),
         wrong="A run that was taken over retires records that the newer run may have started from.",
         catchers=("tests/unit/test_remote_steps.py",),
@@ -372,7 +372,7 @@ MUTANTS = (
     Mutant(
         name="abort-forgets-at-once",
         rules=("retire-after-commit",),
-        wrong="An abort forgets everything that the decision in its slot keeps, before the coordinator knows which record stands.",
+        wrong="An abort forgets all files that the decision in its slot keeps, before the coordinator knows which record is in the slot.",
         catchers=(
             "tests/unit/test_remote_steps.py::test_retire_after_commit_a_withdrawal_forgets_nothing_that_a_landed_decision_keeps",
         ),

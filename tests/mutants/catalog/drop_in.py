@@ -26,7 +26,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="abort-does-not-ask",
+        name="abort-without-reading-the-store",
         rules=("drop-in-abort",),
         wrong="The drop-in's abort discards a batch without checking whether it is decided.",
         catchers=(
@@ -59,7 +59,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="run-before-goes-on",
+        name="previous-run-continues",
         rules=("callback-after-commit",),
         wrong="The next run of a drop-in query begins while the coordinator of the previous run can still sweep.",
         catchers=(

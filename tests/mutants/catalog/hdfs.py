@@ -6,15 +6,15 @@ __all__ = ["MUTANTS"]
 
 MUTANTS = (
     Mutant(
-        name="held-files-swept",
+        name="open-files-swept",
         rules=("files-with-decision",),
         wrong="The sweep deletes staged files that a record holds over epochs.",
         catchers=("tests/unit/test_staged_files.py::TestOrphans",),
         edits=(
             Edit(
                 function="sluice.connectors.hdfs.committing.file_sweep:orphans",
-                old="protected |= decode_held_files(entry).stagings",
-                new="decode_held_files(entry)",
+                old="protected |= decode_pending_files(entry).stagings",
+                new="decode_pending_files(entry)",
             ),
         ),
     ),
@@ -68,7 +68,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="rename-answer-believed",
+        name="rename-answer-trusted",
         rules=("rename-settled",),
         wrong="A rename that returns false counts as done.",
         catchers=(

@@ -21,7 +21,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="sweep-takes-living-work",
+        name="sweep-takes-current-work",
         rules=("ids-never-reused",),
         wrong="The sweep aborts every open transaction of the present attempt.",
         catchers=(
@@ -126,7 +126,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="forgotten-id-means-aborted",
+        name="expired-id-means-aborted",
         rules=("outcome-from-broker",),
         wrong="An id that the transaction coordinator no longer knows counts as aborted.",
         catchers=(
@@ -135,8 +135,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.connectors.kafka.sink.committer.commit_outcomes:judge",
-                old='outcome=CommitOutcome.UNKNOWN, detail="the coordinator does not know this id any more"',
-                new='outcome=CommitOutcome.ABORTED, detail="the coordinator does not know this id any more"',
+                old='outcome=CommitOutcome.UNKNOWN, detail="the coordinator no longer knows this id"',
+                new='outcome=CommitOutcome.ABORTED, detail="the coordinator no longer knows this id"',
             ),
         ),
     ),
@@ -171,7 +171,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="abort-of-whatever-is-open",
+        name="abort-of-any-open-transaction",
         rules=("abort-by-endtxn",),
         wrong="An abort uses the epoch that the broker describes now instead of the transaction's own, and ends a later attempt.",
         catchers=(

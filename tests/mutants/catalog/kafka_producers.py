@@ -6,9 +6,9 @@ __all__ = ["MUTANTS"]
 
 MUTANTS = (
     Mutant(
-        name="ids-used-again-before-the-mark",
+        name="ids-reused-before-the-mark",
         rules=("ids-never-reused",),
-        wrong="A pre-committed id may carry the next batch before its checkpoint is committed on record.",
+        wrong="A pre-committed id takes the next batch before its checkpoint is recorded as committed.",
         catchers=(
             "tests/unit/test_producer_slots.py::test_an_id_rests_until_its_checkpoint_is_committed_on_record",
         ),
@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant(
         name="unanswered-abort-forgotten",
         rules=("ids-never-reused",),
-        wrong="An id whose abort was never answered is used again once its checkpoint is committed on record.",
+        wrong="An id whose abort was never answered is used again after its checkpoint is recorded as committed.",
         catchers=(
             "tests/unit/test_unanswered_ids.py::test_ids_never_reused_an_id_whose_abort_was_not_answered_is_never_used_again",
         ),
@@ -97,9 +97,9 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="another-writers-id-given-back",
+        name="id-of-another-writer-returned",
         rules=("ids-never-reused",),
-        wrong="A writer that was given up returns an id that another writer has by now, so the id is initialised while that one uses it.",
+        wrong="An abandoned writer returns an id that another writer has by now, so the id is initialised while the other writer uses it.",
         catchers=(
             "tests/unit/test_producer_pools.py::test_ids_never_reused_a_writer_that_was_given_up_does_not_give_back_the_id_of_another",
         ),

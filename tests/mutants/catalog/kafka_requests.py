@@ -8,7 +8,7 @@ MUTANTS = (
     Mutant(
         name="version-5-everywhere",
         rules=("endtxn-version",),
-        wrong="EndTxn goes out in version 5 whatever transaction.version is finalised.",
+        wrong="EndTxn is sent in version 5 under every finalised transaction.version.",
         catchers=(
             "tests/unit/test_transaction_wire.py::test_endtxn_version_version_5_is_sent_only_where_its_level_is_finalised",
         ),
@@ -23,7 +23,7 @@ MUTANTS = (
     Mutant(
         name="lost-request-forgotten",
         rules=("ids-never-reused",),
-        wrong="A request for an id that the client has lost and sent again is taken for answered.",
+        wrong="A request for an id counts as answered, although the client has lost it and sent it again.",
         catchers=(
             "tests/contract/test_repeated_by_clients.py::test_ids_never_reused_a_request_that_was_lost_and_sent_again_is_told",
         ),
@@ -36,7 +36,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="refused-once-refused-for-ever",
+        name="login-refused-forever",
         rules=("outcome-from-broker",),
         wrong="If one broker has refused a login once, the client answers every later request with that refusal.",
         catchers=(
@@ -51,9 +51,9 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="late-answer-makes-up-for-a-loss",
+        name="late-answer-hides-a-loss",
         rules=("outcome-from-broker",),
-        wrong="A late answer to a request from before the begin compensates for a request that was given up later.",
+        wrong="A late answer to a request before the begin counts as the answer to a request that was given up later.",
         catchers=(
             "tests/unit/test_given_up_requests.py::test_outcome_from_broker_a_late_answer_does_not_make_up_for_a_later_loss",
         ),
@@ -66,7 +66,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="addition-under-way-is-settled",
+        name="pending-addition-ignored",
         rules=("outcome-from-broker",),
         wrong="A task commits its epoch natively although a request that begins it may have been lost and sent again since the newest report.",
         catchers=("tests/unit/test_given_up_requests.py",),
@@ -79,7 +79,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="begun-again-behind-its-commit",
+        name="begun-again-after-its-commit",
         rules=("outcome-from-broker",),
         wrong="A transaction is pre-committed although a copy of a request that begins it may arrive after its commit.",
         catchers=(

@@ -6,9 +6,9 @@ __all__ = ["MUTANTS"]
 
 MUTANTS = (
     Mutant(
-        name="judged-by-an-older-look",
+        name="stale-metadata-trusted",
         rules=("two-phase-repair",),
-        wrong="A repair checks in another region's earlier metadata, without a refresh, whether its ranges still belong to the same log.",
+        wrong="A repair checks with another region's older metadata whether its ranges still belong to the same log.",
         catchers=(
             "tests/unit/test_vanished_partitions.py::test_whoever_has_read_a_range_is_told_what_it_is_of_now",
         ),
@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         name="available-now-never-ends",
         rules=("trigger-is-barrier",),
-        wrong="Under availableNow the end offsets move on with records that are written meanwhile.",
+        wrong="Under availableNow the end offsets advance with records that are written meanwhile.",
         catchers=(
             "tests/unit/test_drop_in_reader.py::test_trigger_is_barrier_available_now_ends_where_it_was_prepared",
         ),
@@ -60,8 +60,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.connectors.kafka.source.enumerator.lost_ranges:_log_end",
-                old="end, told = look.log_ends.get(key), look.latest[key].leader_epoch",
-                new="end, told = look.latest.get(key), look.latest[key].leader_epoch",
+                old="end, visible_by = view.log_ends.get(key), view.latest[key].leader_epoch",
+                new="end, visible_by = view.latest.get(key), view.latest[key].leader_epoch",
             ),
         ),
     ),
@@ -74,9 +74,9 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.connectors.kafka.source.enumerator.lost_ranges:LossWatch.of_no_earlier_leader",
-                old="for key, fact in look.latest.items()",
-                new="for key, fact in (*look.latest.items(), *look.earliest.items())",
+                function="sluice.connectors.kafka.source.enumerator.lost_ranges:LossDetector.without_former_leaders",
+                old="for key, fact in view.latest.items()",
+                new="for key, fact in (*view.latest.items(), *view.earliest.items())",
             ),
         ),
     ),

@@ -8,7 +8,7 @@ MUTANTS = (
     Mutant(
         name="delivery-reports-ignored",
         rules=("pre-commit-confirmed",),
-        wrong="A flush that returns 0 is believed even if a delivery report has an error.",
+        wrong="A flush that returns 0 counts as complete even if a delivery report has an error.",
         catchers=(
             "tests/unit/test_kafka_writer.py::test_a_record_refused_by_the_broker_is_never_pre_committed",
         ),
@@ -95,7 +95,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="state-not-asked-after-flush",
+        name="state-not-checked-after-flush",
         rules=("handle-from-producer",),
         wrong="A pre-commit does not ask the client whether its transaction is still open.",
         catchers=(
@@ -112,7 +112,7 @@ MUTANTS = (
     Mutant(
         name="empty-epoch-has-a-handle",
         rules=("outcome-from-broker",),
-        wrong="A task that wrote nothing begins a transaction all the same, and reports its handle.",
+        wrong="A task without records begins a transaction, and reports its handle.",
         catchers=(
             "tests/unit/test_kafka_writer.py::test_an_epoch_without_records_costs_no_transaction",
         ),

@@ -6,7 +6,7 @@ __all__ = ["MUTANTS"]
 
 MUTANTS = (
     Mutant(
-        name="pauses-count-as-patience",
+        name="pauses-count-as-waiting",
         rules=("lease-guards-outputs",),
         wrong="After a pause of its process, a decision no longer waits for the check of the lease, which was about to find another job.",
         catchers=(

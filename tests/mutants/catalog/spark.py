@@ -39,7 +39,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="what-is-left-of-another-batch",
+        name="rest-of-another-batch-read",
         rules=("restore-by-attempt",),
         wrong="The remaining part of a batch that Spark runs again is also read instead of the batches after it.",
         catchers=(
@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant(
         name="older-attempt-written",
         rules=("restore-by-attempt",),
-        wrong="The present attempt of a region writes a batch that an earlier attempt cut.",
+        wrong="The present attempt of a region writes a batch that an earlier attempt planned.",
         catchers=(
             "tests/unit/test_region_query.py::test_restore_by_attempt_an_undecided_batch_of_an_earlier_life_is_never_written",
         ),
@@ -149,15 +149,15 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="open-work-of-a-dead-attempt-untold",
+        name="open-work-of-a-dead-attempt-unreported",
         rules=("abort-before-skip",),
-        wrong="A restart does not report the open transactions of the ended attempt first, so readers wait for them until a sweep.",
+        wrong="An ended attempt does not report its open transactions, so readers wait for them until a sweep.",
         catchers=(
             "tests/unit/test_ended_lives.py::test_abort_before_skip_a_life_that_is_over_says_what_it_left_open",
         ),
         edits=(
             Edit(
-                function="sluice.runtime.spark.run.attempt_supervisor:RegionAttempts._bring_back",
+                function="sluice.runtime.spark.run.attempt_supervisor:RegionAttempts._restart",
                 old="self._register(watched)",
                 new="",
             ),
@@ -172,9 +172,9 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.spark.microbatch.region_query:RegionQuery._passed_on",
-                old="if self._spec.chained or not self._spec.tasks.factories:",
-                new="if not self._spec.tasks.factories:",
+                function="sluice.runtime.spark.microbatch.batch_strategies:ChainedBatch.rows_for_files",
+                old="return frame",
+                new="return frame.mapInArrow(output.deliver, frame.schema)",
             ),
         ),
     ),

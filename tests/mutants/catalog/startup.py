@@ -21,7 +21,7 @@ MUTANTS = (
     Mutant(
         name="tasks-before-recovery",
         rules=("outcome-from-broker",),
-        wrong="The regions begin at once, while the start still commits decided work.",
+        wrong="The regions start at once, while the start still commits decided transactions.",
         catchers=(
             "tests/unit/test_coordinator.py::test_no_region_begins_before_what_is_decided_is_committed",
         ),
@@ -42,9 +42,9 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="word-against-the-verdict",
+        name="operator-overrules-the-broker",
         rules=("outcome-from-broker",),
-        wrong="Work that a person has declared committed counts as committed, although its broker reports it aborted.",
+        wrong="A transaction that an operator has declared committed counts as committed, although its broker reports it aborted.",
         catchers=(
             "tests/unit/test_accepted_losses.py::test_outcome_from_broker_what_is_certainly_lost_is_not_taken_for_committed",
         ),
@@ -57,7 +57,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="fencing_record-below-a-taken-place",
+        name="fencing-record-below-a-taken-slot",
         rules=("fence-first",),
         wrong="A fencing record counts although a higher slot is taken.",
         catchers=("tests/unit/test_recovery.py::test_a_seal_below_a_taken_place_does_not_count",),
@@ -85,7 +85,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="written-again-unasked",
+        name="repaired-without-permission",
         rules=("two-phase-repair",),
         wrong="A start writes lost records again although the job must stop at a loss.",
         catchers=("tests/unit/test_recovery.py",),
@@ -98,7 +98,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="whatever-is-lost-is-accepted",
+        name="every-loss-accepted",
         rules=("two-phase-repair",),
         wrong="After an accepted loss, a start also continues without the records that were lost later.",
         catchers=(
@@ -119,7 +119,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="taken-over-goes-on",
+        name="taken-over-run-continues",
         rules=("lease-guards-outputs",),
         wrong="A start does not check whether another start has written a fencing record after its own.",
         catchers=(

@@ -5,7 +5,6 @@ from subprocess import SubprocessError
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.broker.broker_archive import prepare_broker
@@ -27,7 +26,7 @@ from sluice.runtime.embedded.cache import state_dir
 from sluice.runtime.embedded.foreground import serve
 from sluice.runtime.embedded.ivy import report_to_stderr
 from sluice.runtime.embedded.ports import LAST_PORT
-from sluice.runtime.embedded.server_commands import say_status, stop_and_say
+from sluice.runtime.embedded.server_commands import print_status, stop_server
 from sluice.runtime.errors import MissingRequirementError, StreamError
 
 __all__ = ["app"]
@@ -37,7 +36,6 @@ _NAME = "kafka"
 app = typer.Typer(
     help="Start and stop a real single-node Kafka broker on this machine.", no_args_is_help=True
 )
-_console = Console(soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -47,16 +45,16 @@ def start(
         int, typer.Option(min=1, max=LAST_PORT, help="Port of the broker on 127.0.0.1.")
     ] = 9092,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where it keeps its data (default: in the user's state).")
+        Path | None, typer.Option(help="Data directory (default: in the user's state).")
     ] = None,
     background: Annotated[
-        bool, typer.Option("--background", help="Return once it answers; it goes on.")
+        bool, typer.Option("--background", help="Return when it answers, and leave it running.")
     ] = False,
     transaction_version: Annotated[
         int, typer.Option(min=0, max=2, help="Feature level of a new data directory.")
     ] = 2,
 ) -> None:
-    """Start a broker; the first start of a user fetches its jars."""
+    """Start a broker; the first start downloads its jars."""
     broker = EmbeddedKafka(
         data_dir=data_dir or state_dir() / "kafka-data",
         port=port,
@@ -64,7 +62,7 @@ def start(
         detached=background,
     )
     start_once(_NAME, "a broker", lambda: _started(broker))
-    _console.print(broker.bootstrap)
+    typer.echo(broker.bootstrap)
     if not background:
         serve(broker, name=_NAME, title=f"Kafka {KAFKA_VERSION}")
 
@@ -72,54 +70,52 @@ def start(
 @app.command()
 def stop() -> None:
     """Stop the broker that `start` started."""
-    stop_and_say(_NAME, "broker", _console)
+    stop_server(_NAME, "broker")
 
 
 @app.command()
 def status() -> None:
-    """Tell where the broker listens; exit code 1 when none runs."""
-    say_status(_NAME, "broker", _console)
+    """Show the address of the broker; exit code 1 if none runs."""
+    print_status(_NAME, "broker")
 
 
 @app.command()
 def fetch() -> None:
-    """Fetch the broker's jars and archive its classes if need be, and print the jars' directory."""
+    """Fetch the broker's jars, archive its classes, and print the jars' directory."""
     jars = kafka_jars()
     try:
         prepare_broker()
     except (StreamError, OSError, SubprocessError) as error:
-        report_to_stderr(f"That failed, so the broker will start slower; all else works. {error}")
-    _console.print(str(jars))
+        report_to_stderr(f"Class archive not made: the broker starts slower, and works. {error}")
+    typer.echo(str(jars))
 
 
 @app.command()
 def create(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Name of a topic.")],
     *,
-    partitions: Annotated[int, typer.Option(min=1, help="Of each topic.")] = 4,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of each topic.")] = 4,
     bootstrap: Annotated[
         str | None,
-        typer.Option(
-            *BOOTSTRAP_NAMES, help="Another cluster than the broker that `start` started."
-        ),
+        typer.Option(*BOOTSTRAP_NAMES, help="Another cluster than the broker of `start`."),
     ] = None,
     config: Config = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Make topics; a source and a sink want theirs to exist."""
+    """Create topics; sources and sinks require existing topics."""
     connection = connection_of(bootstrap, read_options(config, config_file))
     server = recall(_NAME)
     if connection is None and server is not None:
         connection = KafkaConnection(bootstrap_servers=server.address)
     if connection is None:
         raise MissingRequirementError(
-            "no broker of this user runs",
+            "this user has no running broker",
             {"topics": ",".join(topics)},
             "Start one with: sluice kafka start --background, or give --bootstrap-servers "
             "host:port.",
         )
     create_topics(connection, [NewTopic(name, num_partitions=partitions) for name in topics])
-    _console.print(f"created {', '.join(topics)} with {partitions} partition(s) each")
+    typer.echo(f"created {', '.join(topics)} with {partitions} partition(s) each")
 
 
 def _started(broker: EmbeddedKafka) -> RunningServer:

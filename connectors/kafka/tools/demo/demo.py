@@ -1,8 +1,9 @@
 """``sluice demo``: a pipeline that is killed half way, started again, and judged.
 
-Starts a real broker, feeds it live order events, runs ``examples/kafka_to_kafka.py`` as a user
-would, and looks at the result with a read_committed reader that ran all along. The pipeline is
-a program of its own in a session of its own; nothing of it is left when the demo ends.
+Starts a real broker, sends live order events, and runs the pipeline as a user would. A
+read_committed reader runs during the whole demo, and its records are judged. The pipeline is a
+program in a session of its own; nothing of it remains after the demo. ``program/`` links to the
+example that it runs; a wheel holds a copy.
 """
 
 import contextlib
@@ -30,12 +31,11 @@ from sluice.connectors.kafka.tools.demo.orders import Loader, Orders
 from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_records
 from sluice.runtime.checker import History, Identity, Record, check, check_prefix, expect
 from sluice.runtime.embedded.program import Program, ProgramSpec, command_of
-from sluice.runtime.errors import MissingRequirementError, UnreachableError
+from sluice.runtime.errors import UnreachableError
 
 __all__ = ["demo"]
 
-_ROOT = Path(__file__).resolve().parents[4]
-_EXAMPLE = _ROOT / "examples" / "kafka_to_kafka.py"
+_EXAMPLE = Path(__file__).with_name("program") / "kafka_to_kafka.py"
 _INPUT, _OUTPUT = "orders", "orders-shouted"
 _PARTITIONS = 4
 _INTERVAL_S = 1.0
@@ -53,30 +53,29 @@ def demo(
     ] = 400_000,
     master: Annotated[str, typer.Option(help="Spark master of the pipeline.")] = "local[2]",
     pipeline: Annotated[
-        Path, typer.Option(help="Another program with the command line of the example.")
+        Path,
+        typer.Option(
+            help="Another program with the command line of examples/kafka_to_kafka.py.",
+            exists=True,
+            dir_okay=False,
+            resolve_path=True,
+            show_default=False,
+        ),
     ] = _EXAMPLE,
 ) -> None:
     """Kill a pipeline half way, start it again, and check that nothing is lost or doubled."""
     console = Console(highlight=False)
-    # The clients' passing complaints (a coordinator that still loads) are no news here.
-    logging.getLogger("connectors").addHandler(logging.NullHandler())
-    if not pipeline.exists():
-        raise MissingRequirementError(
-            "the demo runs an example of the repository, which is not here",
-            {"example": pipeline},
-            "Run it in a clone of the repository.",
-        )
+    # Hides warnings of the clients that pass, such as a coordinator that is still loading.
+    logging.getLogger("sluice").addHandler(logging.NullHandler())
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="sluice-demo-") as directory:
-        plan = _Plan(
-            pipeline=pipeline.resolve(), directory=Path(directory), records=records, master=master
-        )
+        plan = _Plan(pipeline=pipeline, directory=Path(directory), records=records, master=master)
         outcome = _Demo(console, plan).run()
     raise typer.Exit(0 if outcome.is_clean else 1)
 
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the demo as an error would, so that everything is cleared away."""
+    """SIGTERM ends the demo like an error, so that everything is deleted."""
 
     def leave(_: int, __: FrameType | None) -> None:
         sys.exit(128 + signal.SIGTERM)
@@ -90,7 +89,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What the demo was asked to do, and where it keeps its files."""
+    """The settings of the demo, and the directory of its files."""
 
     pipeline: Path
     directory: Path
@@ -100,7 +99,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recovery:
-    """When things happened around the kill, on one clock.
+    """The times of the events around the kill, on one clock.
 
     Attributes:
         visible: records that readers had seen at the kill.
@@ -147,7 +146,7 @@ class _Demo:
                 orders,
                 count=self._records,
                 rate=rate,
-                # Something must be left for the second run, however fast the first one was.
+                # Keeps some records for the second run, however fast the first one was.
                 held_back=self._records // 4,
             )
         )
@@ -173,7 +172,6 @@ class _Demo:
         spec = ProgramSpec(
             command=command,
             log_path=self._plan.directory / "pipeline.log",
-            environment={"PYTHONPATH": str(_ROOT)},
             working_dir=self._plan.directory,
         )
         return self._stack.enter_context(Program(spec))
@@ -186,10 +184,10 @@ class _Demo:
         self._view.enter(Phase.KILLED)
         restarted_s = time.monotonic()
         self._program = self._start(bootstrap)
-        # What the first run committed may reach the reader after the kill.
+        # Records that the first run committed may reach the reader after the kill.
         visible = self._observer.catch_up(timeout_s=_CATCH_UP_S)
         self._loader.release()
-        # The new run's first record closes the place behind the last one: the seal.
+        # The new run's first record fences the slot after the last one.
         self._await(self._program, lambda: _newest_slot(self._checkpoint) > newest)
         fenced_s = time.monotonic()
         self._view.enter(Phase.RECOVERING)
@@ -217,7 +215,7 @@ class _Demo:
         return self._observer.total >= self._records
 
     def _await(self, program: Program, condition: Callable[[], bool]) -> None:
-        """Wait with the display going; a pipeline that ends or stalls is an error."""
+        """Wait and update the display; a pipeline that ends or stalls is an error."""
         progressed_s, visible = time.monotonic(), self._observer.total
         while not condition():
             if program.exit_code is not None:
@@ -227,7 +225,7 @@ class _Demo:
             if time.monotonic() - progressed_s > _STALL_S:
                 raise _failed(program, f"no record became visible for {_STALL_S:.0f} s")
             self._show()
-            time.sleep(_POLL_S)  # the rate at which the display moves
+            time.sleep(_POLL_S)  # update interval of the display
         self._show()
 
     def _show(self) -> None:
@@ -259,7 +257,7 @@ class _Demo:
 
 
 def _order_of(record: Record) -> bytes | None:
-    """What no two events share: a record of the same order with another content is corrupted."""
+    """The unique name of an event: a record of the same order with another content is corrupted."""
     return next((value for name, value in record.headers if name == "order"), None)
 
 
@@ -267,13 +265,13 @@ _IDENTITY = Identity(name_of=_order_of)
 
 
 def _shouted(record: Record) -> tuple[Record]:
-    """What the example makes of a record."""
+    """The output of the example for a record."""
     value = None if record.value is None else record.value + b"!"
     return (record._replace(topic=_OUTPUT, value=value),)
 
 
 def _create_topics(connection: KafkaConnection) -> None:
-    # The broker's clock stands in the output, so that the rate can be read from it.
+    # The broker's clock is in the output, so the rate can be computed from it.
     clocked = {"message.timestamp.type": "LogAppendTime"}
     topics = [
         NewTopic(_INPUT, num_partitions=_PARTITIONS, replication_factor=1),
@@ -297,5 +295,5 @@ def _newest_committed(checkpoint: Path) -> int | None:
 
 def _failed(program: Program, what: str) -> UnreachableError:
     return UnreachableError(
-        what, {"log": "\n" + program.log_tail()}, "Its log says why; nothing was left running."
+        what, {"log": "\n" + program.log_tail()}, "Read the pipeline's log; nothing keeps running."
     )

@@ -1,22 +1,17 @@
-"""``sluice txn``: a job's transactions, seen and ended from its checkpoint directory alone.
+"""``sluice txn``: shows and ends a job's transactions, from its checkpoint directory alone.
 
-For the hour in which the job is gone and readers are held back. Ending goes by the same committer
-and the same verdicts as the job's own recovery, so doing it by hand before, after or beside a
-restart changes nothing that the restart would not do. One thing it cannot do as a restart does: a
-job that is suspended, and not gone, is not kept from deciding later.
+It serves when the job cannot start and open transactions block readers. The commands use the
+committer and the proofs of the job's own recovery, so they may run before, after or during a
+restart. One difference: the commands cannot keep a job that is only paused from deciding later.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from sluice.connectors.kafka.tools.connection_options import (
     BOOTSTRAP_NAMES,
@@ -24,99 +19,92 @@ from sluice.connectors.kafka.tools.connection_options import (
     ConfigFile,
     read_options,
 )
+from sluice.connectors.kafka.tools.txn.job_transactions import TransactionLine
 from sluice.connectors.kafka.tools.txn.txn_session import (
     TransactionSession,
-    abort_by_hand,
-    commit_by_hand,
+    abort_transactions,
+    commit_transactions,
     open_session,
 )
-from sluice.connectors.kafka.tools.txn.txn_survey import TransactionLine
+from sluice.runtime.cli_output import (
+    AsJson,
+    CheckpointPath,
+    print_facts,
+    print_json,
+    print_table,
+)
 from sluice.runtime.contracts import CommitOutcome, CommitReport
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="See and end a job's Kafka transactions, with the job gone.", no_args_is_help=True
+    help="List, commit and abort a job's Kafka transactions without the job.", no_args_is_help=True
 )
 
-_Path = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATH",
-        help="Checkpoint directory: a path, file: or hdfs:. "
-        "Also the checkpointLocation of a drop-in query.",
-    ),
-]
-_Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="TRANSACTIONAL_ID", help="Left out: all.")
-]
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="TRANSACTIONAL_ID", help="Default: all.")]
 _Bootstrap = Annotated[
-    str | None, typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers, if not those on record.")
+    str | None, typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers; default: those on record.")
 ]
-_Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for the cluster.")]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-_Force = Annotated[bool, typer.Option("--force", help="Do it although it may lose or double.")]
+_Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the cluster.")
+]
+_Force = Annotated[
+    bool, typer.Option("--force", help="Do it although it may lose or double records.")
+]
 
 
 @app.command("list")
 def list_transactions(
-    path: _Path,
+    path: CheckpointPath,
     *,
     bootstrap: _Bootstrap = None,
     config: Config = None,
     config_file: ConfigFile = None,
     timeout_s: _Timeout = 15.0,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also those of committed checkpoints and idle ids.")
+        bool,
+        typer.Option("--all", help="Include committed transactions and idle ids."),
     ] = False,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Transactions that a decision still has to commit, and open ones that none names."""
+    """List decided transactions to commit, and open ones that no decision names."""
     with _open(path, bootstrap, config, config_file, timeout_s) as job:
         shown = [line for line in job.lines if everything or _matters(line)]
         if as_json:
-            _print_json(
-                {"transactions": [_as_json(line) for line in shown], "missing": job.missing}
-            )
+            print_json({"transactions": list(map(_as_json, shown)), "missing": job.missing})
             return
         if shown:
             _print_lines(shown)
         elif not (everything or job.missing):
-            typer.echo("no transaction waits for its end; --all shows the others")
-        for place in job.missing:
-            typer.echo(f"not seen: {place} did not answer", err=True)
+            typer.echo("no transaction is open or waits for its commit; --all shows more")
+        for broker in job.missing:
+            typer.echo(f"not listed: transactions of {broker}, which did not answer", err=True)
 
 
 @app.command()
 def describe(
-    path: _Path,
+    path: CheckpointPath,
     transactional_id: Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")],
     *,
     bootstrap: _Bootstrap = None,
     config: Config = None,
     config_file: ConfigFile = None,
     timeout_s: _Timeout = 15.0,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
-    """One transaction in full: both sides' word, its records, the ranges it was made of."""
+    """Show one transaction: its states, its records and its source ranges."""
     with _open(path, bootstrap, config, config_file, timeout_s) as job:
         (line,) = job.chosen([transactional_id])
         facts = _as_json(line)
     if as_json:
-        _print_json(facts)
+        print_json(facts)
         return
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        if value not in (None, [], ""):
-            table.add_row(name, _cell(value))
-    _console().print(table)
+    print_facts(facts)
 
 
 @app.command()
 def commit(
-    path: _Path,
+    path: CheckpointPath,
     ids: _Ids = None,
     *,
     bootstrap: _Bootstrap = None,
@@ -124,21 +112,21 @@ def commit(
     config_file: ConfigFile = None,
     timeout_s: _Timeout = 30.0,
     force: _Force = False,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Commit what decided checkpoints name: the given ids, or all that are not committed yet.
+    """Commit decided transactions: the given ids, or all that are not committed yet.
 
-    The checkpoint directory is left as it is; the job's next start finds them committed.
+    The command changes nothing in the checkpoint directory; the next start finds them committed.
     """
     with _open(path, bootstrap, config, config_file, timeout_s) as job:
-        reports = commit_by_hand(job, ids or (), force=force, timeout_s=timeout_s)
+        reports = commit_transactions(job, ids or (), force=force, timeout_s=timeout_s)
     _print_reports(reports, as_json=as_json)
     _exit_unless(reports, CommitOutcome.COMMITTED)
 
 
 @app.command()
 def abort(
-    path: _Path,
+    path: CheckpointPath,
     ids: _Ids = None,
     *,
     bootstrap: _Bootstrap = None,
@@ -146,14 +134,14 @@ def abort(
     config_file: ConfigFile = None,
     timeout_s: _Timeout = 30.0,
     force: _Force = False,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Abort what no decision names: the given ids, or all that are open. Frees readers.
+    """Abort transactions that no decision names: the given ids, or all open ones. Unblocks readers.
 
-    End a job that is suspended first: it would count as gone, and on waking might still decide.
+    End a paused job first: the command takes it for gone, and it may decide after it resumes.
     """
     with _open(path, bootstrap, config, config_file, timeout_s) as job:
-        reports = abort_by_hand(job, ids or (), force=force, timeout_s=timeout_s)
+        reports = abort_transactions(job, ids or (), force=force, timeout_s=timeout_s)
     _print_reports(reports, as_json=as_json)
     _exit_unless(reports, CommitOutcome.ABORTED)
 
@@ -181,69 +169,37 @@ def _exit_unless(
         raise typer.Exit(1)
 
 
-# --- printing -------------------------------------------------------------------------------------
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=200)
-
-
-def _print_json(value: Mapping[str, object]) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def _print_lines(lines: Sequence[TransactionLine]) -> None:
-    table = _table("transactional id", "checkpoint", "standing", "records", "at Kafka", "verdict")
+    columns = ("transactional id", "checkpoint", "standing", "records", "at Kafka", "verdict")
+    rows = []
     for line in lines:
         named = line.named
-        table.add_row(
-            _cell(line.transactional_id),
-            _cell(named.checkpoint_id if named else None),
-            _cell(named.standing if named else None),
-            _cell(named.handle.record_count if named else None),
-            _cell(line.described.state.value if line.described else "unknown id"),
-            line.verdict,
+        rows.append(
+            (
+                line.transactional_id,
+                named.checkpoint_id if named else None,
+                named.standing if named else None,
+                named.handle.record_count if named else None,
+                line.described.state.value if line.described else "unknown id",
+                line.verdict,
+            )
         )
-    _console().print(table)
+    print_table(columns, rows)
 
 
 def _print_reports(
     reports: Sequence[tuple[TransactionLine, CommitReport]], *, as_json: bool
 ) -> None:
+    rows = [
+        (line.transactional_id, report.outcome.value, report.detail) for line, report in reports
+    ]
     if as_json:
-        rows = [
-            {
-                "transactional_id": line.transactional_id,
-                "outcome": report.outcome.value,
-                "detail": report.detail,
-            }
-            for line, report in reports
-        ]
-        _print_json({"transactions": rows})
-        return
-    if not reports:
-        _console().print("nothing to do")
-        return
-    table = _table("transactional id", "outcome", "detail")
-    for line, report in reports:
-        table.add_row(_cell(line.transactional_id), report.outcome.value, _cell(report.detail))
-    _console().print(table)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, list):
-        return ", ".join(map(_cell, value))
-    return str(value).replace("[", r"\[")
+        names = ("transactional_id", "outcome", "detail")
+        print_json({"transactions": [dict(zip(names, row, strict=True)) for row in rows]})
+    elif rows:
+        print_table(("transactional id", "outcome", "detail"), rows)
+    else:
+        typer.echo("nothing to do")
 
 
 def _as_json(line: TransactionLine) -> dict[str, object]:

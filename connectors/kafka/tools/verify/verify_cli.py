@@ -1,7 +1,6 @@
-"""``sluice verify``: is every input record in the output, once, whole and in order?"""
+"""``sluice verify``: checks that each input record is in the output once, whole and in order."""
 
 import dataclasses
-import json
 import math
 import os
 import signal
@@ -13,8 +12,6 @@ from typing import Annotated, Self
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from sluice.connectors.kafka.tools.connection_options import (
     BOOTSTRAP_NAMES,
@@ -36,20 +33,20 @@ from sluice.connectors.kafka.tools.verify.verification import (
 from sluice.runtime.checker import HistoryVerdict, Identity, Kind, Place, Record
 from sluice.runtime.checker.files import is_read
 from sluice.runtime.checker.records.user_mapping import Stopped, load_mapping
+from sluice.runtime.cli_output import AsJson, open_console, print_json, print_table
 from sluice.runtime.errors import ConfigError
 
 __all__ = ["verify_command"]
 
 _FAULTY = 3
-_TOLD_EVERY_S = 10.0
+_REPORT_EVERY_S = 10.0
 
 
 _Source = Annotated[
-    str, typer.Option("--input", metavar="PLACE", help="Topic; or a file or directory: ./in.")
+    str,
+    typer.Option("--input", metavar="PLACE", help="A topic, or a file or directory such as ./in."),
 ]
-_Output = Annotated[
-    str, typer.Option("--output", metavar="PLACE", help="The same, of what was written.")
-]
+_Output = Annotated[str, typer.Option("--output", metavar="PLACE", help="The same for the output.")]
 _Bootstrap = Annotated[
     str | None,
     typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers."),
@@ -59,39 +56,41 @@ _Map = Annotated[
     typer.Option(
         "--map",
         metavar="MODULE:FUNCTION",
-        help="From an input Record to the Record, the Records or None that it must become; "
-        "left out: itself. One with a topic that is neither the input's nor the output's is not "
-        "expected here.",
+        help="Function from an input Record to the expected Record, Records or None; left out: "
+        "the Record itself. A result with another topic than the input's and the output's is "
+        "expected elsewhere.",
     ),
 ]
 _NameBy = Annotated[
     str | None,
     typer.Option(
-        help="What no two records share: key, header:NAME, json:FIELD, or origin (of generated "
-        "loads). Tells corrupted records from lost ones."
+        help="Unique name of a record: key, header:NAME, json:FIELD, or origin (of generated "
+        "loads). Separates corrupted records from lost ones."
     ),
 ]
 _Checkpoint = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="The job's checkpoint directory. Tells torn transactions."),
+    typer.Option(metavar="PATH", help="The job's checkpoint directory, to find torn transactions."),
 ]
 _IgnorePartition = Annotated[
-    bool, typer.Option("--ignore-partition", help="Any output partition will do.")
+    bool, typer.Option("--ignore-partition", help="Accept a record in any partition.")
 ]
 _IgnoreHeaders = Annotated[bool, typer.Option("--ignore-headers", help="Do not compare headers.")]
-_Timestamps = Annotated[bool, typer.Option("--timestamps", help="Compare timestamps, too.")]
+_Timestamps = Annotated[bool, typer.Option("--timestamps", help="Also compare timestamps.")]
 _Findings = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write every fault there, as JSON lines.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Write every finding to this file, as JSON lines."),
 ]
-_Memory = Annotated[int, typer.Option(min=1, max=1 << 24, help="Memory for the comparison.")]
+_Memory = Annotated[
+    int, typer.Option(min=1, max=1 << 24, help="Memory for the comparison, in MiB.")
+]
 _Scratch = Annotated[
     Path | None,
-    typer.Option(help="Where to keep what does not fit: 100 bytes a record.", file_okay=False),
+    typer.Option(help="Directory for records that do not fit: 100 bytes each.", file_okay=False),
 ]
 _Timeout = Annotated[
-    float, typer.Option("--timeout", min=0, help="Seconds for open transactions to end.")
+    float, typer.Option("--timeout", min=0, help="Seconds to wait for open transactions.")
 ]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def verify_command(
@@ -111,19 +110,19 @@ def verify_command(
     memory_mib: _Memory = 512,
     scratch: _Scratch = None,
     timeout_s: _Timeout = 30.0,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Compare what went in with what a read_committed reader finds.
+    """Compare an input with the output that a read_committed reader finds.
 
-    Lists lost, duplicated, unexpected, reordered, corrupted and torn records with their places.
-    Run it when the job has written everything: what is not there yet counts as lost. Nothing on
-    either side is an error: it would say exactly once of a job that never ran.
+    Lists lost, duplicated, unexpected, reordered, corrupted and torn records with their positions.
+    Run it after the job has written everything: missing records count as lost. If both sides are
+    empty, that is an error.
     Exit code: 0 exactly once, 3 not so, 1 an error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
     """
-    signal.signal(signal.SIGTERM, _leave)  # so that files are deleted, as after Ctrl-C
+    signal.signal(signal.SIGTERM, _leave)  # deletes temporary files, as after Ctrl-C
     _require_two_sides(source, output, findings)
     if not math.isfinite(timeout_s):
-        raise typer.BadParameter("a number of seconds", param_hint="--timeout")
+        raise typer.BadParameter("must be a number of seconds", param_hint="--timeout")
     files = are_files(source) or are_files(output)
     if files and timestamps:
         raise _no_timestamps(source, output)
@@ -145,11 +144,10 @@ def verify_command(
     )
     bounds = _Bounds.of(plan)
     with findings_file(findings) as sink:
-        compared = verify(plan, progress=_Teller(), sink=sink, left_out=bounds.columns.update)
+        compared = verify(plan, progress=_Progress(), sink=sink, left_out=bounds.columns.update)
     bounds = dataclasses.replace(bounds, elsewhere=compared.elsewhere, held_back=compared.held_back)
     if as_json:
-        told = {**_as_json(compared.verdict), **bounds.as_json()}
-        typer.echo(json.dumps(told, indent=2))  # ASCII: a file's name may be no text
+        print_json({**_as_json(compared.verdict), **bounds.as_json()})
     else:
         _print(compared, plan, bounds)
     if not compared.verdict.is_clean:
@@ -158,14 +156,14 @@ def verify_command(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounds:
-    """What a verdict is not about, for a reader who would take "exactly once" for more.
+    """The limits of a verdict: parts of input and output that it does not judge.
 
     Attributes:
         starts: see `input_starts`.
         held_back: see `sluice.connectors.kafka.tools.verify.verification.Comparison`.
         order_within: ``file`` or ``partition`` of the output.
-        columns: of files, which no comparison was made of.
-        elsewhere: how many records the mapping sends to another topic than the output.
+        columns: columns of files that were not compared.
+        elsewhere: number of records that the mapping sends to another topic.
     """
 
     starts: Mapping[str, int]
@@ -194,32 +192,31 @@ class _Bounds:
             yield f"not compared: the columns {names}, in files with a column value"
         if not identity.partition:
             yield (
-                f"order is judged within each {self.order_within} of the output: not of a key that "
-                "lies in several"
+                f"order is judged within each {self.order_within} of the output, not across them"
             )
         if self.elsewhere:
             yield (
-                f"not judged: {self.elsewhere:,} records that the mapping sends to another topic "
-                "than the output; a run with it as --output does"
+                f"not judged: {self.elsewhere:,} records that the mapping sends to another topic; "
+                "run again with that topic as --output"
             )
         if self.starts:
             places = _offsets(self.starts)
-            yield f"not judged: what retention took from the input, before {places}"
+            yield f"not judged: input records that retention deleted, before {places}"
         if self.held_back:
             places = _offsets(self.held_back)
-            yield f"not judged: what an open transaction hides of the input, from {places} on"
+            yield f"not judged: input records after an open transaction, from {places}"
 
 
 def _offsets(by_partition: Mapping[str, int]) -> str:
     return ", ".join(f"{partition}@{offset}" for partition, offset in by_partition.items())
 
 
-class _Teller:
-    """Says on standard error how far it is: in one line of a terminal, else every 10 s."""
+class _Progress:
+    """Prints progress on standard error: in one line of a terminal, else every 10 s."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
         self._step = ""
 
     def __call__(self, step: str, records: int) -> None:
@@ -227,8 +224,8 @@ class _Teller:
         now_s = time.monotonic()
         if self._console.is_terminal:
             self._console.print(f"\r{text}", end="\n" if step == "comparing" else "")
-        elif step != self._step or now_s - self._told_s > _TOLD_EVERY_S:
-            self._told_s = now_s
+        elif step != self._step or now_s - self._reported_s > _REPORT_EVERY_S:
+            self._reported_s = now_s
             self._console.print(text)
         self._step = step
 
@@ -250,68 +247,65 @@ def _no_timestamps(source: str, output: str) -> ConfigError:
 
 
 def _require_two_sides(source: str, output: str, findings: Path | None) -> None:
-    """Compared with itself nothing is ever lost; and what is judged is not written to."""
+    """Refuse sides that overlap, and a file of findings inside the data that is compared."""
     for option, side in (("--input", source), ("--output", output)):
         if not side:
-            raise typer.BadParameter("a topic, a file or a directory", param_hint=option)
+            raise typer.BadParameter("must name a topic, a file or a directory", param_hint=option)
     if _whole(source) == _whole(output):
         raise ConfigError(
             "input and output are the same",
             {"input": source, "output": output},
-            "Name what the job reads, and what it writes.",
+            "Name the input of the job, and its output.",
         )
     if are_files(source) and are_files(output) and _is_nested(_whole(source), _whole(output)):
         raise ConfigError(
-            "one of input and output lies in the other, and would count on both sides",
+            "input and output overlap: one directory contains the other",
             {"input": source, "output": output},
-            "Name directories that lie beside each other.",
+            "Name directories of which neither contains the other.",
         )
     for side in (source, output):
         written = "" if findings is None else f"{os.path.realpath(findings)}/"
         if are_files(side) and written.startswith(_whole(side)):
             raise ConfigError(
-                "the file of findings lies in what is compared, which it would overwrite",
+                "the file of findings lies inside the compared data",
                 {"findings": findings, "place": side},
-                "Write them elsewhere.",
+                "Name another path for --findings.",
             )
 
 
 def _is_nested(one: str, other: str) -> bool:
-    """Whether a path lies below another, and not behind a name that is passed over."""
+    """Whether a reader of one path also reads the other, which lies below it."""
     outer, inner = sorted((one, other), key=len)
     below = inner.removeprefix(outer)
     return below != inner and all(map(is_read, below.split("/")))
 
 
 def _whole(side: str) -> str:
-    """A topic as it is; a path with nothing relative, and a slash behind it."""
+    """A topic unchanged; a path in absolute form with a slash at its end."""
     if not are_files(side):
         return side
     local = side.removeprefix("file://")
-    # Not Path.resolve(): it cannot say of a link to itself what is wrong; who reads it does.
+    # Not Path.resolve(): a link to itself is a better error from the reader of the files.
     return f"{os.path.realpath(local)}/" if "://" not in local else f"{side.rstrip('/')}/"
 
 
 def _print(compared: Comparison, plan: Plan, bounds: _Bounds) -> None:
     verdict = compared.verdict
-    console = Console(highlight=False, soft_wrap=True)
-    table = Table(show_header=False)
-    for name, value in (("expected", verdict.expected), ("found", verdict.found)):
-        table.add_row(name, f"{value:,}", "")
+    rows = [("expected", f"{verdict.expected:,}", ""), ("found", f"{verdict.found:,}", "")]
     for kind in Kind:
         count = getattr(verdict, kind.value)
         places = ", ".join(map(_shown, getattr(verdict.examples, kind.value)))
-        said = Text(places or _unknown(kind, plan))  # a name may look like a style: [bold]
-        table.add_row(kind.value, f"{count:,}", said)
-    console.print(table)
+        rows.append((kind.value, f"{count:,}", places or _reason_unknown(kind, plan)))
+    print_table(("", "records", ""), rows)
+    console = open_console()
     if not verdict.is_reordered_exact:
-        console.print("reordered: at most so many; more --memory-mib counts them exactly")
+        console.print("reordered: an upper bound; raise --memory-mib for the exact number")
     if verdict.unordered:
         console.print(f"order not judged: {verdict.unordered:,} records with equal contents")
     if 0 < verdict.expected == verdict.lost and 0 < verdict.found == verdict.unexpected:
         console.print(
-            "nothing that was found is what was expected: is --map missing or another one (spaces, "
-            "base64, key, partition)?",
+            "no found record was expected: is --map missing, or does it differ (spaces, base64, "
+            "key, partition)?",
             style="yellow",
         )
     for line in bounds.lines(plan.identity):
@@ -328,20 +322,20 @@ def _hint(compared: Comparison) -> str:
     if compared.elsewhere:
         return "is this the output?"
     if compared.records_read:
-        return "does it lack a return?"
-    return "is this the input, and has it any records?"
+        return "does the mapping lack a return?"
+    return "is this the input, and does it have records?"
 
 
 def _shown(place: Place) -> str:
-    """A place for people; a file's name may be no text."""
+    """A position for people; the name of a file may be no valid Unicode."""
     return str(place).encode(errors="backslashreplace").decode()
 
 
-def _unknown(kind: Kind, plan: Plan) -> str:
+def _reason_unknown(kind: Kind, plan: Plan) -> str:
     if kind is Kind.CORRUPTED and plan.identity.name_of is None:
-        return "not told apart: give --name-by"
+        return "not distinguished: give --name-by"
     if kind is Kind.TORN and plan.transactions is None:
-        return "not told apart: give --checkpoint"
+        return "not distinguished: give --checkpoint"
     return ""
 
 

@@ -1,0 +1,1 @@
+"""Whole jobs: throughput, latency, recovery, and what grows while a job runs."""

@@ -1,0 +1,1 @@
+"""One process without Spark: reading, writing and committing through the Kafka clients."""

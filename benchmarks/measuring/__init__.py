@@ -1,0 +1,1 @@
+"""Tools of all benchmarks: a broker, topics, feeds, samples of processor time, figures."""

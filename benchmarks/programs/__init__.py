@@ -1,0 +1,1 @@
+"""The programs under measurement, each run as a process of its own."""

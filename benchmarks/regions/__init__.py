@@ -1,0 +1,1 @@
+"""Costs of regions and of the coordinator, and effects of a killed region on other regions."""

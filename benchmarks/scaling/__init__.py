@@ -1,0 +1,1 @@
+"""The cost of a unit of work as one dimension of the job grows."""

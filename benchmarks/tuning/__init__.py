@@ -1,0 +1,1 @@
+"""The cost and gain of each setting."""
