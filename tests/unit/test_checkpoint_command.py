@@ -191,7 +191,7 @@ def test_a_damaged_note_hides_no_checkpoint(lost: Path) -> None:
     (lost / slot_name(42) / "_unsettled").write_text("{")
     shown = _json("list", str(lost))["checkpoints"]
     assert len(shown) == 6
-    assert "Deleted" in shown[4]["error"]
+    assert "is damaged" in shown[4]["error"]
     with pytest.raises(DamagedCheckpointError):
         _run("accept-loss", str(lost), "--id", "42")
 
