@@ -10,8 +10,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from sluice.runtime.coordinator.core.checkpoint_states import State
-from sluice.runtime.coordinator.core.core import JobStatus
 from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.functions.at_most_once import offsets_in
 
 __all__ = ["CheckpointMetrics", "RegionMetrics"]

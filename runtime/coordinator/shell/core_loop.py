@@ -105,7 +105,7 @@ class CoreLoop:
     def _step(self, core: CoordinatorCore, event: CoreEvent) -> list[Action]:
         self._stepped_s = now_s = self._clock()
         # Read after the clock: if the host is suspended in between, ages must not be too small.
-        actions = core.step(event, now_s, missed_s=self._ages() - now_s)
+        actions = core.step(event, now_s, slept_s=self._ages() - now_s)
         self._on_actions(actions)
         return actions
 
