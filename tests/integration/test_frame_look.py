@@ -18,7 +18,7 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.job.job import Job, Stream
-from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, look_at
+from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, analyse_plan
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import produce, read, unique
 
@@ -58,7 +58,7 @@ def looked(
     """At a pipeline of one transform."""
     pipeline = Pipeline(KafkaSource(bootstrap_servers="nowhere:1", topics=["in"]))
     Stream(pipeline).transform(function, output_mode=output_mode)
-    return look_at(spark, pipeline)
+    return analyse_plan(spark, pipeline)
 
 
 NAMED = "WITH even AS (SELECT key, value FROM records WHERE offset % 2 = 0)"
