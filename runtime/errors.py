@@ -58,7 +58,7 @@ class ConfigError(StreamError):
 
 
 class MissingRequirementError(StreamError):
-    """The machine lacks something: Java, a free port, a server's files."""
+    """The machine lacks something: Java, a free port, a server's files, an optional package."""
 
 
 class UnreachableError(StreamError):

@@ -240,7 +240,7 @@ class _Producer(TransactionalProducer):
     def confirm(self) -> None:
         super().confirm()
         if self.world.faults.happens("confirm"):
-            raise TransactionAbortedError("not the one that was begun", {}, "")
+            raise TransactionAbortedError("not the one that was started", {}, "")
 
 
 def made_ready(world: World, first: int, transactional_id: str) -> TransactionalProducer:

@@ -1,4 +1,4 @@
-"""What an installation without extras can do; `tools.wheels` runs this in a fresh environment."""
+"""Checks an installation without extras; `tools.wheels` runs it in a fresh environment."""
 
 import importlib
 import subprocess

@@ -29,7 +29,7 @@ _EXAMPLE = "sluice/connectors/kafka/tools/demo/program/kafka_to_kafka.py"
 
 
 def main() -> None:
-    """Build all, check all, and print the names of what was built."""
+    """Build and check the sdist and the wheels, and print their names."""
     for directory in (_DIST, _WORK):
         shutil.rmtree(directory, ignore_errors=True)
     _make_environment(_TOOLS, *_PACKAGES)

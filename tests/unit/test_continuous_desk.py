@@ -13,7 +13,7 @@ from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals
 from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, RecordCounts
 from sluice.runtime.model.on_error import DeadLetters, Skip
-from sluice.runtime.service import json_values as values
+from sluice.runtime.service import service_json as wire
 from tests.core_driver import committable, split
 from tests.fakes import ManualClock
 
@@ -308,11 +308,11 @@ def test_a_life_that_is_over_is_not_asked_to_commit(how: str) -> None:
 def test_messages_survive_json() -> None:
     """Bytes, counts and ranges come back as they were."""
     result = _result(3)
-    assert values.from_json(EpochResult, values.to_json(result)) == result
+    assert wire.from_json(EpochResult, wire.to_json(result)) == result
     told = NextBarrier(barrier=None, committed_batch=2, to_commit=(3, 4))
-    assert values.from_json(NextBarrier, values.to_json(told)) == told
+    assert wire.from_json(NextBarrier, wire.to_json(told)) == told
     epoch = CommittedEpoch(batch_id=3, operators=("a", "b"))
-    assert values.from_json(CommittedEpoch, values.to_json(epoch)) == epoch
+    assert wire.from_json(CommittedEpoch, wire.to_json(epoch)) == epoch
 
 
 def test_a_task_that_owes_nothing_and_asks_nothing_is_missed() -> None:

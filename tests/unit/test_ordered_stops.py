@@ -131,7 +131,7 @@ def test_a_service_that_is_slow_to_start_is_ended(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(http_thread, "_START_S", 0.05)
     service = CoordinatorService()
     port = int(service.address.rpartition(":")[2])
-    with pytest.raises(WaitedTooLongError, match=r"has not begun to answer.*waited_s=0\.05"):
+    with pytest.raises(WaitedTooLongError, match=r"does not answer yet.*waited_s=0\.05"):
         service.start()
     assert ended.wait(PATIENCE_S)
     _require_free(port)

@@ -41,8 +41,8 @@ from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import Interrupts, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
 from sluice.runtime.spark.session.spark_session import is_fair, prepare, require_task_retries
+from sluice.runtime.storage.file_system import close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri
-from sluice.runtime.storage.retried_reads import close_quietly
 
 __all__ = ["JobResult", "run_job"]
 

@@ -9,7 +9,6 @@ import pytest
 
 from sluice import KafkaSink, KafkaSource
 from sluice.connectors.hdfs.file_drop_in import FileDropIn
-from sluice.connectors.hdfs.formats.choice import FORMAT_NAMES
 from sluice.connectors.hdfs.formats.choice import OPTIONS as FORMAT_OPTIONS
 from sluice.connectors.kafka.kafka_sink import _OPTIONS as SINK_OPTIONS
 from sluice.connectors.kafka.source.source_options import SOURCE_OPTIONS
@@ -76,7 +75,7 @@ def test_the_page_lists_each_argument_of_the_sink_and_no_others() -> None:
 def test_the_page_lists_each_option_of_the_file_formats_and_no_others() -> None:
     table = section("### File sink as a drop-in").partition("| format option |")[2]
     listed = [row.split("|") for row in table.splitlines() if row.startswith("| `")]
-    for form in FORMAT_NAMES:
+    for form in FORMAT_OPTIONS:
         found = {
             name
             for cells in listed
@@ -87,7 +86,7 @@ def test_the_page_lists_each_option_of_the_file_formats_and_no_others() -> None:
 
 
 def test_the_page_has_the_defaults_of_the_file_formats() -> None:
-    for form, codec in {"parquet": "snappy", "avro": "snappy", "orc": "zstd"}.items():
+    for form, codec in {"parquet": "snappy", "avro": "deflate"}.items():
         options = {"path": "/data/rows", "fileFormat": form}
         made = FileDropIn.from_options(options, session_zone="UTC").form
         assert made.codec.name == codec  # type: ignore[attr-defined]
