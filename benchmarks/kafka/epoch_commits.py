@@ -31,10 +31,9 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.producers import transactional_producer
 from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, topic_ends
 from sluice.runtime.checkpoint.checkpoint_store import open_store
-from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
+from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient
-from sluice.runtime.continuous.continuous_sink import ContinuousSink
-from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.contracts import Backlog, ContinuousWriter, RecordsRead, TaskScope
@@ -192,8 +191,8 @@ def _run_tasks(
         TaskLoop(
             region,
             attempt_id,
-            follower=_Follower(_split(number, 0, 0)),
-            checkpoint_client=CheckpointClient(link, region, attempt_id, lost_timeout_s=_LOST_S),
+            stream=_Follower(_split(number, 0, 0)),
+            client=CheckpointClient(link, region, attempt_id, lost_timeout_s=_LOST_S),
             open_writers=opened,
             functions=FunctionRun,
             begins_after=0,
@@ -285,7 +284,7 @@ def _measure_once(
             started = coordinator.start(_START_S)
             barrier_service = BarrierService(coordinator, commits)
             for name in regions:
-                barrier_service.open(AttemptLog(region=name, attempt_id=started.attempt_id))
+                barrier_service.open(AttemptEpochs(region=name, attempt_id=started.attempt_id))
             with CoordinatorService(coordinator, barrier_service=barrier_service) as service:
                 context = multiprocessing.get_context("spawn")
                 process = context.Process(

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import urllib3
 
-from sluice.runtime.checkpoint.leader_record import Leader
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore, find_leader
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import Clock, RegisteredAttempt
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError, UnsupportedFormatError
@@ -20,18 +20,17 @@ from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.model import Barrier, BatchKey
 from sluice.runtime.model.payloads import seconds
 from sluice.runtime.process.boot_clock import PauseTolerantClock
-from sluice.runtime.service import json_values as values
-from sluice.runtime.service import pickled_wire as wire
-from sluice.runtime.service.leadership import known_leader
+from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.unanswered_calls import (
     CONNECT_TIMEOUT_S,
     foreign_answer,
     no_connection,
     unusable_address,
 )
+from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
-__all__ = ["CoordinatorAddress", "CoordinatorClient"]
+__all__ = ["CoordinatorAddress", "CoordinatorClient", "command_address"]
 
 _DEADLINE_S = 30.0
 _CALL_TIMEOUT_S = 10.0
@@ -75,16 +74,28 @@ class CoordinatorAddress:
         )
 
 
+def command_address(fs: FileSystem) -> CoordinatorAddress:
+    """Where the job with this checkpoint directory accepts commands; errors as of
+    `RunRecordStore.newest_command`."""
+    run = RunRecordStore(fs).newest_command()
+    return CoordinatorAddress(
+        address=run.address,
+        token=run.token,
+        leader_session_id=run.leader_session_id,
+        job_uid=run.job_uid,
+    )
+
+
 class CoordinatorClient:
     """Implements `sluice.runtime.contracts.WaitRegistry` and the barrier poll over HTTP.
 
     Runs in source runners (driver side) and Python workers (executors), one thread. Every message
     may be repeated safely, so a call is repeated until it has an answer or its deadline has passed.
     One try counts for at most the time limit of a try, so a pause of this process does not count as
-    silence of the coordinator. WhilWhile the coordinator does not answer, the client reads the
-    leader record in the checkpoint directory, if it is local, mounted or readable over WebHDFS. The
-    record shows whether a later coordinator leads the job. error of the coordinator is raised here
-    in the same class.
+    silence of the coordinator. While the coordinator does not answer, the client reads the leader
+    record in the checkpoint directory, if it is local, mounted or readable over WebHDFS. The record
+    shows whether a later coordinator leads the job. An error of the coordinator is raised here in
+    the same class.
     """
 
     def __init__(
@@ -114,7 +125,7 @@ class CoordinatorClient:
         answer = self._post("/v1/barrier", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
         with _understood("/v1/barrier"):
             barrier = answer["barrier"]
-            return None if barrier is None else wire.barrier_from_json(barrier)
+            return None if barrier is None else wire.from_json(Barrier, barrier)
 
     def next_barrier(
         self,
@@ -129,18 +140,18 @@ class CoordinatorClient:
         body = self._envelope(region, attempt_id) | {
             "wait_s": wait_s,
             "has_read": has_read,
-            "committed": [values.to_json(epoch) for epoch in committed],
+            "committed": [wire.to_json(epoch) for epoch in committed],
         }
         answer = self._post("/v1/epochs/next", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
         with _understood("/v1/epochs/next"):
-            return values.from_json(NextBarrier, answer["next"])
+            return wire.from_json(NextBarrier, answer["next"])
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
         """See `sluice.runtime.continuous.checkpoint_client.CoordinatorLink`."""
         body = {
             "job_uid": self._address.job_uid,
             "leader_session_id": self._address.leader_session_id,
-            "epoch": values.to_json(result),
+            "epoch": wire.to_json(result),
         }
         self._post("/v1/epochs", body)
 
@@ -359,7 +370,7 @@ class CoordinatorClient:
         if self._looked_s is not None and now_s - self._looked_s < _LOOK_EVERY_S:
             return
         self._looked_s = now_s
-        leader = known_leader(self._address.checkpoint_uri, self._address.checkpoint_web)
+        leader = find_leader(self._address.checkpoint_uri, self._address.checkpoint_web)
         if leader is not None and self._is_later(leader):
             raise FencedError(
                 "another coordinator leads the job now",
@@ -371,11 +382,11 @@ class CoordinatorClient:
                 "Stop this sender: the job was restarted, and the sender belongs to its older run.",
             )
 
-    def _is_later(self, leader: Leader) -> bool:
+    def _is_later(self, leader: RunRecord) -> bool:
         """An earlier coordinator may write its record late, if it slept after its fencing record.
         Attempt ids only grow."""
-        ours, found = self._address.attempt_id, leader.attempt_id
-        return ours is not None and found is not None and found > ours
+        ours = self._address.attempt_id
+        return ours is not None and leader.attempt_id > ours
 
 
 @contextlib.contextmanager

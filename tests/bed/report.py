@@ -56,12 +56,6 @@ def summary(entries: Iterable[Entry]) -> str:
         f"- records sent: {sent}; records checked in topics and files: {checked}",
     ]
     lines += _verdicts(rounds)
-    taken, read = sum(entry.taken for entry in good), sum(entry.taken_read for entry in good)
-    if taken:
-        lines.append(
-            f"- taken from the input by unclean elections: {taken} records; {read} of them had "
-            "been read and are in each output once"
-        )
     if repairs := sum(entry.repairs for entry in good):
         lines.append(
             "- decisions whose transactions the brokers had aborted by timeout, repaired: "

@@ -57,7 +57,6 @@ def _play(
             "both",
             [("kill", "driver"), ("cut", "namenode"), ("clock", "kafka-2"), ("pause", "worker-2")],
         ),
-        ("copy-unclean", [("unclean-election", "kafka-2"), ("kill", "kafka-3")]),
     ],
 )
 def test_a_short_round_has_a_clean_verdict(

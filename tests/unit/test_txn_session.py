@@ -29,10 +29,10 @@ from sluice.runtime.model.model import (
     StateEntry,
     Verdict,
 )
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 from tests.fake_kafka import FakeBroker, FakeWire
 from tests.transaction_harness import handle_of
-from tests.unit.test_owner import FakeStore
+from tests.unit.test_lease import FakeStore
 
 JOB_UID = "j"
 SINK = OperatorNode(operator_id="sink-1", name="out", kind="sink", upstream=())
@@ -139,7 +139,7 @@ def test_what_a_dying_job_has_decided_meanwhile_is_not_aborted(
     broker: FakeBroker, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was slow when the command looked, decided, and was killed before its commits; nothing
-    then renews its owner record."""
+    then renews its lease."""
     open_one = _begun(broker, "new")
     decided = encode_handle(handle_of(open_one), operator_id=SINK.operator_id)
 
@@ -231,7 +231,7 @@ def test_each_by_name_needs_force_where_the_checkpoints_say_otherwise(
     """A commit of the one would double its records, an abort of the other lose them."""
     monkeypatch.setattr(txn_session, "_refuse_while_alive", lambda *_, **__: pytest.fail("late"))
     decided, orphan = _decided_and_orphan(store, broker)
-    with pytest.raises(ConfigError, match="no decision asks for the commit"):
+    with pytest.raises(ConfigError, match="no decision requires the commit"):
         _cli_txn.commit(store.uri, [orphan.transactional_id])
     with pytest.raises(ConfigError, match="a decided checkpoint names this"):
         _cli_txn.abort(store.uri, [decided.transactional_id])
@@ -261,7 +261,7 @@ def test_what_an_aborted_checkpoint_names_is_not_committed_unasked(
     orphan = _begun(broker, "new")
     entry = encode_handle(handle_of(orphan, checkpoint_id=2), operator_id=SINK.operator_id)
     store.publish(_record(2, "new", Verdict.ABORTED, committables=(entry,)), timeout_s=60)
-    with pytest.raises(ConfigError, match="no decision asks for the commit"):
+    with pytest.raises(ConfigError, match="no decision requires the commit"):
         _cli_txn.commit(store.uri, [orphan.transactional_id])
     assert not broker.visible
     _leave_out_the_looks(monkeypatch)
@@ -303,7 +303,7 @@ def test_lease_guards_outputs_a_job_that_has_ended_is_not_watched(
 def test_lease_guards_outputs_nothing_of_a_job_that_lives_is_aborted(
     store: CheckpointStore, broker: FakeBroker, renewed_by: str | None
 ) -> None:
-    """Its owner record changes while it is watched; one that nobody renews is a dead job's."""
+    """Its lease changes while it is watched; one that nobody renews is a dead job's."""
     _, orphan = _decided_and_orphan(store, broker)
     owner = replace(_owner(store), job_uid=renewed_by or JOB_UID)
     held = FakeStore(record=owner)

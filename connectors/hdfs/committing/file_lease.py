@@ -1,35 +1,34 @@
-"""Where the owner record of a file sink lies: in its staging directory (`lease-guards-outputs`).
+"""The lease of a file sink, in its staging directory (`lease-guards-outputs`).
 
-Two jobs never share one, for it is named after the job's uid. A job that was started from a copy of
-its checkpoint directory has the same uid: each would delete what the other one has staged, and both
-would publish the rows that they read.
+A staging directory is named after the job's uid, so two jobs never share one. A job that was
+started from a copy of its checkpoint directory has the same uid. Without a lease each of the two
+would delete files that the other one has staged, and both would publish the same rows.
 """
 
-from sluice.runtime.ownership.lease_record import LeaseRecord, OwnedName
+from sluice.runtime.ownership.lease import LeasedOutput, LeaseRecord
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["LEASE_FILE", "FileLeaseStore", "owned_staging"]
+__all__ = ["LEASE_FILE", "FileLeaseStore", "leased_staging"]
 
 LEASE_FILE = ".sluice-lease"
-"""Of a sink, in its staging directory."""
+"""Name of the lease in a staging directory."""
 
 
-def owned_staging(uri: str) -> OwnedName:
-    """What people are told about the staging directory at ``uri``."""
-    return OwnedName(
+def leased_staging(uri: str) -> LeasedOutput:
+    """The staging directory at ``uri``, for messages."""
+    return LeasedOutput(
         kind="staging directory",
         name=uri,
-        remedy="Its checkpoint directory is a copy of this one's, or the other way round: a copy "
-        "is the same job. Let one of them run; for a job of its own give this one an empty "
-        "checkpoint directory.",
+        remedy="Run only one of the two jobs: one checkpoint directory is a copy of the other, and "
+        "a copy is the same job. For a job of its own, use an empty checkpoint directory.",
     )
 
 
 class FileLeaseStore:
-    """Implements `sluice.runtime.ownership.lease_record.LeaseStore`. Driver; one thread at a time.
+    """Implements `sluice.runtime.ownership.lease.LeaseStore`. Driver; one thread at a time.
 
     Args:
-        fs: that the staging directory lies in; closed by whoever opened it.
+        fs: that holds the staging directory; its opener closes it.
         root: `sluice.connectors.hdfs.staging.staged_names.staging_root` of the sink.
     """
 

@@ -176,7 +176,7 @@ class CheckpointSettings:
             see `idle_refresh_s`.
         discovery_interval_s: how often new splits of the sources are discovered; None: never.
         sweep_interval_s: how often orphaned work is aborted.
-        renew_interval_s: how often the owner record is renewed.
+        renew_interval_s: how often the lease is renewed.
         look_interval_s: how often the lag and the pressure of regions are refreshed.
         pressure_alarm_s: a region whose pressure is high for so long is reported in the log; None:
             never.

@@ -11,7 +11,7 @@ from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_
 from sluice.runtime.contracts import SinkContext, SweepView
 from sluice.runtime.errors import FencedError, StorageError
 from sluice.runtime.model.model import BatchKey
-from sluice.runtime.ownership.lease_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, LeaseRecord
+from sluice.runtime.ownership.lease import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, LeaseRecord
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.fakes import ManualClock
 
@@ -204,7 +204,7 @@ def test_a_store_that_fails_at_the_end_leaves_the_record_to_be_watched(
     runs.fault = Fault.REFUSED
     with caplog.at_level(logging.INFO):
         first.close()
-    assert "owner record was left behind: target=fake:///data/orders" in caplog.text
+    assert "lease was not released: target=fake:///data/orders" in caplog.text
     runs.fault = Fault.NONE
     runs.claimed(COPY)
     assert runs.waited_s == pytest.approx(WATCH_S)
