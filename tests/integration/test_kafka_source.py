@@ -363,7 +363,9 @@ def test_facts_of_a_check_name_the_cluster(kafka: EmbeddedKafka, topic: TopicFac
     )
 
 
-@pytest.mark.parametrize(("bounded", "then"), [(True, "ends at once"), (False, "Discovery continues")])
+@pytest.mark.parametrize(
+    ("bounded", "then"), [(True, "ends at once"), (False, "Discovery continues")]
+)
 def test_a_pattern_that_no_topic_matches_is_told_at_the_start(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture, *, bounded: bool, then: str
 ) -> None:
