@@ -89,11 +89,11 @@ class _Courier:
     committed_batch: int = -1
     has_read: bool = False
 
-    def take(self) -> Barrier | None:
+    def take_barrier(self) -> Barrier | None:
         barrier, self.barrier = self.barrier, None
         return barrier
 
-    def hand_over(self, ended: EndedEpoch) -> None:
+    def submit_epoch(self, ended: EndedEpoch) -> None:
         self.ended.append(ended)
 
 
@@ -319,8 +319,8 @@ class LedWorld:
         self._loop = TaskLoop(
             "main",
             1,
-            follower=self._follower,
-            checkpoint_client=self._checkpoint_client,  # type: ignore[arg-type]  # what the loop uses of it
+            stream=self._follower,
+            client=self._checkpoint_client,  # type: ignore[arg-type]  # what the loop uses of it
             open_writers=self._open_writers,
             functions=FunctionRun,
             begins_after=0,
