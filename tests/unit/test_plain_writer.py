@@ -6,7 +6,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.kafka.client import logins as log_ins
+from sluice.connectors.kafka.client import login_refusals as log_ins
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.producers.plain_producers import PlainProducers
 from sluice.connectors.kafka.sink.producers.producer_client import Client
