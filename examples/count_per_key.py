@@ -8,14 +8,11 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice import KafkaSink, KafkaSource
-from sluice.runtime.errors import StreamError
-from sluice.runtime.job.job import Job
-from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
+from sluice import Job, KafkaSink, KafkaSource, StreamError, fast_start
 
 
 def count_per_key(records: DataFrame) -> DataFrame:
-    """Any DataFrame code may stand here; this keeps one counter per key."""
+    """Any DataFrame code may be used here; this keeps one counter per key."""
     return records.groupBy("key").count().selectExpr("key", "cast(count AS string) AS value")
 
 
@@ -57,5 +54,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except StreamError as error:  # it says what, where and what to do
+    except StreamError as error:  # the text has the error, its location and a remedy
         sys.exit(f"{type(error).__name__}: {error}")

@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import sluice
-from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 
 
 def main() -> None:
@@ -29,7 +28,7 @@ def main() -> None:
     spark = (
         SparkSession.builder.master(args.master)
         .appName("drop_in")
-        .config(map=fast_start(args.master))
+        .config(map=sluice.fast_start(args.master))
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )

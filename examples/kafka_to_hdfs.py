@@ -1,6 +1,6 @@
 """Copy a topic into files exactly once, appending ``!`` to each value; a null value stays null.
 
-``--path`` is a directory on HDFS or a local one. Kill it and start it again at will.
+``--path`` is a directory on HDFS or a local one. You may kill it and start it again at any time.
 """
 
 import argparse
@@ -10,10 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from sluice import HdfsSink, KafkaSource
-from sluice.runtime.errors import StreamError
-from sluice.runtime.job.job import Job
-from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
+from sluice import HdfsSink, Job, KafkaSource, StreamError, fast_start
 
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp"]
 
@@ -62,5 +59,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except StreamError as error:  # it says what, where and what to do
+    except StreamError as error:  # the text has the error, its location and a remedy
         sys.exit(f"{type(error).__name__}: {error}")

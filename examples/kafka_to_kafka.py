@@ -1,6 +1,7 @@
-"""Copy a topic exactly once, appending ``!`` to each value. Kill it and start it again at will.
+"""Copy a topic exactly once, appending ``!`` to each value. You may kill it and start it again at
+any time.
 
-Key, headers and partition are kept; a null value stays null.
+Keeps key, headers and partition; a null value stays null.
 """
 
 import argparse
@@ -10,10 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from sluice import KafkaSink, KafkaSource
-from sluice.runtime.errors import StreamError
-from sluice.runtime.job.job import Job
-from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
+from sluice import Job, KafkaSink, KafkaSource, StreamError, fast_start
 
 
 def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -64,5 +62,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except StreamError as error:  # it says what, where and what to do
+    except StreamError as error:  # the text has the error, its location and a remedy
         sys.exit(f"{type(error).__name__}: {error}")

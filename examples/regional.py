@@ -9,13 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from sluice import HdfsSink, KafkaSink, KafkaSource
-from sluice.runtime.coordinator.core.checkpoint_states import State
-from sluice.runtime.coordinator.core.events import Progress
-from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.errors import StreamError
-from sluice.runtime.job.job import Job
-from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
+from sluice import (
+    HdfsSink,
+    Job,
+    KafkaSink,
+    KafkaSource,
+    Progress,
+    RegionalCheckpointHandler,
+    State,
+    StreamError,
+    fast_start,
+)
 
 
 def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:

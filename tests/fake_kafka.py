@@ -364,7 +364,7 @@ class FakeWire:
 
     def _end(self, transaction: TransactionIdentity, *, commit: bool) -> EndReport:
         if self.unreachable:
-            return EndReport(outcome=EndOutcome.REFUSED, error="no coordinator could be asked")
+            return EndReport(outcome=EndOutcome.REFUSED, error="no coordinator was reachable")
         fault = self.next_fault()
         if fault is Fault.LOSE_REQUEST:
             return EndReport(outcome=EndOutcome.UNKNOWN, error="no answer")

@@ -1,4 +1,5 @@
-"""What runs for this user: a small file per server, so that another terminal can stop it."""
+"""Servers of this user that run in the background: a small file each, so that another terminal can
+stop them."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from sluice.runtime.model.json_text import parsed_json
 
 __all__ = ["RunningServer", "forget", "recall", "remember", "start_once", "stop"]
 
-_LOCK_TIMEOUT_S = 2 * LONGEST_S  # whoever holds it is starting a server, HDFS two
+_LOCK_TIMEOUT_S = 2 * LONGEST_S  # its holder is starting a server; an HDFS has two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +24,11 @@ class RunningServer:
 
     Attributes:
         name: one server of each name per user, e.g. ``kafka``.
-        identities: its processes, in the order in which they are to be stopped.
+        identities: its processes, in the order in which to stop them.
         address: where clients reach it.
         data_dir: its data.
         log_path: its log.
-        web_address: where its pages are, if it has any.
+        web_address: of its web pages, if it has any.
     """
 
     name: str
@@ -43,31 +44,33 @@ class RunningServer:
         return ", ".join(str(identity.pid) for identity in self.identities)
 
     def is_running(self) -> bool:
-        """Whether a process of it lives; one that lost the others is still to be stopped."""
+        """Whether one of its processes lives; a server that lost other processes must still be
+        stopped."""
         return any(identity.is_running() for identity in self.identities)
 
     def describe(self) -> str:
-        """One line for people: where it listens, and what to look at."""
+        """One line for people: its address, data and log."""
         web = f"  web {self.web_address}" if self.web_address else ""
         return f"{self.address}{web}  pid {self.pids}  log {self.log_path}"
 
 
 def start_once(name: str, what: str, start: Callable[[], RunningServer]) -> None:
-    """Start and remember a server, unless one of its name runs; one command at a time.
+    """Start and remember a server, unless one of its name runs; serialised over all commands of a
+    user.
 
     Args:
         name: of the server, and of its group of commands.
         what: for people, e.g. ``a broker``.
-        start: starts it and tells what runs.
+        start: starts it and returns its description.
 
     Raises:
-        MissingRequirementError: one runs already, or it could not start.
+        MissingRequirementError: one already runs, or it could not start.
     """
     with exclusive(state_dir() / f"{name}.lock", timeout_s=_LOCK_TIMEOUT_S):
         server = recall(name)
         if server:
             raise MissingRequirementError(
-                f"{what} of this user runs already",
+                f"{what} of this user already runs",
                 {"address": server.address, "pid": server.pids},
                 f"Use it, or stop it with: sluice {name} stop",
             )
@@ -75,7 +78,7 @@ def start_once(name: str, what: str, start: Callable[[], RunningServer]) -> None
 
 
 def remember(server: RunningServer) -> None:
-    """Write the file; the server runs."""
+    """Write the file of a running server."""
     path = _path(server.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
@@ -94,10 +97,11 @@ def remember(server: RunningServer) -> None:
 
 
 def recall(name: str) -> RunningServer | None:
-    """The server of that name if a very process of it still runs.
+    """The server of that name, if one of its processes still runs.
 
     Raises:
-        MissingRequirementError: the file cannot be read, as where the state is no directory.
+        MissingRequirementError: the file cannot be read, for example because the state is not a
+            directory.
     """
     path = _path(name)
     try:
@@ -118,11 +122,11 @@ def recall(name: str) -> RunningServer | None:
         return None
     except OSError as err:
         raise MissingRequirementError(
-            "what runs for this user cannot be looked up",
+            "the record of this user's running servers cannot be read",
             {"file": path, "error": err.strerror},
-            "Give SLUICE_STATE a directory that this user may read and write.",
+            "Set SLUICE_STATE to a directory that this user may read and write.",
         ) from err
-    except (ValueError, KeyError, TypeError, AttributeError):  # not written by us
+    except (ValueError, KeyError, TypeError, AttributeError):  # Sluice did not write it
         return None
 
 
@@ -132,7 +136,7 @@ def forget(name: str) -> None:
 
 
 def stop(name: str) -> RunningServer | None:
-    """End the server of that name; returns what ran, or None."""
+    """End the server of that name; returns its description, or None."""
     server = recall(name)
     for identity in server.identities if server else ():
         stop_identity(identity)

@@ -1,4 +1,5 @@
-"""Where downloaded files and small per-user state live, and one lock for who may change them."""
+"""Directories for downloaded files and small state of a user, and a lock against concurrent
+changes."""
 
 import fcntl
 import os
@@ -19,7 +20,8 @@ def cache_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """``SLUICE_STATE``, else ``sluice`` in the user's state directory: what runs in background."""
+    """``SLUICE_STATE``, else ``sluice`` in the user's state directory: servers that run in the
+    background."""
     own = os.environ.get("SLUICE_STATE")
     return Path(own) if own else _base("XDG_STATE_HOME", ".local/state") / "sluice"
 
@@ -30,10 +32,10 @@ def _base(variable: str, default: str) -> Path:
 
 
 def require_directory(path: Path) -> Path:
-    """The directory, resolved, made when there is none.
+    """The directory, resolved, created if it is missing.
 
     Raises:
-        MissingRequirementError: it cannot be made, or is no directory.
+        MissingRequirementError: it cannot be created, or is not a directory.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -41,18 +43,18 @@ def require_directory(path: Path) -> Path:
         raise MissingRequirementError(
             "the directory cannot be used",
             {"directory": path, "error": error.strerror},
-            "Choose one that this user may write to.",
+            "Set a directory that this user may write to.",
         ) from error
     return path.resolve()
 
 
 @contextmanager
 def exclusive(path: Path, *, timeout_s: float) -> Iterator[None]:
-    """Hold the lock file ``path`` against other processes; a dead holder's lock is free.
+    """Hold the lock file ``path`` against other processes; the lock of a dead holder is free.
 
     Raises:
         MissingRequirementError: another process held it for all of ``timeout_s``, or its directory
-            cannot be made.
+            cannot be created.
     """
     require_directory(path.parent)
     deadline = time.monotonic() + timeout_s
@@ -62,9 +64,9 @@ def exclusive(path: Path, *, timeout_s: float) -> Iterator[None]:
                 raise MissingRequirementError(
                     "another process holds the lock for too long",
                     {"lock": path, "timeout_s": timeout_s},
-                    "Wait for that process, or end it; the lock goes with it.",
+                    "Wait for that process, or end it: the lock ends with it.",
                 )
-            time.sleep(0.1)  # flock knows no time-out
+            time.sleep(0.1)  # flock has no timeout
         yield
 
 

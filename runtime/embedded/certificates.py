@@ -29,7 +29,7 @@ class Certificate:
 
 
 def make_certificate(directory: Path, java: Java, *, password: str) -> Certificate:
-    """Make the files in ``directory``, or take the ones an earlier call made there."""
+    """Make the files in ``directory``, or use the files of an earlier call."""
     made = Certificate(
         keystore=directory / "server.p12", password=password, ca_file=directory / "ca.pem"
     )
@@ -56,5 +56,5 @@ def _keytool(java: Java, *arguments: str) -> None:
         raise MissingRequirementError(
             "keytool could not make a certificate",
             {"keytool": tool, "answer": answer.stdout.strip()},
-            "The directory must be writable and the Java complete.",
+            "Check that the directory is writable and that the Java is complete.",
         )

@@ -1,4 +1,4 @@
-"""A server that a command keeps in front: it ends with the command, and the command with it."""
+"""Runs a server in the foreground of a command: each ends with the other."""
 
 import signal
 import time
@@ -15,10 +15,10 @@ _POLL_S = 0.2
 
 
 class Server(Protocol):
-    """What can be kept in front."""
+    """A server that can run in the foreground."""
 
     def is_running(self) -> bool:
-        """Whether all of it lives."""
+        """Whether all of its processes live."""
         ...
 
     def close(self) -> None:
@@ -27,18 +27,18 @@ class Server(Protocol):
 
 
 def serve(server: Server, *, name: str, title: str) -> None:
-    """Stay in front until Ctrl-C, SIGTERM or the server's end; called from the main thread.
+    """Wait until Ctrl-C, SIGTERM or the server's end; called from the main thread.
 
     Args:
-        server: runs, and was remembered (`sluice.runtime.embedded.background`).
-        name: under which it was remembered.
+        server: runs, and is remembered (`sluice.runtime.embedded.background`).
+        name: under which it is remembered.
         title: for people, with its version.
     """
     signal.signal(signal.SIGTERM, _interrupt)
     Console(stderr=True).print(f"{title} runs; Ctrl-C stops it.")
     try:
         while server.is_running():
-            time.sleep(_POLL_S)  # nothing to do but to notice the server's end; signals wake it
+            time.sleep(_POLL_S)  # polls for the server's end; signals wake it
     finally:
         server.close()
         forget(name)

@@ -1,7 +1,7 @@
-"""Servers' jars, fetched once per user by the Ivy that PySpark ships, with pinned checksums.
+"""Jars of servers, downloaded once per user by PySpark's own Ivy, with pinned checksums.
 
-A user needs no Maven and no Docker: the resolver is one of PySpark's own jars. What is fetched
-is believed only when every file has the SHA-256 that the repository pins.
+A user needs no Maven and no Docker: PySpark ships the resolver as a jar. A download is accepted
+only if every file has the SHA-256 that the repository pins.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ __all__ = [
 ]
 
 Report = Callable[[str], None]
-"""Told one line per step that a person may want to see."""
+"""Receives one line for each step."""
 
 _SETTINGS_VARIABLE = "SLUICE_IVY_SETTINGS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """One Maven coordinate; with ``transitive`` also what it depends on at run time."""
+    """One Maven coordinate; with ``transitive`` also its run-time dependencies."""
 
     organisation: str
     name: str
@@ -54,8 +54,8 @@ class Bundle:
 
     Attributes:
         name: also its directory in the cache, e.g. ``kafka-4.3.1``.
-        artifacts: what is asked for.
-        checksums: SHA-256 in hex by file name; exactly these files end up in the directory.
+        artifacts: to download.
+        checksums: SHA-256 in hex by file name; the directory gets exactly these files.
     """
 
     name: str
@@ -70,7 +70,7 @@ def report_to_stderr(line: str) -> None:
 
 
 def parse_checksums(text: str) -> dict[str, str]:
-    """File name to SHA-256, from the lines that ``sha256sum`` writes."""
+    """File name to SHA-256, from the output of ``sha256sum``."""
     pairs = (line.split(maxsplit=1) for line in text.splitlines() if line.strip())
     return {name.strip().lstrip("*"): digest.lower() for digest, name in pairs}
 
@@ -96,13 +96,13 @@ def pyspark_jars() -> Path:
 
 
 def fetch(bundle: Bundle, *, report: Report = report_to_stderr, timeout_s: float = 900.0) -> Path:
-    """Directory with exactly the bundle's jars; downloaded when this user has none yet.
+    """Directory with exactly the bundle's jars; downloads them if this user has none yet.
 
-    Any number of processes may call it at once: one fetches, the others wait. The directory
-    appears whole, by one rename, or not at all.
+    Any number of processes may call it at once: one downloads, the rest wait. The directory appears
+    as a whole, by one rename, or not at all.
 
     Raises:
-        MissingRequirementError: no Java, no network, or a file that is not the pinned one.
+        MissingRequirementError: no Java, no network, or a file with another checksum.
     """
     target = cache_dir() / bundle.name
     if _is_whole(target, bundle):
@@ -126,20 +126,20 @@ def _fetch_into(target: Path, bundle: Bundle, java: Java, report: Report, timeou
         for name, digest in bundle.checksums.items():
             _check(bundle, found / name, digest)
             (found / name).rename(made / name)
-        if target.exists():  # an incomplete one: somebody deleted files in the cache
+        if target.exists():  # incomplete: files in the cache were deleted
             shutil.rmtree(target)
         made.rename(target)
-    report(f"Fetched {bundle.name}; every checksum is the pinned one")
+    report(f"Fetched {bundle.name}; all checksums are correct")
 
 
 def _check(bundle: Bundle, file: Path, digest: str) -> None:
     actual = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "absent"
     if actual != digest:
         raise MissingRequirementError(
-            f"a fetched file of {bundle.name} is not the pinned one",
+            f"a downloaded file of {bundle.name} has a wrong checksum",
             {"file": file.name, "sha256": actual, "pinned": digest},
-            "Nothing was kept. Try again; if it repeats, the repository in between is not to be "
-            f"trusted, or {_SETTINGS_VARIABLE} names a wrong one.",
+            "Try again: nothing was kept. If it repeats, do not trust the repository, or correct "
+            f"{_SETTINGS_VARIABLE}.",
         )
 
 
@@ -186,7 +186,7 @@ def _run_ivy(bundle: Bundle, java: Java, found: Path, timeout_s: float) -> None:
 
 
 def _reason(output: str) -> str:
-    """The line of Ivy's output that tells a person most."""
+    """The most useful line of Ivy's output."""
     lines = [line.strip() for line in output.splitlines() if line.strip(" :\t|-")]
     for sign in ("UnknownHost", "refused", "timed out", "error", "not found"):
         for line in lines:
@@ -197,9 +197,9 @@ def _reason(output: str) -> str:
 
 def _not_fetched(bundle: Bundle, reason: str) -> MissingRequirementError:
     return MissingRequirementError(
-        f"{bundle.name} could not be fetched",
+        f"{bundle.name} could not be downloaded",
         {"reason": reason, "cache": cache_dir()},
-        "The first start needs the network. Behind a proxy set JAVA_TOOL_OPTIONS="
-        "-Dhttps.proxyHost=... -Dhttps.proxyPort=...; for a mirror let "
+        "Check the network: the first start needs it. With a proxy set "
+        "JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=... -Dhttps.proxyPort=...; for a mirror let "
         f"{_SETTINGS_VARIABLE} name an Ivy settings file; or copy a filled cache directory.",
     )

@@ -1,4 +1,4 @@
-"""Finding a Java that is new enough, and its tools."""
+"""Finds a Java that is new enough, and its tools."""
 
 import os
 import re
@@ -21,7 +21,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java that was run and told its version.
+    """A Java that ran and printed its version.
 
     Attributes:
         executable: the ``java`` program, links resolved.
@@ -42,9 +42,9 @@ class Java:
 
 
 def parse_version(banner: str) -> int | None:
-    """Feature release in what ``java -version`` prints; None when it is not there.
+    """Feature release in the output of ``java -version``; None if it has none.
 
-    Up to 8 the scheme was ``1.8.0``, since then it is ``17.0.15``.
+    Until version 8 the scheme was ``1.8.0``, later ``17.0.15``.
     """
     found = re.search(r'version "(\d+)(?:\.(\d+))?', banner)
     if found is None:
@@ -75,7 +75,7 @@ def _find(java_home: str | None, path: str | None) -> Java:
             return Java(executable=candidate.resolve(), version=version)
         seen[str(candidate)] = version if version is not None else "does not run"
     raise MissingRequirementError(
-        f"Java {MINIMUM_VERSION} or newer is needed and was not found",
+        f"Java {MINIMUM_VERSION} or newer was not found",
         seen or {"java": "not on PATH", "JAVA_HOME": java_home or "unset"},
         _REMEDY,
     )

@@ -9,8 +9,8 @@ __all__ = ["HOST", "LAST_PORT", "free_ports", "is_free", "require_free"]
 
 HOST = "127.0.0.1"
 LAST_PORT = 65_535
-# Below the range that the kernel gives to outgoing connections: a server that is killed and
-# comes back must not find its port taken by a client's own end.
+# Below the kernel's range for outgoing connections: a client of a killed server must not take its
+# port before it restarts.
 _RANGE = range(12_000, 32_000)
 _ATTEMPTS = 200
 
@@ -18,7 +18,7 @@ _ATTEMPTS = 200
 def is_free(port: int) -> bool:
     """Whether a server could listen on ``port`` now."""
     with socket.socket() as probe:
-        # As Java's server sockets do: connections that linger in TIME_WAIT are no obstacle.
+        # As Java's server sockets do: connections in TIME_WAIT are no obstacle.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -28,17 +28,17 @@ def is_free(port: int) -> bool:
 
 
 def require_free(port: int, *, server: str) -> None:
-    """Raise `MissingRequirementError` when something listens on ``port`` already."""
+    """Raise `MissingRequirementError` if another process listens on ``port``."""
     if not is_free(port):
         raise MissingRequirementError(
             f"port {port} is occupied, so {server} cannot listen on it",
             {"host": HOST, "port": port},
-            "Stop what uses it, or choose another port.",
+            "Stop the process that uses it, or choose another port.",
         )
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Different ports that are free now; somebody else may take one before it is used."""
+    """Different ports that are free now; another process may take one before its use."""
     found: list[int] = []
     for port in random.SystemRandom().sample(_RANGE, _ATTEMPTS):
         if is_free(port):

@@ -1,4 +1,4 @@
-"""A server as a plain JVM process: started, awaited, killed, and never left behind."""
+"""A server as a plain JVM process: started, awaited, killed; it never outlives its owner."""
 
 import contextlib
 import logging
@@ -32,10 +32,10 @@ _TAIL_LINES = 15
 _POLL_S = 0.05
 
 STOP_TIMEOUT_S = 60.0
-"""What a server has to end in good order, before it is killed."""
+"""Time for a server to end in good order, before it is killed."""
 
 WATCHDOG_ANSWER_S = 120.0
-"""Bound of a watchdog's end once it is dismissed; it must be scheduled for that, no more."""
+"""Time for a watchdog to end after its dismissal; it only has to be scheduled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +46,11 @@ class ServerSpec:
         name: for people, e.g. ``Kafka 4.3.1``.
         command: program and arguments.
         log_path: its standard output and error, appended.
-        ready_text: the server answers once this stands in its log.
-        silence_s: bound of the wait for it since the log last grew.
-        longest_start_s: bound of the wait in all.
-        scratch_dir: deleted when this process dies without stopping the server.
-        detached: the server goes on when this process ends.
+        ready_text: the server answers once its log has this text.
+        silence_s: longest time without a new line in its log.
+        longest_start_s: longest time of a start.
+        scratch_dir: deleted if this process dies without stopping the server.
+        detached: the server keeps running after this process ends.
     """
 
     name: str
@@ -65,7 +65,7 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A process for certain: a process id alone may belong to another one by now."""
+    """Identifies a process: another process may get the same process id later."""
 
     pid: int
     created_at: float
@@ -76,7 +76,7 @@ class Identity:
         return cls(pid=pid, created_at=psutil.Process(pid).create_time())
 
     def is_running(self) -> bool:
-        """Whether that very process lives (a zombie does not)."""
+        """Whether that same process lives (a zombie does not)."""
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.created_at) < 1.0
@@ -85,7 +85,7 @@ class Identity:
 
 
 class ServerProcess:
-    """One run of a server at a time; may be started again after it ended.
+    """One run of a server at a time; it may be started again after its end.
 
     Used by one thread. Unless detached, the server dies with this process, even by SIGKILL: a
     watchdog process waits for the end of a pipe that only this process holds.
@@ -110,11 +110,11 @@ class ServerProcess:
         return self._server is not None and self._server.poll() is None
 
     def start(self) -> None:
-        """Start and wait until ready; on failure nothing is left running.
+        """Start and wait until ready; after a failure nothing keeps running.
 
         Raises:
-            MissingRequirementError: it ended, fell silent, or was not ready in time; with the
-                log's last lines.
+            MissingRequirementError: it ended, logged nothing for too long, or was not ready in
+                time; with the log's last lines.
         """
         spec = self._spec
         spec.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ class ServerProcess:
             raise
 
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """End it in good order, by force when it takes longer; nothing to do when ended."""
+        """End it in good order, by force if it takes longer; does nothing if it has ended."""
         if self._server is None:
             return
         self._signal(signal.SIGCONT)
@@ -155,11 +155,11 @@ class ServerProcess:
         self._dismiss_watchdog()
 
     def pause(self) -> None:
-        """Stop the process as a whole (SIGSTOP); its connections stay open and silent."""
+        """Suspend all of it (SIGSTOP); its connections stay open without answers."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Resume a suspended process."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
@@ -184,7 +184,7 @@ class ServerProcess:
             given_up = patience.end()
             if given_up:
                 raise self._not_started(given_up, seen)
-            time.sleep(_POLL_S)  # a server says in its log alone that it is ready
+            time.sleep(_POLL_S)  # a server reports only in its log that it is ready
         log.info(
             "server ready: name=%s pid=%d elapsed_s=%.1f",
             spec.name,
@@ -202,7 +202,7 @@ class ServerProcess:
 
 
 def stop_identity(identity: Identity, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-    """End a process that another run started; False when it was gone already."""
+    """End a process of another run; False if it had already ended."""
     if not identity.is_running():
         return False
     process = psutil.Process(identity.pid)
@@ -217,8 +217,8 @@ def stop_identity(identity: Identity, *, timeout_s: float = STOP_TIMEOUT_S) -> b
 
 
 def start_watchdog(pid: int, scratch_dir: Path | None = None) -> subprocess.Popen[bytes]:
-    """A process that kills the process group ``pid`` (and deletes the directory) once this process
-    is gone.
+    """A process that kills the process group ``pid`` (and deletes the directory) after this process
+    has ended.
 
     A line to its standard input dismisses it.
     """

@@ -1,8 +1,9 @@
-"""A user's program in a session of its own: started, killed whole or in part, never left behind.
+"""A user's program in a session of its own: started, killed as a whole or in part; nothing outlives
+it.
 
 Spark spreads one program over a Python driver, a JVM, its Python daemon (in a process group of its
-own) and workers. All stay in the session of the driver, even after their parents died: that is how
-they are found.
+own) and workers. All stay in the session of the driver, even after their parents died, so the
+session finds them.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ class ProgramSpec:
         command: program and arguments.
         log_path: its standard output and error, appended.
         environment: added to this process's.
-        working_dir: None: this process's.
+        working_dir: None: that of this process.
     """
 
     command: tuple[str, ...]
@@ -45,7 +46,8 @@ class ProgramSpec:
 
 
 class Program:
-    """One run of a program. Used by one thread; as a context manager it kills what is left."""
+    """One run of a program. Used by one thread; as a context manager it kills all that still
+    runs."""
 
     def __init__(self, spec: ProgramSpec) -> None:
         self._spec = spec
@@ -62,7 +64,7 @@ class Program:
                 cwd=spec.working_dir,
                 start_new_session=True,
             )
-        # Spark's JVM ends with its driver, so the driver's end is enough.
+        # Spark's JVM ends with its driver, so waiting for the driver is enough.
         self._watchdog: subprocess.Popen[bytes] | None = start_watchdog(self._driver.pid)
 
     def __enter__(self) -> Self:
@@ -73,16 +75,16 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """Of the driver, and number of the session."""
+        """Process id of the driver, and number of the session."""
         return self._driver.pid
 
     @property
     def exit_code(self) -> int | None:
-        """Of the driver; negative: the signal that ended it; None while it runs."""
+        """Exit code of the driver; negative: the signal that ended it; None while it runs."""
         return self._driver.poll()
 
     def log(self) -> str:
-        """What this run has written so far."""
+        """The output of this run so far."""
         with self._spec.log_path.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode("utf-8", errors="replace")
@@ -113,7 +115,7 @@ class Program:
         """Wait for the driver's end; its exit code.
 
         Raises:
-            WaitedTooLongError: still running; with the end of its log. It is left running.
+            WaitedTooLongError: it still runs; with the end of its log. It keeps running.
         """
         try:
             return self._driver.wait(timeout_s)
@@ -125,23 +127,23 @@ class Program:
                     "waited_s": timeout_s,
                     "log": "\n" + self.log_tail(),
                 },
-                "It runs on. Look at its log.",
+                "Read its log: it keeps running.",
             ) from None
 
     def await_gone(self, *, timeout_s: float) -> bool:
-        """Wait until no process of the session lives; False when time ran out."""
+        """Wait until no process of the session lives; False if the time ran out."""
         deadline = time.monotonic() + timeout_s
         while self.exit_code is None or self.members():
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_POLL_S)  # processes that are not our children cannot be waited for
+            time.sleep(_POLL_S)  # only a parent can wait for a process
         return True
 
     def kill(self, *, timeout_s: float = 120.0) -> None:
-        """``kill -9`` of everything the program started; returns when nothing of it lives."""
+        """``kill -9`` of everything the program started; returns after all of it has ended."""
         deadline = time.monotonic() + timeout_s
         while True:
-            # Again until none is left: a process may fork between the listing and the signal.
+            # Repeats until none is left: a process may fork between the listing and the signal.
             for process in self.members():
                 _send(process, signal.SIGKILL)
             if self.await_gone(timeout_s=0.5):
@@ -151,7 +153,7 @@ class Program:
                 raise WaitedTooLongError(
                     "a program could not be killed",
                     {"pids": [process.pid for process in self.members()], "waited_s": timeout_s},
-                    "End these processes by hand.",
+                    "End these processes yourself.",
                 )
 
     def kill_driver(self) -> None:
@@ -159,43 +161,43 @@ class Program:
         self._driver.send_signal(signal.SIGKILL)
 
     def kill_jvm(self) -> bool:
-        """``kill -9`` of the JVM alone; False when there is none."""
+        """``kill -9`` of the JVM alone; False if there is none."""
         return _send(self.jvm(), signal.SIGKILL)
 
     def kill_worker(self) -> bool:
-        """``kill -9`` of one Python worker; False when there is none."""
+        """``kill -9`` of one Python worker; False if there is none."""
         return _send(next(iter(self.workers()), None), signal.SIGKILL)
 
     def pause(self) -> None:
-        """SIGSTOP to all that belongs to it."""
+        """SIGSTOP to all of its processes."""
         for process in self.members():
             _send(process, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT to all that belongs to it."""
+        """SIGCONT to all of its processes."""
         for process in self.members():
             _send(process, signal.SIGCONT)
 
     def pause_driver(self) -> None:
-        """Freeze the driver (SIGSTOP); the rest goes on."""
+        """Suspend the driver (SIGSTOP); the other processes continue."""
         self._driver.send_signal(signal.SIGSTOP)
 
     def resume_driver(self) -> None:
-        """Let a frozen driver go on."""
+        """Resume a suspended driver."""
         self._driver.send_signal(signal.SIGCONT)
 
     def is_driver_paused(self) -> bool:
-        """Whether the driver is stopped by a signal."""
+        """Whether a signal has stopped the driver."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return _is_paused(psutil.Process(self.pid))
         return False
 
     def is_any_paused(self) -> bool:
-        """Whether the driver, or a process that it started, is stopped by a signal."""
+        """Whether a signal has stopped the driver or one of its child processes."""
         return any(_is_paused(process) for process in self.members())
 
     def interrupt(self) -> None:
-        """Ask the driver to end, as Ctrl-C does."""
+        """Request the driver's end, as Ctrl-C does."""
         self._driver.send_signal(signal.SIGINT)
 
     def cpu_seconds(self) -> float:
@@ -207,7 +209,7 @@ class Program:
         return total
 
     def driver_memory_bytes(self) -> int:
-        """Resident memory of the driver; 0 when it has ended."""
+        """Resident memory of the driver; 0 if it has ended."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return int(psutil.Process(self.pid).memory_info().rss)
         return 0
@@ -219,7 +221,7 @@ class Program:
 
 
 def command_of(interpreter: str, script: Path, arguments: Sequence[str]) -> tuple[str, ...]:
-    """A Python program's command line, unbuffered so that its log is whole when it is killed."""
+    """A Python program's command line, unbuffered so that its log is complete after a kill."""
     return (interpreter, "-u", str(script), *arguments)
 
 

@@ -1,8 +1,9 @@
-"""Java's archives of loaded classes (class data sharing): what one fits, where it is, its making.
+"""Java's archives of loaded classes (class data sharing): their key, their location, how to make
+them.
 
 The start of a JVM program is bound by the processor: it reads and checks thousands of classes. An
-archive of them takes much of that away. It fits one Java and one class path; Java tells by itself
-that it does not fit, and loads the classes as ever.
+archive of them removes much of that work. It fits one Java and one class path; Java itself detects
+that it does not fit, and loads the classes as usual.
 """
 
 import contextlib
@@ -21,14 +22,14 @@ from sluice.runtime.errors import MissingRequirementError
 __all__ = ["SILENT", "Prepared", "SharedClasses", "reading_options", "writing_options"]
 
 SILENT = ("-Xlog:cds*=off", "-Xlog:class+path*=off")
-"""Java options against complaints about an archive that does not fit."""
+"""Java options that hide complaints about an archive that does not fit."""
 
-_KEPT = 4  # for Javas, or environments, that are used in turn
+_KEPT = 4  # for Javas, or environments, that are used alternately
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Where the archive is, and how long its making took; None: it was there."""
+    """Path of the archive, and the time it took to make it; None: it already existed."""
 
     path: Path
     elapsed_s: float | None
@@ -36,13 +37,13 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedClasses:
-    """Which classes a program loads; Java compares the same things.
+    """The set of classes that a program loads; Java compares the same things.
 
     Attributes:
-        program: first part of the archive's name, e.g. ``spark``; of each program the newest
-            archives are kept.
-        java: what loads them, links resolved.
-        places: directories that the class path is made of.
+        program: first part of the archive's name, e.g. ``spark``; the newest archives of each
+            program are kept.
+        java: that loads them, links resolved.
+        places: directories of the class path.
         jars: the directory of its jars.
     """
 
@@ -54,7 +55,7 @@ class SharedClasses:
     def archive_name(self, size_bytes: int | str) -> str:
         """Changes with everything that makes Java refuse an archive.
 
-        The size is a part of it because Java 17 dies of an archive that was cut short.
+        It includes the size because Java 17 crashes on a truncated archive.
         """
         jars = sorted(self.jars.glob("*.jar"))
         newest = max((jar.stat().st_mtime_ns for jar in jars), default=0)
@@ -68,18 +69,18 @@ class SharedClasses:
         with contextlib.suppress(OSError):
             found = self._find()
             if found is not None:
-                with contextlib.suppress(PermissionError):  # somebody else's
-                    os.utime(found)  # in use, so others are dropped before it
+                with contextlib.suppress(PermissionError):  # of another user
+                    os.utime(found)  # in use: older ones are deleted first
             return found
         return None
 
     def prepare(self, run: Callable[[Path], None], *, timeout_s: float) -> Prepared:
-        """Make the archive when there is none. One process makes it, others wait for that one.
+        """Make the archive if it is missing. One process makes it, others wait for it.
 
         Args:
-            run: runs the program, which writes the archive at its end to the path that is given;
-                the directory of that path is for this run alone.
-            timeout_s: bound of the wait for another process that makes one.
+            run: runs the program, which writes the archive at its end to the given path; the
+                directory of that path is for this run alone.
+            timeout_s: longest wait for another process that makes one.
         Raises:
             MissingRequirementError: Java wrote no archive, another process took too long, or the
                 cache cannot be written to.
@@ -107,7 +108,7 @@ class SharedClasses:
 
     def _make(self, run: Callable[[Path], None]) -> Path:
         scratch = f".{self.program}-classes-"
-        for left in cache_dir().glob(f"{scratch}*"):  # by one that was killed: the lock is ours
+        for left in cache_dir().glob(f"{scratch}*"):  # of a killed process: the lock is ours
             shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=cache_dir(), prefix=scratch) as directory:
             made = Path(directory) / "classes.jsa"
@@ -116,7 +117,7 @@ class SharedClasses:
                 raise MissingRequirementError(
                     "this Java wrote no archive of its classes",
                     {"java": self.java, "program": self.program},
-                    "Use a JDK with its own class archive; without, only starts are slower.",
+                    "Use a JDK with its own class archive; without one, only starts are slower.",
                 )
             with made.open("rb") as file:
                 os.fsync(file.fileno())
@@ -129,5 +130,5 @@ def reading_options(archive: Path) -> tuple[str, ...]:
 
 
 def writing_options(archive: Path) -> tuple[str, ...]:
-    """Java options of a program that writes an archive of its classes when it ends in order."""
+    """Java options of a program that writes an archive of its classes at a normal end."""
     return (*SILENT, f"-XX:ArchiveClassesAtExit={archive}")

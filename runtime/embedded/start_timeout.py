@@ -1,7 +1,7 @@
-"""How long a server that is starting is waited for: by its silence, not by its slowness.
+"""Timeout of a starting server: it measures the silence of its log, not the length of the start.
 
-On a machine that is busy with other things a start may take minutes, and nothing is wrong. What is
-stuck says nothing any more.
+On a busy machine a start may take minutes without any fault. A stuck server writes nothing to its
+log.
 """
 
 import time
@@ -11,22 +11,22 @@ from pathlib import Path
 __all__ = ["FORMAT_TIMEOUT_S", "LONGEST_S", "SILENCE_S", "StartTimeout"]
 
 SILENCE_S = 120.0
-"""A log without a new line for so long belongs to a server that is stuck."""
+"""A log without a new line for so long belongs to a stuck server."""
 
 LONGEST_S = 900.0
-"""Bound of any start, also of one that goes on talking."""
+"""Longest start, even if the log keeps growing."""
 
 FORMAT_TIMEOUT_S = 600.0
-"""Bound of the short program that formats a data directory; it says nothing before its end."""
+"""Longest run of the short program that formats a data directory; it logs only at its end."""
 
 
 class StartTimeout:
-    """Watches the logs of one start; used by one thread, asked at each look.
+    """Watches the logs of one start; used by one thread.
 
     Args:
-        logs: files that the starting processes append to; one that does not exist yet is empty.
-        silence_s: bound since any of them last grew.
-        longest_s: bound of it all.
+        logs: files to which the starting processes append; a missing one counts as empty.
+        silence_s: longest time without growth of any of them.
+        longest_s: longest start.
         clock: seconds, monotonic.
     """
 
@@ -47,11 +47,11 @@ class StartTimeout:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the start was begun."""
+        """Time since the start began."""
         return self._clock() - self._began_s
 
     def end(self) -> str | None:
-        """Why the start is given up now, for people; None: it is waited for."""
+        """The reason to give up now, for people; None: keep waiting."""
         now_s, said = self._clock(), self._said()
         if said != self._bytes:
             self._bytes, self._heard_s = said, now_s

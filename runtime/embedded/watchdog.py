@@ -1,11 +1,10 @@
-"""Kills a server when the process that started it is gone, however it went.
+"""Kills a server after the process that started it has ended in any way.
 
-Run as a program: ``python -I -S _watchdog.py GROUP [DIRECTORY]``, with the server's process group:
-what it has forked ends with it. Its parent holds the other end of standard input: a line there
-means "not needed any more", its end without a line means that the parent died, SIGKILL included.
-DIRECTORY (scratch data) is then deleted too.
-It imports only what starts fast, and lives in a session of its own, so that a signal to the
-parent's process group does not end it first.
+Run as a program: ``python -I -S watchdog.py GROUP [DIRECTORY]``, with the server's process group,
+which includes its forks. Its parent holds the other end of standard input. A line there means "not
+needed any more"; the end without a line means that the parent died, even by SIGKILL. The watchdog
+then also deletes DIRECTORY (scratch data). It imports only fast modules, and lives in a session of
+its own, so that a signal to the parent's process group does not end it first.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ _POLL_S = 1.0
 
 
 def _parent_is_gone(parent: int) -> bool:
-    """Wait for the line or the end; a forked child of the parent may hold the pipe open too."""
+    """Wait for the line or the end; a forked child of the parent may also hold the pipe open."""
     while True:
         readable, _, _ = select.select([0], [], [], _POLL_S)
         if readable:

@@ -15,8 +15,8 @@ class EventTime:
 
     Attributes:
         delay_ms: a record may be so much older than the newest one of its split; >= 0.
-        idle_timeout_ms: a split without records for so long does not hold back other splits; None:
-            it always does.
+        idle_timeout_ms: a split without records for so long does not hold back other splits;
+            None: it always does.
     """
 
     delay_ms: int = 0

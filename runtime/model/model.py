@@ -85,7 +85,7 @@ class SplitRange:
             follow it up to ``end_offset``. None: ``end_offset`` itself.
         largest_timestamp_ms: largest record timestamp seen so far, if known.
         watermark_ms: the split's event-time watermark, if one is defined.
-        idle_since_ms: since when no record came, or None while records come.
+        idle_since_ms: time of the last record, or None while records come.
         set_back_from: the position before, if the source went back to ``start_offset``: a later
             leader may have rewritten the transaction markers between the two. Set from the barrier
             to the decision, never on record.
@@ -216,7 +216,7 @@ def _require_relative(path: str, *, what: str) -> None:
         raise ConfigError(
             f"a {what} inside a checkpoint must be relative to the checkpoint directory",
             {"path": path},
-            "Store the path relative to the checkpoint directory, without '..' and without a scheme.",
+            "Store the path relative to the checkpoint directory, without '..' and scheme.",
         )
 
 

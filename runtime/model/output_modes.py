@@ -42,8 +42,8 @@ def require_one_mode(modes: Iterable[tuple[str, str | None]]) -> None:
         raise ConfigError(
             "transforms of one pipeline have different output modes",
             {"output_modes": ", ".join(f"{name}: {mode}" for name, mode in stated)},
-            "State one output mode once, or the same each time: the transforms run as one query. "
-            "For two modes write the rows of the first to a topic, and read it in another pipeline.",
+            "State one output mode once, or the same each time: the transforms run as one "
+            "query. For two modes write the first to a topic, and read it in another pipeline.",
         )
 
 

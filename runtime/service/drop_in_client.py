@@ -9,8 +9,8 @@ from typing import Any, Self
 from sluice.runtime.errors import ConfigError, UnsupportedFormatError
 from sluice.runtime.model.model import StateEntry
 from sluice.runtime.model.payloads import number, seconds, text
-from sluice.runtime.service.json_values import from_json
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.service.service_json import from_json
 
 __all__ = ["HANDLER_KEY", "REGION", "DropInClient", "DropInMessage", "QueryRun"]
 

@@ -18,7 +18,7 @@ from sluice.runtime.errors import (
     UnreachableError,
 )
 from sluice.runtime.model.json_text import parsed_json
-from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service import service_json as wire
 
 __all__ = ["ERROR_ANSWERS", "Answer", "Endpoint", "answering", "body_of", "query_of"]
 

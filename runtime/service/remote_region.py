@@ -16,9 +16,9 @@ from sluice.runtime.contracts import (
     RegionRegistration,
 )
 from sluice.runtime.errors import ConfigError, RegionUnansweredError, StreamError, UnreachableError
-from sluice.runtime.service import pickled_wire as wire
-from sluice.runtime.service.json_values import from_json, to_json
+from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.service.service_json import from_json, to_json
 
 __all__ = ["RegionDoor", "RemoteRegion", "region_key"]
 

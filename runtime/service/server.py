@@ -26,8 +26,7 @@ from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
 from sluice.runtime.model.model import BatchKey
 from sluice.runtime.process.wait_log import WaitLog
-from sluice.runtime.service import json_values as values
-from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.endpoints import (
     ERROR_ANSWERS,
     Answer,
@@ -226,7 +225,7 @@ class CoordinatorService:
         barrier = self._of(body.leader_session_id, body.job_uid).poll_barrier(
             body.region, body.attempt_id, wait_s=min(body.wait_s, _LONGEST_POLL_S)
         )
-        return {"barrier": None if barrier is None else wire.barrier_to_json(barrier)}
+        return {"barrier": None if barrier is None else wire.to_json(barrier)}
 
     def _next_barrier(self, body: NextBarrierBody) -> dict[str, Any]:
         found = self._barrier_service_for(body.leader_session_id, body.job_uid).next_barrier(
@@ -236,7 +235,7 @@ class CoordinatorService:
             has_read=body.has_read,
             committed=[_parsed(CommittedEpoch, each) for each in body.committed],
         )
-        return {"next": values.to_json(found)}
+        return {"next": wire.to_json(found)}
 
     def _epochs(self, body: EpochBody) -> dict[str, Any]:
         barrier_service = self._barrier_service_for(body.leader_session_id, body.job_uid)
@@ -264,7 +263,7 @@ class CoordinatorService:
         coordinator, batch = self._of(body.leader_session_id, body.job_uid), _batch(body)
         is_stopping = False
         if self._barrier_service is not None:
-            self._barrier_service.heard(batch)
+            self._barrier_service.note_heartbeat(batch)
             is_stopping = self._barrier_service.is_stopping(batch)
         # Names the batch: a task that dies while it waits does not report the end of its wait.
         name = f"{body.what} (region {batch.region}.{batch.attempt_id}, batch {batch.batch_id})"
@@ -353,7 +352,7 @@ class CoordinatorService:
 def _parsed(kind: type[_Told], found: Mapping[str, Any]) -> _Told:
     """A task's message about its epochs."""
     try:
-        return values.from_json(kind, found)
+        return wire.from_json(kind, found)
     except (AttributeError, LookupError, TypeError, ValueError) as err:
         raise ConfigError(
             "this is not a message of a task about an epoch",

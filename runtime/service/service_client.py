@@ -20,8 +20,7 @@ from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.model import Barrier, BatchKey
 from sluice.runtime.model.payloads import seconds
 from sluice.runtime.process.boot_clock import PauseTolerantClock
-from sluice.runtime.service import json_values as values
-from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.leadership import known_leader
 from sluice.runtime.service.unanswered_calls import (
     CONNECT_TIMEOUT_S,
@@ -81,10 +80,10 @@ class CoordinatorClient:
     Runs in source runners (driver side) and Python workers (executors), one thread. Every message
     may be repeated safely, so a call is repeated until it has an answer or its deadline has passed.
     One try counts for at most the time limit of a try, so a pause of this process does not count as
-    silence of the coordinator. WhilWhile the coordinator does not answer, the client reads the
-    leader record in the checkpoint directory, if it is local, mounted or readable over WebHDFS. The
-    record shows whether a later coordinator leads the job. error of the coordinator is raised here
-    in the same class.
+    silence of the coordinator. While the coordinator does not answer, the client reads the leader
+    record in the checkpoint directory, if it is local, mounted or readable over WebHDFS. The record
+    shows whether a later coordinator leads the job. An error of the coordinator is raised here in
+    the same class.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class CoordinatorClient:
         answer = self._post("/v1/barrier", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
         with _understood("/v1/barrier"):
             barrier = answer["barrier"]
-            return None if barrier is None else wire.barrier_from_json(barrier)
+            return None if barrier is None else wire.from_json(Barrier, barrier)
 
     def next_barrier(
         self,
@@ -129,18 +128,18 @@ class CoordinatorClient:
         body = self._envelope(region, attempt_id) | {
             "wait_s": wait_s,
             "has_read": has_read,
-            "committed": [values.to_json(epoch) for epoch in committed],
+            "committed": [wire.to_json(epoch) for epoch in committed],
         }
         answer = self._post("/v1/epochs/next", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
         with _understood("/v1/epochs/next"):
-            return values.from_json(NextBarrier, answer["next"])
+            return wire.from_json(NextBarrier, answer["next"])
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
         """See `sluice.runtime.continuous.checkpoint_client.CoordinatorLink`."""
         body = {
             "job_uid": self._address.job_uid,
             "leader_session_id": self._address.leader_session_id,
-            "epoch": values.to_json(result),
+            "epoch": wire.to_json(result),
         }
         self._post("/v1/epochs", body)
 

@@ -67,7 +67,7 @@ def test_files_are_found_stopped_and_kept_for_the_next_start(
     assert web_uri in described
     second = _run(environment, _start(ports, "--background"))
     assert second.returncode == 1
-    assert "runs already" in second.stderr
+    assert "already runs" in second.stderr
     assert "Traceback" not in second.stderr
 
     assert _run(environment, _command("stop")).stdout.strip() == f"stopped {in_background}"

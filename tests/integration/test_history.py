@@ -74,7 +74,7 @@ def test_an_open_transaction_shows_as_readers_held_back(
     producer = abandon_transaction(kafka.bootstrap, name, [b"a", b"b"])
     ends = topic_ends(connect(kafka), name)
     assert (ends.stable[0], ends.high[0], ends.is_settled) == (0, 2, False)
-    with pytest.raises(UnreachableError, match="holds back"):
+    with pytest.raises(UnreachableError, match="blocks"):
         await_readable(connect(kafka), name, timeout_s=0.2)
     assert not list(read_records(connect(kafka), name))
     producer.abort_transaction(PATIENCE_S)

@@ -62,7 +62,7 @@ def test_background_broker_is_found_and_stopped_by_other_commands(
         assert "Traceback" not in again.stderr
         second = _run(environment, "start", "--background", "--port", str(free_ports(1)[0]))
         assert second.returncode == 1
-        assert "runs already" in second.stderr
+        assert "already runs" in second.stderr
         assert "Traceback" not in second.stderr
     finally:
         stopped = _run(environment, "stop")

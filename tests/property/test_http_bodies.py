@@ -17,8 +17,7 @@ from sluice.runtime.continuous.task_messages import EpochResult, NextBarrier
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.model.model import Barrier, BatchKey, SplitRange
-from sluice.runtime.service import json_values as values
-from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.drop_in_client import DropInMessage
 from sluice.runtime.service.remote_region import RemoteRegion
 from sluice.runtime.service.server import CoordinatorService
@@ -63,7 +62,7 @@ def whole_bodies(service: CoordinatorService) -> dict[str, dict[str, Any]]:
         "/v1/attempts": region | {"batch_id": 1, "operator_id": "sink", "resource": "r"},
         "/v1/waits": region | {"batch_id": 1, "what": "a producer", "why": "away"},
         "/v1/epochs/next": region | {"wait_s": 0.0, "has_read": True, "committed": []},
-        "/v1/epochs": envelope | {"epoch": values.to_json(_RESULT)},
+        "/v1/epochs": envelope | {"epoch": wire.to_json(_RESULT)},
         "/v1/regions/restart": envelope | {"regions": [], "exclude_hosts": []},
         "/v1/queries/key/call": envelope | {"payload": {"a": [1, None]}},
     }
@@ -210,8 +209,8 @@ def garbled() -> Iterator[_Garbled]:
 
 
 _RIGHT = {
-    "barrier": wire.barrier_to_json(_BARRIER),
-    "next": values.to_json(NextBarrier(barrier=_BARRIER)),
+    "barrier": wire.to_json(_BARRIER),
+    "next": wire.to_json(NextBarrier(barrier=_BARRIER)),
     "decided": True,
     "answer": {"result": {"region": "main", "attempt_id": 1, "state": "running"}},
     "error": {"type": "FencedError", "what": "w", "where": {"a": 1}, "remedy": "r"},
@@ -287,7 +286,7 @@ def test_a_task_tells_its_epoch_whatever_its_function_said(garbled: _Garbled) ->
         client.acknowledge_epoch(replace(_RESULT, examples=(("op", "half \ud800"),)))
 
 
-_ENTRY = values.to_json(committable())
+_ENTRY = wire.to_json(committable())
 _MESSAGES = {
     "begin": {"location": "/c", "format": "sluice-kafka", "options": {"topic": "t"}},
     "commit": {

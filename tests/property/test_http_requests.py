@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sluice.runtime.errors import StreamError
-from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.server import CoordinatorService
 from tests.coordinated_service import started_service
 from tests.mutations import mutated_bytes

@@ -8,7 +8,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model import offsets
 from sluice.runtime.model.model import Barrier, CheckpointKind
-from sluice.runtime.service.pickled_wire import barrier_from_json, barrier_to_json
+from sluice.runtime.service.service_json import from_json, to_json
 from tests.core_driver import FAST, CoreDriver, split
 
 BOUNDED = (RegionPlan(name="main", source_ids=("source",), bounded=True),)
@@ -99,5 +99,5 @@ def test_the_end_travels_with_the_barrier(is_last: bool) -> None:
     barrier = Barrier(
         checkpoint_id=4, region="main", attempt_id=3, splits=(split(0, 5, 5),), is_last=is_last
     )
-    assert barrier_from_json(barrier_to_json(barrier)) == barrier
+    assert from_json(Barrier, to_json(barrier)) == barrier
     assert offsets.decode(offsets.encode(barrier)) == barrier

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.client.logins import LASTING_S
+from sluice.connectors.kafka.client.login_refusals import LASTING_S
 from sluice.connectors.kafka.sink.producers.cluster_limits import (
     ClusterLimits,
     KnownLimits,
@@ -125,7 +125,7 @@ def test_no_producer_is_made_while_nobody_has_told_what_the_cluster_accepts() ->
     assert Looks(SILENCE, SILENCE, BOTH).waited() == BOTH.limits
     topic_open = LimitsLook(timeouts_s={"1": 9.0}, unanswered=frozenset({"topic out"}))
     for answer in (SILENCE, topic_open):
-        with pytest.raises(UnsentError, match="which transactions and batches it accepts"):
+        with pytest.raises(UnsentError, match="does not report its limits"):
             Looks(answer).known()
     may_not_be_read = LimitsLook(timeouts_s={"1": None}, batch_bytes={"out": None})
     assert Looks(may_not_be_read).known() == ClusterLimits()

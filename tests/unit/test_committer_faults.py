@@ -194,7 +194,7 @@ class _WithoutOne(FakeWire):
         self, transactions: Sequence[TransactionIdentity], *, commit: bool, timeout_s: float
     ) -> list[EndReport]:
         there = self._waited_for([each.transactional_id for each in transactions], timeout_s)
-        unasked = EndReport(outcome=EndOutcome.REFUSED, error="no coordinator could be asked")
+        unasked = EndReport(outcome=EndOutcome.REFUSED, error="no coordinator was reachable")
         return [
             self._end(each, commit=commit) if each.transactional_id in there else unasked
             for each in transactions

@@ -50,7 +50,7 @@ def test_missing_java_is_one_sentence_with_the_remedy(
     """Neither PATH nor JAVA_HOME has one: the error says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(MissingRequirementError, match="Java 17 or newer is needed") as caught:
+    with pytest.raises(MissingRequirementError, match="Java 17 or newer was not found") as caught:
         find_java()
     assert "JAVA_HOME" in caught.value.args[2]
 

@@ -145,7 +145,7 @@ def test_outcome_from_broker_statistics_that_nobody_can_read_end_no_thread_and_c
     rig.client.statistics = lambda: told_by().replace('"tx"', '"sent"')  # type: ignore[method-assign]
     with pytest.raises(TransactionAbortedError, match="may still arrive"):
         rig.writer.pre_commit()
-    assert caplog.text.count("do not tell of the coordinator") == 1
+    assert caplog.text.count("do not show the coordinator") == 1
 
 
 def test_a_connection_lost_before_its_begin_costs_no_epoch(rig: Rig) -> None:

@@ -321,7 +321,7 @@ def test_another_producer_epoch_after_the_flush_is_never_pre_committed(rig: Rig)
     """Rule `handle-from-producer`: the identity must be unchanged after the flush."""
     rig.writer.write(records(b"a"))
     rig.client.epoch += 1
-    with pytest.raises(TransactionAbortedError, match="not the one that was begun"):
+    with pytest.raises(TransactionAbortedError, match="not the one that was started"):
         rig.writer.pre_commit()
 
 

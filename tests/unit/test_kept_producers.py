@@ -35,7 +35,7 @@ def test_a_kept_transaction_is_committed_by_its_own_producer(rig: Rig) -> None:
     assert transaction.state == "open"
     assert writer.commit(timeout_s=1)
     assert transaction.state == "committed"
-    with pytest.raises(DeliveryError, match="given back"):
+    with pytest.raises(DeliveryError, match="after its release"):
         _ = rig.producers[0].client
     assert not writer.commit(timeout_s=1), "nothing is left that could be told"
 
@@ -48,7 +48,7 @@ def test_outcome_from_broker_a_commit_without_an_acknowledgement_is_not_told_as_
     writer = _kept(rig)
     rig.cluster.commit_error = kafka_error(code, fatal=code == "_FENCED")
     assert not writer.commit(timeout_s=1)
-    with pytest.raises(DeliveryError, match="given back"):
+    with pytest.raises(DeliveryError, match="after its release"):
         _ = rig.producers[0].client
 
 

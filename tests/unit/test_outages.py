@@ -170,7 +170,7 @@ class Store:
 def wait(outages: Outages, store: Store, *, until_s: float, committed: int = 0) -> float | None:
     """Ask ten times a second, as the job's thread does; when the region might begin."""
     while store.clock() - 1_000 < until_s:
-        if outages.may_begin("main", committed=committed, look=store.look):
+        if outages.may_begin("main", committed=committed, probe=store.look):
             return store.clock() - 1_000
         store.clock.advance(0.1)
     return None
@@ -202,7 +202,7 @@ def test_a_store_that_answers_and_takes_no_epoch_is_not_tried_for_ever() -> None
     store = Store(clock, until_s=0.0)
     outages = Outages(limit_s=60.0, clock=clock)
     begun: list[float | None] = []
-    with pytest.raises(StorageUnreachableError, match="takes no epoch"):
+    with pytest.raises(StorageUnreachableError, match="no epoch was committed"):
         begun.extend(iter(lambda: wait(outages, store, until_s=200.0), None))
     assert len(begun) < 20
     assert wait(outages, store, until_s=200.0, committed=1) is not None, "a commit ends an outage"

@@ -97,7 +97,7 @@ def test_a_forked_worker_owns_none_of_its_parents_ids(monkeypatch: pytest.Monkey
 
 def test_a_pool_that_was_closed_lets_nothing_more_in_and_keeps_no_thread() -> None:
     """A newer attempt runs: a producer that becomes ready too late, a writer that comes back,
-    and a lease that is given back find it closed, and none of them holds or breaks anything."""
+    and a released lease find it closed, and none of them holds or breaks anything."""
     cluster, late, task = FakeCluster(), [], scope()
     pool = pool_of(cluster, task, lambda function: late.append(function))
     pool.enter(task)
@@ -129,7 +129,7 @@ def test_the_producer_of_an_epoch_that_is_flushed_outlives_the_begin_of_the_next
     for batch_id in (1, 2):
         pool.enter(scope(batch_id=batch_id))
     assert flushed.producer.client is not None
-    with pytest.raises(DeliveryError, match="given back"):
+    with pytest.raises(DeliveryError, match="after its release"):
         _ = left.producer.client
 
 
@@ -181,7 +181,7 @@ def test_a_producer_that_is_held_too_long_is_let_go_of_beside_its_successor() ->
     pool.hold(second)
     pool.let_go(first)
     assert second.producer.client is not None
-    with pytest.raises(DeliveryError, match="given back"):
+    with pytest.raises(DeliveryError, match="after its release"):
         _ = first.producer.client
 
 

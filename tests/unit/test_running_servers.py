@@ -113,7 +113,7 @@ def test_second_start_is_refused_with_what_runs(state: Path) -> None:
     def start() -> RunningServer:
         raise AssertionError("must not be asked")
 
-    with pytest.raises(MissingRequirementError, match="an HDFS of this user runs already") as told:
+    with pytest.raises(MissingRequirementError, match="an HDFS of this user already runs") as told:
         start_once("hdfs", "an HDFS", start)
     assert told.value.args[1]["address"] == "hdfs://127.0.0.1:1"
     assert "sluice hdfs stop" in told.value.args[2]

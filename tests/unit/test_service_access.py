@@ -9,7 +9,7 @@ import pytest
 import urllib3
 
 from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, StreamError
-from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient
 from tests.waiting import PATIENCE_S

@@ -9,7 +9,7 @@ import pytest
 from sluice.runtime import errors
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model.model import Barrier, SplitRange
-from sluice.runtime.service import pickled_wire as wire
+from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.server import CoordinatorService
 from tests.coordinated_service import BATCH
 from tests.waiting import PATIENCE_S
@@ -50,7 +50,7 @@ def test_a_barrier_crosses_whole() -> None:
             ),
         ),
     )
-    assert wire.barrier_from_json(wire.barrier_to_json(barrier)) == barrier
+    assert wire.from_json(Barrier, wire.to_json(barrier)) == barrier
 
 
 def test_an_address_travels_by_pickle(service: CoordinatorService) -> None:

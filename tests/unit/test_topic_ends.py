@@ -128,5 +128,5 @@ def test_what_ends_an_open_transaction_is_told(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(history, "make_admin", lambda _: _Admin(KafkaError.LEADER_NOT_AVAILABLE))
     with pytest.raises(UnreachableError, match="open transaction") as caught:
         await_readable(_CONNECTION, "orders", beyond={0: 8}, timeout_s=0)
-    for end in ("restart of the job", "sluice txn abort", "sluice txn list"):
+    for end in ("restart it", "sluice txn abort", "sluice txn list"):
         assert end in str(caught.value)

@@ -231,7 +231,7 @@ def test_each_by_name_needs_force_where_the_checkpoints_say_otherwise(
     """A commit of the one would double its records, an abort of the other lose them."""
     monkeypatch.setattr(txn_session, "_refuse_while_alive", lambda *_, **__: pytest.fail("late"))
     decided, orphan = _decided_and_orphan(store, broker)
-    with pytest.raises(ConfigError, match="no decision asks for the commit"):
+    with pytest.raises(ConfigError, match="no decision requires the commit"):
         _cli_txn.commit(store.uri, [orphan.transactional_id])
     with pytest.raises(ConfigError, match="a decided checkpoint names this"):
         _cli_txn.abort(store.uri, [decided.transactional_id])
@@ -261,7 +261,7 @@ def test_what_an_aborted_checkpoint_names_is_not_committed_unasked(
     orphan = _begun(broker, "new")
     entry = encode_handle(handle_of(orphan, checkpoint_id=2), operator_id=SINK.operator_id)
     store.publish(_record(2, "new", Verdict.ABORTED, committables=(entry,)), timeout_s=60)
-    with pytest.raises(ConfigError, match="no decision asks for the commit"):
+    with pytest.raises(ConfigError, match="no decision requires the commit"):
         _cli_txn.commit(store.uri, [orphan.transactional_id])
     assert not broker.visible
     _leave_out_the_looks(monkeypatch)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluice.connectors.kafka.client.confluent import KafkaException
-from sluice.connectors.kafka.client.logins import LASTING_S
+from sluice.connectors.kafka.client.login_refusals import LASTING_S
 from sluice.connectors.kafka.sink.producers.producer_errors import UnansweredError, UnsentError
 from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
@@ -58,7 +58,7 @@ def test_a_slow_coordinator_is_no_refusal_where_brokers_take_the_credentials(
     cluster = FakeCluster(init_error=kafka_error("_AUTHENTICATION"), partitions=1)
     preparations = Preparations(cluster)
     preparations.fail(UnreachableError)
-    assert "others take them" in caplog.text
+    assert "others accept them" in caplog.text
 
 
 def test_a_client_that_gives_up_is_heard_behind_refused_credentials() -> None:

@@ -13,7 +13,7 @@ from sluice.runtime.model.model import (
     RegionStatus,
     StateSnapshot,
 )
-from sluice.runtime.service.json_values import from_json, to_json
+from sluice.runtime.service.service_json import from_json, to_json
 from tests.core_driver import committable, split
 
 STATE = StateSnapshot(

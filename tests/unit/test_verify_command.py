@@ -444,7 +444,7 @@ def test_a_mapping_that_leaves_out_every_record_is_not_exactly_once(
     (tmp_path / "no_return.py").write_text("def f(record):\n    pass\n", "utf-8")
     result = run(tmp_path, ["a", "b"], [], "--map", "no_return:f")
     assert isinstance(result.exception, ConfigError)
-    assert "the mapping gave no record for 2 input records" in str(result.exception)
+    assert "the mapping returned no record for 2 input records" in str(result.exception)
     assert "--map" in str(result.exception)
 
 
@@ -455,7 +455,7 @@ def test_a_mapping_that_gave_no_record_is_told_beside_an_output_that_holds_some(
     name = own_mapping(tmp_path, monkeypatch, "def f(record):\n    pass")
     result = run(tmp_path, ["a", "b"], ["a"], "--map", name)
     assert result.exit_code == 3
-    assert "the mapping gave no record for 2 input records" in result.stdout
+    assert "the mapping returned no record for 2 input records" in result.stdout
     assert "is this the input" not in result.stdout
 
 
@@ -475,9 +475,9 @@ def test_a_drop_in_querys_checkpoints_are_said_to_tell_no_ranges(
 ) -> None:
     """Also where its own directory below the checkpoint location is given."""
     decided(tmp_path / "sluice", "sink")
-    with pytest.raises(ConfigError, match="drop-in query's checkpoints") as caught:
+    with pytest.raises(ConfigError, match="checkpoints of a drop-in query") as caught:
         transactions_of(str(tmp_path / below), "orders", "out")
-    assert "Leave --checkpoint out" in str(caught.value)
+    assert "Leave out --checkpoint" in str(caught.value)
 
 
 def test_another_jobs_checkpoints_are_said_to_be_another_jobs(tmp_path: Path) -> None:

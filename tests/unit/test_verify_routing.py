@@ -77,7 +77,7 @@ def test_what_was_not_judged_here_is_told(tmp_path: Path) -> None:
 
 def test_a_mapping_that_sends_everything_elsewhere_has_given_records(tmp_path: Path) -> None:
     """A return is not what it lacks."""
-    reason = "the mapping sends all it gives for 1 input records to another topic"
+    reason = "the mapping sends all results for 1 input records to another topic"
     result = Bed(tmp_path, ["bad"], ["other"]).run(_BEHIND)
     assert result.exit_code == 3
     assert reason in result.stdout

@@ -1,4 +1,4 @@
-"""Names and handles of transactions, and the form in which checkpoints keep them. Pure.
+"""Names and handles of transactions, and their form in checkpoints. Pure.
 
 Executors make handles; the driver, a recovery in another process and ``sluice txn`` read them.
 """
@@ -30,7 +30,7 @@ COMMITTABLE_VERSION = 1
 
 
 class InvalidHandleError(StreamError):
-    """A transaction handle is out of range: nothing may be finished with it."""
+    """A transaction handle is out of range: its transaction must not be ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ class TransactionalId:
         job_uid: of the job, from checkpoint 0.
         region: name of the region; may hold dots, no slash.
         attempt_id: of the region; >= 0.
-        owner: drawn at random by each worker process.
-        slot: which of the process's ids; >= 0.
+        owner: random for each worker process.
+        slot: number of the id in its process; >= 0.
     """
 
     prefix: str
@@ -75,7 +75,7 @@ class TransactionalId:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The parts of an id, or None when it is not one of ours."""
+        """The parts of an id, or None if it is not an id of Sluice."""
         head = text.rsplit("/", 4)
         if len(head) != 5:
             return None
@@ -98,11 +98,11 @@ class TransactionalId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionIdentity:
-    """Which transaction is meant: one (producer id, epoch) of an id carries one transaction.
+    """Identifies a transaction: one (producer id, epoch) of an id has one transaction.
 
     Attributes:
         transactional_id: see `TransactionalId`.
-        producer_id: given by the broker; int64, >= 0.
+        producer_id: from the broker; int64, >= 0.
         producer_epoch: fencing number; int16, >= 0.
     """
 
@@ -117,13 +117,13 @@ class TransactionIdentity:
 
     @classmethod
     def parse(cls, resource: str) -> Self:
-        """The inverse of `resource`; InvalidHandleError when it is not one."""
+        """The inverse of `resource`; InvalidHandleError if it is not one."""
         parts = resource.rsplit("|", 2)
         if len(parts) != 3 or not (parts[1].isdecimal() and parts[2].isdecimal()):
             raise InvalidHandleError(
                 "a registered attempt does not name a transaction",
                 {"resource": resource},
-                "A task of another version registered it; restart the job.",
+                "Restart the job: a task of another version registered it.",
             )
         return cls(
             transactional_id=parts[0], producer_id=int(parts[1]), producer_epoch=int(parts[2])
@@ -132,7 +132,7 @@ class TransactionIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputCount:
-    """How many records a transaction wrote to one topic."""
+    """The number of records that a transaction wrote to one topic."""
 
     topic: str
     records: int
@@ -140,7 +140,7 @@ class OutputCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRange:
-    """A source range whose records a transaction holds: what `repair` or a person reads again.
+    """A source range whose records a transaction contains: `repair` or a person reads it again.
 
     ``start_offset`` is inclusive, ``end_offset`` exclusive.
     """
@@ -160,13 +160,13 @@ class TransactionHandle:
 
     Attributes:
         transactional_id: see `TransactionalId`; one process owns it.
-        producer_id: given by the broker; int64, >= 0.
+        producer_id: from the broker; int64, >= 0.
         producer_epoch: fencing number; int16, >= 0; a larger one fences us.
         checkpoint_id: the checkpoint it was pre-committed for; >= 1.
         record_count: records in it; >= 1, because an empty transaction has no handle
             (`outcome-from-broker`).
-        outputs: where its records went.
-        sources: the ranges its task read, where known.
+        outputs: topics of its records.
+        sources: the ranges that its task read, if known.
     """
 
     transactional_id: str
@@ -194,7 +194,7 @@ class TransactionHandle:
 
     @property
     def identity(self) -> TransactionIdentity:
-        """What tells this transaction from every other one."""
+        """The facts that distinguish this transaction from every other one."""
         return TransactionIdentity(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
@@ -203,7 +203,7 @@ class TransactionHandle:
 
 
 def encode_handle(handle: TransactionHandle, *, operator_id: str) -> StateEntry:
-    """The committable that stands in an acknowledgement and in ``_metadata``."""
+    """The committable for an acknowledgement and ``_metadata``."""
     content = {
         "transactional_id": handle.transactional_id,
         "producer_id": handle.producer_id,
@@ -223,7 +223,7 @@ def decode_handle(entry: StateEntry) -> TransactionHandle:
 
     Raises:
         UnsupportedFormatError: another kind, or a version newer than this code.
-        DamagedCheckpointError: the payload is not what its version promises.
+        DamagedCheckpointError: the payload does not match its version.
     """
     return content_of(
         entry,

@@ -1,4 +1,4 @@
-"""Options that several commands take by the same names."""
+"""Options that several commands share."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from sluice.runtime.errors import ConfigError
 __all__ = ["BOOTSTRAP_NAMES", "Config", "ConfigFile", "connection_of", "read_options"]
 
 BOOTSTRAP_NAMES = ("--bootstrap-servers", "--bootstrap-server", "--bootstrap")
-"""The first one is documented; the second is that of Kafka's own tools."""
+"""The documentation uses the first; the second is that of Kafka's own tools."""
 
 Config = Annotated[
     list[str] | None,
@@ -27,10 +27,10 @@ ConfigFile = Annotated[
 
 
 def connection_of(bootstrap: str | None, options: dict[str, str]) -> KafkaConnection | None:
-    """How to reach a cluster; None: neither servers nor options are given.
+    """The connection to a cluster; None: neither servers nor options are given.
 
     Raises:
-        ConfigError: an option without the prefix ``kafka.``, or as `KafkaConnection.of` has it.
+        ConfigError: an option without the prefix ``kafka.``, or an error of `KafkaConnection.of`.
     """
     if bootstrap is not None:
         options = {**options, "kafka.bootstrap.servers": bootstrap}
@@ -45,7 +45,7 @@ def connection_of(bootstrap: str | None, options: dict[str, str]) -> KafkaConnec
 
 
 def read_options(config: Sequence[str] | None, config_file: Path | None) -> dict[str, str]:
-    """Options given as KEY=VALUE on the command line and in a file, which come first.
+    """Options given as KEY=VALUE in a file, then on the command line.
 
     Raises:
         ConfigError: an option of another form, or a file that cannot be read.
@@ -66,7 +66,7 @@ def read_options(config: Sequence[str] | None, config_file: Path | None) -> dict
 
 
 def _shown(text: str) -> str:
-    """As much of a line as is the name of an option: it may be one of a key in several lines."""
+    """The name of an option, or a placeholder: the line may be part of a key of several lines."""
     words = text.split()
     return words[0] if words and words[0].startswith("kafka.") else "(not shown)"
 
@@ -78,5 +78,5 @@ def _lines(config_file: Path) -> list[str]:
         raise ConfigError(
             "the file of options cannot be read",
             {"file": config_file, "reason": err},
-            "Give one that this user may read, of KEY=VALUE lines in UTF-8.",
+            "Give a readable file of KEY=VALUE lines in UTF-8.",
         ) from err

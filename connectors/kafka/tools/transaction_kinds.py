@@ -1,4 +1,4 @@
-"""Kafka's committables for people: registered by the entry point group ``sluice.kinds``."""
+"""Shows Kafka's committables to people: registered by the entry point group ``sluice.kinds``."""
 
 from collections.abc import Mapping
 

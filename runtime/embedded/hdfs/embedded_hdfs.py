@@ -48,9 +48,9 @@ QUICK_START: Sequence[str] = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtL
 
 
 def hdfs_jars(*, report: Report = report_to_stderr) -> Path:
-    """Directory with the servers' jar, fetched at the first call of a user.
+    """Directory with the servers' jar, downloaded at a user's first call.
 
-    It holds the real NameNode and DataNode; the rest of the class path is what PySpark ships.
+    It holds the real NameNode and DataNode; PySpark ships the rest of the class path.
     """
     bundle = Bundle(
         name=f"hdfs-{HDFS_VERSION}",
@@ -68,7 +68,7 @@ def hdfs_jars(*, report: Report = report_to_stderr) -> Path:
 
 
 def hdfs_class_path(*, report: Report = report_to_stderr) -> tuple[Path, ...]:
-    """The jars that both servers run on: the fetched one, and PySpark's Hadoop and logging."""
+    """The class path of both servers: the downloaded jar, and PySpark's Hadoop and logging."""
     shipped = [
         jar for stem in (*_SHIPPED, *_LOGGING_JARS) for jar in pyspark_jars().glob(f"{stem}-[0-9]*")
     ]
@@ -78,17 +78,17 @@ def hdfs_class_path(*, report: Report = report_to_stderr) -> tuple[Path, ...]:
 class EmbeddedHdfs:
     """A NameNode and a DataNode on 127.0.0.1; used by one thread.
 
-    They die with the process that started them, however that one ends, unless ``detached``.
-    `stop` and `start` keep data and the NameNode's ports; `close` also deletes data that was not
-    given a directory. As a context manager it starts and closes.
+    They die with the process that started them, however it ends, unless ``detached``. `stop` and
+    `start` keep data and the NameNode's ports; `close` also deletes data in a temporary directory.
+    As a context manager it starts and closes.
 
     Args:
-        data_dir: where they keep their data; None: a temporary directory.
+        data_dir: of their data; None: a temporary directory.
         port: of the NameNode; None: any free one, kept over restarts.
-        web_port: of its pages and WebHDFS; None: any free one, kept over restarts.
-        settings: Hadoop properties that win over the defaults.
-        jvm_options: heap and compiler settings of each of the two.
-        detached: they go on when this process ends.
+        web_port: of its web pages and WebHDFS; None: any free one, kept over restarts.
+        settings: Hadoop properties that override the defaults.
+        jvm_options: heap and compiler settings of each server.
+        detached: they keep running after this process ends.
     """
 
     def __init__(
@@ -114,23 +114,23 @@ class EmbeddedHdfs:
 
     @property
     def uri(self) -> str:
-        """``hdfs://host:port``, to be followed by an absolute path."""
+        """``hdfs://host:port``; append an absolute path."""
         return f"hdfs://{HOST}:{self._known_ports().rpc}"
 
     @property
     def web_uri(self) -> str:
-        """``http://host:port`` of the NameNode's pages; WebHDFS is below ``/webhdfs/v1``."""
+        """``http://host:port`` of the NameNode's web pages; WebHDFS is below ``/webhdfs/v1``."""
         return f"http://{HOST}:{self._known_ports().web}"
 
     @property
     def identities(self) -> tuple[Identity, ...]:
-        """DataNode and NameNode, for who stops them later, in this order, from elsewhere."""
+        """DataNode and NameNode, in the order in which another process must stop them."""
         servers = (self.data_node, self.name_node)
         return tuple(Identity.of(server.pid) for server in servers if server is not None)
 
     @property
     def log_path(self) -> Path:
-        """The NameNode's log, over all its runs; the DataNode's is beside it."""
+        """The NameNode's log, over all its runs; the DataNode's log is in the same directory."""
         return self._log_path("NameNode")
 
     def is_running(self) -> bool:
@@ -139,7 +139,7 @@ class EmbeddedHdfs:
         return all(server is not None and server.is_running() for server in servers)
 
     def start(self) -> Self:
-        """Start both and wait until files can be written; at once when they run.
+        """Start both and wait until files can be written; returns at once if they run.
 
         Raises:
             MissingRequirementError: no Java, no jars, an occupied port, or no start in time.
@@ -168,7 +168,7 @@ class EmbeddedHdfs:
                 server.stop()
 
     def close(self) -> None:
-        """Stop, and delete the data unless it was given a directory."""
+        """Stop, and delete the data of a temporary directory."""
         self.stop()
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -199,7 +199,7 @@ class EmbeddedHdfs:
         return self._scratch
 
     def _prepare(self) -> tuple[ServerProcess, ServerProcess]:
-        """Choose ports, write the configuration, format what is new."""
+        """Choose ports, write the configuration, format a new data directory."""
         rpc, web = free_ports(2)
         ports = HdfsPorts(rpc=self._port or rpc, web=self._web_port or web)
         _require_free(ports)  # before the format, which takes seconds
@@ -208,7 +208,7 @@ class EmbeddedHdfs:
         site = site_properties(ports=ports, data_dir=data_dir, overrides=self._settings)
         conf = _write_configuration(directory, site)
         class_path = ":".join(map(str, [conf, *jars]))
-        temporary = directory / "tmp"  # of both web servers, also after a kill
+        temporary = directory / "tmp"  # ports of both web servers, also after a kill
         temporary.mkdir(exist_ok=True)
         options = (*self._jvm_options, _OPENED, f"-Djava.io.tmpdir={temporary}")
         jvm = (str(java.executable), *options, "-cp", class_path)
@@ -241,16 +241,16 @@ class EmbeddedHdfs:
         server.start()
 
     def _await_writable(self) -> None:
-        """A NameNode that was started again waits for its DataNode's report of all blocks."""
+        """A restarted NameNode waits for its DataNode's report of all blocks."""
         patience = StartTimeout([self.log_path, self._log_path("DataNode")])
         while not takes_files(HOST, self._known_ports().web):
             if patience.end() or not self.is_running():
                 raise MissingRequirementError(
                     f"{_NAME} started and takes no files",
                     {"name_node_log": self.log_path, "is_running": self.is_running()},
-                    "The logs say why; blocks that are gone keep the NameNode in safe mode.",
+                    "Read the logs; lost blocks keep the NameNode in safe mode.",
                 )
-            time.sleep(_POLL_S)  # nobody tells when safe mode ends
+            time.sleep(_POLL_S)  # no event reports the end of safe mode
 
 
 def _require_free(ports: HdfsPorts) -> None:
@@ -261,7 +261,7 @@ def _require_free(ports: HdfsPorts) -> None:
 def _write_configuration(directory: Path, site: Mapping[str, str]) -> Path:
     conf = directory / "conf"
     conf.mkdir(exist_ok=True)
-    # hdfs-default.xml wins over core-site.xml, so the same settings stand in both files.
+    # hdfs-default.xml overrides core-site.xml, so both files have the same settings.
     for name in ("core-site.xml", "hdfs-site.xml"):
         (conf / name).write_text(render(site), encoding="utf-8")
     (conf / "log4j2.properties").write_text(LOGGING, encoding="ascii")
@@ -280,5 +280,5 @@ def _format(jvm: Sequence[str], directory: Path) -> None:
         raise MissingRequirementError(
             f"{_NAME} could not format its data directory",
             {"directory": directory, "answer": (answer.stdout + answer.stderr)[-2000:]},
-            "The directory must be writable, and empty or an HDFS's own.",
+            "Check that the directory is writable, and empty or an HDFS's own.",
         )

@@ -1,4 +1,4 @@
-"""What the NameNode and the DataNode are told: pure functions, values in, text out."""
+"""Configuration of the NameNode and the DataNode: pure functions, values in, text out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ rootLogger.appenderRef.console.ref = console
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HdfsPorts:
-    """Of the NameNode, whose address clients keep; they ask it for the DataNode's.
+    """Ports of the NameNode; clients know its address, and ask it for the DataNode's.
 
     Attributes:
         rpc: of ``hdfs://``.
-        web: of its pages, its metrics and WebHDFS.
+        web: of its web pages, its metrics and WebHDFS.
     """
 
     rpc: int
@@ -36,7 +36,7 @@ class HdfsPorts:
 def site_properties(
     *, ports: HdfsPorts, data_dir: Path, overrides: Mapping[str, str]
 ) -> dict[str, str]:
-    """Properties of both servers, which take what is theirs; ``overrides`` win."""
+    """Properties of both servers; each uses its own; ``overrides`` win."""
     return {
         "fs.defaultFS": f"hdfs://{HOST}:{ports.rpc}",
         "hadoop.tmp.dir": str(data_dir),
@@ -49,7 +49,7 @@ def site_properties(
         "dfs.datanode.address": f"{HOST}:0",
         "dfs.datanode.http.address": f"{HOST}:0",
         "dfs.datanode.ipc.address": f"{HOST}:0",
-        # A DataNode closes what WebHDFS wrote as a client does, and waits 0.4 s for the block.
+        # A DataNode closes a file of WebHDFS as a client does, and waits 0.4 s for the block.
         "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "20",
         **overrides,
     }
@@ -65,6 +65,6 @@ def render(properties: Mapping[str, str]) -> str:
 
 
 def is_formatted(data_dir: Path) -> bool:
-    """Whether a NameNode can start there; the format gives its first image a name at the end."""
+    """Whether a NameNode can start there; the format renames its first image as its last step."""
     images = (data_dir / "dfs" / "name" / "current").glob("fsimage_*")
     return any(image.suffix != ".md5" for image in images)

@@ -1,4 +1,4 @@
-"""Whether an HDFS takes files, as its NameNode says in its metrics."""
+"""Whether an HDFS takes files, from the metrics of its NameNode."""
 
 import http.client
 import json
@@ -11,9 +11,9 @@ _STATE = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 def takes_files(host: str, web_port: int, *, timeout_s: float = 5.0) -> bool:
     """Whether safe mode is over and a DataNode has reported its disk.
 
-    A NameNode that was started again is up long before: it waits for the report of its blocks.
+    A restarted NameNode answers long before: it waits for the report of its blocks.
     """
-    # Not urllib: a proxy in the environment is not meant for this machine.
+    # Not urllib: a proxy in the environment does not apply to this machine.
     connection = http.client.HTTPConnection(host, web_port, timeout=timeout_s)
     try:
         connection.request("GET", _STATE)

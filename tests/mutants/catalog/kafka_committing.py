@@ -135,8 +135,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.connectors.kafka.sink.committer.commit_outcomes:judge",
-                old='outcome=CommitOutcome.UNKNOWN, detail="the coordinator does not know this id any more"',
-                new='outcome=CommitOutcome.ABORTED, detail="the coordinator does not know this id any more"',
+                old='outcome=CommitOutcome.UNKNOWN, detail="the coordinator no longer knows this id"',
+                new='outcome=CommitOutcome.ABORTED, detail="the coordinator no longer knows this id"',
             ),
         ),
     ),

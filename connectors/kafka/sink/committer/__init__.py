@@ -1,1 +1,1 @@
-"""Ends transactions from the driver: outcomes, sweep, lease, and the wire requests behind them."""
+"""Ends transactions from the driver: outcomes, sweep, lease, and their wire requests."""

@@ -1,7 +1,8 @@
-"""What DescribeTransactions proves about a handle: the table of rule `outcome-from-broker`. Pure.
+"""The outcome that DescribeTransactions proves for a handle: the table of rule
+`outcome-from-broker`. Pure.
 
-EndTxn's own answer to a repeated request does not tell committed from aborted, and a native
-commit, a raw one at version 4 and a raw one at version 5 leave different epochs behind. Only the
+EndTxn's answer to a repeated request does not separate committed from aborted. The epoch after a
+commit differs, too: for a native one, a raw one at version 4 and a raw one at version 5. Only the
 pair (state, epoch) of the transaction's own producer id decides.
 """
 
@@ -20,23 +21,23 @@ __all__ = ["TABLE", "EpochStep", "Judgement", "judge"]
 
 
 class EpochStep(enum.Enum):
-    """How far the described epoch is from the handle's."""
+    """Distance of the described epoch from the handle's."""
 
     SAME = "e"
-    NEXT = "e+1"  # raised once: by EndTxn version 5, or by a timeout's fencing
+    NEXT = "e+1"  # raised once: by EndTxn version 5, or by the fencing of a timeout
     OTHER = "another"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What is certain, and whether EndTxn may be sent.
+    """The certain outcome, and whether EndTxn may be sent.
 
     Attributes:
-        outcome: COMMITTED and ABORTED are final; PENDING means ask again; UNKNOWN means stop.
+        outcome: COMMITTED and ABORTED are final; PENDING means commit again; UNKNOWN means stop.
         open: Ongoing with exactly our (producer id, epoch): the one case for EndTxn.
-        is_succeeded: Ongoing under the next epoch. A time-out is about to abort it, or it is the
-            id's next transaction, whose writer has ended ours: nothing that an abort has to end.
-        detail: words for people.
+        is_succeeded: Ongoing under the next epoch. Either a timeout is about to abort it, or it is
+            the id's next transaction, whose writer has ended ours. An abort has nothing to end.
+        detail: text for people.
     """
 
     outcome: CommitOutcome
@@ -51,14 +52,14 @@ _State, _Step = TransactionState, EpochStep
 
 TABLE: Mapping[tuple[TransactionState, EpochStep], CommitOutcome] = {
     (_State.ONGOING, _Step.SAME): CommitOutcome.PENDING,
-    # A time-out's abort that is not in the log yet, or could not be written: Kafka 3.9 raises the
-    # epoch before. It tries again; one that takes its place would find the transaction as it was.
+    # An abort by timeout that is not in the log yet, or could not be written: Kafka 3.9 raises the
+    # epoch before. The coordinator tries again; its successor would find the transaction unchanged.
     (_State.ONGOING, _Step.NEXT): CommitOutcome.PENDING,
     (_State.PREPARE_COMMIT, _Step.SAME): CommitOutcome.PENDING,
     (_State.PREPARE_COMMIT, _Step.NEXT): CommitOutcome.PENDING,
     (_State.COMPLETE_COMMIT, _Step.SAME): CommitOutcome.COMMITTED,
     (_State.COMPLETE_COMMIT, _Step.NEXT): CommitOutcome.COMMITTED,
-    # The broker is about to abort, and says so only in the next state.
+    # The broker is about to abort, and shows it only in the next state.
     (_State.PREPARE_EPOCH_FENCE, _Step.SAME): CommitOutcome.PENDING,
     (_State.PREPARE_EPOCH_FENCE, _Step.NEXT): CommitOutcome.PENDING,
     (_State.PREPARE_ABORT, _Step.SAME): CommitOutcome.ABORTED,
@@ -66,14 +67,14 @@ TABLE: Mapping[tuple[TransactionState, EpochStep], CommitOutcome] = {
     (_State.COMPLETE_ABORT, _Step.SAME): CommitOutcome.ABORTED,
     (_State.COMPLETE_ABORT, _Step.NEXT): CommitOutcome.ABORTED,
 }
-"""Every other pair is UNKNOWN: the id was initialised again, by whom and why cannot be told."""
+"""Every other pair is UNKNOWN: the id was initialised again, for an unknown reason."""
 
 
 def judge(handle: TransactionIdentity, described: TransactionDescription | None) -> Judgement:
-    """The verdict about ``handle``; ``described`` is None when the coordinator has no such id."""
+    """The outcome of ``handle``; ``described`` is None if the coordinator has no such id."""
     if described is None:
         return Judgement(
-            outcome=CommitOutcome.UNKNOWN, detail="the coordinator does not know this id any more"
+            outcome=CommitOutcome.UNKNOWN, detail="the coordinator no longer knows this id"
         )
     step = _step(handle, described)
     outcome = TABLE.get((described.state, step), CommitOutcome.UNKNOWN)
@@ -97,8 +98,8 @@ def _step(handle: TransactionIdentity, described: TransactionDescription) -> Epo
 
 
 def _rolled_over(handle: TransactionIdentity, described: TransactionDescription) -> bool:
-    # There is no epoch after the last one, so EndTxn version 5 goes on with a new producer id at
-    # epoch 0 (measured: (103, 32766), committed, is described as CompleteCommit of (104, 0)).
-    # An id that is used every few seconds gets there within a day.
+    # No epoch follows the last one, so EndTxn version 5 continues with a new producer id at epoch 0
+    # (measured: (103, 32766), committed, is described as CompleteCommit of (104, 0)). An id that is
+    # used every few seconds reaches the last epoch within a day.
     ended = described.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
     return ended and handle.producer_epoch == _LAST_EPOCH and described.producer_epoch == 0

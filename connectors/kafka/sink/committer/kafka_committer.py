@@ -1,5 +1,5 @@
-"""Finishes pre-committed Kafka transactions of any process: rule `outcome-from-broker`'s order,
-with EndTxn."""
+"""Ends pre-committed Kafka transactions of any process with EndTxn: in the order of rule
+`outcome-from-broker`."""
 
 import logging
 import time
@@ -34,19 +34,18 @@ _ATTEMPT_S = 10.0  # of one request round inside a longer commit
 class KafkaCommitter:
     """Makes transactions visible, or discards them; implements `Committer`.
 
-    Driver or command line, one thread. Nothing is kept between calls, so a committer of another
+    Driver or command line, one thread. It keeps nothing between calls, so a committer of another
     process continues where this one stopped.
 
-    After a crash, and before an abort, the verdict comes first: EndTxn goes out only while the
-    coordinator describes the transaction as Ongoing with exactly the handle's producer id and
-    epoch. Otherwise the writers are alive, their ids are not initialised before the committed mark,
-    and EndTxn may go straight; but only its clean success counts, any other answer is settled by
-    the verdict.
+    After a crash, and before an abort, it describes the transaction first: it sends EndTxn only
+    while the coordinator describes the transaction as Ongoing with exactly the handle's producer id
+    and epoch. Otherwise the writers are alive and their ids are not initialised before the
+    committed mark, so it may send EndTxn directly. Then only a clean success counts; after any
+    other answer it describes the transaction.
 
     Args:
-        wire: asks the cluster; from one thread.
-        ids: what all of the sink's transactional ids begin with; for who waits until readers see
-            what was committed.
+        wire: requests to the cluster; from one thread.
+        ids: common prefix of the sink's transactional ids; `await_visible` needs it.
         clock, sleep: monotonic seconds.
     """
 
@@ -88,7 +87,7 @@ class KafkaCommitter:
     def commit_transactions(
         self, transactions: Sequence[TransactionIdentity], *, timeout_s: float
     ) -> list[CommitReport]:
-        """As `commit` after a crash, for transactions known by name only; ``sluice txn``."""
+        """As `commit` after a crash, for transactions known only by name; ``sluice txn``."""
         return self._finish(
             transactions,
             commit=True,
@@ -99,10 +98,10 @@ class KafkaCommitter:
     def abort_transactions(
         self, transactions: Sequence[TransactionIdentity], *, timeout_s: float
     ) -> list[CommitReport]:
-        """As `abort`, for transactions known by name only; what the sweep uses (`abort-by-endtxn`).
+        """As `abort`, for transactions known only by name; the sweep uses it (`abort-by-endtxn`).
 
-        Version 5 accepts an abort also behind a native commit, and then describes the very epoch
-        as aborted: its records are there, and somebody would write them again.
+        Version 5 accepts an abort also after a native commit, and then describes that epoch as
+        aborted. Its records exist, and a repair would write them again.
         """
         return self._finish(
             transactions,
@@ -112,10 +111,10 @@ class KafkaCommitter:
         )
 
     def await_visible(self, *, timeout_s: float) -> bool:
-        """See `Committer.await_visible`: none of the ids has markers on their way.
+        """See `Committer.await_visible`: no id has markers that are still to be written.
 
         Raises:
-            AuthenticationError: the last look, too, was refused.
+            AuthenticationError: the last request was refused, too.
         """
         deadline = self._clock() + timeout_s
         wait_s = _FIRST_WAIT_S
@@ -125,8 +124,8 @@ class KafkaCommitter:
                 if self._is_all_visible(deadline):
                     return True
             except AuthenticationError as err:
-                refused = err  # by one broker, for a moment, or for good
-            # A look that is cut off costs its connection.
+                refused = err  # by one broker, for a short or long time
+            # A request that is interrupted costs its connection.
             is_last = deadline - self._clock() < wait_s + _SHORTEST_LOOK_S
             self._wait(wait_s, deadline)
             if is_last and refused is not None:
@@ -139,7 +138,7 @@ class KafkaCommitter:
         found = self._wire.list_transactions(
             self._ids,
             timeout_s=max(0.0, deadline - self._clock()),
-            # Readers stop in front of one that is being aborted, too.
+            # Readers also stop at a transaction that is being aborted.
             states=(TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT),
         )
         return not (found.transactions or found.missing)
@@ -180,9 +179,9 @@ class KafkaCommitter:
         try:
             found = self._wire.describe(ids, timeout_s=timeout_s)
         except StreamError as err:
-            # A committer does not raise for what a remote answered: these stay pending.
+            # A committer does not raise for an answer of the remote: these stay pending.
             silent = CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))
-            if any(reports.get(identity) != silent for identity in identities):  # said once
+            if any(reports.get(identity) != silent for identity in identities):  # logged once
                 log.warning("transactions cannot be described: number=%d error=%s", len(ids), err)
             reports.update(dict.fromkeys(identities, silent))
             return {}
@@ -217,8 +216,8 @@ class KafkaCommitter:
                 )
 
     def _look_s(self, deadline: float, *, is_told: bool) -> float:
-        """An id whose coordinator is away takes all of it; the other half is for ending others,
-        unless the last look has told of none."""
+        """A call for an id with an unreachable coordinator takes the whole time. Half of the time
+        is for other transactions, unless the last description had none."""
         attempt_s = self._attempt_s(deadline)
         share = 0.5 if is_told else 1.0
         return min(attempt_s, max(attempt_s * share, _SHORTEST_LOOK_S))
@@ -227,7 +226,7 @@ class KafkaCommitter:
         return max(0.0, min(_ATTEMPT_S, deadline - self._clock()))
 
     def _wait(self, wait_s: float, deadline: float) -> bool:
-        """Wait before the next round; False when time is up."""
+        """Wait before the next round; False if the time is up."""
         left_s = deadline - self._clock()
         if left_s <= 0:
             return False
@@ -239,7 +238,7 @@ _SILENT = CommitReport(outcome=CommitOutcome.PENDING, detail="no broker has answ
 
 
 def _not_ours(judgement: Judgement) -> CommitReport:
-    """An abort has nothing to wait for: the writer may be alive, and its transaction stays."""
+    """An abort does not wait: the writer may be alive, and its transaction stays."""
     return CommitReport(outcome=CommitOutcome.UNKNOWN, detail=judgement.detail)
 
 

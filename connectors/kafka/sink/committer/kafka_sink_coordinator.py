@@ -1,7 +1,7 @@
-"""The driver's side of a Kafka sink: start check, ownership, sweep and committer.
+"""The driver's side of a Kafka sink: start check, lease, sweep and committer.
 
-The driver's side of a Kafka sink without transactions: it checks, and has nothing to commit, but
-for what it has decided when it had some.
+The driver's side of a Kafka sink without transactions: it checks, and commits only transactions of
+earlier runs that were decided.
 """
 
 import contextlib
@@ -46,14 +46,14 @@ RESTART_BUDGET_S = 15.0
 """A decided transaction must outlive the restart that commits it."""
 
 _OWNER_CALL_S = 10.0
-_USUAL_MAXIMUM_S = 900.0  # Kafka's, which producers take where the brokers' own cannot be read
+_USUAL_MAXIMUM_S = 900.0  # Kafka's default, which producers use if the brokers' own cannot be read
 _FIRST_SWEEP_S = 5.0
 _REPEATED_SWEEP_S = 2.0
-_MOST_ORPHANS = 10_000  # as many as a coordinator itself remembers
+_MOST_ORPHANS = 10_000  # as many as a coordinator remembers
 
 
 class OpenLeaseStore(Protocol):
-    """Where the owner record of a prefix lies, on a cluster."""
+    """The lease of a prefix, on a cluster."""
 
     def __call__(
         self, connection: KafkaConnection, prefix: str, *, timeout_s: float
@@ -69,8 +69,8 @@ class _Sweep(Protocol):
 class KafkaSinkCoordinator:
     """Implements `sluice.runtime.contracts.SinkCoordinator` for transactional Kafka sinks.
 
-    Driver. The committer, the sweep and the owner record have a client each, so that a sweep that
-    waits for a dead broker holds up neither a commit nor a renewal.
+    Driver. The committer, the sweep and the lease have a client each, so that a sweep that waits
+    for a dead broker delays neither a commit nor a renewal.
     """
 
     committer: Committer
@@ -120,12 +120,12 @@ class KafkaSinkCoordinator:
             raise SourceChangedError(
                 "an output topic does not exist",
                 {"topics": ",".join(missing), "servers": self._connection.bootstrap_servers},
-                "Create it with the partitions that it shall have, then start again.",
+                "Create it with its partitions, then start again.",
             )
         chosen_s = check_transaction_timeout(
             self._timeout_s, cluster, restart_budget_s=self._restart_budget_s
         )
-        # Asks for the permissions that a recovery and a sweep need, of an id that nobody has.
+        # Requests with an unused id check the permissions that a recovery and a sweep need.
         self._wire.describe([f"{self._prefix}/check"], timeout_s=timeout_s)
         self._wire.missing_topics([STATE_TOPIC], timeout_s=timeout_s)
         return {
@@ -135,9 +135,9 @@ class KafkaSinkCoordinator:
         }
 
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
-        """See `SinkCoordinator.claim`. Watching another job's record takes 15 s."""
+        """See `SinkCoordinator.claim`. Watching another job's lease takes 15 s."""
         self._operator_id = context.operator_id
-        # A prefix may hold slashes: another job's may begin with all of ours.
+        # A prefix may hold slashes: another job's may start with all of ours.
         self.committer = self._committer_of(f"{self._prefix}/{context.job_uid}/")
         store = self._open_lease_store(
             self._connection, self._prefix, timeout_s=min(timeout_s, _OWNER_CALL_S)
@@ -168,8 +168,8 @@ class KafkaSinkCoordinator:
     def renew(self) -> None:
         """See `SinkCoordinator.renew`; call it every `RENEWAL_INTERVAL_S`.
 
-        An unreachable cluster is not a lost ownership: the next call tries again. A sweep that
-        missed a broker is repeated here, so that its readers are freed soon after it is back.
+        An unreachable cluster does not mean a lost lease: the next call tries again. Repeats a
+        sweep that missed a broker, so that its readers are unblocked soon after it is back.
         """
         claim = self._claim
         if claim is not None:
@@ -178,8 +178,8 @@ class KafkaSinkCoordinator:
             except FencedError:
                 raise
             except StreamError as err:
-                log.warning("owner record was not renewed: prefix=%s error=%s", self._prefix, err)
-        if self._sweeping.acquire(blocking=False):  # else one is under way, and repeats it
+                log.warning("lease was not renewed: prefix=%s error=%s", self._prefix, err)
+        if self._sweeping.acquire(blocking=False):  # otherwise one is running, and repeats it
             try:
                 if self._unfinished is not None:
                     self._swept(self._sweeper.sweep, self._unfinished, _REPEATED_SWEEP_S)
@@ -188,16 +188,16 @@ class KafkaSinkCoordinator:
 
     def _swept(self, sweep: _Sweep, view: SweepView, timeout_s: float) -> SweepReport:
         result = sweep(view, operator_id=self._operator_id, timeout_s=timeout_s)
-        # An old view may be swept again: what is an orphan stays one, and what it protects or
-        # does not know is left alone.
+        # An old view may be swept again: an orphan stays one, and protected or unknown work is left
+        # alone.
         is_complete = not (result.missing or result.remaining)
         self._unfinished = None if is_complete else view
         return SweepReport(aborted=result.aborted, is_complete=is_complete)
 
     def _with_unfinished(self, view: SweepView) -> SweepView:
-        """``view``, and the orphans of a sweep that could not see every broker.
+        """``view``, and the orphans of a sweep that missed a broker.
 
-        Most of them are committed long since; what is forgotten the brokers end by time-out.
+        Most of them were committed long ago; brokers end forgotten ones by timeout.
         """
         if self._unfinished is None:
             return view
@@ -212,7 +212,7 @@ class KafkaSinkCoordinator:
             try:
                 claim.release()
             except StreamError as err:
-                log.info("owner record was left behind: prefix=%s error=%s", self._prefix, err)
+                log.info("lease was not released: prefix=%s error=%s", self._prefix, err)
         self._wire.close()
         self._sweep_wire.close()
 
@@ -220,10 +220,9 @@ class KafkaSinkCoordinator:
 def check_transaction_timeout(
     requested_s: float | None, cluster: Cluster, *, restart_budget_s: float = RESTART_BUDGET_S
 ) -> float | None:
-    """The timeout that transactions get: as requested, else the broker's maximum
-    (`transaction-timeout`).
+    """The timeout of transactions: as requested, else the broker's maximum (`transaction-timeout`).
 
-    None when none was requested and the broker's maximum may not be read.
+    None if none was requested and the broker's maximum cannot be read.
 
     Raises:
         ConfigError: beyond the broker's maximum, or too short to outlive a restart.
@@ -252,9 +251,9 @@ def check_transaction_timeout(
 
 
 class _LeftoverCommitter:
-    """Implements `Committer` for what a checkpoint names from a time when the
-    sink was exactly-once: its run was killed between the decision and the commits. Connected for
-    each call that has any, for in a run of this sink none has.
+    """Implements `Committer` for work in checkpoints of an earlier, exactly-once sink: its run was
+    killed between the decision and the commits. Connects for each call that has work, because in a
+    run of this sink usually none has.
     """
 
     def __init__(self, connect: Callable[[], Wire]) -> None:
@@ -287,8 +286,7 @@ class _LeftoverCommitter:
 class PlainSinkCoordinator:
     """Implements `SinkCoordinator` for at-least-once and unguaranteed sinks.
 
-    Driver. No owner record: without transactional ids there is nothing that two jobs could take
-    from each other.
+    Driver. No lease: without transactional ids two jobs cannot disturb each other.
     """
 
     committer: Committer
@@ -317,7 +315,7 @@ class PlainSinkCoordinator:
             raise SourceChangedError(
                 "an output topic does not exist",
                 {"topics": ",".join(missing), "servers": self._connection.bootstrap_servers},
-                "Create it with the partitions that it shall have, then start again.",
+                "Create it with its partitions, then start again.",
             )
         return {"cluster_id": cluster.cluster_id, "guarantee": self._guarantee}
 

@@ -1,4 +1,4 @@
-"""Transaction requests to a real cluster: `Wire` by way of kafka-python."""
+"""Transaction requests to a real cluster: `Wire` by means of kafka-python."""
 
 import logging
 import threading
@@ -58,11 +58,11 @@ _SLOW = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
 class TransactionWire:
     """Transaction requests to a real cluster; implements `Wire`.
 
-    Driver or command line; any thread. kafka-python runs one I/O thread per client; callers wait
-    on an event, with a bound. A client that failed is thrown away and made anew, so that a
-    cluster whose brokers have all moved is found again from the bootstrap servers. One that
-    reaches some brokers and not others is replaced once another one can be made: certificates and
-    addresses may have changed since, or the bootstrap servers be those that are away.
+    Driver or command line; any thread. kafka-python runs one I/O thread per client; callers wait on
+    an event, with a timeout. A failed client is replaced by a new one, so that a cluster whose
+    brokers have all moved is found again from the bootstrap servers. A client that reaches only
+    some brokers is replaced when another one can be made: certificates and addresses may have
+    changed, or the unreachable brokers are the bootstrap servers.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
@@ -80,7 +80,7 @@ class TransactionWire:
         try:
             self._call(lambda net: _describe(net, transactional_ids, found), timeout_s)
         except (UnreachableError, AuthenticationError) as err:
-            # One coordinator that refuses, as one that is away, holds up nothing of the others'.
+            # A coordinator that refuses or is unreachable does not delay requests to other ones.
             if isinstance(err, AuthenticationError) and not found:
                 raise
             log.debug("describing transactions: answered=%d error=%s", len(found), err)
@@ -126,23 +126,23 @@ class TransactionWire:
         if client is not None:
             self._drop(client)
 
-    def _call(self, ask: Callable[[Net], Awaitable[_T]], timeout_s: float) -> _T:
-        """Run ``ask`` on the client's I/O thread; wait no longer than the time given."""
+    def _call(self, request: Callable[[Net], Awaitable[_T]], timeout_s: float) -> _T:
+        """Run ``request`` on the client's I/O thread, within the timeout."""
         deadline = time.monotonic() + timeout_s
         try:
             client = self._connected(deadline)
             net = Net(client, deadline)
             try:
-                return client.run(lambda: ask(net), deadline)
+                return client.run(lambda: request(net), deadline)
             except kafka_errors.AuthorizationError:
-                raise  # a broker's answer; where the log-in is refused so, the client says it, too
+                raise  # a broker's answer; if it refuses the login, the client reports that, too
             except (kafka_errors.KafkaError, OSError, RuntimeError):
                 self._drop(client)
                 raise
             finally:
                 if net.unreached:
                     self._doubt(client)
-                # It would answer all further calls with what one broker has said for a moment.
+                # The client would repeat one broker's passing answer for all further calls.
                 if client.refused is not None:
                     self._drop(client)
         except (kafka_errors.KafkaError, OSError, RuntimeError) as err:
@@ -160,7 +160,7 @@ class TransactionWire:
             return self._client
 
     def _renewed(self, client: WireClient, deadline: float) -> WireClient:
-        """Another client, or this one where none can be made: it may still reach some brokers."""
+        """Another client, or this one if none can be made: it may still reach some brokers."""
         try:
             now_s = time.monotonic()
             until = now_s + min(_RENEWAL_S, (deadline - now_s) / 2)  # the rest is for this call
@@ -172,12 +172,12 @@ class TransactionWire:
         return made
 
     def _doubt(self, client: WireClient) -> None:
-        """Look for another one before the next call."""
+        """Replace the client before the next call."""
         with self._lock:
             self._is_doubted = self._is_doubted or self._client is client
 
     def _drop(self, client: WireClient) -> None:
-        """Close it, unless another thread has; the one that is there by now stays."""
+        """Close it, unless another thread has done so; a newer one stays."""
         with self._lock:
             if self._client is not client:
                 return
@@ -205,11 +205,12 @@ class TransactionWire:
         )
 
 
-_NEVER_SENT = EndReport(outcome=EndOutcome.REFUSED, error="no coordinator could be asked")
+_NEVER_SENT = EndReport(outcome=EndOutcome.REFUSED, error="no coordinator was reachable")
 
 
 async def _coordinators(net: Net, ids: Iterable[str]) -> dict[str, int]:
-    """Coordinator of each id, as far as known now. Asked each time: it moves with its partition."""
+    """Coordinator of each id, as far as known now. Requested each time: it moves with its
+    partition."""
     found: dict[str, int] = {}
     response = await net.send(
         FindCoordinatorRequest(key_type=_TRANSACTION_KEY, coordinator_keys=list(ids), min_version=4)
@@ -241,7 +242,7 @@ async def _by_coordinator(
 async def _describe(
     net: Net, ids: Sequence[str], found: dict[str, TransactionDescription | None]
 ) -> None:
-    """Fills ``found`` as answers come, so that a late one costs only itself."""
+    """Fills ``found`` as answers come, so that a late answer affects only itself."""
     open_ids = list(dict.fromkeys(ids))
     failures: list[BaseException] = []
     while open_ids:
@@ -261,14 +262,14 @@ async def _describe(
             for row in response.transaction_states:
                 take_description(row, found)
         left = [i for i in asked if i not in found]
-        open_ids = others + left  # those whose coordinator is away hold up none of the others
+        open_ids = others + left  # ids with an unreachable coordinator do not delay the rest
         if left and not await net.pause():
             net.unreached = _is_cut_off(failures)
             return
 
 
 def _is_cut_off(failures: Iterable[BaseException]) -> bool:
-    """Whether brokers were not reached, and not only slow to answer."""
+    """Whether brokers were unreachable, and not only slow."""
     return any(not isinstance(err, _SLOW) for err in failures)
 
 
@@ -295,7 +296,7 @@ async def _end(
     *,
     commit: bool,
 ) -> None:
-    """One EndTxn each; asked again only after an answer that says that nothing was done."""
+    """One EndTxn each; repeated only after an answer that proves that it had no effect."""
     open_ones = list(transactions)
     failures: list[BaseException] = []
     while open_ones:
@@ -328,8 +329,8 @@ async def _end_at(
     commit: bool,
 ) -> None:
     try:
-        # Of the very broker that gets the request, each time: this is rule `endtxn-version`'s
-        # "after each reconnect" without having to notice reconnects.
+        # Versions of the broker that gets the request, each time: "after each reconnect" of rule
+        # `endtxn-version`, without noticing reconnects.
         level = await _transaction_version(net, node_id)
     except kafka_errors.KafkaError as err:
         log.debug("reading features: broker=%s error=%s", node_id, err)
@@ -390,7 +391,7 @@ async def _cluster(net: Net) -> Cluster:
 
 
 async def _max_timeout_s(net: Net, node_id: int) -> float | None:
-    """``transaction.max.timeout.ms`` of a broker; None where ACLs or the broker say nothing."""
+    """``transaction.max.timeout.ms`` of a broker; None if ACLs or the broker hide it."""
     resource = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=_BROKER_RESOURCE,
         resource_name=str(node_id),

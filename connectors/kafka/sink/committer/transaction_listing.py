@@ -1,4 +1,4 @@
-"""Lists transactions of all brokers, and tells whether the list is whole: rule
+"""Lists transactions of all brokers, and whether the list is complete: rule
 `wait-for-all-brokers`."""
 
 import logging
@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 
 
 async def list_transactions(net: Net, prefix: str, states: Sequence[str]) -> Listing:
-    """Every transaction whose id begins with ``prefix``, and who could not be asked.
+    """Every transaction whose id starts with ``prefix``, and the brokers without an answer.
 
     Args:
-        states: Kafka's names of them; none: any.
+        states: Kafka's names; none: any state.
     Raises:
-        KafkaError: not even the log's leaders are told, or a permission is missing.
+        KafkaError: the log's leaders are unknown, or a permission is missing.
     """
     leaders, brokers = await _log_leaders(net)
     offline = [f"{STATE_TOPIC}-{index}" for index, node in leaders.items() if node not in brokers]
@@ -45,8 +45,8 @@ async def list_transactions(net: Net, prefix: str, states: Sequence[str]) -> Lis
     for index, transactional_id in enumerate(id_for_each_partition(prefix, len(leaders))):
         if leaders[index] in brokers:
             ids_at[leaders[index]].append(transactional_id)
-    # A broker that has not loaded a partition yet leaves it out and says nothing: each is asked
-    # for before and after, so that none moves in between unnoticed.
+    # A broker leaves out a partition that it has not loaded yet, without notice. Each partition is
+    # checked before and after the listing, so that a move in between is noticed.
     before = await _not_loaded(net, ids_at)
     rows, silent = await _list_at(net, brokers, prefix, states)
     after = await _not_loaded(net, ids_at)
@@ -57,7 +57,7 @@ async def list_transactions(net: Net, prefix: str, states: Sequence[str]) -> Lis
 async def _list_at(
     net: Net, brokers: Sequence[int], prefix: str, states: Sequence[str]
 ) -> tuple[list[ListedTransaction], list[str]]:
-    """What the brokers list, and those that did not."""
+    """The brokers' lists, and the brokers that gave none."""
     waiting = {
         node_id: net.send(
             ListTransactionsRequest(
@@ -97,7 +97,7 @@ async def _log_leaders(net: Net) -> tuple[dict[int, int], list[int]]:
     response = await metadata_of(net, [STATE_TOPIC])
     for topic in response.topics:
         error = kafka_errors.for_code(topic.error_code)
-        # Without its partitions a listing that leaves some out would pass for a whole one.
+        # Without its partitions an incomplete listing would look complete.
         if error not in (kafka_errors.NoError, kafka_errors.UnknownTopicOrPartitionError):
             raise error(f"describe topic {STATE_TOPIC}")
     leaders = {
@@ -112,8 +112,8 @@ async def _not_loaded(net: Net, ids_at: Mapping[int, list[str]]) -> list[str]:
     """Brokers that do not answer for an id of each partition of the log they lead
     (`wait-for-all-brokers`).
 
-    A leader says of an id that it "was not found" only once it has read that id's partition.
-    Metadata names it as leader some time before it begins to read.
+    A leader answers "was not found" for an id only after it has read that id's partition. Metadata
+    names it as leader some time before it starts to read.
     """
     waiting = {
         node_id: net.send(DescribeTransactionsRequest(transactional_ids=ids), node_id)
@@ -124,7 +124,7 @@ async def _not_loaded(net: Net, ids_at: Mapping[int, list[str]]) -> list[str]:
         try:
             response = await answer
         except kafka_errors.KafkaError as err:
-            log.debug("asking what is loaded: broker=%s error=%s", node_id, err)
+            log.debug("requesting loaded partitions: broker=%s error=%s", node_id, err)
             continue
         for row in response.transaction_states:
             take_description(row, loaded)
@@ -132,16 +132,16 @@ async def _not_loaded(net: Net, ids_at: Mapping[int, list[str]]) -> list[str]:
 
 
 async def metadata_of(net: Net, topics: Sequence[str]) -> Message:
-    """Metadata of these topics, which are not created, and of all brokers.
+    """Metadata of these topics, without creating them, and of all brokers.
 
     Raises:
-        KafkaError: who answers knows nothing of the cluster; without its brokers a topic that it
-            does not know would pass for one that does not exist.
+        KafkaError: the answering broker does not know the cluster: otherwise a topic that it does
+            not know would look like one that does not exist.
     """
     rows = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
     response = await net.send(MetadataRequest(topics=rows, allow_auto_topic_creation=False))
     if response.error_code != 0:  # of the whole answer, since version 13
         raise kafka_errors.for_code(response.error_code)("Metadata")
     if not response.brokers:
-        raise kafka_errors.MetadataEmptyBrokerList("a broker that starts knows none yet")
+        raise kafka_errors.MetadataEmptyBrokerList("a starting broker knows none yet")
     return response

@@ -1,7 +1,7 @@
-"""What the committer and the sweep ask of a Kafka cluster, as values and one protocol.
+"""The requests of the committer and the sweep to a Kafka cluster, as values and one protocol.
 
-`wire_client` answers with a real cluster; tests answer with a fake one, and one
-contract suite runs against both.
+`wire_client` sends them to a real cluster; tests use a fake one, and one contract suite runs
+against both.
 """
 
 import enum
@@ -39,16 +39,16 @@ class TransactionState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """What DescribeTransactions says about an id now; perhaps a later attempt's
+    """An id's description from DescribeTransactions; perhaps of a later attempt
     (`handle-from-producer`).
 
     Attributes:
-        transactional_id: asked for.
+        transactional_id: of the request.
         state: see `TransactionState`.
-        producer_id, producer_epoch: of the attempt that is described.
+        producer_id, producer_epoch: of the described attempt.
         timeout_s: the transaction's own timeout.
-        started_at_ms: broker's wall clock, None when no transaction is open; for people.
-        partitions: (topic, partition) that take part.
+        started_at_ms: broker's wall clock, None without an open transaction; for people.
+        partitions: (topic, partition) of its records.
     """
 
     transactional_id: str
@@ -61,7 +61,7 @@ class TransactionDescription:
 
     @property
     def identity(self) -> TransactionIdentity:
-        """Of the attempt that is described."""
+        """Of the described attempt."""
         return TransactionIdentity(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
@@ -74,12 +74,12 @@ class EndOutcome(enum.Enum):
 
     DONE = "done"  # accepted: this request, or an equal earlier one, has happened
     REFUSED = "refused"  # certainly without effect; ``error`` says why
-    UNKNOWN = "unknown"  # sent; no answer, or one that does not tell
+    UNKNOWN = "unknown"  # sent; no answer, or an inconclusive one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndReport:
-    """The answer to one EndTxn; ``error`` is Kafka's name of it, or "" when done."""
+    """The answer to one EndTxn; ``error`` is Kafka's name of it, or "" if done."""
 
     outcome: EndOutcome
     error: str = ""
@@ -96,11 +96,12 @@ class ListedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """All transactions that could be seen (`wait-for-all-brokers`).
+    """All transactions that were found (`wait-for-all-brokers`).
 
     Attributes:
         transactions: of every broker that answered.
-        missing: what did not answer: ``broker 3``, ``__transaction_state-17``; empty = complete.
+        missing: the parts without an answer: ``broker 3``, ``__transaction_state-17``; empty =
+            complete.
     """
 
     transactions: tuple[ListedTransaction, ...]
@@ -113,10 +114,10 @@ class Cluster:
 
     Attributes:
         cluster_id: Kafka's own.
-        transaction_version: finalised level of ``transaction.version``; 0 when absent
+        transaction_version: finalised level of ``transaction.version``; 0 if absent
             (`endtxn-version`).
         max_transaction_timeout_s: the least ``transaction.max.timeout.ms`` of its brokers
-            (`transaction-timeout`), None when it may not be read.
+            (`transaction-timeout`), None if it cannot be read.
     """
 
     cluster_id: str
@@ -134,7 +135,7 @@ class Wire(Protocol):
     def describe(
         self, transactional_ids: Sequence[str], *, timeout_s: float
     ) -> Mapping[str, TransactionDescription | None]:
-        """State of each id; None = unknown to its coordinator; absent = nobody answered.
+        """State of each id; None = unknown to its coordinator; absent = no answer.
 
         Raises: AuthenticationError.
         """
@@ -149,7 +150,7 @@ class Wire(Protocol):
     def list_transactions(
         self, prefix: str, *, timeout_s: float, states: Sequence[TransactionState] = ()
     ) -> Listing:
-        """Transactions whose id begins with ``prefix``, in one of ``states``, or in any if none is
+        """Transactions whose id starts with ``prefix``, in one of ``states``, or in any if none is
         given; raises AuthenticationError."""
         ...
 

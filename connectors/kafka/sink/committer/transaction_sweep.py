@@ -1,4 +1,4 @@
-"""Which open transactions nobody will ever finish, and their abort: rules `ids-never-reused`,
+"""Finds open transactions that no process will end, and aborts them: rules `ids-never-reused`,
 `abort-by-endtxn` and `wait-for-all-brokers`."""
 
 import logging
@@ -39,17 +39,17 @@ def orphans(
 ) -> tuple[TransactionIdentity, ...]:
     """The transactions among ``described`` that may be aborted; pure.
 
-    A transaction is left alone unless all of this holds: it is open; its id is one of this prefix
-    and this job; no decided checkpoint without its committed mark names its id; and either its
-    region has moved on to a later attempt, or the coordinator has declared exactly this
-    (id, producer id, epoch) to be an orphan of the present one. An attempt that ``view`` does
-    not know yet is left alone: the view is then older than the listing.
+    A transaction may be aborted only if all of this holds. It is open. Its id has this prefix and
+    this job. No decided checkpoint without its committed mark names its id. Its region has a later
+    attempt, or the coordinator has declared exactly this (id, producer id, epoch) to be an orphan
+    of the current one. An attempt that ``view`` does not know yet is left alone: the view is then
+    older than the listing.
 
     Args:
-        described: what the brokers say now.
-        view: what the coordinator knows.
+        described: the brokers' answers.
+        view: the coordinator's facts.
         prefix: of this sink's transactional ids.
-        operator_id: of this sink; None takes the orphans of every sink with this prefix.
+        operator_id: of this sink; None includes the orphans of every sink with this prefix.
     """
     protected = _protected_ids(view.protected)
     declared = _declared(view, operator_id)
@@ -77,8 +77,8 @@ def _is_orphan(
 
 
 def _protected_ids(committables: Sequence[StateEntry]) -> frozenset[str]:
-    # By id, not by (id, epoch): an id is not initialised again before its committed mark, so
-    # whatever is open under a protected id is the protected transaction or a mystery.
+    # By id, not by (id, epoch): an id is not initialised again before its committed mark. An open
+    # transaction under a protected id is the protected one, or an error to investigate.
     return frozenset(
         decode_handle(entry).transactional_id
         for entry in committables
@@ -100,12 +100,12 @@ def _declared(view: SweepView, operator_id: str | None) -> frozenset[Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """What a sweep did.
+    """Result of a sweep.
 
     Attributes:
         aborted: transactions that are certainly aborted now.
-        remaining: orphans whose abort is not certain yet; the next sweep finds them again.
-        missing: brokers, partitions and ids that could not be asked about (`wait-for-all-brokers`).
+        remaining: orphans whose abort is not yet certain; the next sweep finds them again.
+        missing: brokers, partitions and ids without an answer (`wait-for-all-brokers`).
     """
 
     aborted: int
@@ -114,10 +114,11 @@ class SweepResult:
 
 
 class Sweeper:
-    """Lists, decides by `orphans`, aborts. Driver, one thread; keeps nothing between sweeps.
+    """Lists transactions, selects by `orphans`, aborts. Driver, one thread; keeps nothing between
+    sweeps.
 
     At transaction.version 0 an abort does not fence the writer, which may open the id's next
-    transaction: it is listed, and aborted, again by the next sweep (`abort-by-endtxn`).
+    transaction: the next sweep lists it again and aborts it (`abort-by-endtxn`).
     """
 
     def __init__(
@@ -150,7 +151,8 @@ class Sweeper:
         except StreamError as err:
             log.warning("sweep did not reach the cluster: prefix=%s error=%s", self._prefix, err)
             return SweepResult(aborted=0, remaining=0, missing=("the cluster",))
-        # One that was listed and not told of may be an orphan: its coordinator is away now.
+        # A listed transaction without a description may be an orphan: its coordinator is
+        # unreachable now.
         untold = [
             r.transactional_id for r in listing.transactions if r.transactional_id not in described
         ]
@@ -169,7 +171,7 @@ class Sweeper:
     def sweep_all(
         self, view: SweepView, *, operator_id: str | None, timeout_s: float
     ) -> SweepResult:
-        """Sweep until every broker has answered and nothing remains, or time is up
+        """Sweep until every broker has answered and nothing remains, or the time is up
         (`wait-for-all-brokers`)."""
         deadline = self._clock() + timeout_s
         aborted = 0
@@ -181,7 +183,8 @@ class Sweeper:
                 return SweepResult(
                     aborted=aborted, remaining=result.remaining, missing=result.missing
                 )
-            # Markers are being written, or a broker is away: neither tells when it is over.
+            # Markers are being written, or a broker is unreachable: no event reports the end of
+            # either.
             self._sleep(min(_ROUND_WAIT_S, max(0.0, deadline - self._clock())))
 
     def _abort(self, found: Sequence[TransactionIdentity], timeout_s: float) -> int:

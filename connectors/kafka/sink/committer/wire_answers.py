@@ -1,9 +1,9 @@
-"""What brokers' answers about transactions mean: by their error codes; pure.
+"""Meaning of brokers' answers about transactions, by their error codes; pure.
 
-An error that is not named here, one of a later Kafka or of a proxy, tells nothing: neither that a
-transaction was ended, nor that it was not, nor that there is none.
+An unknown error, of a later Kafka or of a proxy, proves nothing: neither that a transaction was
+ended, nor that it was not, nor that there is none.
 
-Which partition of the transaction log an id belongs to, and an id for each partition; pure.
+Also finds the partition of the transaction log of an id, and an id for each partition.
 """
 
 from functools import lru_cache
@@ -29,16 +29,16 @@ __all__ = [
     "take_description",
 ]
 
-# What Kafka 3.9 to 4.3 answer before they write anything to the transaction's log
-# (`TransactionCoordinator.endTransaction`, `KafkaApis.handleEndTxnRequest`). Not among them are
-# NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE: a broker says so, too, of an end that is in its
-# log, and was not confirmed by the other replicas in time or before it lost the partition.
+# Answers of Kafka 3.9 to 4.3 before they write anything to the transaction's log
+# (`TransactionCoordinator.endTransaction`, `KafkaApis.handleEndTxnRequest`). Without
+# NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE: a broker also returns them for an end that is in
+# its log, if other replicas did not confirm it in time or before it lost the partition.
 _NOTHING_WRITTEN = frozenset(
     kind.errno
     for kind in (
         kafka_errors.ConcurrentTransactionsError,
         kafka_errors.CoordinatorLoadInProgressError,
-        kafka_errors.InvalidProducerEpochError,  # how versions 0 and 1 say PRODUCER_FENCED
+        kafka_errors.InvalidProducerEpochError,  # PRODUCER_FENCED in versions 0 and 1
         kafka_errors.InvalidProducerIdMappingError,
         kafka_errors.InvalidRequestError,
         kafka_errors.InvalidTxnStateError,
@@ -58,7 +58,7 @@ _NOT_YET = frozenset(
 
 
 def end_report(code: int) -> EndReport:
-    """What an answer to EndTxn says of the transaction."""
+    """Meaning of an EndTxn answer for the transaction."""
     if code == 0:
         return EndReport(outcome=EndOutcome.DONE)
     outcome = EndOutcome.REFUSED if code in _NOTHING_WRITTEN else EndOutcome.UNKNOWN
@@ -66,12 +66,12 @@ def end_report(code: int) -> EndReport:
 
 
 def is_answered_later(report: EndReport | None) -> bool:
-    """Whether the same request may go well a moment later, and has certainly not happened."""
+    """Whether the request may succeed later, and certainly had no effect."""
     return report is None or (report.outcome is EndOutcome.REFUSED and report.error in _NOT_YET)
 
 
 def error_name(code: int) -> str:
-    """An error's name, "" for none; with its number where this client does not know it."""
+    """An error's name, "" for none; with its number if this client does not know it."""
     if code == 0:
         return ""
     name = str(kafka_errors.for_code(code).__name__)
@@ -79,14 +79,14 @@ def error_name(code: int) -> str:
 
 
 def raise_if_forbidden(code: int, what: str) -> None:
-    """Raise where permissions are missing, which no further try mends."""
+    """Raise if permissions are missing: a further try cannot succeed."""
     kind = kafka_errors.for_code(code)
     if issubclass(kind, kafka_errors.AuthorizationError):
         raise kind(what)
 
 
 def take_description(row: Message, found: dict[str, TransactionDescription | None]) -> None:
-    """Add what a row of DescribeTransactions says; nothing where it does not tell."""
+    """Add a row of DescribeTransactions; adds nothing if the row is inconclusive."""
     raise_if_forbidden(row.error_code, f"describe {row.transactional_id}")
     if row.error_code == kafka_errors.TransactionalIdNotFoundError.errno:
         found[row.transactional_id] = None
@@ -107,7 +107,7 @@ def take_description(row: Message, found: dict[str, TransactionDescription | Non
 
 
 def state_of(name: str) -> TransactionState:
-    """A state by Kafka's name; UNKNOWN for one of later years."""
+    """A state by Kafka's name; UNKNOWN for a state of later versions."""
     try:
         return TransactionState(name)
     except ValueError:
@@ -118,9 +118,9 @@ STATE_TOPIC = "__transaction_state"
 
 
 def partition_of(transactional_id: str, partitions: int) -> int:
-    """The partition of the log, of ``partitions``, that keeps the state of this id.
+    """The partition of the log, of ``partitions``, that has the state of this id.
 
-    As brokers count: Java's hash of the string, without its sign.
+    Brokers use Java's hash of the string, without its sign.
     """
     hashed = 0
     units = transactional_id.encode("utf-16-be")
@@ -128,13 +128,13 @@ def partition_of(transactional_id: str, partitions: int) -> int:
         hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
     if hashed >= 1 << 31:
         hashed = (1 << 32) - hashed
-    # Java has no positive counterpart of its smallest number; brokers take 0 for it.
+    # Java has no positive counterpart of its smallest number; brokers use 0 for it.
     return 0 if hashed == 1 << 31 else hashed % partitions
 
 
 @lru_cache(maxsize=16)
 def id_for_each_partition(prefix: str, partitions: int) -> tuple[str, ...]:
-    """For each partition of the log, by its number, an id that begins with ``prefix``.
+    """For each partition of the log, by its number, an id that starts with ``prefix``.
 
     Takes about ``partitions * log(partitions)`` tries, once per prefix: 1 ms for Kafka's 50.
     """

@@ -1,6 +1,7 @@
-"""What a cluster accepts, as far as its brokers have said so. Decides; asks nobody itself.
+"""The limits of a cluster, as far as its brokers have reported them. Decides without requests of
+its own.
 
-Asks a cluster what it accepts, each broker by itself. Executor, where a producer is made.
+Requests the limits of a cluster, from each broker separately. Executor, where producers are made.
 """
 
 import logging
@@ -24,7 +25,7 @@ from sluice.connectors.kafka.client.confluent import (
     translate,
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.client.login_refusals import LoginRefusals
 from sluice.connectors.kafka.sink.producers.producer_errors import UnsentError
 from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import AuthenticationError, StreamError, UnreachableError
@@ -36,14 +37,13 @@ _INTERVAL_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterLimits:
-    """What a cluster accepts; None where nobody has said, or may not be read.
+    """The limits of a cluster; None if no broker has reported one, or it cannot be read.
 
     Attributes:
         transaction_timeout_s: the least ``transaction.max.timeout.ms`` of its brokers.
         batch_bytes: the least ``max.message.bytes`` of the sink's topics. A broker refuses a whole
-            batch that is larger, and librdkafka, unlike Java's producer, does not split it and try
-            again.
-        partitions: of all topics that are written to.
+            batch that is larger. librdkafka, unlike Java's producer, does not split and repeat it.
+        partitions: of all topics of the sink.
     """
 
     transaction_timeout_s: float | None = None
@@ -53,14 +53,14 @@ class ClusterLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsLook:
-    """What brokers have said when they were asked; None is an answer: it may not be read.
+    """Answers of brokers; None is an answer: the value cannot be read.
 
     Attributes:
         timeouts_s: ``transaction.max.timeout.ms`` by broker.
         batch_bytes: ``max.message.bytes`` by topic.
-        partitions: of all topics together, counted among the rest; None: nobody can count them.
-        unanswered: names of what was asked, and nobody has answered in time.
-        refusal: a broker has refused the log-in, perhaps for the moment.
+        partitions: of all topics together, counted among the rest; None: they cannot be counted.
+        unanswered: names of requests without an answer in time.
+        refusal: a broker has refused the login, perhaps only for now.
     """
 
     timeouts_s: Mapping[str, float | None] = field(default_factory=dict)
@@ -71,7 +71,8 @@ class LimitsLook:
 
     @property
     def is_enough(self) -> bool:
-        """Whether a producer may be made: a broker has answered, and nothing is open of a topic.
+        """Whether a producer may be made: a broker has answered, and all values of topics are
+        known.
 
         Brokers are alike in most clusters; but a batch that its topic does not take ends the job.
         """
@@ -80,7 +81,7 @@ class LimitsLook:
 
     @property
     def is_partial(self) -> bool:
-        """Whether asking again may tell more."""
+        """Whether another request may find more."""
         return bool(self.unanswered)
 
     @property
@@ -95,7 +96,7 @@ class LimitsLook:
         )
 
     def after(self, known: "LimitsLook") -> "LimitsLook":
-        """This look, and of what nobody has answered this time what was known before."""
+        """These answers, and earlier ones for requests that have no answer this time."""
         is_counted = "partitions" not in self.unanswered and bool(self.timeouts_s)
         return LimitsLook(
             timeouts_s={**known.timeouts_s, **self.timeouts_s},
@@ -107,14 +108,14 @@ class LimitsLook:
 
 
 class KnownLimits:
-    """Limits as far as the cluster has told them. Executor, any thread; one for each pool.
+    """Collects limits until enough are known. Executor, any thread; one for each pool.
 
-    No producer is made while too little is known: what it then asks for may be refused for good,
-    which would end the job. A broker that is away, or that refuses the log-in, holds up nobody:
-    what the others say is used, and asked for again with one look each half minute.
+    No producer is made while too little is known: its settings may be refused for good, which would
+    end the job. A broker that is unreachable, or refuses the login, delays no task: the answers of
+    other brokers are used. One request each half minute asks for the rest.
 
     Args:
-        look: asks the cluster once; blocks for some seconds.
+        look: sends all requests once; blocks for some seconds.
         clock: monotonic seconds.
     """
 
@@ -122,21 +123,21 @@ class KnownLimits:
         self._look = look
         self._clock = clock
         self._asking = threading.Lock()
-        self._refusals = Refusals(clock=clock)
+        self._refusals = LoginRefusals(clock=clock)
         self._known: LimitsLook | None = None
         self._next_look_s = 0.0
 
     def __call__(self) -> ClusterLimits:
-        """What is known now, after one look at most.
+        """The known limits, after at most one request.
 
         Raises:
-            UnsentError: too little is told yet; who needs a producer asks again.
+            UnsentError: too little is known yet; the caller asks again if it needs a producer.
             AuthenticationError: no broker answers, and the log-in is refused for good.
             ConfigError: the client refuses a setting.
         """
         known = self._known
         if known is None:
-            with self._asking:  # who comes second has the first one's answer
+            with self._asking:  # a second caller uses the first one's answer
                 return (self._known or self._first()).limits
         if not known.is_partial or not self._asking.acquire(blocking=False):
             return known.limits
@@ -146,8 +147,8 @@ class KnownLimits:
             self._asking.release()
 
     def asked_again(self) -> ClusterLimits:
-        """Behind a refusal: what is known after one more look, at once, if some broker has not been
-        heard. It may have come back meanwhile, and be the one that refuses."""
+        """After a refusal: the limits after one more request, at once, if some broker has not
+        answered. That broker may be back, and may be the one that refuses."""
         with self._asking:
             known = self._known or LimitsLook()
             return (self._once_more(known) if known.is_partial else known).limits
@@ -156,7 +157,7 @@ class KnownLimits:
 
     def _first(self) -> LimitsLook:
         if self._clock() >= self._next_look_s:
-            self._refusals.forget()  # of a task of the past: who waits asks more often
+            self._refusals.forget()  # of an older task: a waiting one asks more often
         try:
             found = self._look()
         finally:
@@ -170,43 +171,44 @@ class KnownLimits:
         return known if self._clock() < self._next_look_s else self._once_more(known)
 
     def _once_more(self, known: LimitsLook) -> LimitsLook:
-        # Before the look: one that takes long, or fails, is one all the same.
+        # Set before the request: one that takes long, or fails, counts, too.
         self._next_look_s = self._clock() + _INTERVAL_S
         self._known = found = self._look().after(known)
         return found
 
     def _failure(self, found: LimitsLook) -> StreamError:
         if found.timeouts_s or found.refusal is None:
-            # Some broker takes the credentials, or nobody has refused them: each look logs in anew.
+            # Some broker accepts the credentials, or none has refused them: each request logs in
+            # again.
             self._refusals.forget()
         else:
             self._refusals.add(found.refusal)
         refused = self._refusals.last
         return self._refusals.lasting() or UnsentError(
-            "the cluster does not tell which transactions and batches it accepts",
+            "the cluster does not report its limits of transactions and batches",
             {"unanswered": ", ".join(sorted(found.unanswered))}
             | ({} if refused is None else {"log_in_refused": refused.args[0]}),
-            "Check that its brokers run and can be reached from here.",
+            "Check that its brokers run and are reachable from here.",
         )
 
 
 log = logging.getLogger(__name__)
 
-_ANSWER_S = 0.5  # behind its time-out a request still has to be told
+_ANSWER_S = 0.5  # after its timeout the client still has to report a request
 T = TypeVar("T")
 
 
 def look_at_limits(
     connection: KafkaConnection, topics: Sequence[str], *, timeout_s: float
 ) -> LimitsLook:
-    """What those brokers say that answer; blocks for twice the time-out at most.
+    """The answers of these brokers; blocks for twice the timeout at most.
 
     Args:
-        timeout_s: of the question who is there, and of those that all are asked at a time.
+        timeout_s: of the request for the list of brokers, and of the requests sent together.
     Raises:
         ConfigError: the client refuses a setting, or its token function does.
     """
-    refusals = Refusals()
+    refusals = LoginRefusals()
     try:
         admin = make_admin({**connection.librdkafka(Role.ADMIN), "error_cb": refusals.note})
     except (UnreachableError, AuthenticationError) as err:  # there is no token for it
@@ -221,7 +223,7 @@ def look_at_limits(
         found = LimitsLook()
     else:
         found = _ask(admin, asked, brokers, topics, timeout_s)
-    admin.poll(0)  # why, the client says there
+    admin.poll(0)  # the client reports the reason there
     return replace(found, unanswered=frozenset(asked.unanswered), refusal=refusals.last)
 
 
@@ -234,7 +236,7 @@ def _ask(
 ) -> LimitsLook:
     timeouts = _begin(admin, ResourceType.BROKER, brokers, timeout_s)
     sizes = _begin(admin, ResourceType.TOPIC, topics, timeout_s)
-    # Not list_topics: naming a missing topic there makes the broker create it.
+    # Not list_topics: a missing topic named there makes the broker create it.
     counts = (
         admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s)
         if topics
@@ -248,10 +250,10 @@ def _ask(
 
 
 class _Asked:
-    """Answers to questions that were asked at a time.
+    """Answers to requests that were sent together.
 
     Attributes:
-        unanswered: names of those without one.
+        unanswered: names of requests without one.
     """
 
     def __init__(self, connection: KafkaConnection, until_s: float) -> None:
@@ -262,7 +264,7 @@ class _Asked:
     def answers(
         self, kind: str, asked: Mapping[str, "Future[Any]"], read: Callable[[Any], T | None]
     ) -> dict[str, T | None]:
-        """By name, of those that have answered; None: that it may not be read."""
+        """By name, of the answers; None: it cannot be read."""
         found: dict[str, T | None] = {}
         for name, future in asked.items():
             try:
@@ -278,7 +280,8 @@ class _Asked:
         return found
 
     def sum_of(self, counts: Mapping[str, "Future[Any]"]) -> int | None:
-        """The partitions of all; None where one does not say, or there is none to ask about."""
+        """The partitions of all topics; None if one is unknown, or there is no topic to ask
+        about."""
         counted = self.answers("partitions of", counts, lambda told: len(told.partitions))
         if len(counted) < len(counts):
             self.unanswered -= {f"partitions of {name}" for name in counts}
@@ -290,7 +293,7 @@ class _Asked:
         """Nobody has answered that."""
         self.unanswered.add(name)
         reason = self._connection.scrub(f"{type(err).__name__}: {err}")
-        log.info("limits of the cluster cannot be read: asked=%s error=%s", name, reason)
+        log.info("limits of the cluster cannot be read: requested=%s error=%s", name, reason)
 
     def _result(self, future: "Future[Any]") -> Any:  # noqa: ANN401 - as the client gives it
         return future.result(max(0.0, self._until_s - time.monotonic()))
@@ -299,7 +302,7 @@ class _Asked:
 def _begin(
     admin: AdminClient, kind: ResourceType, names: Sequence[str], timeout_s: float
 ) -> dict[str, "Future[Any]"]:
-    # One by one: librdkafka refuses to ask for several brokers in one call.
+    # One by one: librdkafka cannot query several brokers in one call.
     asked: dict[str, Future[Any]] = {}
     for name in names:
         begun = admin.describe_configs([ConfigResource(kind, name)], request_timeout=timeout_s)
@@ -322,9 +325,9 @@ def _number(entries: Mapping[str, Any], name: str) -> int | None:
 
 
 def _is_silence(error: KafkaError) -> bool:
-    """Whether nobody has answered; that something may not be read, or is not known, is an answer.
+    """Whether no broker has answered; "cannot be read" and "unknown" are answers.
 
-    A log-in that is refused is told by the client alone, with a negative code.
+    Only the client reports a refused login, with a negative code.
     """
     found = translate(error)
     is_log_in = isinstance(found, AuthenticationError) and error.code() < 0

@@ -1,4 +1,4 @@
-"""What became of the records of one epoch: the first error that matters, and the record it hit."""
+"""Result of the records of one epoch: the first error that matters, and its record."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,12 +33,12 @@ OnDelivery = Callable[[KafkaError | None, Message], None]
 
 
 (_TOO_LARGE,) = error_codes("MSG_SIZE_TOO_LARGE")
-# Records thrown away because of an error that another report, or the client itself, names.
+# Records discarded because of an error that another report, or the client itself, names.
 _CONSEQUENCES = error_codes("_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE", "_FATAL")
 
 
 def is_consequence(error: KafkaError) -> bool:
-    """Whether the error only follows from another one, which tells the reason."""
+    """Whether the error only follows from another one, which names the reason."""
     return error.code() in _CONSEQUENCES
 
 
@@ -55,7 +55,7 @@ class _Failure:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """A refused batch fails every record in it: the largest is the likely culprit."""
+        """A refused batch fails every record in it: the largest is the likely cause."""
         size = self.size or len(self.value or b"") + len(self.key or b"")
         code = self.error.code()
         return (code not in _CONSEQUENCES, size if code == _TOO_LARGE else 0)
@@ -64,8 +64,8 @@ class _Failure:
 class DeliveryLog:
     """Delivery errors of one epoch of one task. Executor, the writer's thread.
 
-    It costs nothing while all goes well: the client calls back for errors alone, and the rows that
-    a callback refers to are let go when they are delivered.
+    It costs nothing without errors: the client calls back only for errors, and releases the rows of
+    a callback after their delivery.
 
     Attributes:
         scope: of the task and epoch; an error names it.
@@ -80,15 +80,16 @@ class DeliveryLog:
         self.failed_records = 0
 
     def ask(self, abort_reason: Callable[[], KafkaError | None]) -> None:
-        """Whom to ask why records were thrown away, where no report and no callback has told."""
+        """Returns the reason for discarded records, if neither a report nor a callback has named
+        it."""
         self._abort_reason = abort_reason
 
     def ends(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
-        """What the epoch has read, and its checkpoint, are known now."""
+        """Set the ranges that the epoch has read, and its checkpoint."""
         self.scope = replace(self.scope, source_ranges=tuple(ranges), checkpoint_id=checkpoint_id)
 
     def on_delivery(self, rows: pa.RecordBatch) -> OnDelivery:
-        """The callback for records made of ``rows``; knows them for the message of an error."""
+        """The callback for records made of ``rows``; names them in the message of an error."""
 
         def report(error: KafkaError | None, message: Message) -> None:
             if error is not None:
@@ -106,7 +107,7 @@ class DeliveryLog:
         return report
 
     def client_failed(self, error: KafkaError) -> None:
-        """The client itself gave up (fenced, not authorised): why records were thrown away."""
+        """The client itself gave up (fenced, not authorised): the reason for discarded records."""
         if error.fatal() or self._client_error is None:
             self._client_error = error
 
@@ -121,20 +122,20 @@ class DeliveryLog:
         size: int = 0,
         count: int = 1,
     ) -> None:
-        """`produce` itself did not take a record; or what was reported of ``count`` alike, of
-        which this one, of ``size`` bytes, is the largest.
+        """`produce` itself refused a record; or a report about ``count`` equal records, of which
+        this one, of ``size`` bytes, is the largest.
         """
         self._note(_Failure(error, topic, partition, rows=rows, row=row, size=size), count)
 
     def located(self, error: ConfigError, rows: pa.RecordBatch) -> ConfigError:
-        """An error about a row of ``rows``, with the source position in place of the row."""
+        """An error about a row of ``rows``, with the source position instead of the row."""
         what, where, remedy = error.args
         row = where.pop("row", None)
         return ConfigError(what, {**where, **self._source(rows, row), **self._task()}, remedy)
 
     @property
     def knows_cause(self) -> bool:
-        """Whether a record's report, or a fatal error, has told why the epoch fails."""
+        """Whether a record's report, or a fatal error, has named the cause of the failure."""
         reported = self._failure is not None and not is_consequence(self._failure.error)
         return reported or (self._client_error is not None and self._client_error.fatal())
 
@@ -158,33 +159,33 @@ class DeliveryLog:
         raise self.error(failure.error, {**self._target(failure), **self._source(rows, row)})
 
     def error(self, error: KafkaError, where: dict[str, object]) -> StreamError:
-        """Our error for librdkafka's, as a sink sees it."""
+        """The error of Sluice for librdkafka's, from a sink's point of view."""
         records = {"failed_records": max(1, self.failed_records)}
         found = translate(KafkaException(error), {**where, **self._task(), **records})
         if isinstance(found, AuthenticationError):
             return found
         what, place, remedy = found.args
         if isinstance(found, FencedError):
-            # Kafka says "a newer producer" also of a transaction that it aborted as too old.
+            # Kafka reports "a newer producer" also for a transaction that it aborted as too old.
             remedy = (
-                "The transaction ran past its timeout (transactionTimeout, by default the broker's "
-                "transaction.max.timeout.ms): then make epochs smaller or raise it. Or a newer run "
-                "has taken over: then this one must stop."
+                "If the transaction exceeded its timeout (transactionTimeout, by default the "
+                "broker's transaction.max.timeout.ms), make epochs smaller or raise it. If a newer "
+                "run has fenced this one, let this one end."
             )
             return FencedError(str(what), place, remedy)
         if error.code() == UNKNOWN_PARTITION:
             remedy = (
                 "Give the topic more partitions, or correct the column (null: by key). A function "
-                "that keeps it gives records the partition that they were read from: drop it there."
+                "that keeps it sends records to the partition that they were read from: drop it."
             )
         elif error.code() == _TOO_LARGE:
             remedy = (
-                "Drop or split the record, or raise the topic's max.message.bytes; where only "
-                "their batch is too large, set kafka.batch.size below it."
+                "Drop or split the record, or raise the topic's max.message.bytes; if only their "
+                "batch is too large, set kafka.batch.size below it."
             )
         elif not isinstance(found, SourceChangedError):
             remedy = f"{remedy} Nothing of this epoch is visible."
-        # Brokers that did not answer in time may do so later: that is worth another try.
+        # Brokers that did not answer in time may answer later: another try may succeed.
         again = isinstance(found, UnreachableError | TransactionAbortedError)
         kind = type(found) if again else DeliveryError
         return kind(str(what), place, str(remedy))
@@ -216,10 +217,10 @@ class DeliveryLog:
 def source_position(
     rows: pa.RecordBatch, row: int | None, ranges: Sequence[SplitRange]
 ) -> dict[str, object] | None:
-    """Where in the source a row came from, if the batch still has the source's ``offset`` column.
+    """The source position of a row, if the batch still has the source's ``offset`` column.
 
-    The columns ``topic`` and ``partition`` may have been rewritten to name the record's target; so
-    they are believed only where they fit the ranges that the task reads.
+    The columns ``topic`` and ``partition`` may name the record's target instead. So they are used
+    only if they are within the ranges that the task reads.
     """
     offset = _cell(rows, "offset", row)
     if not isinstance(offset, int):
@@ -264,7 +265,7 @@ def _equals(rows: pa.RecordBatch, name: str, wanted: bytes | None) -> pa.Array |
         return pa.array([False] * len(column))
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    # A large type on both sides: views and fixed sizes have no comparison of their own.
+    # Use a large type on both sides: views and fixed sizes have no comparison of their own.
     matches = pc.equal(column.cast(pa.large_binary()), pa.scalar(wanted, pa.large_binary()))
     return matches.fill_null(False)
 

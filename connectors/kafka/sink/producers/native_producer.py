@@ -1,4 +1,4 @@
-"""A producer of our own: what its records became comes as events, which no error can slip past."""
+"""A producer of Sluice's own: it gets delivery reports as events, so no error is overlooked."""
 
 import collections
 import time
@@ -27,7 +27,7 @@ _SOURCE_COLUMNS = ("topic", "partition", "offset")
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """Rows that are under way: who wants to know, and where in the source they come from."""
+    """Sent rows: their delivery, and their source ranges for errors."""
 
     delivery: DeliveryLog
     rows: pa.RecordBatch
@@ -37,10 +37,10 @@ class NativeProducer(NativeClient):
     """Implements `Client`, by the same calls of librdkafka
     as confluent-kafka's ``Producer`` makes.
 
-    Delivery reports are events (``RD_KAFKA_EVENT_DR``), of errors alone
+    Delivery reports are events (``RD_KAFKA_EVENT_DR``), only for errors
     (``delivery.report.only.error``). librdkafka counts a record until its report's event is
-    destroyed, and `serve` destroys none before it was judged: so `flush` cannot return 0 while an
-    error is still to be seen (`pre-commit-confirmed`).
+    destroyed, and `serve` judges each event first. So `flush` cannot return 0 while an error is
+    unread (`pre-commit-confirmed`).
     """
 
     def __init__(self, library: NativeLibrary, config: Mapping[str, Any]) -> None:
@@ -56,10 +56,10 @@ class NativeProducer(NativeClient):
         return self._library
 
     def track(self, rows: pa.RecordBatch, delivery: DeliveryLog) -> int:
-        """The tag of the first of these rows, which are about to be produced; row i has i more.
+        """The tag of the first of these rows, before they are produced; row i has tag plus i.
 
-        Of the rows only where they come from is kept, until everything is delivered or a million
-        later records have been sent: then an error still names the ranges.
+        Only the origin of rows is kept, until all are delivered or a million later records have
+        been sent. Until then an error names the ranges.
         """
         assert rows.num_rows < 1 << ROW_BITS
         if not len(self):
@@ -79,7 +79,8 @@ class NativeProducer(NativeClient):
         return self.serve(timeout)
 
     def flush(self, timeout: float, /) -> int:
-        """Send at once what waits, and wait; how many records are not settled yet."""
+        """Send all buffered records now, and wait; returns the number of records without a
+        result."""
         unsettled = self._kafka.rd_kafka_flush(self.address, to_ms(timeout))
         self.serve(0)
         if not unsettled:
@@ -88,7 +89,7 @@ class NativeProducer(NativeClient):
         return max(1, len(self))
 
     def purge(self) -> None:
-        """Give up what is not acknowledged; each record is reported."""
+        """Discard unacknowledged records; each is reported."""
         self.require(self._kafka.rd_kafka_purge(self.address, _PURGE_QUEUE_AND_FLIGHT))
 
     def init_transactions(self, timeout: float, /) -> None:
@@ -108,8 +109,8 @@ class NativeProducer(NativeClient):
         self._end_transaction(self._kafka.rd_kafka_abort_transaction, timeout)
 
     def _end_transaction(self, end: Any, timeout_s: float) -> None:  # noqa: ANN401 - of ctypes
-        # It waits until no record is left, and does not serve the reports itself: so in steps,
-        # which librdkafka takes up where the last one stopped.
+        # librdkafka's flush waits until no record is left, and does not serve the reports itself.
+        # So it runs in steps, each of which continues the last one.
         deadline_s = time.monotonic() + timeout_s
         while True:
             left_s = deadline_s - time.monotonic()
@@ -121,12 +122,12 @@ class NativeProducer(NativeClient):
             self.serve(0)
 
     def list_topics(self, topic: str, timeout: float, /) -> SimpleNamespace:
-        """As much of confluent-kafka's as is asked for: a topic's partitions."""
+        """The used part of confluent-kafka's method: a topic's partitions."""
         partitions = range(self.partitions_of(topic, timeout))
         return SimpleNamespace(topics={topic: SimpleNamespace(partitions=partitions)})
 
     def __len__(self) -> int:
-        """Records that are not settled: under way, or with an error that is still to be served."""
+        """Records without a result: sent, or with an error that is still to be served."""
         events: int = self._kafka.rd_kafka_queue_length(self._events)
         both: int = self._kafka.rd_kafka_outq_len(self.address)
         return max(0, both - events)
@@ -148,7 +149,7 @@ class NativeProducer(NativeClient):
         ):
             found = errors[:count]
             for code in np.unique(found[found != 0]).tolist():
-                # A refused batch fails every record in it: the largest is the likely culprit.
+                # A refused batch fails every record in it: the largest is the likely cause.
                 alike = np.flatnonzero(found == code)
                 worst = int(alike[sizes[alike].argmax()])
                 topic = self._library.call.sluice_topic_of(int(messages[worst]))
@@ -166,7 +167,7 @@ class NativeProducer(NativeClient):
     ) -> None:
         sent = self._sent.get(tag >> ROW_BITS)
         delivery = self._last if sent is None else sent.delivery
-        assert delivery is not None  # a report is of a record, and records are tracked
+        assert delivery is not None  # each report belongs to a record, and records are tracked
         delivery.refused(
             error,
             topic=topic,

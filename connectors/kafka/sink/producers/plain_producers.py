@@ -30,7 +30,7 @@ class PlainProducers:
         attempt_id, key = scope.batch.attempt_id, _key(scope)
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
-        with making:  # to make one may take long, and holds up no other region
+        with making:  # making a client may take long, and must not delay other regions
             with self._lock:
                 known = self._clients.get(key)
             if known is not None and known[0] == attempt_id:
@@ -39,7 +39,7 @@ class PlainProducers:
                 raise FencedError(
                     "a newer attempt of this region has run in this process",
                     {"region": scope.batch.region, "attempt_id": attempt_id},
-                    "This task is of the past and must stop.",
+                    "End this task: a newer attempt has replaced it.",
                 )
             if known is not None:
                 _close(known[1])
@@ -49,9 +49,9 @@ class PlainProducers:
             return client
 
     def drop(self, scope: TaskScope) -> None:
-        """After an error: what it has not sent is thrown away, the next task gets a new client.
+        """After an error: discards unsent records; the next task gets a new client.
 
-        That of a later attempt is left alone: the records in it are another task's.
+        The client of a later attempt stays: its records belong to another task.
         """
         with self._lock:
             known = self._clients.get(_key(scope))
@@ -68,7 +68,7 @@ def _key(scope: TaskScope) -> _Key:
 def _close(client: Client) -> None:
     client.purge()
     while serve(client, 0, lambda _: None):
-        pass  # each record's report frees what the report needed; the rest goes with the object
+        pass  # each record's report frees its own data; the rest ends with the object
 
 
 _of_process = PlainProducers()
@@ -77,7 +77,7 @@ _pid = os.getpid()
 
 
 def process_plain_producers() -> PlainProducers:
-    """Those of this process; a forked child leaves its parent's alone (see `process_pools`)."""
+    """The pool of this process; a forked child leaves its parent's alone (see `process_pools`)."""
     global _of_process, _pid
     if os.getpid() != _pid:
         _inherited.append(_of_process)

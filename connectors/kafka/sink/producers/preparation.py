@@ -1,10 +1,10 @@
-"""librdkafka settings of the sink's producers: fast by default, bounded by what the cluster takes.
+"""librdkafka settings of the sink's producers: fast by default, within the limits of the cluster.
 
 Runs where a producer is made: in an executor's background thread.
 
-How often a producer is to give its statistics, by how long the epochs are.
+The statistics interval of a producer, by the length of the epochs.
 
-Makes the next transactional producer ready: the cluster's limits, a client, its identity.
+Prepares the next transactional producer: the cluster's limits, a client, its identity.
 """
 
 import logging
@@ -60,11 +60,11 @@ _KAFKA_MAX_TRANSACTION_TIMEOUT_S = 900.0  # the broker's default for transaction
 _BATCH_OVERHEAD_BYTES = 512
 
 _DEFAULTS: Mapping[str, Any] = {
-    # librdkafka's producer, unlike its consumer, lets the broker create whatever it asks about: a
-    # misspelt name, a topic that was deleted a moment ago.
+    # librdkafka's producer, unlike its consumer, lets the broker create every topic that it asks
+    # about: a misspelt name, or a topic that was just deleted.
     "allow.auto.create.topics": False,
-    # librdkafka chooses a broker to connect to at most once in half of this, and a new producer
-    # needs two connections before it can ask for anything; the backoff grows as ever.
+    # librdkafka opens at most one connection to a new broker in half of this time, and a new
+    # producer needs two. The backoff still grows.
     "reconnect.backoff.ms": 20,
     "message.max.bytes": MOST_SENT_MESSAGE_BYTES,
     "partitioner": LIBRDKAFKA_PARTITIONER,
@@ -74,12 +74,12 @@ _DEFAULTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitLimits:
-    """For how long a task waits for brokers that are away; a record's ``message.timeout.ms`` says.
+    """How long a task waits for unreachable brokers, from a record's ``message.timeout.ms``.
 
     Attributes:
         ready_s: for a producer.
-        flush_s: until all records are acknowledged, or the queue has room: the client gives a
-            record up before that, and says why.
+        flush_s: until all records are acknowledged, or the queue has space: the client fails a
+            record before that, with the reason.
     """
 
     ready_s: float = _DELIVERY_TIMEOUT_S
@@ -90,19 +90,19 @@ class WaitLimits:
         """By the user's options, without ``kafka.``.
 
         Args:
-            transaction_timeout_s: a record of a transaction is not kept for longer, unless the user
-                says so; None: nobody has chosen one.
+            transaction_timeout_s: a record is kept no longer than its transaction, unless the user
+                sets another limit; None: none was chosen.
         """
         told_ms = [
             int(options[name])
             for name in ("message.timeout.ms", "delivery.timeout.ms")
-            if options.get(name, "").strip().isdecimal()  # else the client refuses it by name
+            if options.get(name, "").strip().isdecimal()  # otherwise the client refuses it by name
         ]
         if not told_ms:
             least_s = transaction_timeout_s or _DELIVERY_TIMEOUT_S
             return cls(ready_s=max(_LEAST_READY_S, min(_DELIVERY_TIMEOUT_S, least_s)))
         delivery_s = max(told_ms) / 1000
-        if not min(told_ms):  # librdkafka keeps records for ever: the flush is the bound
+        if not min(told_ms):  # librdkafka keeps records for ever: the flush is the limit
             return cls(ready_s=cls().flush_s)
         return cls(
             ready_s=max(_LEAST_READY_S, delivery_s),
@@ -117,10 +117,10 @@ def transactional_config(
     *,
     transaction_timeout_s: float | None,
 ) -> dict[str, Any]:
-    """Settings of one exactly-once producer; the user's own come last.
+    """Settings of one exactly-once producer; the user's own override them.
 
     Args:
-        settings: what bounds its memory, and how records are compressed.
+        settings: memory limits and compression.
         transaction_timeout_s: None for the broker's maximum (`transaction-timeout`): the
             coordinator's sweep, not this timeout, frees readers.
     """
@@ -136,7 +136,7 @@ def transactional_config(
         **connection.librdkafka(Role.PRODUCER),
     }
     if "socket.timeout.ms" not in connection.options:
-        # librdkafka refuses to wait for an answer for longer than a transaction lives.
+        # librdkafka refuses an answer timeout that is longer than the transaction timeout.
         config["socket.timeout.ms"] = min(config["socket.timeout.ms"], timeout_ms)
     return config
 
@@ -151,8 +151,8 @@ def plain_config(
     """Settings of a producer without transactions.
 
     Args:
-        idempotent: at-least-once: acknowledged by all in-sync replicas, in order; else by the
-            leader alone.
+        idempotent: at-least-once: acknowledged by all in-sync replicas, in order; else only by the
+            leader.
     """
     return {
         **_base(connection, limits, settings, is_seen_at_once=True),
@@ -181,7 +181,7 @@ def _base(
         partitions=limits.partitions,
         is_seen_at_once=is_seen_at_once,
     )
-    # Emulated in the Python client: it calls back for errors alone (`pre-commit-confirmed`).
+    # Emulated in the Python client: it calls back only for errors (`pre-commit-confirmed`).
     reports = {"delivery.report.only.error": True}
     return {**_DEFAULTS, **queue.librdkafka(), **batches, **reports}
 
@@ -194,14 +194,14 @@ _EPOCHS = 5
 
 
 class StatisticsPace:
-    """Of the producers of one pool, each made in a thread of its own: a gap may be missed or be
-    short, and costs no more than an interval. Executor.
+    """For the producers of one pool, each made in a thread of its own. A gap may be missed or be
+    short; that costs at most an interval. Executor.
 
-    librdkafka cannot be asked for its statistics, only told how often to give them. They are waited
-    for once, when a producer is made ready, and that has the time of an epoch, of which the round
-    trips take 20 ms; but they are made as long as it lives. Measured at 20 ms: 1 % of a core with 4
-    partitions, 2 % with 100, 8 % with 1,000. So they come often only where epochs are short, and of
-    the first producers of a task, for which it has to wait.
+    librdkafka sends statistics only at a fixed interval, not on request. The pool waits for
+    statistics once, when it prepares a producer. That has the time of an epoch, of which the round
+    trips take 20 ms. But the client makes statistics as long as it lives. Measured at 20 ms: 1 % of
+    a core with 4 partitions, 2 % with 100, 8 % with 1,000. So the interval is short only for short
+    epochs, and for the first producers of a task, which has to wait for them.
 
     Args:
         clock: monotonic seconds.
@@ -213,7 +213,7 @@ class StatisticsPace:
         self._gaps: deque[float] = deque(maxlen=_EPOCHS)
 
     def next_ms(self) -> int:
-        """For a producer that is made now; one is made for each epoch."""
+        """For the producer that is made now; each epoch makes one."""
         now_s = self._clock()
         if self._made_s is not None:
             self._gaps.append(now_s - self._made_s)
@@ -230,7 +230,7 @@ _LEAST_INIT_S = 9.0
 
 
 def make_client(hot_path: HotPath, config: Mapping[str, Any]) -> Client:
-    """By compiled code, or confluent-kafka's.
+    """In compiled code, or confluent-kafka's.
 
     Raises:
         ConfigError: librdkafka refuses a setting.
@@ -246,16 +246,15 @@ def make_client(hot_path: HotPath, config: Mapping[str, Any]) -> Client:
 
 
 class Preparation:
-    """Makes producers ready for one pool (`Prepare`). Executor, the
-    pool's background threads.
+    """Prepares producers for one pool (`Prepare`). Executor, the pool's background threads.
 
     Args:
         connection, settings, transaction_timeout_s: see `transactional_config`.
-        topic: that all records go to; None: they name theirs.
-        look: asks the cluster for its limits.
-        hot_path: by compiled code or not.
-        patience_s: of `init_transactions`, which the client repeats by itself, with the limits,
-            which are asked for before.
+        topic: of all records; None: each record names its topic.
+        look: requests the limits of the cluster.
+        hot_path: whether compiled code is used.
+        retry_for_s: for `init_transactions`, which the client repeats by itself, and for the limits
+            before it.
     """
 
     def __init__(
@@ -285,7 +284,7 @@ class Preparation:
         try:
             return self._ready(transactional_id, limits, until_s)
         except ConfigError:
-            # A broker that nobody has heard yet may take less than the others.
+            # A broker without an answer may accept less than the known ones.
             newer = self._limits.asked_again()
             if newer == limits:
                 raise
@@ -296,7 +295,7 @@ class Preparation:
         return self._ready(transactional_id, newer, until_s)
 
     def _is_told_more(self, limits: ClusterLimits) -> bool:
-        """Whether another look tells other limits; one that fails hides nothing that is known."""
+        """Whether another request finds other limits; a failed one keeps the known limits."""
         try:
             return self._limits.asked_again() != limits
         except StreamError as err:
@@ -329,5 +328,5 @@ class Preparation:
                 transactional_id,
                 statistics_interval_ms=self._pace.next_ms(),
             )
-        except UnreachableError as err:  # there is no token for it at the moment
+        except UnreachableError as err:  # no token for it at the moment
             raise UnsentError(*err.args) from err

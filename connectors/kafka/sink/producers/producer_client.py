@@ -1,5 +1,4 @@
-"""What is asked of a librdkafka producer, whoever takes its records: confluent-kafka's, ours, or a
-fake."""
+"""The used interface of a librdkafka producer: confluent-kafka's, Sluice's own, or a fake."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -19,13 +18,13 @@ _METADATA_TIMEOUT_S = 5.0
 
 
 class TopicMetadata(Protocol):
-    """What is used of confluent-kafka's ``ClusterMetadata``."""
+    """The used part of confluent-kafka's ``ClusterMetadata``."""
 
     topics: Mapping[str, Any]
 
 
 class Client(Protocol):
-    """What is used of a producer, whoever takes its records; tests have a fake of it."""
+    """The used part of a producer, whichever way it takes records; tests have a fake of it."""
 
     def poll(self, timeout: float, /) -> int: ...
     def flush(self, timeout: float, /) -> int: ...
@@ -39,7 +38,7 @@ class Client(Protocol):
 
 
 class RecordClient(Client, Protocol):
-    """What is used of confluent-kafka's ``Producer``: it takes records one by one."""
+    """The used part of confluent-kafka's ``Producer``: it takes records one by one."""
 
     def produce(
         self,
@@ -71,9 +70,9 @@ def serve(client: Client, timeout_s: float, failed: Callable[[KafkaError], None]
 def partition_count(
     client: Client, topic: str, *, timeout_s: float = _METADATA_TIMEOUT_S
 ) -> int | None:
-    """How many partitions a topic has now; None when it cannot be told.
+    """The number of a topic's partitions now; None if it is unknown.
 
-    A failure comes back with the records, where it can be said what it means.
+    A failure is reported with the records, where its meaning is known.
     """
     try:
         found = client.list_topics(topic, timeout_s).topics[topic]

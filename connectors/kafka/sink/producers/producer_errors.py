@@ -1,4 +1,4 @@
-"""What an error says of `init_transactions`: refused for good, or still on its way. Pure."""
+"""Meaning of an error of `init_transactions`: refused for good, or still pending. Pure."""
 
 from sluice.connectors.kafka.client.confluent import KafkaError, translate
 from sluice.runtime.errors import AuthenticationError, StreamError, UnreachableError
@@ -14,11 +14,11 @@ __all__ = [
 
 
 class UnansweredError(UnreachableError):
-    """`init_transactions` was sent, and may yet happen: its id is never used again
+    """`init_transactions` was sent, and may yet take effect: its id is never used again
     (`ids-never-reused`).
 
     Attributes:
-        reason: what people are told, who may have to mend something else than a slow broker.
+        reason: shown to people, who may have to correct more than a slow broker.
     """
 
     def __init__(self, reason: StreamError) -> None:
@@ -27,26 +27,26 @@ class UnansweredError(UnreachableError):
 
 
 class UnsentError(UnreachableError):
-    """`init_transactions` was not even sent: nobody answers before that."""
+    """`init_transactions` was not sent: no broker answered before."""
 
 
 class NotReadyError(UnreachableError):
-    """Nothing has failed, and time ran out: to make the producer ready goes on."""
+    """Nothing has failed, but the time ran out: the preparation continues."""
 
 
 class LateRequestError(UnansweredError):
-    """It has happened, and the client had sent it before as well, or what it was refused for is
-    mended: another id is as good."""
+    """It took effect, and the client had sent it before, too, or the cause of its refusal is
+    corrected: another id works as well."""
 
 
 def is_answer(error: KafkaError) -> bool:
     """Whether the broker itself has refused, which ends the request; the client's own codes are
-    negative, and say nothing about what it has sent."""
+    negative, and do not show whether the request was sent."""
     is_refusal = error.code() > 0 and not error.retriable()
     return is_refusal and not isinstance(translate(error), UnreachableError)
 
 
 def weight(error: KafkaError) -> int:
-    """Of a client's errors the heaviest is remembered: its end first, then what only a human can
-    mend."""
+    """Keeps the most severe of a client's errors: its end first, then errors that only a person can
+    correct."""
     return 2 if error.fatal() else int(isinstance(translate(error), AuthenticationError))

@@ -1,8 +1,8 @@
-"""Producers made ready ahead of their epoch, one pool per sink, region and worker process.
+"""Producers prepared before their epoch, one pool per sink, region and worker process.
 
-A transactional producer takes several round trips to make ready (`TransactionalProducer.prepare`),
-and some time to let go of; neither may be on the way of an epoch. So a background thread makes
-the next one ready while this one is written, and another lets go of the last one.
+A transactional producer takes several round trips to prepare (`TransactionalProducer.prepare`), and
+some time to close; neither may delay an epoch. So a background thread prepares the next one while
+this one is written, and another thread closes the last one.
 """
 
 import logging
@@ -32,15 +32,15 @@ __all__ = ["Background", "Lease", "Prepare", "ProducerPool", "ProducerPools", "p
 log = logging.getLogger(__name__)
 
 Background = Callable[[Callable[[], None]], None]
-"""Runs a function off the caller's thread. Tests run it where they like."""
+"""Runs a function off the caller's thread. Tests choose another thread."""
 
 Prepare = Callable[[str], TransactionalProducer]
-"""Makes a producer ready for a transactional id. Blocks, with a bound; raises `StreamError`: an
-`UnreachableError` if `init_transactions` may yet happen, whatever the reason that it has."""
+"""Prepares a producer for a transactional id. Blocks up to a timeout; raises `StreamError`: an
+`UnreachableError` if `init_transactions` may yet take effect, for any reason."""
 
 _KEEP_ALIVE_S = 1.0
-_MOST_LATE = 5  # in a row: then the connection is to blame, and somebody should know
-_MAX_IDLE_S = 300.0  # as old as Java's producer lets its metadata become
+_MOST_LATE = 5  # in a row: then the connection is the cause, and the log reports it
+_MAX_IDLE_S = 300.0  # the longest age of metadata in Java's producer
 
 
 def _draw_owner() -> str:
@@ -48,13 +48,13 @@ def _draw_owner() -> str:
 
 
 def in_daemon_thread(function: Callable[[], None]) -> None:
-    """The `Background` of real processes: a worker may exit without waiting for it."""
+    """The `Background` of real processes: a worker may exit while it runs."""
     threading.Thread(target=function, name="sluice-producers", daemon=True).start()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A ready producer in the hands of one writer; give it back with `spend` or `abort`."""
+    """A ready producer, owned by one writer; release it by `spend` or `abort`."""
 
     slot: int
     producer: TransactionalProducer
@@ -62,7 +62,7 @@ class Lease:
 
 @dataclass(slots=True)
 class _Kept:
-    """A producer that its background thread keeps alive until ``over``."""
+    """A producer that its background thread serves until ``over``."""
 
     producer: TransactionalProducer
     since_s: float
@@ -72,17 +72,18 @@ class _Kept:
 class ProducerPool:
     """Producers of one (prefix, job, region and attempt, sink) in one worker process. Executor.
 
-    Writers call it from the task's thread. No id is initialised before the transaction it carried
-    is over (`SlotBook`), and no producer carries two.
+    Writers call it from the task's thread. No id is initialised before its last transaction is over
+    (`SlotBook`), and no producer has two transactions.
 
     Args:
         prefix, scope: of its ids.
-        prepare: makes a producer ready for one.
-        background: runs what may not be on the way of an epoch.
-        keep_alive_s: how often a ready producer is served; None: it need not be.
+        prepare: prepares a producer for one id.
+        background: runs work that must not delay an epoch.
+        keep_alive_s: interval at which a ready producer is served; None: not necessary.
         clock: monotonic seconds.
-        ages: the same, on while the host sleeps: connections are dropped meanwhile.
-        draw_owner: a text that no other pool of any process draws.
+        ages: the same, including the time the host was suspended: connections are dropped
+            meanwhile.
+        draw_owner: a random text, unique among the pools of all processes.
     """
 
     def __init__(
@@ -115,25 +116,25 @@ class ProducerPool:
         self._failures = 0
         self._late = 0
         self._failure: StreamError | None = None
-        self._is_untold = False  # nobody waited for a producer when that happened
+        self._is_untold = False  # no task was waiting for a producer at that time
         self._closed = False
 
     def enter(self, scope: TaskScope) -> None:
-        """A task begins; what it will need is made ready meanwhile."""
+        """A task starts; prepares its producers meanwhile."""
         with self._changed:
             for slot in self._book.enter(scope):
-                # Its writer died without a word. Nobody may decide what it wrote.
+                # Its writer died without a call. Its records must not be decided.
                 self._book.record(slot, SlotEvent.SPEND)
                 self._let_go(self._open.pop(slot))
             self._discard_old()
             self._start(at_least=1)
 
     def take(self, scope: TaskScope, *, timeout_s: float) -> Lease:
-        """A ready producer, at once where one was made ready ahead.
+        """A ready producer; at once if one was prepared before.
 
         Raises:
-            StreamError: what making one ready raised, since this call or, if nobody was told yet,
-                before it; NotReadyError when time runs out, NoIdLeftError at once.
+            StreamError: the error of a preparation, since this call or unreported before it;
+                NotReadyError if the time runs out, NoIdLeftError at once.
         """
         deadline = self._clock() + timeout_s
         with self._changed:
@@ -158,41 +159,43 @@ class ProducerPool:
         return Lease(slot=slot, producer=ready.producer)
 
     def end(self, lease: Lease) -> None:
-        """Its epoch has ended, and is flushed while a task's next one is written."""
+        """Its epoch has ended, and is flushed while the task writes the next one."""
         with self._changed:
             if self._is_open(lease):
                 self._book.record(lease.slot, SlotEvent.END)
 
     def spend(self, lease: Lease) -> None:
-        """Its transaction is pre-committed: the id rests until that is committed on record."""
+        """Its transaction is pre-committed: the id stays unused until that is committed on
+        record."""
         self._return(lease, SlotEvent.SPEND)
 
     def hold(self, lease: Lease) -> None:
-        """As `spend`, but the producer lives on, to commit it; `let_go` of it then."""
+        """As `spend`, but the producer stays open, to commit the transaction; call `let_go` after
+        that."""
         with self._changed:
             if self._is_open(lease):
                 self._book.record(lease.slot, SlotEvent.SPEND)
                 self._held[lease.producer] = self._open.pop(lease.slot)
 
     def let_go(self, lease: Lease) -> None:
-        """Its producer is not needed any more; the id rests as before."""
+        """Its producer is no longer needed; the id stays unused as before."""
         with self._changed:
             kept = self._held.pop(lease.producer, None)
             if kept is not None:
                 self._let_go(kept)
 
     def abort(self, lease: Lease, *, timeout_s: float) -> None:
-        """Abort its transaction; without the broker's word the sweep does it, and the id is never
+        """Abort its transaction; without an acknowledgement the sweep does it, and the id is never
         used again."""
         acknowledged = lease.producer.abort(timeout_s=timeout_s)
         self._return(lease, SlotEvent.ABORTED if acknowledged else SlotEvent.GIVEN_UP)
 
     def give_back_unused(self, lease: Lease) -> None:
-        """No transaction was begun with it."""
+        """No transaction was started with it."""
         self._return(lease, SlotEvent.ABORTED)
 
     def close(self) -> None:
-        """Let go of everything; transactions that are open stay open for the coordinator."""
+        """Release everything; open transactions stay open for the coordinator."""
         with self._changed:
             self._closed = True
             ready = list(self._ready.values())
@@ -201,10 +204,10 @@ class ProducerPool:
             for kept in ready:
                 self._let_go(kept)
             for kept in (*self._open.values(), *self._held.values()):
-                kept.over.set()  # its writer may never come back, and must not hold the thread
+                kept.over.set()  # its writer may never return, and must not block the thread
 
     def __len__(self) -> int:
-        """Ids that this pool has ever used."""
+        """Number of ids that this pool has used."""
         with self._changed:
             return len(self._book)
 
@@ -214,7 +217,7 @@ class ProducerPool:
         if self._closed:
             return
         for slot in self._book.to_prepare(at_least=at_least):
-            self._is_untold = False  # of the past: what this try says is told
+            self._is_untold = False  # of an older task: report this try's error
             self._background(partial(self._make_ready, slot))
 
     def _refuse_closed(self) -> None:
@@ -222,11 +225,11 @@ class ProducerPool:
             raise FencedError(
                 "a newer attempt of this region runs in this process",
                 {"region": self._region, "attempt_id": self.attempt_id},
-                "This task is of the past and must stop.",
+                "End this task: a newer attempt has replaced it.",
             )
 
     def _is_open(self, lease: Lease) -> bool:
-        """False: the pool has already given this writer up, and another may have the id by now."""
+        """False: the pool has already given up this writer, and another may have the id by now."""
         kept = self._open.get(lease.slot)
         return kept is not None and kept.producer is lease.producer
 
@@ -236,8 +239,8 @@ class ProducerPool:
                 self._discard(slot, ready)
 
     def _is_old(self, ready: _Kept) -> bool:
-        # A topic may have new partitions, and a load balancer may have dropped the connection. And
-        # the job may be over, while other jobs go on in this process.
+        # A topic may have new partitions, and a load balancer may have dropped the connection.
+        # Also, the job may be over while other jobs continue in this process.
         return ready.since_s < self._ages() - _MAX_IDLE_S
 
     def _discard(self, slot: int, ready: _Kept) -> None:
@@ -259,7 +262,7 @@ class ProducerPool:
         return NotReadyError(
             "no transactional producer became ready in time",
             {"region": self._region, "prefix": self._prefix, "timeout_s": timeout_s},
-            "Check that the brokers run and can be reached from the executors.",
+            "Check that the brokers run and are reachable from the executors.",
         )
 
     # --- below, it is not -------------------------------------------------------------------
@@ -273,7 +276,7 @@ class ProducerPool:
         self._let_go(kept)
 
     def _make_ready(self, slot: int) -> None:
-        """Background thread: make ready, then keep alive until its writer gives it back."""
+        """Background thread: prepare, then keep alive until the writer releases it."""
         try:
             producer = self._prepare(self._id_of(slot))
         except LateRequestError as err:
@@ -284,7 +287,7 @@ class ProducerPool:
             self._not_ready(slot, *_outcome(err))
             return
         except Exception as err:  # noqa: BLE001 - a task waits for it, and must be told
-            # It may have come up behind the request, too.
+            # It may also have started after the request.
             self._not_ready(slot, _unexpected(err), SlotEvent.UNANSWERED)
             return
         ready = _Kept(producer, self._ages(), threading.Event())
@@ -302,8 +305,8 @@ class ProducerPool:
                 self._discard(slot, ready)  # unless a writer has it
 
     def _take_another(self, slot: int, error: LateRequestError) -> bool:
-        """Who waits for a producer need not know: brokers answer, while a coordinator moves or a
-        connection breaks now and then. False: it happens too often for that."""
+        """No report to a waiting task: brokers answer, and a coordinator may move or a connection
+        may break now and then. False: it happens too often for that."""
         with self._changed:
             self._late += 1
             if self._late > _MOST_LATE:
@@ -335,7 +338,7 @@ class ProducerPool:
 
 
 def _outcome(err: StreamError) -> tuple[StreamError, SlotEvent]:
-    """What people are told, and whether the request may yet happen."""
+    """The error for people, and whether the request may yet take effect."""
     if isinstance(err, UnansweredError):
         return err.reason, SlotEvent.UNANSWERED
     may_happen = isinstance(err, UnreachableError) and not isinstance(err, UnsentError)
@@ -346,7 +349,7 @@ def _unexpected(err: Exception) -> StreamError:
     error = DeliveryError(
         "a producer could not be made",
         {"cause": repr(err)},
-        "Look at the log of the executor, then start again from the last checkpoint.",
+        "Read the log of the executor, then start again from the last checkpoint.",
     )
     error.__cause__ = err
     return error
@@ -362,7 +365,7 @@ class ProducerPools:
     def enter(
         self, prefix: str, scope: TaskScope, make: Callable[[], ProducerPool]
     ) -> ProducerPool:
-        """The pool for a task, told that the task begins. A new attempt drops the old pool.
+        """The pool for a task that starts. A new attempt closes the old pool.
 
         Raises:
             FencedError: this process has already seen a later attempt of the region.
@@ -374,7 +377,7 @@ class ProducerPools:
                 raise FencedError(
                     "a newer attempt of this region has run in this process",
                     {"region": scope.batch.region, "attempt_id": scope.batch.attempt_id},
-                    "This task is of the past and must stop.",
+                    "End this task: a newer attempt has replaced it.",
                 )
             if pool is None or pool.attempt_id < scope.batch.attempt_id:
                 if pool is not None:
@@ -384,7 +387,7 @@ class ProducerPools:
         return pool
 
     def close(self) -> None:
-        """Let go of every pool; the next task begins with new ids."""
+        """Close every pool; the next task starts with new ids."""
         with self._lock:
             pools = list(self._pools.values())
             self._pools.clear()
@@ -398,8 +401,8 @@ _pid = os.getpid()
 
 
 def process_pools() -> ProducerPools:
-    """The pools of this process. A forked child owns no id of its parent, and none of its threads:
-    what it inherited is kept, untouched, because even closing it would wait for those threads.
+    """The pools of this process. A forked child owns no id and no thread of its parent. It keeps
+    the inherited objects untouched, because even closing them would wait for those threads.
     """
     global _of_process, _pid
     if os.getpid() != _pid:

@@ -1,9 +1,8 @@
 """Which transactional ids of one worker process may be initialised, are ready, or are in use. Pure.
 
 An id belongs to one process for ever (`ids-never-reused`), and `init_transactions` aborts whatever
-is open under it. So a slot that carried a transaction comes back only when that transaction is
-certainly
-over: its batch's checkpoint is committed on record, or the broker acknowledged its abort.
+is open under it. So a slot that had a transaction is used again only when that transaction is
+certainly over: its checkpoint is committed on record, or the broker acknowledged its abort.
 """
 
 import enum
@@ -16,59 +15,60 @@ from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 __all__ = ["IDS_PER_TASK", "NoIdLeftError", "SlotBook", "SlotEvent", "SlotState", "advance"]
 
 IDS_PER_TASK = 3
-"""Undecided, being written, made ready: more ids than that a task never needs (`ids-never-reused`).
+"""Undecided, being written, prepared: a task never needs more ids (`ids-never-reused`).
 
-A task whose epochs overlap has one undecided for each checkpoint under way, and of those a job has
-one: `CheckpointSettings.max_concurrent`, which `Job` does not offer.
+If a task's epochs overlap, it has one undecided transaction for each pending checkpoint, and a job
+has one of those: `CheckpointSettings.max_concurrent`, which `Job` does not offer.
 """
 
 _MOST_READY = 4
 
 
 class NoIdLeftError(UnreachableError):
-    """No wait helps: ids become free when checkpoints do that the task's next batch is told of."""
+    """Waiting does not help: ids become free with checkpoints that the task's next batch learns
+    of."""
 
 
 class SlotState(enum.Enum):
-    """What an id of this process is doing."""
+    """State of an id of this process."""
 
-    FREE = "free"  # carries nothing: may be initialised
-    PREPARING = "preparing"  # init_transactions is under way
-    READY = "ready"  # initialised, no transaction begun
-    OPEN = "open"  # a writer has it
-    ENDING = "ending"  # its epoch has ended, and is flushed while the next one is written
-    SPENT = "spent"  # carries a transaction that may be decided: hands off
-    RETIRED = "retired"  # a request to initialise it may still arrive: never used
+    FREE = "free"  # Without a transaction: may be initialised.
+    PREPARING = "preparing"  # init_transactions is running.
+    READY = "ready"  # Initialised, without a transaction.
+    OPEN = "open"  # A writer has it.
+    ENDING = "ending"  # Its epoch has ended, and is flushed while the next is written.
+    SPENT = "spent"  # Its transaction may be decided: do not use it.
+    RETIRED = "retired"  # A request to initialise it may still arrive: never used.
 
 
 class SlotEvent(enum.Enum):
-    """What happens to an id."""
+    """Event of an id."""
 
     PREPARE = "prepare"
     PREPARED = "prepared"
-    FAILED = "failed"  # init_transactions was refused by its broker, or never sent
-    UNANSWERED = "unanswered"  # init_transactions was given up, and may yet happen
-    DISCARD = "discard"  # a ready producer that grew too old
+    FAILED = "failed"  # The broker refused init_transactions, or it was never sent.
+    UNANSWERED = "unanswered"  # init_transactions was given up, and may yet take effect.
+    DISCARD = "discard"  # A ready producer is too old.
     TAKE = "take"
-    END = "end"  # its writer gets no further record, and lives on
-    ABORTED = "aborted"  # the broker acknowledged it, or no transaction was begun
-    SPEND = "spend"  # pre-committed, or left behind by its writer
-    GIVEN_UP = "given up"  # its abort was not acknowledged, nor what the client sends behind it
-    COMMITTED = "committed"  # the batch's checkpoint is committed on record
+    END = "end"  # Its writer gets no further record, and stays open.
+    ABORTED = "aborted"  # The broker acknowledged it, or there was no transaction.
+    SPEND = "spend"  # Pre-committed, or left open by its writer.
+    GIVEN_UP = "given up"  # Its abort, or the request after it, has no acknowledgement.
+    COMMITTED = "committed"  # The batch's checkpoint is committed on record.
 
 
 TRANSITIONS: Mapping[tuple[SlotState, SlotEvent], SlotState] = {
     (SlotState.FREE, SlotEvent.PREPARE): SlotState.PREPARING,
     (SlotState.PREPARING, SlotEvent.PREPARED): SlotState.READY,
-    (SlotState.PREPARING, SlotEvent.FAILED): SlotState.FREE,  # nothing was ever begun under it
-    # It may lie in a paused broker's socket or be sent again by the network, and would then abort
-    # whatever the id's next producer has begun, decided or not.
+    (SlotState.PREPARING, SlotEvent.FAILED): SlotState.FREE,  # it never had a transaction
+    # The request may lie in a paused broker's socket or be repeated by the network. It would then
+    # abort whatever the id's next producer has started, decided or not.
     (SlotState.PREPARING, SlotEvent.UNANSWERED): SlotState.RETIRED,
     (SlotState.READY, SlotEvent.DISCARD): SlotState.FREE,
     (SlotState.READY, SlotEvent.TAKE): SlotState.OPEN,
     (SlotState.OPEN, SlotEvent.ABORTED): SlotState.FREE,
     (SlotState.OPEN, SlotEvent.SPEND): SlotState.SPENT,
-    # The client initialises an id anew behind an abort; the sweep ends what is open.
+    # The client initialises an id again after an abort; the sweep ends open transactions.
     (SlotState.OPEN, SlotEvent.GIVEN_UP): SlotState.RETIRED,
     (SlotState.OPEN, SlotEvent.END): SlotState.ENDING,
     (SlotState.ENDING, SlotEvent.ABORTED): SlotState.FREE,
@@ -108,7 +108,7 @@ class SlotBook:
         self._most_tasks = 1
 
     def enter(self, scope: TaskScope) -> list[int]:
-        """A task of a batch begins: free what is committed; returns slots left open by the dead.
+        """A task of a batch starts: free committed ids; returns slots that dead writers left open.
 
         A slot is freed only for a *later batch* whose scope says that the checkpoint is committed:
         the checkpoint id alone is a hint, since a late batch may join a later one
@@ -130,10 +130,10 @@ class SlotBook:
         ]
 
     def to_prepare(self, *, at_least: int = 0) -> list[int]:
-        """Slots to initialise now, moved to PREPARING; at most what the bound on ids allows.
+        """Slots to initialise now, moved to PREPARING; at most as many as the limit of ids allows.
 
         Args:
-            at_least: how many must be ready or on their way, whatever was needed before.
+            at_least: number that must be ready or in preparation, whatever was needed before.
         """
         wanted = max(at_least, min(_MOST_READY, self._tasks_before))
         chosen: list[int] = []
@@ -156,21 +156,21 @@ class SlotBook:
         return None
 
     def record(self, slot: int, event: SlotEvent) -> None:
-        """What happened to a slot that the pool was given."""
+        """An event of a slot that the pool was given."""
         self._advance(slot, event)
 
     def state(self, slot: int) -> SlotState:
-        """What a slot is doing."""
+        """State of a slot."""
         return self._slots[slot].state
 
     def require_hope(self) -> None:
-        """Raise when a task waits for an id that can never come."""
+        """Raise if a task waits for an id that can never come."""
         if self._count(SlotState.READY) + self._count(SlotState.PREPARING):
             return
         raise NoIdLeftError(
-            "every transactional id of this task holds a transaction whose end is unknown",
+            "the end of every transaction of this task is unknown",
             {"ids": len(self._slots), "batch_id": self._batch_id},
-            "The region restarts with new ids; check that the brokers answer.",
+            "Check that the brokers answer; the region restarts with new ids.",
         )
 
     def __len__(self) -> int:
@@ -195,6 +195,6 @@ class SlotBook:
 
 
 def _is_over(slot: _Slot, scope: TaskScope) -> bool:
-    if scope.committed_batch is not None:  # the slot's checkpoint was not known when it was taken
+    if scope.committed_batch is not None:  # the slot's checkpoint was unknown when it was taken
         return slot.batch_id <= scope.committed_batch
     return slot.checkpoint_id <= scope.committed_through and slot.batch_id < scope.batch.batch_id

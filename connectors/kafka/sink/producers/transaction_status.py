@@ -1,4 +1,4 @@
-"""What librdkafka's statistics say of a producer's transaction, and of the way to it. Pure."""
+"""Reads a producer's transaction, and its coordinator, from librdkafka's statistics. Pure."""
 
 import json
 import sys
@@ -12,8 +12,8 @@ _DECODER = json.JSONDecoder()
 _INIT_PRODUCER_ID = "InitProducerId"
 _ADD_PARTITIONS_TO_TXN = "AddPartitionsToTxn"
 _BROKERS = '"brokers":'
-_TOPICS = '"topics":'  # behind the brokers; their names are anybody's
-_COORDINATOR = "TxnCoordinator"  # of whatever broker that is
+_TOPICS = '"topics":'  # after the brokers; topics may have any name
+_COORDINATOR = "TxnCoordinator"  # any broker may be it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class TransactionStatus:
     """The transaction as the producer itself sees it.
 
     Attributes:
-        producer_id: None before the broker has given one.
+        producer_id: None before the broker has assigned one.
         producer_epoch: belongs to it.
         state: librdkafka's ``txn_state``: ``Ready``, ``InTransaction``, …
     """
@@ -32,11 +32,11 @@ class TransactionStatus:
 
 
 def read_status(statistics: str) -> TransactionStatus | None:
-    """The transaction's part of librdkafka's statistics; None where there is none.
+    """The transaction's part of librdkafka's statistics; None if there is none.
 
     Only that part is parsed: with 1,000 partitions the whole takes 17 ms.
     """
-    # A topic may be called "eos" too; topics come before.
+    # A topic may be called "eos", too; topics come before.
     start = statistics.rfind('"eos"')
     if start < 0:
         return None
@@ -50,14 +50,14 @@ def read_status(statistics: str) -> TransactionStatus | None:
 
 
 def may_arrive_late(statistics: str, before: str | None = None) -> bool:
-    """Whether the client has asked for its id again without an answer to the request before.
+    """Whether the client has requested its id again without an answer to the request before.
 
-    It does so by itself, within one call that succeeds: a connection is lost, or time runs out, and
-    what was sent may lie in a paused broker's socket until then. A request that the broker has
-    answered with "try again" is over: as many answers have come then as requests were sent.
+    It does so by itself, within one call that succeeds, after a lost connection or a timeout. The
+    old request may lie in a paused broker's socket. A request that the broker has answered with
+    "try again" is over: then there are as many answers as requests.
 
     Args:
-        before: statistics from when no such request was under way; None: since the client was made.
+        before: statistics from a time without such a request; None: since the client was made.
     """
     sent, given_up = _requests(_INIT_PRODUCER_ID, statistics, before)
     return sent > 1 and given_up > 0
@@ -65,7 +65,7 @@ def may_arrive_late(statistics: str, before: str | None = None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Coordinator:
-    """What is told of the transaction's coordinator."""
+    """The statistics of the transaction's coordinator."""
 
     added: int
     sent: int
@@ -75,42 +75,43 @@ class _Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class Additions:
-    """Requests to add partitions to a transaction, and so to begin it, by statistics as they come.
+    """Counts requests to add partitions to a transaction, and so to start it, over successive
+    statistics.
 
-    Of a client that carries one transaction. The client tells how many requests it has sent of each
-    kind, and how many it has given up of all kinds together. What it gives up while none of these
-    can be under way, a question which version the broker speaks for one, begins nothing: of a
-    coordinator that goes and comes back there is one nearly each time.
+    For a client with one transaction. The client counts the requests of each kind that it sent, and
+    all requests together that it gave up. A request that it gives up while none of these can be
+    pending starts nothing. An example is the question for the broker's versions, which occurs at
+    nearly every return of a coordinator.
 
-    Unlike that for an id a request has certainly been sent again, perhaps behind the newest
-    statistics: the client does so 500 ms after it has lost a connection, or has given up waiting,
-    and may do so as soon as its coordinator is back (14 of 40 losses on a busy machine).
+    Unlike the request for an id, such a request has certainly been repeated, perhaps after the
+    newest statistics. The client repeats it 500 ms after it has lost a connection or stopped
+    waiting, or as soon as its coordinator is back (14 of 40 losses on a busy machine).
 
     Attributes:
-        is_unknown: the statistics do not tell, or nobody can read them.
+        is_unknown: the statistics do not show it, or are not readable.
     """
 
     _seen: _Coordinator | None
     is_unknown: bool = False
     _added: int = 0
     _given_up: int = 0
-    _was_added: bool = False  # just now: what is counted of one request may be torn in two
+    _was_added: bool = False  # the counts of a recent request may be inconsistent
     _is_under_way: bool = False
-    _is_excused: bool = False  # what was given up last: a step back takes back that, and no more
+    _is_excused: bool = False  # number given up last: a decrease takes back only that many
 
     @classmethod
     def since(cls, statistics: str) -> Self:
-        """Of a transaction that is begun behind these."""
+        """For a transaction that starts after these statistics."""
         return cls(_coordinator(statistics))
 
     def then(self, statistics: str) -> Self:
-        """With the next statistics; each must be told, in their order."""
+        """Add the next statistics; call it for each, in order."""
         before, now = self._seen, _coordinator(statistics)
         if before is None or now is None or now.sent < before.sent:
             return replace(self, is_unknown=True)
         added = now.added - before.added
         may_be_one = added > 0 or self._was_added or self._is_under_way
-        # The client counts while it tells: a request may look given up until the next report.
+        # The client counts while it reports: a request may look given up until the next report.
         step = now.given_up - before.given_up
         is_excused = not may_be_one if step > 0 else self._is_excused
         return replace(
@@ -125,27 +126,27 @@ class Additions:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the newest report tells of additions, all answered before it, and of no new one.
+        """Whether the newest report shows additions, all answered before it, and no new one.
 
-        What is added and lost behind it, and sent again before the next one, no report tells yet.
+        No report shows yet a request that is added, lost and repeated between it and the next one.
         """
         return self._added > 0 and not self._was_added and not self._is_under_way
 
     @property
     def may_come_late(self) -> bool:
-        """Whether such a request may still arrive behind what has been answered."""
+        """Whether such a request may still arrive after the answered ones."""
         return self.is_unknown or (self._added > 0 and self._given_up > 0)
 
 
 def _coordinator(statistics: str) -> _Coordinator | None:
-    """None where the client tells nothing of it that can be read. Parsed alone: it leads no
+    """None if the client reports nothing readable about it. Parsed separately: it leads no
     partitions."""
     begin = max(0, statistics.find(_BROKERS))
-    # A topic may be called so as well, and is named where its leader is told of; it is no object.
+    # A topic may have this name, too, and occurs next to its leader; it is no object.
     start = statistics.find(f'"{_COORDINATOR}": {{', begin, statistics.find(_TOPICS, begin))
     if start < 0:
         return None
-    try:  # in the client's callback, which may not raise
+    try:  # in the client's callback, which must not raise
         told, _ = _DECODER.raw_decode(statistics, statistics.index("{", start))
         return _Coordinator(
             added=told["req"].get(_ADD_PARTITIONS_TO_TXN, 0),
@@ -158,8 +159,8 @@ def _coordinator(statistics: str) -> _Coordinator | None:
 
 
 def _requests(request: str, statistics: str, before: str | None) -> tuple[int, int]:
-    """How many were sent, and how many to those brokers were given up; as many as can be, where
-    nothing is told."""
+    """Number of requests sent, and of those given up by these brokers; the largest possible number
+    if there are no statistics."""
     now, then = _brokers(statistics), {} if before is None else _brokers(before)
     if now is None or then is None or _is_one_forgotten(request, now, then):
         return sys.maxsize, sys.maxsize
@@ -169,7 +170,8 @@ def _requests(request: str, statistics: str, before: str | None) -> tuple[int, i
 
 
 def _is_one_forgotten(request: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
-    """Whether the client has let go of a broker meanwhile, and with it of what it gave up there."""
+    """Whether the client has removed a broker meanwhile, and with it the count of requests given up
+    there."""
     gone, known = then.keys() - now.keys(), then.keys() & now.keys()
     return any(then[name]["req"].get(request) for name in gone) or any(
         now[name]["tx"] < then[name]["tx"] for name in known
@@ -185,18 +187,18 @@ def _given_up(brokers: Mapping[str, Any], asked: list[str]) -> int:
 
 
 def _unanswered(broker: Mapping[str, Any]) -> int:
-    """How many requests the client has stopped to wait for, whether an answer came later or not.
+    """Number of requests for which the client has stopped waiting, with or without a later answer.
 
-    An answer behind that counts as received, and as one to no request. Without the latter it would
-    make up for another request that is given up later.
+    A later answer counts as received, and as an answer to no request. Without the second count it
+    would hide another request that is given up later.
     """
     answered = broker["rx"] - broker["rxcorriderrs"]
     return int(broker["tx"] - answered - broker["waitresp_cnt"])
 
 
 def _brokers(statistics: str) -> Mapping[str, Any] | None:
-    """What is told of each broker, by the client's name of it."""
-    # Before the topics, whose names are anybody's; a client's own name has no colon behind it.
+    """The statistics of each broker, by the client's name of it."""
+    # Before the topics, which may have any name; a client's own name is not followed by a colon.
     start = statistics.find(_BROKERS)
     if start < 0:
         return None

@@ -1,9 +1,8 @@
-"""One librdkafka producer that carries one transaction and is then let go.
+"""One librdkafka producer with one transaction; it is closed afterwards.
 
-Its producer id and epoch come from its own statistics (`handle-from-producer`): they tell *this*
-transaction from every other attempt, which DescribeTransactions cannot. That it is still in that
-transaction, the client itself tells after the flush
-(docs/adr/0015-the-client-reports-its-state.md).
+Its producer id and epoch come from its own statistics (`handle-from-producer`): they identify
+*this* attempt of the transaction, which DescribeTransactions cannot. After the flush the client
+itself reports that it is still in that transaction (docs/adr/0015-the-client-reports-its-state.md).
 """
 
 import logging
@@ -20,7 +19,7 @@ from sluice.connectors.kafka.client.confluent import (
     error_codes,
     translate,
 )
-from sluice.connectors.kafka.client.logins import LASTING_S
+from sluice.connectors.kafka.client.login_refusals import LASTING_S
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.connectors.kafka.sink.producers.producer_client import (
     Client,
@@ -55,8 +54,8 @@ __all__ = ["TransactionalProducer"]
 log = logging.getLogger(__name__)
 
 STATISTICS_INTERVAL_MS = 20
-"""Unless told (`preparation`). What nobody polls for piles up, 7 kB and more
-each, and the client walks past all of it to add the next: see `TransactionalProducer.keep_alive`.
+"""Default (`preparation`). Unpolled events accumulate, 7 kB and more each, and the client walks
+past all of them to add the next: see `TransactionalProducer.keep_alive`.
 """
 
 _INIT_STEP_S = 1.0
@@ -65,16 +64,16 @@ _REACH_S = 1.0
 _RELEASE_S = 1.0
 _STATISTICS_S = 1.0  # several times their longest interval
 _REPORT_STEP_S = 0.02
-_ANY_TOPIC = "__transaction_state"  # there where transactions are; any name would do
+_ANY_TOPIC = "__transaction_state"  # that exists with transactions; any name would do
 _WRONG_STATE = error_codes("_STATE")
 _STATE_NAME = re.compile(r" in state (\w+)$")
 
 
 class TransactionalProducer:
-    """Executor. Made ready by a background thread, then used by the thread of one writer.
+    """Executor. A background thread prepares it, then the thread of one writer uses it.
 
-    Callbacks run in the thread that polls: the writer's, or while that is elsewhere (`in_use`) the
-    one that keeps it alive, never both.
+    Callbacks run in the thread that polls: the writer's, or while the writer is busy elsewhere
+    (`in_use`) the thread that keeps it alive, never both.
     """
 
     def __init__(
@@ -117,40 +116,40 @@ class TransactionalProducer:
         """For the records; do not keep it longer than the lease."""
         if self._client is None:
             raise DeliveryError(
-                "a producer was used after it was given back",
+                "a producer was used after its release",
                 {"transactional_id": self.transactional_id},
-                "Bug in the writer: restart the job, report it.",
+                "Restart the job, and report this bug in the writer.",
             )
         return self._client
 
     @property
     def identity(self) -> TransactionIdentity:
-        """Of the one transaction that it can carry; known once `prepare` has returned."""
+        """Identity of its one transaction; known after `prepare`."""
         if self._identity is None:
             raise DeliveryError(
                 "a producer was used before it was ready",
                 {"transactional_id": self.transactional_id},
-                "Bug in the producer pool: restart the job, report it.",
+                "Restart the job, and report this bug in the producer pool.",
             )
         return self._identity
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Around what the writer's thread does with the client. Not reentrant."""
+        """Held while the writer's thread uses the client. Not reentrant."""
         with self._used:
             yield
 
     def prepare(self, *, topic: str | None, timeout_s: float) -> None:
-        """`init_transactions`, then learn the identity: several round trips.
+        """`init_transactions`, then read the identity: several round trips.
 
         Args:
-            topic: that all records go to; None: they name theirs. Its metadata are fetched now, so
-                that its first record does not wait for them.
+            topic: of all records; None: each record names its topic. Its metadata are fetched now,
+                so that the first record does not wait for them.
         Raises:
             AuthenticationError, FencedError, ConfigError, …: by the broker's answer.
-            UnreachableError: none came, or not all of what is needed, or an earlier request may yet
-                arrive: the id is not to be used again, and an `UnansweredError` has the reason.
-            LateRequestError: only that last thing; with another id it may go well at once.
+            UnreachableError: there was no answer, or an incomplete one, or an earlier request may
+                yet arrive. Do not use the id again; an `UnansweredError` has the reason.
+            LateRequestError: only the last case; another id may succeed at once.
         """
         deadline = self._clock() + timeout_s
         partitions = self._reach_a_broker(topic or _ANY_TOPIC)
@@ -168,19 +167,20 @@ class TransactionalProducer:
             self.partition_count = partitions or partition_count(self.client, topic)
 
     def _reach_a_broker(self, topic: str) -> int | None:
-        """How many partitions the topic has, as a broker says that is now connected.
+        """Number of the topic's partitions, from a broker that is now connected.
 
-        librdkafka asks for the id's coordinator at once, and if no broker can be asked at that
-        moment, again after half a second: in every second start, for the connection to a bootstrap
-        server is given up as soon as its metadata have come, and that to the broker itself is made
-        after. The first answer may come from the former, the second one from the latter alone.
+        librdkafka asks at once for the id's coordinator. If no broker is connected at that moment,
+        it asks again after half a second. This happens in every second start: it closes the
+        connection to a bootstrap server when the metadata have come, and opens the one to the
+        broker itself later. The first answer may come from the bootstrap server, the second one
+        only from the broker.
         """
         partition_count(self.client, topic, timeout_s=_REACH_S)
         return partition_count(self.client, topic, timeout_s=_REACH_S)
 
     def _init_transactions(self, deadline: float) -> None:
         refused_after = self._clock() + LASTING_S
-        # A request of an earlier call may be on its way behind a later one's answer.
+        # A request of an earlier call may arrive after the answer to a later one.
         is_left = False
         while True:
             try:
@@ -191,14 +191,14 @@ class TransactionalProducer:
                 reason = self._reason(err)
                 refused = isinstance(reason, AuthenticationError) and self._clock() > refused_after
                 if err.args[0].retriable() and self._clock() < deadline and not refused:
-                    continue  # goes on with the same request
+                    continue  # continues the same request
                 reason.__cause__ = err
                 is_over = not is_left and self._is_request_over()
                 raise (reason if is_over else UnansweredError(reason)) from err
             return
 
     def _is_request_over(self) -> bool:
-        """By statistics that are newer than this call; without any nobody knows."""
+        """By statistics that are newer than this call; without any it is unknown."""
         seen, deadline = self._seen, self._clock() + _STATISTICS_S
         while self._seen == seen:
             if self._clock() > deadline:
@@ -212,21 +212,21 @@ class TransactionalProducer:
             return translate(self.last_error, where)
         error = translate(err, where)
         if isinstance(error, UnreachableError) and self.last_error is not None:
-            # Refused credentials show here only as a time-out.
+            # Refused credentials appear here only as a timeout.
             reason = translate(self.last_error, where)
             if isinstance(reason, AuthenticationError) and not self._is_refusal_over():
                 return reason
         return error
 
     def _is_refusal_over(self) -> bool:
-        """Whether a broker takes the credentials that one has refused: then time ran out because
-        the coordinator is slow, and that is worth another try."""
+        """Whether a broker accepts the credentials that one has refused: then the timeout is due to
+        a slow coordinator, and another try may succeed."""
         try:
             self.client.list_topics(_ANY_TOPIC, _REACH_S)
         except KafkaException:
             return False
         log.warning(
-            "a broker has refused the credentials, others take them: id=%s error=%s",
+            "a broker has refused the credentials, others accept them: id=%s error=%s",
             self.transactional_id,
             None if self.last_error is None else self.last_error.name(),
         )
@@ -234,10 +234,10 @@ class TransactionalProducer:
         return True
 
     def begin(self, on_client_error: Callable[[KafkaError], None]) -> None:
-        """Begin the transaction, locally; the broker learns of it with the first record."""
+        """Start the transaction, locally; the broker learns of it with the first record."""
         with self._used:
             self._serve_all()
-        self._before = self._statistics  # what was lost on the way to here has begun nothing
+        self._before = self._statistics  # requests that were lost before now have started nothing
         self._additions = Additions.since(self._statistics)
         self._on_client_error = on_client_error
         if self.last_error is not None and self.last_error.fatal():
@@ -253,15 +253,15 @@ class TransactionalProducer:
         """After a flush: still in the same transaction, under the same identity
         (`handle-from-producer`).
 
-        The newest statistics must show the identity. They may be older than the flush; but the
-        client takes another id or epoch only after it has left the transaction, and that it has
-        not it says now.
+        The newest statistics must show the identity. They may be older than the flush. But the
+        client takes another id or epoch only after it has left the transaction, and its state now
+        shows that it has not.
 
         Raises:
             TransactionAbortedError: the producer's id or epoch is no longer the registered one, or
-                the transaction is no longer open, or so old that the broker may have aborted it, or
-                it may be begun once more behind its commit.
-            FencedError, UnreachableError, …: the client has given it up, for that reason.
+                the transaction is no longer open. Or the broker may have aborted it by age, or it
+                may be started again after its commit.
+            FencedError, UnreachableError, …: the reason why the client has given it up.
         """
         self._serve_all()
         state, status, identity = self._state(), read_status(self._statistics), self.identity
@@ -272,7 +272,7 @@ class TransactionalProducer:
         )
         if not same or state != "InTransaction":
             raise TransactionAbortedError(
-                "the transaction is not the one that was begun",
+                "the transaction is not the one that was started",
                 {
                     "transactional_id": self.transactional_id,
                     "registered": f"{identity.producer_id}/{identity.producer_epoch}",
@@ -286,13 +286,12 @@ class TransactionalProducer:
         self._seen_at_confirm = self._seen
 
     def abort_reason(self) -> KafkaError | None:
-        """Why the client has given up the transaction that is open; None: it has not."""
+        """Why the client has given up the open transaction; None: it has not."""
         refusal = self._begin_refused()
         return None if refusal is None or refusal.code() in _WRONG_STATE else refusal
 
     def _state(self) -> str:
-        """librdkafka's ``txn_state`` at this moment; raises the error that the transaction has
-        ended in."""
+        """librdkafka's ``txn_state`` now; raises the error in which the transaction has ended."""
         refusal = self._begin_refused()
         if refusal is None:
             return "Ready"
@@ -302,10 +301,10 @@ class TransactionalProducer:
         return named[1] if named else refusal.str()
 
     def _begin_refused(self) -> KafkaError | None:
-        """What the client says to beginning a transaction, which is legal in ``Ready`` alone.
+        """The client's answer to a start of a transaction, which is legal only in ``Ready``.
 
-        There is no call for its state, and statistics come only at intervals. But each call names
-        the state in which it is not legal, or the error that the transaction has ended in.
+        No call returns its state, and statistics come only at intervals. But each call names the
+        state in which it is not legal, or the error in which the transaction has ended.
         """
         try:
             self.client.begin_transaction()
@@ -316,8 +315,8 @@ class TransactionalProducer:
 
     @property
     def kept_s(self) -> float | None:
-        """For so long from its begin the broker will certainly keep a transaction, with room for
-        its commit; None: nobody knows for how long."""
+        """The time from its start for which the broker certainly keeps a transaction, with time for
+        its commit; None: it is unknown."""
         if self._timeout_s is None:
             return None
         return self._timeout_s - min(_LONGEST_ROOM_S, self._timeout_s / 4)
@@ -326,21 +325,21 @@ class TransactionalProducer:
         return self._additions is None or self._additions.may_come_late
 
     def _refuse_repeated(self) -> None:
-        # A copy that comes behind a commit which leaves the epoch as it is (natively; by hand at
-        # transaction.version 0) begins that epoch anew, without a record. Once that has timed out,
-        # the broker tells of an abort, and what is visible would be written again.
+        # A copy may arrive after a commit that does not change the epoch (a native one, or one by
+        # the coordinator at transaction.version 0). It starts that epoch again, without a record.
+        # After its timeout the broker reports an abort, and visible records would be written again.
         if self._may_begin_late():
             raise TransactionAbortedError(
                 "a request to add partitions to the transaction may still arrive",
                 {"transactional_id": self.transactional_id},
                 "The epoch is written again; nothing of this one becomes visible. Check the "
-                "connection to the brokers if this is said often.",
+                "connection to the brokers if this occurs often.",
             )
 
     def _refuse_timed_out(self) -> None:
-        # The client learns of the broker's abort only by its next request, and after a long pause
-        # with all records acknowledged there is none: a decision would name a lost transaction.
-        # By the clock that goes on while this host sleeps, as the broker's does.
+        # The client learns of the broker's abort only by its next request. After a long pause with
+        # all records acknowledged there is none: a decision would name a lost transaction. By the
+        # boot-time clock, which counts while this host is suspended, as the broker's does.
         age_s = self._ages() - self._begun_at_s
         if self._timeout_s is not None and age_s >= self._timeout_s:
             raise TransactionAbortedError(
@@ -368,13 +367,14 @@ class TransactionalProducer:
                 raise UnreachableError(
                     "the producer's statistics do not show its transaction",
                     {"transactional_id": self.transactional_id},
-                    "Check that the brokers run and can be reached from here.",
+                    "Check that the brokers run and are reachable from here.",
                 )
 
     def keep_alive(self) -> bool:
-        """Serve callbacks while it, or its writer, waits: statistics pile up, tokens expire.
+        """Serve callbacks while it, or its writer, waits: otherwise statistics accumulate and
+        tokens expire.
 
-        Does nothing while it is in use. False when the client has given up for good.
+        Does nothing while it is in use. False if the client has given up for good.
         """
         if self._used.acquire(blocking=False):
             try:
@@ -393,15 +393,15 @@ class TransactionalProducer:
             pass
 
     def commit(self, *, timeout_s: float) -> bool:
-        """Commit natively; True when the broker acknowledged it. Never raises.
+        """Commit natively; True if the broker acknowledged it. Never raises.
 
-        After any other answer it may or may not be committed, now or later: only the verdict tells
-        (`outcome-from-broker`). It carries no further transaction in either case.
+        After any other answer it may or may not be committed, now or later: only the broker's
+        description shows it (`outcome-from-broker`). It has no further transaction in either case.
         """
         deadline = self._clock() + timeout_s
         try:
-            # Told behind the pre-commit, where the client was about to add another partition when
-            # it lost its connection, and did not wait: EndTxn by hand raises the epoch.
+            # Seen after the pre-commit, if the client was about to add another partition when it
+            # lost its connection, and did not wait: the coordinator's EndTxn raises the epoch.
             if not self._is_told(deadline) or self._may_begin_late():
                 log.info("commit is left to the driver: id=%s", self.transactional_id)
                 return False
@@ -412,9 +412,9 @@ class TransactionalProducer:
         return True
 
     def _is_told(self, deadline: float) -> bool:
-        """Whether statistics tell what became of the requests that begin the transaction.
+        """Whether statistics show the result of the requests that start the transaction.
 
-        In an epoch that is shorter than their interval they may not do so before the next ones.
+        In an epoch that is shorter than their interval only the next ones may show it.
         """
         self._serve_all()
         while self._seen == self._seen_at_confirm and not self._is_settled:
@@ -428,11 +428,11 @@ class TransactionalProducer:
         return self._additions is not None and self._additions.is_settled
 
     def abort(self, *, timeout_s: float) -> bool:
-        """Abort natively; True when the broker acknowledged it, and nothing of it may yet arrive.
+        """Abort natively; True if the broker acknowledged it, and no request of it may yet arrive.
 
-        Never raises. Without an acknowledgement the coordinator's sweep does it. A client that had
-        to give the transaction up takes a new epoch behind the abort, by the request that
-        `prepare` sends: the id is as little free behind one that was sent again.
+        Never raises. Without an acknowledgement the coordinator's sweep aborts it. A client that
+        had to give up the transaction takes a new epoch after the abort, by the request that
+        `prepare` sends. After a repeated request the id is not free either.
         """
         try:
             with self._used:
@@ -445,7 +445,7 @@ class TransactionalProducer:
         """Drop connections and unsent records; a transaction stays open at the broker.
 
         Never by the client's own ``close``: since 2.16 that aborts the transaction first. The
-        client ends with the last reference to it, so the writer must let go of it too.
+        client ends with the last reference to it, so the writer must release it, too.
         """
         client, self._client = self._client, None
         # A writer that hangs in the client must not keep it for ever.
@@ -454,7 +454,7 @@ class TransactionalProducer:
             if client is not None and len(client):
                 client.purge()
                 while serve(client, 0, self._on_error):
-                    pass  # each record's report frees what the report needed
+                    pass  # each record's report frees its own data
         finally:
             if is_mine:
                 self._used.release()
@@ -466,9 +466,7 @@ class TransactionalProducer:
         if before is not None:
             self._additions = before.then(statistics)
             if self._additions.is_unknown and not before.is_unknown:
-                log.warning(
-                    "statistics do not tell of the coordinator: id=%s", self.transactional_id
-                )
+                log.warning("statistics do not show the coordinator: id=%s", self.transactional_id)
 
     def _on_error(self, error: KafkaError) -> None:
         if self.last_error is None or weight(error) >= weight(self.last_error):
@@ -481,5 +479,5 @@ def _sent_again(transactional_id: str) -> UnreachableError:
     return UnreachableError(
         "an earlier request to initialise this transactional id may still arrive",
         {"transactional_id": transactional_id},
-        "Another id is taken; check the connection to the brokers if this is said often.",
+        "Check the connection to the brokers if this occurs often; another id is used.",
     )

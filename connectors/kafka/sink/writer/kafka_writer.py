@@ -36,7 +36,7 @@ from sluice.connectors.kafka.sink.producers.transactional_producer import Transa
 from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait, Wait
 from sluice.connectors.kafka.sink.writer.sender import RecordSender, flush
 from sluice.runtime.contracts import (
-    INTERVALS_OF_AN_ATTEMPT,
+    INTERVALS_PER_TRANSACTION_TIMEOUT,
     AttemptRegistry,
     ContinuousWriter,
     RegisteredAttempt,
@@ -59,7 +59,7 @@ _BROKERS = "the brokers of its output"
 
 
 class Guarantee(enum.Enum):
-    """What a reader of the sink's topics may rely on."""
+    """The guarantee for a reader of the sink's topics."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
@@ -67,7 +67,7 @@ class Guarantee(enum.Enum):
 
 
 class _Schemas:
-    """The columns of each schema seen; a task's batches nearly always share one."""
+    """The columns of each schema so far; a task's batches nearly always share one."""
 
     def __init__(self, topic: str | None) -> None:
         self._topic = topic
@@ -82,12 +82,13 @@ class _Schemas:
 
 
 class TransactionalWriter:
-    """One transaction, pre-committed and left open until its decision. Executor, one thread a time.
+    """One transaction, pre-committed and left open until its decision. Executor, one thread at a
+    time.
 
-    Its producer lives on behind the pre-commit where it may be asked to commit (`keeps_producer`);
+    Its producer stays open after the pre-commit if it may be asked to commit (`keeps_producer`);
     else the driver commits it.
 
-    An epoch without records costs no transaction: nothing is begun before the first one.
+    An epoch without records costs no transaction: the first record starts it.
 
     Attributes:
         decide_by_s: see `sluice.runtime.contracts.SinkWriter`.
@@ -144,8 +145,8 @@ class TransactionalWriter:
             self._pool.end(self._lease)
 
     def pre_commit(self) -> list[StateEntry]:
-        """Flush, and believe it only when three things agree (`pre-commit-confirmed`): nothing is
-        left, no record was refused, and it is still the transaction that was registered
+        """Flush. The result counts only if three things agree (`pre-commit-confirmed`): no record
+        is left, no record was refused, and it is still the registered transaction
         (`handle-from-producer`).
         """
         if self._sender is None or self._lease is None:
@@ -196,7 +197,8 @@ class TransactionalWriter:
             self._pool.let_go(held)
 
     def abort(self) -> None:
-        """See `sluice.runtime.contracts.SinkWriter`. Never raises: what stays open is swept."""
+        """See `sluice.runtime.contracts.SinkWriter`. Never raises: the sweep ends open
+        transactions."""
         lease, self._lease, self._sender = self._lease, None, None
         if lease is not None:
             self._pool.abort(lease, timeout_s=_ABORT_TIMEOUT_S)
@@ -263,8 +265,8 @@ class TransactionalWriter:
 class PlainWriter:
     """Writes without a transaction: at least once, or with no guarantee at all. Executor.
 
-    Records are visible at once. At least once: `pre_commit` returns when all are acknowledged, so
-    a checkpoint never covers a record that Kafka does not have. None: errors are logged alone.
+    Records are visible at once. At least once: `pre_commit` returns after all are acknowledged, so
+    a checkpoint never covers a record that Kafka does not have. None: errors are only logged.
     """
 
     def __init__(
@@ -303,7 +305,7 @@ class PlainWriter:
         self._sender.send(batch, columns)
 
     def write_dead_letters(self, topic: str, records: pa.RecordBatch) -> None:
-        """See `sluice.runtime.contracts.DeadLetterWriter`: as visible as the rest, at once."""
+        """See `sluice.runtime.contracts.DeadLetterWriter`: visible at once, like all records."""
         self._sender.send(records, RecordColumns.of(records.schema, topic), is_own_topic=False)
 
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
@@ -351,7 +353,7 @@ class PlainWriter:
         """See `sluice.runtime.contracts.ContinuousWriter`: nothing is kept."""
 
     def abort(self) -> None:
-        """What was sent stays; what was not is dropped, for the epoch is written again."""
+        """Sent records stay; unsent ones are dropped, because the epoch is written again."""
         self._drop()
 
 
@@ -361,13 +363,13 @@ class KafkaWriterFactory:
 
     Attributes:
         connection: of the cluster.
-        topic: every record's topic, or None: the topic column's.
+        topic: every record's topic, or None: that of the topic column.
         guarantee: see `Guarantee`.
         transactional_id_prefix: exactly-once only.
         transaction_timeout_s: None: the broker's maximum.
-        dead_letter_topics: written to beside the output.
+        dead_letter_topics: further topics.
         settings: of the producers.
-        hot_path: by compiled code or not.
+        hot_path: whether compiled code is used.
     """
 
     connection: KafkaConnection
@@ -383,8 +385,8 @@ class KafkaWriterFactory:
     def longest_interval_s(self) -> float | None:
         """See `sluice.runtime.contracts.ContinuousWriterFactory`."""
         if self.guarantee is not Guarantee.EXACTLY_ONCE or self.transaction_timeout_s is None:
-            return None  # or the brokers' maximum decides, which the sink's check tells
-        return self.transaction_timeout_s / INTERVALS_OF_AN_ATTEMPT
+            return None  # or the brokers' maximum decides, which the sink's check reports
+        return self.transaction_timeout_s / INTERVALS_PER_TRANSACTION_TIMEOUT
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
         """See `sluice.runtime.contracts.ContinuousWriterFactory`."""
@@ -393,8 +395,8 @@ class KafkaWriterFactory:
     def open(
         self, scope: TaskScope, registry: AttemptRegistry
     ) -> "TransactionalWriter | PlainWriter":
-        """See `WriterFactory`. Returns at once: a producer that is not yet ready
-        becomes so while the task reads its first records.
+        """See `WriterFactory`. Returns at once: a producer is prepared while the task reads its
+        first records.
         """
         return self._open(scope, registry, keeps_producer=False)
 
@@ -422,7 +424,7 @@ class KafkaWriterFactory:
 
     @property
     def _partitions_keys(self) -> bool:
-        """Whether keys are partitioned as Java does: unless the user has chosen otherwise."""
+        """Whether keys are partitioned as Java does: unless the user has chosen another way."""
         chosen = self.connection.options.get("partitioner", LIBRDKAFKA_PARTITIONER)
         return chosen == LIBRDKAFKA_PARTITIONER
 
@@ -461,11 +463,11 @@ class KafkaWriterFactory:
         )
 
     def limits(self) -> LimitsLook:
-        """What the cluster accepts, as far as its brokers say so within some seconds."""
+        """The limits of the cluster, as far as its brokers report them within some seconds."""
         own = () if self.topic is None else (self.topic,)
         topics = (*own, *self.dead_letter_topics)
         found = look_at_limits(self.connection, topics, timeout_s=_LIMITS_TIMEOUT_S)
-        # Of a topic column nobody knows what else it will name.
+        # A topic column may name any further topic.
         return found if own else replace(found, partitions=None)
 
     def _preparation(self) -> Preparation:

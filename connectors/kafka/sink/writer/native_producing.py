@@ -74,7 +74,7 @@ class _NativePrepared:
     ) -> None:
         self._producer = producer
         self._count = rows.num_rows
-        self._held: list[object] = []  # what the pointers point into
+        self._held: list[object] = []  # keeps the memory that the pointers refer to
         self._names, self._topic_of = _topics(rows, columns)
         numbers = columns.partitions(rows, partitions)
         self._partitions = None if numbers is None else numbers.cast(pa.int32()).to_numpy()
@@ -98,7 +98,7 @@ class _NativePrepared:
         handles = (ctypes.c_void_p * len(self._names))()
         try:
             for at, name in enumerate(self._names):
-                if "\0" not in name:  # C would take what stands before it for the name
+                if "\0" not in name:  # C would take the bytes before it for the name
                     handles[at] = call.sluice_topic(client, name.encode())
             self._columns.topics = ctypes.cast(handles, ctypes.c_void_p)
             taken: int = call.sluice_produce(
@@ -152,11 +152,11 @@ class _NativePrepared:
 def _topics(
     rows: pa.RecordBatch, columns: RecordColumns
 ) -> tuple[list[str], "np.ndarray[tuple[int], np.dtype[np.int32]] | None"]:
-    """Their names, and which of them each row has; None: the first."""
+    """Their names, and the number of the names that each row has; None: the first."""
     column = columns.topics(rows)
     if column is None:
         return [columns.topic or ""], None
-    if pa.types.is_dictionary(column.type):  # it may hold names that no row has
+    if pa.types.is_dictionary(column.type):  # it may hold names of no row
         column = column.dictionary_decode()
     column = column.dictionary_encode()
     names: list[str] = column.dictionary.to_pylist()

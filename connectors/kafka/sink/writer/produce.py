@@ -1,7 +1,7 @@
-"""Rows into a producer's queue, in order, up to the first that is not taken.
+"""Queues rows in a producer, in order, up to the first that is not taken.
 
-`Producing` has two implementations, the plain one here and `native_producing`;
-the sender knows no difference.
+`Producing` has two implementations, the plain one here and `native_producing`; the sender treats
+them alike.
 """
 
 import collections
@@ -20,11 +20,11 @@ __all__ = ["PlainProducing", "Prepared", "Producing"]
 
 
 class Prepared(Protocol):
-    """Rows in the form in which they are handed over."""
+    """Rows in the form in which a producer takes them."""
 
     def produce(self, start: int) -> tuple[int, Exception | None]:
-        """Queue the rows from ``start`` on; how many were taken, and what stopped the next one:
-        BufferError, when the queue is full; KafkaException, TypeError or ValueError.
+        """Queue the rows from ``start`` on; returns the number taken, and the error of the next
+        one: BufferError, if the queue is full; KafkaException, TypeError or ValueError.
         """
         ...
 
@@ -43,7 +43,7 @@ class Producing(Protocol):
         partitions: pa.Array | None,
         delivery: DeliveryLog,
     ) -> Prepared:
-        """See `RecordColumns.arguments`, also for errors; ``delivery`` is told of refused rows."""
+        """See `RecordColumns.arguments`, also for errors; ``delivery`` receives refused rows."""
         ...
 
 
@@ -78,7 +78,7 @@ class _PlainPrepared:
 
     def produce(self, start: int) -> tuple[int, Exception | None]:
         arguments = self._arguments.tail(start)
-        # Only this list can tell how far `map` came when a record in the middle is refused.
+        # Only this list shows how far `map` came if a record in the middle is refused.
         values = iter(arguments.values)
         calls = map(
             self._client.produce,

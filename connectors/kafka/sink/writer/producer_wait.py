@@ -1,4 +1,4 @@
-"""A task's wait for brokers that are away: told to the coordinator, and ended where the task is."""
+"""A task's wait for unreachable brokers: reported to the coordinator, and ended with the task."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ __all__ = ["ProducerWait", "Unheard", "Wait"]
 
 log = logging.getLogger(__name__)
 
-_FIRST_S = 2.0  # what is shorter nobody needs to know
+_FIRST_S = 2.0  # shorter waits are not worth a report
 _EVERY_S = 2.0
 _STEP_S = 1.0
 _FIRST_PAUSE_S = 0.2
@@ -25,24 +25,24 @@ T = TypeVar("T")
 
 
 class Wait(Protocol):
-    """How a task's wait is told."""
+    """Reports a task's wait."""
 
     def goes_on(self, why: object) -> None:
-        """Nothing has come yet; to be told often, and said every few seconds.
+        """Nothing has come yet; call it often, it reports every few seconds.
 
         Raises:
-            FencedError: the task shall end.
+            FencedError: the task must end.
         """
         ...
 
     def is_over(self) -> None:
-        """Something has come, or it is given up. Never raises; nothing is said of a wait that was
-        not told, and the next one begins anew."""
+        """The wait is over, with or without success. Never raises. An unreported wait is not
+        logged, and the next one starts again."""
         ...
 
 
 class Unheard:
-    """A wait that nobody hears of."""
+    """A wait that is not reported."""
 
     def goes_on(self, why: object) -> None:
         """See `Wait`."""
@@ -55,9 +55,9 @@ class ProducerWait:
     """Implements `Wait`. One wait at a time of one writer. Executor, the task's thread.
 
     Args:
-        registry: of the writer; asked whether the task shall go on, if it can be told of waits.
+        registry: of the writer; if it takes waits, it also decides whether the task continues.
         batch: that the task works for.
-        what: is waited for, in words.
+        what: the object of the wait, in words.
         clock: monotonic seconds.
     """
 
@@ -80,15 +80,15 @@ class ProducerWait:
         self._is_told = False
 
     def until_ready(self, take: Callable[[float], T], *, timeout_s: float) -> T:
-        """What ``take`` returns, asked again while brokers cannot be reached.
+        """The result of ``take``, repeated while brokers are unreachable.
 
         Args:
-            take: waits for so many seconds at most; raises `NotReadyError` where nothing has failed
-                and it was too short.
+            take: waits for at most so many seconds; raises `NotReadyError` if nothing has failed
+                and the time was too short.
         Raises:
-            UnreachableError: they could not for so long; the last reason that there was.
-            FencedError: the task shall end.
-            StreamError: what no wait mends.
+            UnreachableError: the brokers were unreachable for so long; the last reason.
+            FencedError: the task must end.
+            StreamError: an error that no wait corrects.
         """
         deadline_s = self._clock() + timeout_s
         failure: UnreachableError | None = None
@@ -134,6 +134,6 @@ class ProducerWait:
 
 
 def _in_all(error: NotReadyError, timeout_s: float) -> NotReadyError:
-    """Asked for step by step, and not in time: that of all steps together."""
+    """Waits in steps; the timeout is that of all steps together."""
     what, where, remedy = error.args
     return NotReadyError(str(what), {**where, "timeout_s": timeout_s}, str(remedy))

@@ -1,11 +1,10 @@
 """Arrow batches into a producer's queue, in order, as fast as one thread can.
 
-Natively (`native_producing`), or by ``produce``, called by ``map`` with whole
-columns. Measured on two cores shared with the broker, 100-byte records, one transaction, the plain
-way: 1.0 million records/s, against 0.9 million with ``produce_batch`` (which needs a dict per
-record, and takes neither headers, nor timestamps, nor a partition per record) and 0.8 million with
-a loop. One way for every record of a writer also keeps the order whatever columns it has
-(`produce-order`).
+Natively (`native_producing`), or by ``produce``, called by ``map`` with whole columns. Measured on
+two cores shared with the broker, 100-byte records, one transaction, the plain way: 1.0 million
+records/s. With ``produce_batch`` it was 0.9 million (it needs a dict per record, and takes no
+headers, timestamps or partitions), with a loop 0.8 million. One way for all records of a writer
+also keeps the order, with any columns (`produce-order`).
 """
 
 import time
@@ -41,16 +40,16 @@ _CHUNK_ROWS = 10_000
 _CAUSE_S = 1.0
 _SHORTEST_LOOK_S = 0.001
 _LONGEST_LOOK_S = 0.05
-# From 0.2 on the client adds steps of its own, also behind a fatal error that it is about to raise:
-# what it calls back with then fails with a SystemError.
+# From 0.2 on the client adds steps of its own, also after a fatal error that it is about to raise:
+# its callback then fails with a SystemError.
 _FLUSH_STEP_S = 0.15
 
 
 class RecordSender:
-    """Hands rows to one producer. Executor, the writer's thread.
+    """Passes rows to one producer. Executor, the writer's thread.
 
-    ``partition_count`` is that of the sink's one topic, where keyed records may be partitioned
-    here as the client would do it (`sluice.connectors.kafka.records.partitioner`).
+    ``partition_count`` is that of the sink's one topic: then keyed records may be partitioned here
+    as the client would do it (`sluice.connectors.kafka.records.partitioner`).
     """
 
     def __init__(
@@ -81,9 +80,9 @@ class RecordSender:
         """Queue every row; waits while the queue is full.
 
         Args:
-            is_own_topic: False: the rows go to another one, with partitions of its own.
+            is_own_topic: False: the rows go to another topic, with partitions of its own.
         Raises:
-            ConfigError: a row holds what no record can.
+            ConfigError: a row holds a value that no record can have.
             DeliveryError, AuthenticationError, FencedError: a record was refused, now or earlier.
             UnreachableError: the brokers took none for too long.
         """
@@ -108,7 +107,7 @@ class RecordSender:
 
     @property
     def outputs(self) -> tuple[OutputCount, ...]:
-        """How many rows of each topic were sent."""
+        """Number of rows sent to each topic."""
         return tuple(OutputCount(topic=t, records=n) for t, n in self._records.items())
 
     def _count(self, rows: pa.RecordBatch, columns: RecordColumns) -> None:
@@ -134,7 +133,7 @@ class RecordSender:
     def _refused(
         self, refusal: Exception, rows: pa.RecordBatch, prepared: Prepared, row: int
     ) -> int:
-        """Raise, try once more, or leave the record out; returns how many are left out."""
+        """Raise, try once more, or leave out the record; returns the number left out."""
         topic, partition = prepared.target(row)
         if isinstance(refusal, KafkaException):
             if self._was_added(refusal.args[0], topic, partition):
@@ -146,7 +145,7 @@ class RecordSender:
             self._check()
             return 1
         raise DeliveryError(
-            "a record cannot be handed to the Kafka client",
+            "the Kafka client cannot take a record",
             {"topic": topic, "partition": partition, "row": row, "reason": refusal},
             "Correct the record; nothing of this epoch is visible.",
         ) from refusal
@@ -169,9 +168,9 @@ class RecordSender:
         return 1
 
     def _was_added(self, error: KafkaError, topic: str, partition: int) -> bool:
-        """Whether the partition exists, and the client did not know it: asked once for each.
+        """Whether the partition exists, and the client did not know it: one request for each.
 
-        By itself the client looks every 5 minutes; Java's asks at once, too.
+        The client alone refreshes its metadata every 5 minutes; Java's also asks at once.
         """
         if error.code() != UNKNOWN_PARTITION or (topic, partition) in self._looked_for:
             return False
@@ -180,7 +179,8 @@ class RecordSender:
         return count is not None and partition < count
 
     def _await_cause(self, error: KafkaError) -> None:
-        """A failed client refuses what follows; why is in a report still to be served."""
+        """A failed client refuses further records; a report that is still to be served has the
+        reason."""
         deadline = self._clock() + _CAUSE_S
         while is_consequence(error) and not self._delivery.knows_cause and self._clock() < deadline:
             serve(self._client, 0.05, self._delivery.client_failed)
@@ -199,9 +199,9 @@ class RecordSender:
 
     def _await_fewer(self, full: int) -> None:
         deadline, look_s = self._clock() + self._queue_full_timeout_s, _SHORTEST_LOOK_S
-        # Empty already where the last records were acknowledged since the refusal.
+        # Already empty if the last records were acknowledged since the refusal.
         while full and len(self._client) >= full:
-            # Nothing wakes who waits: of records that were taken nobody is told.
+            # No event wakes the waiting thread: successful records are not reported.
             serve(self._client, look_s, self._delivery.client_failed)
             look_s = min(2 * look_s, _LONGEST_LOOK_S)
             self._check()
@@ -232,11 +232,11 @@ def flush(
     """Wait until every record is acknowledged (`pre-commit-confirmed`: both the count and the
     reports).
 
-    In short steps: behind a refused record librdkafka keeps the rest of its partition back until
-    they time out, and nobody needs to wait for that.
+    In short steps: after a refused record librdkafka keeps the rest of its partition until they
+    time out, and waiting for that is useless.
 
     Args:
-        wait: told while no record is acknowledged; may end it.
+        wait: called while no record is acknowledged; may end it.
     Raises:
         DeliveryError, AuthenticationError, FencedError: a record was refused.
         UnreachableError: not all were confirmed in time.
@@ -259,7 +259,7 @@ def flush(
             if left < least:
                 least = left
                 wait.is_over()
-            wait.goes_on(f"not all is acknowledged: records={left}")
+            wait.goes_on(f"not all records are acknowledged: records={left}")
     finally:
         wait.is_over()
 

@@ -28,10 +28,10 @@ _CHECK_S = 300.0
 
 
 def prepare_broker(*, report: Report = report_to_stderr) -> Prepared:
-    """Make the archive when there is none: some 10 s, 55 MB in the user's cache.
+    """Make the archive if it is missing: some 10 s, 55 MB in the user's cache.
 
     Raises:
-        StreamError: the jars cannot be fetched, a broker does not start or answer here, or this
+        StreamError: the jars cannot be downloaded, a broker does not start or answer here, or this
             Java writes no archive.
     """
     java, jars = find_java().executable, kafka_jars(report=report)
@@ -45,8 +45,8 @@ def prepare_broker(*, report: Report = report_to_stderr) -> Prepared:
 
 
 def _run_broker(archive: Path, jars: Path) -> None:
-    # With the flags of later starts: Java shares most with those that it archived under. The
-    # formatting writes an archive, too, whose place the broker's takes.
+    # With the flags of later starts: Java shares most with the same flags. The format writes an
+    # archive, too; the broker's archive replaces it.
     broker = EmbeddedKafka(
         data_dir=archive.with_name("broker"),
         jvm_options=(*QUICK_START, *writing_options(archive)),
@@ -58,7 +58,7 @@ def _run_broker(archive: Path, jars: Path) -> None:
 
 
 def _use(connection: KafkaConnection) -> None:
-    """What every program does with a broker: a topic, a transaction, a reader."""
+    """The usual work of a program with a broker: a topic, a transaction, a reader."""
     create_topics(connection, [NewTopic(_TOPIC, num_partitions=2)])
     producer = make_producer({**connection.librdkafka(Role.PRODUCER), "transactional.id": _TOPIC})
     try:
@@ -74,11 +74,11 @@ def _use(connection: KafkaConnection) -> None:
 
 
 def _require_whole(archive: Path, java: Path, jars: Path) -> None:
-    """A broker that had to be killed leaves a part of one."""
+    """A killed broker leaves an incomplete archive."""
     options = (*QUICK_START, *reading_options(archive), "-Xshare:on")
     answer = subprocess.run(
         [java, *options, "-cp", f"{jars}/*", "-version"],
-        cwd=archive.parent,  # where a Java that dies leaves its report
+        cwd=archive.parent,  # path of Java's crash report
         capture_output=True,
         text=True,
         timeout=_CHECK_S,
@@ -86,7 +86,7 @@ def _require_whole(archive: Path, java: Path, jars: Path) -> None:
     )
     if answer.returncode:
         raise MissingRequirementError(
-            "this Java does not take the archive of classes that it wrote",
+            "this Java does not accept the archive that it wrote",
             {"java": java, "answer": answer.stdout + answer.stderr},
-            "Use a JDK with its own class archive; without, only starts are slower.",
+            "Use a JDK with its own class archive; without one, only starts are slower.",
         )

@@ -1,4 +1,4 @@
-"""What a single KRaft node is configured with: pure, values in and properties out."""
+"""Configuration of a single KRaft node: pure, values in and properties out."""
 
 import enum
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _MODULES = "org.apache.kafka.common.security"
 
 
 class SecurityProtocol(enum.Enum):
-    """Of the second listener; the first is always plain text."""
+    """Protocol of the second listener; the first is always plain text."""
 
     SASL_PLAINTEXT = "SASL_PLAINTEXT"
     SASL_SSL = "SASL_SSL"
@@ -31,13 +31,13 @@ class SecurityProtocol(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSecurity:
-    """A second listener where clients must log in.
+    """A second listener with authentication.
 
     Attributes:
         protocol: with or without TLS.
-        users: password by name; valid for PLAIN and both SCRAM mechanisms. OAUTHBEARER takes
-            unsecured tokens of any subject, as only a test may.
-        mechanisms: those that the listener offers.
+        users: password by name; valid for PLAIN and both SCRAM mechanisms. OAUTHBEARER accepts
+            unsecured tokens of any subject, which only tests may use.
+        mechanisms: of the listener.
     """
 
     protocol: SecurityProtocol = SecurityProtocol.SASL_SSL
@@ -56,7 +56,7 @@ class BrokerSecurity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPorts:
-    """Where the node listens on 127.0.0.1."""
+    """The ports of the node on 127.0.0.1."""
 
     plain: int
     controller: int
@@ -105,11 +105,11 @@ _SINGLE_NODE = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.threads": "1",
-    # A killed broker that comes back is let in again after its old session: keep that short.
+    # A restarted broker is admitted after its old session has expired: keep the session short.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
-    # Two records a second into the log of metadata, each with a sync of the disk, tell a cluster's
-    # operator how far its controllers are apart. One node has nothing to tell.
+    # Two records a second in the metadata log, each with a disk sync, show how far controllers are
+    # apart. One node does not need them.
     "metadata.max.idle.interval.ms": "0",
 }
 
@@ -149,8 +149,8 @@ def format_arguments(
     transaction_version: int,
     security: BrokerSecurity | None,
 ) -> list[str]:
-    """Arguments of ``kafka-storage format``: feature levels and SCRAM users are set only there."""
-    # One argument with "=": one id in 64 begins with a dash.
+    """Arguments of ``kafka-storage format``: only they set feature levels and SCRAM users."""
+    # One argument with "=": one id in 64 starts with a dash.
     arguments = ["format", f"--cluster-id={cluster_id}", "--config", str(properties_file)]
     arguments += ["--feature", f"transaction.version={transaction_version}"]
     for mechanism in security.mechanisms if security else ():
@@ -161,6 +161,6 @@ def format_arguments(
 
 
 def render(properties: Mapping[str, str]) -> str:
-    """The text of a Java properties file; a backslash begins an escape there."""
+    """The text of a Java properties file; a backslash starts an escape there."""
     escaped = ((key, value.replace("\\", "\\\\")) for key, value in properties.items())
     return "".join(f"{key}={value}\n" for key, value in escaped)

@@ -1,8 +1,8 @@
 """A real single-node Kafka broker as a plain JVM process: for demos, tests and first steps.
 
-With which of Java's archives of loaded classes an embedded broker starts.
+Which of Java's archives of loaded classes an embedded broker uses.
 
-A broker loads some 7,000 classes; from an archive they come in half the processor time.
+A broker loads some 7,000 classes; from an archive this takes half the processor time.
 """
 
 import base64
@@ -66,15 +66,16 @@ _CHOICES = (
 
 
 def broker_classes(java: Path, jars: Path) -> SharedClasses:
-    """What a broker loads whose class path is all jars of one directory."""
+    """The classes of a broker whose class path is all jars of one directory."""
     return SharedClasses(program="kafka", java=java, places=(jars,), jars=jars)
 
 
 def sharing_options(java: Path, jars: Path, jvm_options: Sequence[str]) -> tuple[str, ...]:
-    """Java options that name the archive, if there is one. No errors: a start does without.
+    """Java options that name the archive, if there is one. Never raises: a start works without an
+    archive.
 
     Args:
-        jvm_options: where these say what is shared, they alone do.
+        jvm_options: if they set class sharing, no option is added.
     """
     if any(option.startswith(_CHOICES) for option in jvm_options):
         return ()
@@ -91,7 +92,7 @@ _ANSWER_S = 60.0
 QUICK_START: Sequence[str] = ("-Xms256m", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """JVM options for the shortest start and a small footprint; not for a benchmark."""
 
-# A third of a formatting would go into setting up a log of which nobody reads a line.
+# Setting up its log would take a third of a format.
 _NO_LOG = "-Dlog4j2.loggerContextFactory=org.apache.logging.log4j.simple.SimpleLoggerContextFactory"
 
 _LOGGING = """\
@@ -106,7 +107,7 @@ rootLogger.appenderRef.console.ref = console
 
 
 def kafka_jars(*, report: Report = report_to_stderr) -> Path:
-    """Directory with the broker's jars, fetched at the first call of a user."""
+    """Directory with the broker's jars, downloaded at a user's first call."""
     bundle = Bundle(
         name=f"kafka-{KAFKA_VERSION}",
         artifacts=(
@@ -131,21 +132,20 @@ def kafka_jars(*, report: Report = report_to_stderr) -> Path:
 class EmbeddedKafka:
     """One KRaft broker and controller on 127.0.0.1; used by one thread.
 
-    It dies with the process that started it, however that one ends, unless ``detached``.
-    `stop`, `kill` and `start` again keep ports and data; `close` also deletes data that was not
-    given a directory. As a context manager it starts and closes.
+    It dies with the process that started it, however it ends, unless ``detached``. `stop`,
+    `kill` and a later `start` keep ports and data; `close` also deletes data in a temporary
+    directory. As a context manager it starts and closes.
 
     Args:
-        data_dir: where the broker keeps its data; None: a temporary directory.
+        data_dir: of the broker's data; None: a temporary directory.
         port: of the plain text listener; None: any free one, kept over restarts.
-        transaction_version: feature level 0, 1 or 2 that a new data directory is formatted with.
-        properties: server properties that win over the defaults.
-        security: adds a listener where clients must log in, see `secure_bootstrap`.
-        jvm_options: heap and compiler settings. Unless they say what is shared, a broker starts
-            from the archive of its classes that ``sluice kafka fetch`` makes, if there is one.
-        detached: the broker goes on when this process ends.
-        cluster_id: that a new data directory is formatted with; None: any. Nodes that are
-            configured to be one cluster share it.
+        transaction_version: feature level 0, 1 or 2 for a new data directory.
+        properties: server properties that override the defaults.
+        security: adds a listener with authentication, see `secure_bootstrap`.
+        jvm_options: heap and compiler settings. Unless they set class sharing, a broker uses the
+            class archive of ``sluice kafka fetch``, if there is one.
+        detached: the broker keeps running after this process ends.
+        cluster_id: for a new data directory; None: any. Nodes of one cluster share it.
         jars: directory with the class path of another release; None: `kafka_jars`.
     """
 
@@ -189,7 +189,7 @@ class EmbeddedKafka:
 
     @property
     def secure_bootstrap(self) -> str:
-        """``host:port`` of the listener where clients log in."""
+        """``host:port`` of the listener with authentication."""
         return f"{HOST}:{self._known_ports().secure}"
 
     @property
@@ -210,7 +210,7 @@ class EmbeddedKafka:
 
     @property
     def identity(self) -> Identity:
-        """The running broker's process, for who stops it later from another process."""
+        """The running broker's process, so that another process can stop it later."""
         return Identity.of(self.pid)
 
     @property
@@ -223,7 +223,7 @@ class EmbeddedKafka:
         return self._process is not None and self._process.is_running()
 
     def start(self) -> Self:
-        """Start and wait until the broker answers; at once when it runs.
+        """Start and wait until the broker answers; returns at once if it runs.
 
         Raises:
             MissingRequirementError: no Java, no jars, an occupied port, or no start in time.
@@ -239,7 +239,7 @@ class EmbeddedKafka:
                 self._start_on(ports)
                 return self
             except MissingRequirementError:
-                # Between the choice and the start somebody else may have taken one.
+                # Another process may have taken one between the choice and the start.
                 taken = not all(map(is_free, (ports.plain, ports.controller, ports.secure)))
                 if not taken or attempt == _START_ATTEMPTS - 1:
                     raise
@@ -265,11 +265,11 @@ class EmbeddedKafka:
         self._running().pause()
 
     def resume(self) -> None:
-        """Let a frozen broker go on."""
+        """Resume a suspended broker."""
         self._running().resume()
 
     def close(self) -> None:
-        """Stop, and delete the data unless it was given a directory."""
+        """Stop, and delete the data of a temporary directory."""
         self.stop()
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -337,9 +337,9 @@ class EmbeddedKafka:
         )
         process.start()
         try:
-            if "broker" in properties["process.roles"]:  # a controller alone talks to brokers
+            if "broker" in properties["process.roles"]:  # a controller serves only brokers
                 _await_controller(f"{HOST}:{ports.plain}")
-        except BaseException:  # an interrupt, too: nobody would know of it
+        except BaseException:  # also after an interrupt: the process would be lost
             process.kill()
             raise
         self._process, self._ports = process, ports
@@ -380,7 +380,7 @@ class EmbeddedKafka:
             raise MissingRequirementError(
                 f"{_NAME} could not format its data directory",
                 {"data_dir": self._directory(), "answer": answer.stdout + answer.stderr},
-                "The directory must be writable, and empty or a broker's own.",
+                "Check that the directory is writable, and empty or a broker's own.",
             )
 
 
@@ -390,26 +390,27 @@ def _await_controller(servers: str) -> None:
         await_controller(admin, {"servers": servers}, timeout_s=_ANSWER_S)
     except StreamError as err:
         raise MissingRequirementError(
-            f"{_NAME} has started, and cannot be used",
+            f"{_NAME} started, and does not answer requests",
             {"servers": servers, "error": err},
-            "Look at its log, kafka.log, which is kept where it is given a directory.",
+            "Read its log, kafka.log; with a data directory it is kept.",
         ) from err
 
 
 def new_cluster_id() -> str:
-    """A cluster id as Kafka makes them: 16 random bytes in URL-safe base64."""
+    """A cluster id in Kafka's form: 16 random bytes in URL-safe base64."""
     return base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
 
 
 def _temporary(directory: Path) -> Path:
-    """Where the broker unpacks native libraries: a killed one leaves them to its data's end."""
+    """Directory for native libraries that the broker unpacks: those of a killed broker are deleted
+    with its data."""
     made = directory / "tmp"
     made.mkdir(exist_ok=True)
     return made
 
 
 def _write_private(path: Path, text: str) -> Path:
-    """Write a file that only this user may read: it holds passwords."""
+    """Write a file that only this user may read, because it holds passwords."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)

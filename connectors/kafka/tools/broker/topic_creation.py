@@ -1,4 +1,4 @@
-"""Topics that are usable when the call returns."""
+"""Creates topics that are usable when the call returns."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -20,19 +20,19 @@ __all__ = ["NewTopic", "await_controller", "create_topics"]
 _POLL_S = 0.05
 _REQUEST_TIMEOUT_S = 10.0
 _LATE_S = 10.0
-"""What the client may take longer than it was asked to."""
+"""Extra time of the client beyond its timeout."""
 
 
 def create_topics(
     connection: KafkaConnection, topics: Sequence[NewTopic], *, timeout_s: float = 30.0
 ) -> None:
-    """Make topics and wait until every partition of them has a leader.
+    """Create topics and wait until every partition of them has a leader.
 
-    The controller's answer is not enough: for some milliseconds a broker may still say that there
-    is no such topic, or that a partition has no leader.
+    The controller's answer is not enough: for some milliseconds a broker may still answer that a
+    topic is unknown, or that a partition has no leader.
 
     Raises:
-        StreamError: a broker refused; as `translate` has it.
+        StreamError: a broker refused, see `translate`.
         UnreachableError: no answer, or no leaders, within the time.
     """
     servers = connection.bootstrap_servers
@@ -48,9 +48,9 @@ def create_topics(
             raise translate(err, {"topic": name, "servers": servers}) from err
         except TimeoutError as err:
             raise UnreachableError(
-                "the brokers did not say in time whether they made a topic",
+                "the brokers did not confirm a topic in time",
                 {"topic": name, "servers": servers, "waited_s": timeout_s + _LATE_S},
-                "Check that the brokers run and can be reached from here.",
+                "Check that the brokers run and are reachable from here.",
             ) from err
     for topic in topics:
         while not _is_led(admin, topic.topic):
@@ -58,20 +58,20 @@ def create_topics(
                 raise UnreachableError(
                     "a new topic has no leaders",
                     {"topic": topic.topic, "waited_s": timeout_s},
-                    "Look at the brokers' logs, delete the topic and try again.",
+                    "Read the brokers' logs, delete the topic and try again.",
                 )
-            time.sleep(_POLL_S)  # a broker tells nobody when it has learnt of a topic
+            time.sleep(_POLL_S)  # no event reports that a broker knows a topic
 
 
 def await_controller(admin: AdminClient, where: Mapping[str, object], *, timeout_s: float) -> None:
-    """Wait until the brokers name a controller: one that has just been let in hears of that last.
+    """Wait until the brokers name a controller: a new broker learns of it last.
 
-    A client that is told meanwhile that there is none looks for it again only when something else
-    changes: the topic that it was to make would time out.
+    A client without a controller searches for it again only after another change: the request to
+    create the topic would time out.
 
     Raises:
-        StreamError: no broker answers, or one refuses; as `translate` has it.
-        UnreachableError: none names a controller within the time.
+        StreamError: no broker answers, or one refuses, see `translate`.
+        UnreachableError: no broker names a controller within the time.
     """
     until_s = time.monotonic() + timeout_s
     try:
@@ -80,15 +80,15 @@ def await_controller(admin: AdminClient, where: Mapping[str, object], *, timeout
                 raise UnreachableError(
                     "the brokers name no controller",
                     {**where, "waited_s": timeout_s},
-                    "Look at their logs, and at those of the controllers.",
+                    "Read the logs of the brokers and of the controllers.",
                 )
-            time.sleep(_POLL_S)  # a broker tells nobody when it has heard of one
+            time.sleep(_POLL_S)  # no event reports that a broker knows a controller
     except KafkaException as err:
         raise translate(err, where) from err
 
 
 def _is_led(admin: AdminClient, topic: str) -> bool:
-    # Not list_topics: naming a missing topic there makes the broker create it.
+    # Not list_topics: a missing topic named there makes the broker create it.
     answer = admin.describe_topics(TopicCollection([topic]), request_timeout=_REQUEST_TIMEOUT_S)[
         topic
     ]

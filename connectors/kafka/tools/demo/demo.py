@@ -1,9 +1,9 @@
 """``sluice demo``: a pipeline that is killed half way, started again, and judged.
 
-Starts a real broker, feeds it live order events, and runs the pipeline as a user would. A
-read_committed reader runs all the time and sees the result. The pipeline is a program of its own in
-a session of its own; nothing of it is left when the demo ends. ``program/`` links to the example
-that the demo runs; a wheel holds a copy.
+Starts a real broker, sends live order events, and runs the pipeline as a user would. A
+read_committed reader runs during the whole demo, and its records are judged. The pipeline is a
+program in a session of its own; nothing of it remains after the demo. ``program/`` links to the
+example that it runs; a wheel holds a copy.
 """
 
 import contextlib
@@ -53,28 +53,29 @@ def demo(
     ] = 400_000,
     master: Annotated[str, typer.Option(help="Spark master of the pipeline.")] = "local[2]",
     pipeline: Annotated[
-        Path | None,
+        Path,
         typer.Option(
             help="Another program with the command line of examples/kafka_to_kafka.py.",
             exists=True,
             dir_okay=False,
+            resolve_path=True,
+            show_default=False,
         ),
-    ] = None,
+    ] = _EXAMPLE,
 ) -> None:
     """Kill a pipeline half way, start it again, and check that nothing is lost or doubled."""
     console = Console(highlight=False)
     # Hides warnings of the clients that pass, such as a coordinator that is still loading.
     logging.getLogger("sluice").addHandler(logging.NullHandler())
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="sluice-demo-") as directory:
-        program = (pipeline or _EXAMPLE).resolve()
-        plan = _Plan(pipeline=program, directory=Path(directory), records=records, master=master)
+        plan = _Plan(pipeline=pipeline, directory=Path(directory), records=records, master=master)
         outcome = _Demo(console, plan).run()
     raise typer.Exit(0 if outcome.is_clean else 1)
 
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the demo as an error would, so that everything is cleared away."""
+    """SIGTERM ends the demo like an error, so that everything is deleted."""
 
     def leave(_: int, __: FrameType | None) -> None:
         sys.exit(128 + signal.SIGTERM)
@@ -88,7 +89,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """The options of one demo, and the directory of its files."""
+    """The settings of the demo, and the directory of its files."""
 
     pipeline: Path
     directory: Path
@@ -98,7 +99,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recovery:
-    """When things happened around the kill, on one clock.
+    """The times of the events around the kill, on one clock.
 
     Attributes:
         visible: records that readers had seen at the kill.
@@ -145,7 +146,7 @@ class _Demo:
                 orders,
                 count=self._records,
                 rate=rate,
-                # Something must be left for the second run, however fast the first one was.
+                # Keeps some records for the second run, however fast the first one was.
                 held_back=self._records // 4,
             )
         )
@@ -186,7 +187,7 @@ class _Demo:
         # Records that the first run committed may reach the reader after the kill.
         visible = self._observer.catch_up(timeout_s=_CATCH_UP_S)
         self._loader.release()
-        # The new run's first record closes the slot after the last one: the fencing record.
+        # The new run's first record fences the slot after the last one.
         self._await(self._program, lambda: _newest_slot(self._checkpoint) > newest)
         fenced_s = time.monotonic()
         self._view.enter(Phase.RECOVERING)
@@ -214,7 +215,7 @@ class _Demo:
         return self._observer.total >= self._records
 
     def _await(self, program: Program, condition: Callable[[], bool]) -> None:
-        """Wait with the display going; a pipeline that ends or stalls is an error."""
+        """Wait and update the display; a pipeline that ends or stalls is an error."""
         progressed_s, visible = time.monotonic(), self._observer.total
         while not condition():
             if program.exit_code is not None:
@@ -224,7 +225,7 @@ class _Demo:
             if time.monotonic() - progressed_s > _STALL_S:
                 raise _failed(program, f"no record became visible for {_STALL_S:.0f} s")
             self._show()
-            time.sleep(_POLL_S)  # the rate at which the display moves
+            time.sleep(_POLL_S)  # update interval of the display
         self._show()
 
     def _show(self) -> None:
@@ -256,7 +257,7 @@ class _Demo:
 
 
 def _order_of(record: Record) -> bytes | None:
-    """The number of an order, unique to its event; another content under it is corrupted."""
+    """The unique name of an event: a record of the same order with another content is corrupted."""
     return next((value for name, value in record.headers if name == "order"), None)
 
 
@@ -264,13 +265,13 @@ _IDENTITY = Identity(name_of=_order_of)
 
 
 def _shouted(record: Record) -> tuple[Record]:
-    """The output of the example for one record."""
+    """The output of the example for a record."""
     value = None if record.value is None else record.value + b"!"
     return (record._replace(topic=_OUTPUT, value=value),)
 
 
 def _create_topics(connection: KafkaConnection) -> None:
-    # The broker's clock stands in the output, so that the rate can be read from it.
+    # The broker's clock is in the output, so the rate can be computed from it.
     clocked = {"message.timestamp.type": "LogAppendTime"}
     topics = [
         NewTopic(_INPUT, num_partitions=_PARTITIONS, replication_factor=1),
@@ -294,5 +295,5 @@ def _newest_committed(checkpoint: Path) -> int | None:
 
 def _failed(program: Program, what: str) -> UnreachableError:
     return UnreachableError(
-        what, {"log": "\n" + program.log_tail()}, "Its log says why; nothing was left running."
+        what, {"log": "\n" + program.log_tail()}, "Read the pipeline's log; nothing keeps running."
     )

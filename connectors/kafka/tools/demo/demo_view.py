@@ -1,4 +1,4 @@
-"""What `sluice demo` shows: progress while it runs, and the verdict as a table."""
+"""Display of `sluice demo`: progress while it runs, and the verdict as a table."""
 
 import enum
 import time
@@ -24,14 +24,14 @@ class Phase(enum.Enum):
     BROKER = "starting a Kafka broker"
     RUNNING = "the pipeline copies live orders, exactly once"
     KILLED = "kill -9 of the driver, Spark's JVM and its workers; starting again"
-    RECOVERING = "the new run finishes what was decided and aborts the rest"
+    RECOVERING = "the new run commits decided transactions and aborts the rest"
     STOPPING = "stopping the pipeline"
     CHECKING = "reading everything back and comparing"
 
 
 @dataclass(slots=True)
 class Status:
-    """What the progress display shows now.
+    """The values of the progress display.
 
     Attributes:
         total: records that will be sent.
@@ -47,12 +47,12 @@ class Status:
 
     @property
     def lag(self) -> int:
-        """Records sent and not visible yet."""
+        """Records sent and not yet visible."""
         return max(0, self.sent - self.visible)
 
 
 class DemoView:
-    """A live display on a terminal, a line per phase elsewhere. Used as a context manager."""
+    """A live display on a terminal, elsewhere a line for each phase. Used as a context manager."""
 
     def __init__(self, console: Console, status: Status) -> None:
         self._console = console
@@ -79,13 +79,13 @@ class DemoView:
         self._live.__exit__(kind, error, trace)
 
     def enter(self, phase: Phase) -> None:
-        """Say what happens now; the line stays."""
+        """Start a phase; its line stays on the terminal."""
         self._phase = phase
         self._live.console.print(f"{self._elapsed_s():5.1f} s  {phase.value}")
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the status as it is now."""
+        """Show the current status."""
         self._bars.update(self._sent, completed=self._status.sent)
         self._bars.update(self._visible, completed=self._status.visible)
         self._live.update(self._body())
@@ -104,14 +104,14 @@ class DemoView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How the demo ended.
+    """Result of the demo.
 
     Attributes:
-        sent: records that were put in.
-        visible_at_kill: records that readers had seen when everything was killed.
-        elapsed_s: from the first start to the last visible record, the kill included.
+        sent: number of input records.
+        visible_at_kill: records that readers had seen at the kill.
+        elapsed_s: from the first start to the last visible record, including the kill.
         peak_rate: records appended to the output in the best second, by the broker's clock.
-        recovery_s: from the kill to the next record that became visible.
+        recovery_s: from the kill to the next visible record.
         spark_start_s: the part of it until the new run's first durable record: Python's and
             Spark's own start.
     """
@@ -127,12 +127,12 @@ class Outcome:
 
     @property
     def is_clean(self) -> bool:
-        """Everything sent is there once, in order, and readers never saw anything else."""
+        """Every record is there once, in order, and readers never saw anything else."""
         complete = self.verdict.expected == self.sent
         return complete and self.verdict.is_clean and self.prefix.is_clean
 
     def table(self) -> Table:
-        """The verdict for people, with the first places of each fault."""
+        """The verdict for people, with the first positions of each fault."""
         verdict, places = self.verdict, self.verdict.examples
         prefix = _fault(len(self.prefix.broken), self.prefix.broken, clean="yes", dirty="no")
         table = Table(show_header=False)

@@ -1,7 +1,8 @@
-"""A read_committed reader that runs all along, while the pipeline is killed and started again.
+"""A read_committed reader that runs during the whole demo, while the pipeline is killed and
+restarted.
 
-What it has seen must be a prefix of what the topic holds in the end (`check_prefix`); when it saw
-it tells how long readers waited.
+The records it has seen must be a prefix of the topic's final content (`check_prefix`); their times
+show how long readers waited.
 """
 
 import logging
@@ -44,8 +45,8 @@ class Sighting:
 
     Attributes:
         at_s: on the observer's clock.
-        records: how many.
-        total: seen so far, these included.
+        records: their number.
+        total: records seen so far, including these.
     """
 
     at_s: float
@@ -54,21 +55,21 @@ class Sighting:
 
 
 class Seen(Protocol):
-    """Keeps what was seen: `History` in memory, `SpilledPrefix` in files."""
+    """Keeps the records: `History` in memory, `SpilledPrefix` in files."""
 
     def append(self, record: Record, /) -> None:
         """Keep the next record; those of a partition come in offset order."""
 
 
 class Observer(SideThread):
-    """Reads a topic from its first record on, in a thread of its own, until stopped.
+    """Reads a topic from its first record, in a thread of its own, until stopped.
 
-    It lives in the process that tests or demonstrates, never in the pipeline's, so it survives
-    every kill. Used as a context manager.
+    It lives in the process of the test or demo, never in the pipeline's, so it survives every kill.
+    Used as a context manager.
 
     Args:
-        seen: is given each record by the observer's thread, so it belongs to that until the
-            observer is closed. None: only numbers and times are kept.
+        seen: receives each record in the observer's thread, so do not use it until the observer is
+            closed. None: only numbers and times are kept.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Observer(SideThread):
             return list(self._sightings)
 
     def await_total(self, total: int, *, timeout_s: float) -> float:
-        """Wait until ``total`` records were seen; the time on the observer's clock when they were.
+        """Wait until ``total`` records were seen; returns the time on the observer's clock.
 
         Raises:
             UnreachableError: not seen in time.
@@ -122,11 +123,12 @@ class Observer(SideThread):
                     "wanted": total,
                     "timeout_s": timeout_s,
                 },
-                "Look at the pipeline's log and at open transactions.",
+                "Read the pipeline's log, and check for open transactions.",
             )
 
     def catch_up(self, *, timeout_s: float) -> int:
-        """Wait until everything that a reader can see now was seen; how many records it was.
+        """Wait until it has seen everything that a reader can see now; returns the number of
+        records.
 
         Raises:
             UnreachableError: not seen in time.
@@ -137,7 +139,7 @@ class Observer(SideThread):
             self._require_sound()
             if not self._has_reached(stable):
                 raise UnreachableError(
-                    "a reader did not get to the end of the topic in time",
+                    "a reader did not reach the end of the topic in time",
                     {"topic": self._topic, "positions": self._positions, "ends": dict(stable)},
                     "Is the broker overloaded?",
                 )
@@ -147,13 +149,13 @@ class Observer(SideThread):
         return all(self._positions.get(number, 0) >= end for number, end in ends.items())
 
     def close(self) -> None:
-        """Stop reading; raises what ended the reader early, if anything did."""
+        """Stop reading; raises the error that ended the reader early, if there is one."""
         super().close()
         self._require_sound()
 
     def _run(self) -> None:
         super()._run()
-        with self._changed:  # what has ended it is handed over to whoever waits
+        with self._changed:  # passes the error to the waiting thread
             self._changed.notify_all()
 
     def _work(self) -> None:
@@ -179,7 +181,7 @@ class Observer(SideThread):
                     self._seen.append(record_of(message))
                 positions[_number(message)] = (position or 0) + 1
             elif error.code() == PARTITION_EOF:
-                positions[_number(message)] = position or 0  # behind control records too
+                positions[_number(message)] = position or 0  # also after control records
             elif not error.retriable():
                 raise translate(error, {"topic": self._topic, "partition": message.partition()})
         if positions:

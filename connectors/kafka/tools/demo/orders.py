@@ -29,14 +29,14 @@ class Orders:
 
     Attributes:
         topic: input topic.
-        partitions: orders of one customer stay in one of them.
+        partitions: orders of one customer stay in one partition.
     """
 
     topic: str
     partitions: int
 
     def records(self, count: int) -> Iterator[Record]:
-        """The first ``count`` events; offsets are those of a topic that holds nothing else."""
+        """The first ``count`` events; offsets are those of a topic without other records."""
         rng = random.Random(20_26)
         offsets = [0] * self.partitions
         for number in range(count):
@@ -52,7 +52,7 @@ class Orders:
         order_id = f"o-{number:09d}"
         value: bytes | None = None
         if number % _CANCELLED_EVERY == _CANCELLED_EVERY - 1:
-            event = "cancelled"  # a null value, as compacted topics know it
+            event = "cancelled"  # a null value, as in compacted topics
         else:
             value = json.dumps(
                 {
@@ -72,8 +72,8 @@ class Loader(SideThread):
     As a context manager it starts and stops.
 
     Args:
-        rate: records per second; what the machine can, when that is less.
-        held_back: the last records, which are not sent before `release`.
+        rate: records per second; less if the machine is slower.
+        held_back: number of last records, which wait for `release`.
     """
 
     def __init__(
@@ -103,17 +103,17 @@ class Loader(SideThread):
 
     @property
     def is_done(self) -> bool:
-        """Everything is sent and acknowledged; raises what went wrong instead."""
+        """Everything is sent and acknowledged; otherwise raises the error."""
         self._require_sound()
         return self.sent == self.count
 
     def release(self) -> None:
-        """Send what was held back, too."""
+        """Send the last records, too."""
         self._released.set()
 
     def close(self) -> None:
         """See `SideThread.close`."""
-        self._released.set()  # or else its thread would wait for ever
+        self._released.set()  # otherwise its thread would wait for ever
         super().close()
 
     def _work(self) -> None:

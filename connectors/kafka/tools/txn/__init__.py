@@ -1,1 +1,1 @@
-"""`sluice txn`: transactions that a job left open."""
+"""`sluice txn`: open transactions of a job."""

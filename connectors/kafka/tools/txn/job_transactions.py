@@ -1,6 +1,6 @@
-"""The transactions of a job as its checkpoint directory and its cluster know them.
+"""A job's transactions, from its checkpoint directory and its cluster.
 
-What ``sluice txn`` shows and acts upon; needs neither the job nor Spark.
+Data of ``sluice txn``; needs neither the job nor Spark.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,10 +41,10 @@ _BOOTSTRAP = f"{PREFIX}bootstrap.servers"
 _ID_PREFIX = "transactional_id_prefix"
 
 Standing = str
-"""How the checkpoint stands that names a transaction: `Place`."""
+"""State of the checkpoint that names a transaction: `Place`."""
 
 SinkKey = tuple[str, str]
-"""Operator name and prefix: a sink that was given another prefix left the old one's ids behind."""
+"""Operator name and prefix: after a change of the prefix, ids of the old one may remain."""
 
 _ABORTED = "aborted"
 _COMMIT_IS_DUE = frozenset({"unfinished", "committed", "decided"})
@@ -52,7 +52,7 @@ _COMMIT_IS_DUE = frozenset({"unfinished", "committed", "decided"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """What a checkpoint tells of a Kafka sink.
+    """The settings of a Kafka sink in a checkpoint.
 
     Attributes:
         name: of the operator.
@@ -85,29 +85,29 @@ class NamedTransaction:
 
     @property
     def sink_key(self) -> SinkKey:
-        """In which of the job's sinks it is looked after."""
+        """The job's sink that owns it."""
         return self.sink, _prefix_of(self.handle.transactional_id)
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the checkpoint was aborted: nobody will ever decide it."""
+        """Whether the checkpoint was aborted, so that no decision can follow."""
         return self.standing == _ABORTED
 
     @property
     def commit_is_due(self) -> bool:
-        """Whether a decision that nothing has replaced asks for its commit."""
+        """Whether a decision that is not superseded requires its commit."""
         return self.standing in _COMMIT_IS_DUE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLine:
-    """One transactional id: who names it, and what its coordinator says.
+    """One transactional id: the checkpoint that names it, and its state at the coordinator.
 
     Attributes:
         transactional_id: its name.
         sink: name of the operator.
-        named: the newest checkpoint's word about it, None when none names it.
-        described: the coordinator's, None when it does not know the id.
+        named: the newest checkpoint's transaction of this id, None if no checkpoint names it.
+        described: its state, None if the coordinator does not know the id.
     """
 
     transactional_id: str
@@ -117,13 +117,13 @@ class TransactionLine:
 
     @property
     def is_open(self) -> bool:
-        """Whether it holds back read_committed readers."""
+        """Whether it blocks read_committed readers."""
         return self.described is not None and self.described.state is TransactionState.ONGOING
 
     @property
     def is_orphan(self) -> bool:
-        """Whether it is open, and no decision names it. A checkpoint that was given up may: its job
-        had not come to abort it, or no broker answered then."""
+        """Whether it is open, and no decision names it. An aborted checkpoint may name it, if its
+        job could not abort it then."""
         return self.is_open and (self.named is None or self.named.is_given_up)
 
     @property
@@ -133,12 +133,12 @@ class TransactionLine:
 
     @property
     def sink_key(self) -> SinkKey:
-        """In which of the job's sinks it is looked after."""
+        """The job's sink that owns it."""
         return self.sink, _prefix_of(self.transactional_id)
 
     @property
     def identity(self) -> TransactionIdentity | None:
-        """From the checkpoint where one names it, else from the coordinator
+        """From the checkpoint if one names it, else from the coordinator
         (`handle-from-producer`)."""
         if self.named is not None:
             return self.named.handle.identity
@@ -146,7 +146,7 @@ class TransactionLine:
 
     @property
     def verdict(self) -> str:
-        """What is certain, in a word."""
+        """The certain state, for people."""
         if self.named is None:
             return "open, no decision names it" if self.is_open else "idle"
         judgement = judge(self.named.handle.identity, self.described)
@@ -214,8 +214,8 @@ def job_transactions(
 ) -> list[TransactionLine]:
     """One line for each id that a checkpoint or the cluster knows; pure.
 
-    An id that several checkpoints name stands under the newest: it was used again. What is open
-    under an id that was used again behind every checkpoint is named by none.
+    An id in several checkpoints belongs to the newest: the id was used again. If an id was used
+    again after all checkpoints, no checkpoint names its open transaction.
     """
     newest = {
         one.handle.transactional_id: one
@@ -235,8 +235,8 @@ def job_transactions(
 
 
 def _is_used_again(named: NamedTransaction, described: TransactionDescription | None) -> bool:
-    # An unfinished one is not: its id rests until it is committed on record (`ids-never-reused`),
-    # so another transaction under it is a mystery that a person must see.
+    # Not an unfinished one: its id is not used until it is committed on record
+    # (`ids-never-reused`), so another transaction under it is an error that a person must see.
     return (
         described is not None
         and described.state is TransactionState.ONGOING
@@ -253,10 +253,11 @@ def _prefix_of(transactional_id: str) -> str:
 def connection_of(
     sink: SinkSettings, *, bootstrap: str | None, options: Mapping[str, str]
 ) -> KafkaConnection:
-    """How to reach a sink's cluster: as recorded, with what the command line says instead.
+    """The connection to a sink's cluster: as recorded, with changes from the command line.
 
     Raises:
-        ConfigError: a secret was redacted in the checkpoint and not given, or no servers are known.
+        ConfigError: a secret is redacted in the checkpoint and missing here, or no servers are
+            known.
     """
     given = {_prefixed(name): value for name, value in options.items()}
     if bootstrap is not None:
@@ -265,7 +266,7 @@ def connection_of(
     hidden = sorted(name for name, value in merged.items() if value == REDACTED)
     if hidden:
         raise ConfigError(
-            "checkpoints hold no secrets, so this option must be given again",
+            "an option is a secret, which checkpoints do not hold",
             {"option": hidden[0], "sink": sink.name},
             f"Give it by --config-file (a file of key=value lines) or --config {hidden[0]}=….",
         )

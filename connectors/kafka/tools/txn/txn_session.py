@@ -1,4 +1,5 @@
-"""What ``sluice txn`` does: open a job's directory and clusters, refuse what would harm, end."""
+"""The work of ``sluice txn``: read a job's directory, connect to its clusters, refuse harmful
+requests, end transactions."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,24 +54,23 @@ __all__ = [
 ]
 
 Ended = list[tuple[TransactionLine, CommitReport]]
-"""What the committer says of each transaction."""
+"""The committer's report for each transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSession:
-    """Everything that is known of a job, and a client for each sink's cluster.
+    """The known facts about a job, and a client for each sink's cluster.
 
     Attributes:
         checkpoint_uri: of the directory.
         last_session: of the coordinator that wrote its last record.
         job_uid: of the job.
-        sinks: its transactional sinks, with prefixes that they had.
+        sinks: its transactional sinks, with all their prefixes.
         connections, wires: to the cluster of each.
-        lines: what the checkpoints name and what the brokers say of it, as of the look, and of
-            what no checkpoint names.
+        lines: the transactions of the checkpoints and of the cluster, when the session was opened.
         missing: brokers that did not answer.
-        refresh_named: at the checkpoints, for what they name now.
-        open_owner_store: where a prefix says who has it.
+        refresh_named: reads again the transactions that the checkpoints name.
+        open_lease_store: of a prefix.
         clock, sleep: monotonic seconds.
     """
 
@@ -88,14 +88,14 @@ class TransactionSession:
     sleep: Callable[[float], None] = time.sleep
 
     def chosen(self, ids: Sequence[str]) -> list[TransactionLine]:
-        """The lines of these ids; ConfigError for one that is not the job's."""
+        """The lines of these ids; ConfigError for an id of another job."""
         by_id = {line.transactional_id: line for line in self.lines}
         unknown = [name for name in ids if name not in by_id]
         if unknown:
             raise ConfigError(
-                "neither a checkpoint nor the cluster knows this transactional id as the job's",
+                "this transactional id does not belong to the job",
                 {"transactional_id": unknown[0]},
-                "Look it up with `sluice txn list --all`.",
+                "List the ids with `sluice txn list --all`.",
             )
         return [by_id[name] for name in dict.fromkeys(ids)]
 
@@ -104,12 +104,12 @@ class TransactionSession:
 def open_session(
     path: str, *, bootstrap: str | None, options: Mapping[str, str], timeout_s: float
 ) -> Iterator[TransactionSession]:
-    """Read the directory, connect, and ask for every id that either side knows.
+    """Read the directory, connect, and describe every id that either side knows.
 
     Args:
         path: checkpoint directory, or a drop-in query's checkpoint location.
-        bootstrap: servers to use in place of those on record.
-        options: ``kafka.*`` options, secrets above all, that are not on record.
+        bootstrap: servers that replace those on record.
+        options: ``kafka.*`` options that are not on record, such as secrets.
         timeout_s: of each request round.
     Raises:
         ConfigError, UnreachableError, AuthenticationError, StorageError.
@@ -167,7 +167,7 @@ def session_of(
     refresh_named: Callable[[], Sequence[NamedTransaction]],
     timeout_s: float,
 ) -> TransactionSession:
-    """Ask the brokers for all that the checkpoints name, and for what only they know.
+    """Describe all ids that the checkpoints name, and those that only the brokers know.
 
     Args:
         last: of the directory's records.
@@ -196,11 +196,12 @@ def _describe_all(
     job_uid: str,
     timeout_s: float,
 ) -> tuple[dict[str, TransactionDescription | None], list[str]]:
-    """What the brokers say of every id that they or ``named`` know, and who did not answer."""
+    """The brokers' description of every id that they or ``named`` know, and the brokers without an
+    answer."""
     described: dict[str, TransactionDescription | None] = {}
     missing: list[str] = []
     for key, sink in sinks.items():
-        wires[key].cluster(timeout_s=timeout_s)  # says at once what is wrong with the connection
+        wires[key].cluster(timeout_s=timeout_s)  # fails at once if the connection is wrong
         listing = wires[key].list_transactions(f"{sink.prefix}/{job_uid}/", timeout_s=timeout_s)
         missing += [place for place in listing.missing if place not in missing]
         asked = {row.transactional_id for row in listing.transactions}
@@ -211,38 +212,38 @@ def _describe_all(
             raise UnreachableError(
                 "a transaction's coordinator did not answer",
                 {"transactional_id": silent[0], "transactions": len(silent)},
-                "Bring the broker back, or give more --timeout.",
+                "Restart the broker, or raise --timeout.",
             )
         described |= answers
     return described, missing
 
 
 def _refuse_undecided_commit(line: TransactionLine, *, force: bool) -> None:
-    """ConfigError when no decision asks for the commit of this transaction."""
+    """ConfigError if no decision requires the commit of this transaction."""
     if force or (line.named is not None and line.named.commit_is_due):
         return
     standing = line.named.standing if line.named is not None else "in no checkpoint"
     raise ConfigError(
-        "no decision asks for the commit of this transaction",
+        "no decision requires the commit of this transaction",
         {"transactional_id": line.transactional_id, "standing": standing},
-        "Its records will be written again by the job, so a commit would double them; "
-        "abort it, or use --force if the job will never run again.",
+        "Abort it: the job writes its records again, so a commit would double them. Use --force "
+        "if the job will never run again.",
     )
 
 
 def _refuse_decided_abort(line: TransactionLine, *, force: bool) -> None:
-    """ConfigError when a decision asks for the commit of this transaction."""
+    """ConfigError if a decision requires the commit of this transaction."""
     if force or line.named is None or not line.named.commit_is_due:
         return
     raise ConfigError(
         "a decided checkpoint names this transaction",
         {"transactional_id": line.transactional_id, "checkpoint_id": line.named.checkpoint_id},
-        "An abort would lose its records; commit it, or use --force and write them again.",
+        "Commit it: an abort would lose its records. Or use --force and write them again.",
     )
 
 
 def _refuse_decided_since(job: TransactionSession, lines: Sequence[TransactionLine]) -> None:
-    """ConfigError when a checkpoint that was decided behind the session's look names one of these:
+    """ConfigError if a checkpoint that was decided after the session was opened names one of these:
     the job may have died between its decision and its commits."""
     chosen = {line.transactional_id for line in lines}
     described = {line.transactional_id: line.described for line in job.lines}
@@ -252,9 +253,8 @@ def _refuse_decided_since(job: TransactionSession, lines: Sequence[TransactionLi
 
 
 def _refuse_of_a_copy(job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float) -> None:
-    """FencedError when a run of another checkpoint directory has the prefix
-    (`lease-guards-outputs`): what it has decided since one of both was copied is not in this
-    one."""
+    """FencedError if a run of another checkpoint directory has the prefix (`lease-guards-outputs`):
+    this directory may lack its decisions since one was copied."""
     for key in sorted(sinks & set(job.sinks)):
         prefix = job.sinks[key].prefix
         store = job.open_lease_store(job.connections[key], prefix, timeout_s=timeout_s)
@@ -268,15 +268,14 @@ def _refuse_of_a_copy(job: TransactionSession, sinks: set[SinkKey], *, timeout_s
             raise FencedError(
                 "a run of another checkpoint directory has this prefix",
                 {"prefix": prefix, "checkpoint": found.checkpoint_uri, "host": found.host},
-                "One directory is a copy of the other, and only the other one's checkpoints say "
-                "what is decided: give the command that one. If there is none but this one, as it "
-                "was moved, use --force.",
+                "Use the other directory: one is a copy of the other, and only the other one's "
+                "checkpoints know all decisions. If this is the only one, because it was moved, "
+                "use --force.",
             )
 
 
 def _refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float) -> None:
-    """FencedError when the job lives, as its owner record tells by changing
-    (`lease-guards-outputs`)."""
+    """FencedError if the job runs, which the changes of its lease show (`lease-guards-outputs`)."""
     for key in sorted(sinks & set(job.sinks)):
         prefix = job.sinks[key].prefix
         store = job.open_lease_store(job.connections[key], prefix, timeout_s=timeout_s)
@@ -284,20 +283,20 @@ def _refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout
             found = _renewed(job, store)
         if found is not None:
             raise FencedError(
-                "the job runs, and may still commit what is open",
+                "the job runs, and may still commit its open transactions",
                 {"prefix": prefix, "host": found.host, "session": found.session},
                 "Leave it to the job's own sweep, stop the job first, or use --force.",
             )
 
 
 def _renewed(job: TransactionSession, store: LeaseStore) -> LeaseRecord | None:
-    """The record of a holder that renews it, watched for as long as a start of another job does."""
+    """The lease of a running job, watched for as long as the start of another job watches it."""
     first = store.read()
     until = job.clock() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
     if first is None or first.is_ended or first.job_uid != job.job_uid:
         return None
     while job.clock() < until:
-        job.sleep(0.25)  # a living holder shows itself only by its next renewal
+        job.sleep(0.25)  # only a renewal shows that the holder lives
         found = store.read()
         if found is not None and not found.is_ended and found != first:
             return found
@@ -307,10 +306,10 @@ def _renewed(job: TransactionSession, store: LeaseStore) -> LeaseRecord | None:
 def commit_transactions(
     job: TransactionSession, ids: Sequence[str], *, force: bool, timeout_s: float
 ) -> Ended:
-    """Commit these, or all that decided checkpoints name and that are not committed on record.
+    """Commit these, or all of decided checkpoints that are not committed on record.
 
     Raises:
-        ConfigError: no decision asks for one of these.
+        ConfigError: no decision requires the commit of one.
     """
     chosen = job.chosen(ids) if ids else [line for line in job.lines if line.is_unfinished]
     for line in chosen:
@@ -324,7 +323,7 @@ def abort_transactions(
     """Abort these, or all that are open and that no decision names.
 
     Raises:
-        ConfigError: a decision asks for the commit of one.
+        ConfigError: a decision requires the commit of one.
         FencedError: the job runs, or its last run has another checkpoint directory.
     """
     chosen = job.chosen(ids) if ids else [line for line in job.lines if line.is_orphan]
@@ -341,14 +340,14 @@ def abort_transactions(
 def end_transactions(
     job: TransactionSession, lines: Sequence[TransactionLine], *, commit: bool, timeout_s: float
 ) -> Ended:
-    """Commit or abort, oldest checkpoint first; what the committer says of each."""
+    """Commit or abort, oldest checkpoint first; returns the committer's reports."""
     lines = sorted(lines, key=lambda line: line.named.checkpoint_id if line.named else 0)
     reports: Ended = []
     for key in dict.fromkeys(line.sink_key for line in lines):
         mine = [line for line in lines if line.sink_key == key]
         if key not in job.wires:
             raise ConfigError(
-                "the checkpoint does not tell which cluster this transaction is in",
+                "the checkpoint does not name the cluster of this transaction",
                 {"transactional_id": mine[0].transactional_id, "operator": key[0]},
                 "Use the checkpoint directory of the job that made it.",
             )
@@ -367,8 +366,8 @@ def _identity(line: TransactionLine) -> TransactionIdentity:
     found = line.identity
     if found is None:
         raise TransactionUnknownError(
-            "the coordinator does not know this id any more",
+            "the coordinator no longer knows this id",
             {"transactional_id": line.transactional_id},
-            "There is nothing to end; count the records of the output.",
+            "Count the records of the output: there is nothing to end.",
         )
     return found

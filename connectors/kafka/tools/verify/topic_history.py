@@ -1,4 +1,4 @@
-"""Reads what a topic holds in the form the checker judges (`sluice.runtime.checker`).
+"""Reads the records of a topic in the checker's form (`sluice.runtime.checker`).
 
 For tests, the demo and benchmarks; not on the data path of a job.
 """
@@ -31,9 +31,9 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.records.columns import header_pairs
 from sluice.connectors.kafka.source.enumerator.topics import (
     KnownLeaders,
+    answers_deadline,
     described,
     result,
-    until_s_for,
 )
 from sluice.runtime.checker import Headers, History, Identity, Record
 from sluice.runtime.errors import ConfigError, UnreachableError
@@ -60,10 +60,11 @@ _CONSUME_RECORDS = 10_000
 _CONSUME_S = 0.1
 
 _LEADERLESS = (
-    *error_codes("_NOENT"),  # none of the partitions has one
+    *error_codes("_NOENT"),  # no partition has one
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
-    # Behind an election: somebody has not heard of the new leader yet, or it does not know its end.
+    # After an election: a broker does not know the new leader yet, or the leader does not know its
+    # end.
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
@@ -73,11 +74,11 @@ _LEADERLESS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEnds:
-    """Where the partitions of a topic end, by partition.
+    """The ends of a topic, by partition.
 
     Attributes:
-        stable: last stable offset: a read_committed reader sees what lies before it.
-        high: high watermark: everything written and replicated lies before it.
+        stable: last stable offset: a read_committed reader sees all records before it.
+        high: high watermark: all written and replicated records are before it.
     """
 
     stable: Mapping[int, int]
@@ -85,7 +86,7 @@ class TopicEnds:
 
     @property
     def is_settled(self) -> bool:
-        """No open transaction holds readers back (a later stable end settles an earlier high)."""
+        """No open transaction blocks readers (a later stable end covers an earlier high)."""
         return all(self.stable.get(partition, 0) >= end for partition, end in self.high.items())
 
 
@@ -99,7 +100,7 @@ def reading_consumer(
     """A consumer that reads explicit partitions, joins no group and commits nothing.
 
     Args:
-        statistics: is given librdkafka's statistics each second, by the thread that consumes.
+        statistics: receives librdkafka's statistics each second, in the thread that consumes.
     """
     told = {"stats_cb": statistics, "statistics.interval.ms": 1000} if statistics else {}
     return make_consumer(
@@ -111,7 +112,7 @@ def reading_consumer(
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
             "isolation.level": "read_committed" if read_committed else "read_uncommitted",
-            # The default of 1 s makes a reader wait for a second whenever its queue was full.
+            # With the default of 1 s a reader waits a second whenever its queue is full.
             "fetch.queue.backoff.ms": 5,
             **told,
         }
@@ -119,10 +120,10 @@ def reading_consumer(
 
 
 class EndWatch:
-    """Asks again and again where a topic ends, over one connection. Used by one thread.
+    """Queries the ends of a topic repeatedly, over one connection. Used by one thread.
 
     Raises:
-        SourceChangedError: there is no such topic.
+        SourceChangedError: the topic does not exist.
         UnreachableError: no broker answers.
     """
 
@@ -134,7 +135,7 @@ class EndWatch:
     def now(self) -> TopicEnds:
         """Last stable offset and high watermark of every partition.
 
-        The high watermark is asked for first: what is settled by then stays so.
+        Queries the high watermark first, so that the stable offset is never older.
         """
         high = self.high()
         return TopicEnds(stable=self.stable(), high=high)
@@ -158,7 +159,7 @@ def topic_ends(
 def topic_starts(
     connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
 ) -> Mapping[int, int]:
-    """First offset of every partition that retention has left; raises as `EndWatch`."""
+    """First remaining offset of every partition; raises as `EndWatch`."""
     asked = _TopicOffsets(connection, topic, timeout_s)
     return asked.at(_EARLIEST, IsolationLevel.READ_UNCOMMITTED)
 
@@ -171,13 +172,13 @@ def await_readable(
     timeout_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> float:
-    """Wait until no open transaction holds back readers; how many seconds it took.
+    """Wait until no open transaction blocks readers; returns the seconds it took.
 
     Args:
-        beyond: by partition, the offset that readers must be able to reach; None: the high
-            watermark of that moment, whatever it is.
+        beyond: by partition, the offset that readers must reach; None: the high watermark at the
+            time of the call.
     Raises:
-        UnreachableError: still held back when the time ran out; says where.
+        UnreachableError: still blocked at the timeout; names the partitions.
     """
     watch = EndWatch(connection, topic)
     started = clock()
@@ -188,12 +189,12 @@ def await_readable(
             return clock() - started
         if clock() - started > timeout_s:
             raise UnreachableError(
-                "an open transaction holds back the readers of a topic",
+                "an open transaction blocks the readers of a topic",
                 {"topic": topic, "stable": stable, "wanted": dict(goal)},
-                "A job that runs ends it soon. A killed one left it: a restart of the job ends it, "
-                "or `sluice txn abort`; `sluice txn list` shows it.",
+                "Wait if a job runs: it ends the transaction soon. After a killed job restart it, "
+                "or use `sluice txn abort`; `sluice txn list` shows the transaction.",
             )
-        time.sleep(_POLL_S)  # readers are unblocked without a word to anybody
+        time.sleep(_POLL_S)  # no event reports that readers are unblocked
 
 
 def read_records(
@@ -205,17 +206,17 @@ def read_records(
     timeout_s: float = 60.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Record]:
-    """Everything the topic holds now, each partition in offset order.
+    """Everything in the topic now, each partition in offset order.
 
     Args:
         read_committed: up to the last stable offset, without aborted records; else up to the
             high watermark, with them.
         need_headers: see `record_of`.
-        timeout_s: bound of the time in which no partition comes nearer to its end; aborted records
-            that are passed over are no record, but nearer.
+        timeout_s: longest time without progress of any partition; skipped aborted records are not
+            returned, but count as progress.
     Raises:
         ConfigError: see `record_of`.
-        SourceChangedError: there is no such topic, or it was cut off while reading.
+        SourceChangedError: the topic does not exist, or was truncated during the read.
         UnreachableError: no progress in ``timeout_s``.
     """
     ends = topic_ends(connection, topic, timeout_s=timeout_s)
@@ -225,7 +226,7 @@ def read_records(
     fetched = _Fetched(topic)
     consumer = reading_consumer(connection, read_committed=read_committed, statistics=fetched.tell)
     try:
-        # Not from 0: retention may have taken the first records.
+        # Not from 0: retention may have deleted the first records.
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in wanted])
         progressed = clock()
         while wanted:
@@ -233,15 +234,15 @@ def read_records(
             has_moved, before = _has_moved(messages, wanted), set(wanted)
             yield from _records_before(messages, wanted, need_headers=need_headers)
             if finished := before - wanted.keys():
-                # One that is written to all the time would fill the queue before the others.
+                # A partition with continuous writes would fill the queue before the rest.
                 consumer.pause([TopicPartition(topic, number) for number in finished])
             if has_moved or fetched.has_moved(wanted):
-                progressed = clock()  # what the caller did with the records is no waiting
+                progressed = clock()  # time in the caller is not waiting time
             elif clock() - progressed > timeout_s:
                 raise UnreachableError(
                     "a topic could not be read to its end",
                     {**_where(connection, topic), "missing": wanted, "timeout_s": timeout_s},
-                    "Look at the broker's log.",
+                    "Read the broker's log.",
                 )
     finally:
         consumer.close()
@@ -261,10 +262,10 @@ def read_history(
 
 
 def record_of(message: Message, *, need_headers: bool = True) -> Record:
-    """A message as the checker's record; it must not carry an error.
+    """A message as the checker's record; it must not be an error.
 
     Args:
-        need_headers: False: a record with a header whose name is not UTF-8 has none.
+        need_headers: False: a record with a header whose name is not UTF-8 has no headers.
     Raises:
         ConfigError: a header's name is not UTF-8.
     """
@@ -285,7 +286,7 @@ def record_of(message: Message, *, need_headers: bool = True) -> Record:
 
 
 def _headers(message: Message, *, need_headers: bool) -> Headers:
-    # Also where nobody compares them: a mapping, or what names records, may look at them.
+    # Also if they are not compared: a mapping, or the function of unique names, may read them.
     try:
         return tuple((name, _bytes(value)) for name, value in header_pairs(message) or ())
     except ConfigError:
@@ -295,9 +296,9 @@ def _headers(message: Message, *, need_headers: bool) -> Headers:
 
 
 class _Fetched:
-    """How far the client has fetched the partitions of a topic. Used by the thread that reads.
+    """Progress of the client in the partitions of a topic. Used by the thread that reads.
 
-    Of aborted records it delivers none: for as long as it passes over them, this is all that moves.
+    The client does not return aborted records: while it skips them, only this changes.
     """
 
     def __init__(self, topic: str) -> None:
@@ -310,8 +311,7 @@ class _Fetched:
         self._told = statistics
 
     def has_moved(self, wanted: Mapping[int, int]) -> bool:
-        """Whether one of these partitions has been fetched further towards its end than when this
-        was asked."""
+        """Whether one of these partitions was fetched further than at the last call."""
         if not self._told:
             return False
         topics, self._told = json.loads(self._told)["topics"], ""
@@ -326,7 +326,8 @@ class _Fetched:
 
 
 def _has_moved(messages: Sequence[Message], wanted: Mapping[int, int]) -> bool:
-    """Whether a partition has come nearer to its wanted end; an end of file before it is none."""
+    """Whether a partition came nearer to its wanted end; an end of file before it does not
+    count."""
     for message in messages:
         partition, offset = message.partition(), message.offset()
         end = None if partition is None else wanted.get(partition)
@@ -340,7 +341,7 @@ def _has_moved(messages: Sequence[Message], wanted: Mapping[int, int]) -> bool:
 def _records_before(
     messages: Sequence[Message], wanted: dict[int, int], *, need_headers: bool
 ) -> Iterator[Record]:
-    """Records before each wanted end; takes away from ``wanted`` what has been reached."""
+    """Records before each wanted end; removes reached ends from ``wanted``."""
     for message in messages:
         error, partition, offset = message.error(), message.partition(), message.offset()
         if error is not None and error.code() != PARTITION_EOF:
@@ -352,7 +353,7 @@ def _records_before(
             continue
         if error is None and offset < end:
             yield record_of(message, need_headers=need_headers)
-        # Control records at the end show themselves only by the position of the end of file.
+        # Only the position at the end of file shows control records at the end.
         if offset >= (end - 1 if error is None else end):
             del wanted[partition]
 
@@ -362,8 +363,8 @@ def _where(connection: KafkaConnection, topic: str) -> dict[str, object]:
 
 
 class _TopicOffsets:
-    """The partitions that a topic has when it is made, and what leaders that the client knows say
-    of them; see `topics`. One thread; raises as `EndWatch`."""
+    """The partitions of a topic, and what leaders that the client knows report of them; see
+    `topics`. One thread; raises as `EndWatch`."""
 
     def __init__(self, connection: KafkaConnection, topic: str, timeout_s: float) -> None:
         self._admin = make_admin(connection.librdkafka(Role.ADMIN))
@@ -385,13 +386,13 @@ class _TopicOffsets:
                 return self._ask(spec, isolation)
             except KafkaException as err:
                 self._leaders.forget()
-                # A new topic, or one whose broker has just died, has no leader for a moment.
+                # A new topic, or one whose broker has just died, has no leader for a short time.
                 if err.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
                     raise translate(err, self._where) from err
-            time.sleep(_POLL_S)  # an election ends without a word to clients
+            time.sleep(_POLL_S)  # no event reports the end of an election
 
     def _ask(self, spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
-        if self._leaders.untold(self._keys):
+        if self._leaders.undescribed(self._keys):
             self._described()
         there = self._leaders.located(self._keys)
         if len(there) < len(self._keys):
@@ -401,11 +402,11 @@ class _TopicOffsets:
             isolation_level=isolation,
             request_timeout=self._timeout_s,
         )
-        until_s = until_s_for(self._timeout_s)
-        return {at.partition: result(answer, until_s).offset for at, answer in answers.items()}
+        deadline = answers_deadline(self._timeout_s)
+        return {at.partition: result(answer, deadline).offset for at, answer in answers.items()}
 
     def _described(self) -> Any:  # noqa: ANN401 - confluent-kafka's description
-        # Not list_topics: naming a missing topic there makes the broker create it.
+        # Not list_topics: a missing topic named there makes the broker create it.
         found = described(self._admin, [self._topic], timeout_s=self._timeout_s)
         self._leaders.learn([self._topic], found)
         if self._topic not in found:

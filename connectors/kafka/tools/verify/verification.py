@@ -1,4 +1,4 @@
-"""What ``sluice verify`` does: read both sides into histories on disk, and compare them."""
+"""The work of ``sluice verify``: read both sides into histories on disk, and compare them."""
 
 import contextlib
 import json
@@ -47,10 +47,10 @@ __all__ = [
 ]
 
 Progress = Callable[[str, int], None]
-"""Is told the step, and how many records it has read so far."""
+"""Receives the step, and the number of records read so far."""
 
 LeftOut = Callable[[Iterable[str]], object]
-"""Is told names of columns."""
+"""Receives names of columns."""
 
 _TOLD_EVERY = 10_000
 T = TypeVar("T")
@@ -58,18 +58,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to compare.
+    """The parts of a comparison.
 
     Attributes:
         source, output: a topic; or a file or directory, which has a ``/`` in it.
         connection: of the topics; None: there are none.
-        mapping: see `Mapping`; a result is expected in the output if its topic is
-            the output, or that of the input record, which most mappings leave as it is.
-        identity: what is compared.
+        mapping: see `Mapping`. A result is expected in the output if its topic is the output or
+            that of the input record; most mappings keep the latter.
+        identity: the compared fields.
         transactions: see `transactions_of`.
-        memory_bytes: bound of what the comparison keeps in memory.
-        scratch: directory for what does not fit; None: the system's.
-        settle_s: how long open transactions of the output are waited for.
+        memory_bytes: memory limit of the comparison.
+        scratch: directory for data that does not fit; None: the system's.
+        settle_s: longest wait for open transactions of the output.
     """
 
     source: str
@@ -85,14 +85,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a comparison found, and how much it was made of.
+    """Result of a comparison, and its size.
 
     Attributes:
-        verdict: on what is expected in the output.
-        records_read: of the input, before they were mapped.
-        elsewhere: how many records the mapping sends to a topic that is not the output.
-        held_back: by partition of the input, from where on an open transaction hid it when it was
-            read.
+        verdict: on the expected output.
+        records_read: of the input, before the mapping.
+        elsewhere: number of records that the mapping sends to a topic other than the output.
+        held_back: by partition of the input, the offset from which an open transaction hid it
+            during the read.
     """
 
     verdict: HistoryVerdict
@@ -102,12 +102,12 @@ class Comparison:
 
     @property
     def why_nothing_expected(self) -> str:
-        """What a user has to look at where nothing is expected."""
+        """The reason why no record is expected, for the user to check."""
         return _why_nothing_expected(self.records_read, self.elsewhere)
 
 
 def are_files(place: str) -> bool:
-    """Whether a place is a path; names of topics have no slash."""
+    """Whether a name is a path; names of topics have no slash."""
     return "/" in place
 
 
@@ -118,13 +118,13 @@ def verify(
     sink: Callable[[Finding], None] | None = None,
     left_out: LeftOut | None = None,
 ) -> Comparison:
-    """Read both sides and compare them; deletes what it wrote to disk.
+    """Read both sides and compare them; deletes its files at the end.
 
     Args:
-        left_out: is told, again and again, the columns of files that are not compared.
+        left_out: called repeatedly with the columns of files that are not compared.
     Raises:
-        ConfigError: also where there is nothing on either side: a wrong name, or a job that never
-            ran, must not pass for exactly once.
+        ConfigError: also if both sides are empty: a wrong name, or a job that never ran, must not
+            look like exactly once.
         SourceChangedError, StorageError, UnreachableError.
     """
     with contextlib.ExitStack() as stack:
@@ -158,7 +158,7 @@ def verify(
 
 
 def _expect(plan: Plan, record: Record, place: Place, want: SpilledHistory) -> int:
-    """Append what must be in the output; how many records shall lie in another topic."""
+    """Append the expected output; returns the number of records for another topic."""
     elsewhere = 0
     for wanted in plan.mapping(record):
         if wanted.topic in (record.topic, plan.output):
@@ -169,7 +169,7 @@ def _expect(plan: Plan, record: Record, place: Place, want: SpilledHistory) -> i
 
 
 def input_starts(plan: Plan) -> dict[str, int]:
-    """Where the input begins, of each partition from whose front retention has taken records."""
+    """First offset of each partition of the input from which retention has deleted records."""
     if plan.connection is None or are_files(plan.source):
         return {}
     starts = topic_starts(plan.connection, plan.source)
@@ -177,7 +177,7 @@ def input_starts(plan: Plan) -> dict[str, int]:
 
 
 def _input_held_back(plan: Plan) -> dict[str, int]:
-    """Where readers of the input stop now, of each partition that an open transaction cuts off."""
+    """End for readers of each partition of the input that has an open transaction."""
     if plan.connection is None or are_files(plan.source):
         return {}
     ends = topic_ends(plan.connection, plan.source)
@@ -189,7 +189,8 @@ def _input_held_back(plan: Plan) -> dict[str, int]:
 
 
 def name_function(said: str | None) -> Callable[[Record], bytes | None] | None:
-    """What tells a record's name: ``key``, ``header:NAME``, ``json:FIELD`` or ``origin``.
+    """The function that finds a record's unique name: ``key``, ``header:NAME``, ``json:FIELD`` or
+    ``origin``.
 
     Raises:
         ConfigError: none of these.
@@ -206,7 +207,7 @@ def name_function(said: str | None) -> Callable[[Record], bytes | None] | None:
     if kind == "json" and argument:
         return lambda record: _field(record.value, argument)
     raise ConfigError(
-        "nothing can be named by this",
+        "this cannot be the unique name of a record",
         {"name_by": said},
         "Write key, header:NAME, json:FIELD, or origin (of generated loads).",
     )
@@ -216,8 +217,8 @@ def transactions_of(path: str, plan_source: str, plan_output: str) -> Transactio
     """Transactions into the output that a job's retained checkpoints name, by input ranges.
 
     Raises:
-        ConfigError: no checkpoint there, none that names such a transaction, or they are those of a
-            drop-in query, which tell no ranges.
+        ConfigError: there is no checkpoint, none names such a transaction, or they belong to a
+            drop-in query and name no ranges.
     """
     uri, _ = split_place(path)
     with command_store(uri) as store:
@@ -241,10 +242,9 @@ def transactions_of(path: str, plan_source: str, plan_output: str) -> Transactio
     ]
     if not ranges and records and not any(map(_has_source, records)):
         raise ConfigError(
-            "a drop-in query's checkpoints do not record which input ranges went into which "
-            "transaction",
+            "checkpoints of a drop-in query do not record the input ranges of transactions",
             {"checkpoint": path},
-            "Leave --checkpoint out: torn transactions then count as lost records.",
+            "Leave out --checkpoint: torn transactions then count as lost records.",
         )
     if not ranges:
         raise ConfigError(
@@ -256,13 +256,13 @@ def transactions_of(path: str, plan_source: str, plan_output: str) -> Transactio
 
 
 def _has_source(record: CheckpointRecord) -> bool:
-    """False for a drop-in query: of its graph Sluice sees the sink alone."""
+    """False for a drop-in query: Sluice sees only the sink of its graph."""
     return any(node.kind == "source" for node in record.graph)
 
 
 @contextlib.contextmanager
 def findings_file(path: Path | None) -> Iterator[Callable[[Finding], None] | None]:
-    """Where all findings go, a JSON object a line; None where nobody asked for them.
+    """A file for all findings, a JSON object a line; None: findings were not requested.
 
     Raises:
         StorageError: it cannot be written.
@@ -277,7 +277,7 @@ def findings_file(path: Path | None) -> Iterator[Callable[[Finding], None] | Non
         place = finding.place._asdict()
         line = {"kind": finding.kind.value, **place, "detail": finding.detail}
         with _unwritable(path):
-            file.write(json.dumps(line) + "\n")  # ASCII: a file's name may be no text
+            file.write(json.dumps(line) + "\n")  # ASCII: the name of a file may be no valid Unicode
 
     try:
         yield write
@@ -294,7 +294,7 @@ def _unwritable(path: Path) -> Iterator[None]:
         raise StorageError(
             "the findings cannot be written",
             {"path": path, "reason": err},
-            "Give a file in a directory that can be written.",
+            "Name a file in a directory that can be written.",
         ) from err
 
 
@@ -306,7 +306,7 @@ def _records(plan: Plan, place: str, left_out: LeftOut | None) -> Iterator[tuple
         return
     if plan.connection is None:
         raise ConfigError(
-            "a topic was named, and no Kafka servers",
+            "a topic was named, but no Kafka servers",
             {"topic": place},
             "Give --bootstrap-servers; a file or directory has a / in its name (./data).",
         )
@@ -315,24 +315,24 @@ def _records(plan: Plan, place: str, left_out: LeftOut | None) -> Iterator[tuple
 
 
 def _why_nothing_expected(records_read: int, elsewhere: int) -> str:
-    """A mapping that gave nothing, or nothing for here, or an input that is empty."""
+    """Reasons: the mapping returned nothing, or nothing for this topic, or the input is empty."""
     if elsewhere:
         return (
-            f"the mapping sends all it gives for {records_read:,} input records to another topic "
+            f"the mapping sends all results for {records_read:,} input records to another topic "
             "than the output"
         )
     if records_read:
-        return f"the mapping gave no record for {records_read:,} input records"
+        return f"the mapping returned no record for {records_read:,} input records"
     return "nothing was expected"
 
 
 def _nothing_to_compare(plan: Plan, records_read: int, elsewhere: int) -> ConfigError:
     reason = _why_nothing_expected(records_read, elsewhere)
     return ConfigError(
-        f"there is nothing to compare: {reason}, and nothing is there",
+        f"there is nothing to compare: {reason}, and the output is empty",
         {"input": plan.source, "records_read": records_read, "output": plan.output},
-        "Name the topics or files that the job has read and written; a --map that gives "
-        "nothing for any record may lack a return.",
+        "Name the topics or files that the job has read and written; a --map without any result "
+        "may lack a return.",
     )
 
 
@@ -350,9 +350,9 @@ def _scratch(directory: Path | None) -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix="sluice-verify-", dir=directory)
     except OSError as err:
         raise StorageError(
-            "there is no room for what memory cannot hold",
+            "there is no space for data larger than memory",
             {"directory": directory or tempfile.gettempdir(), "reason": err},
-            "Give --scratch a directory that can be written.",
+            "Set --scratch to a directory that can be written.",
         ) from err
 
 
