@@ -123,7 +123,7 @@ class HeartbeatTimeout:
 
     def watch(self, now_s: float) -> None:
         """The core is stepped."""
-        self._watched.look(now_s)
+        self._watched.advance(now_s)
 
     def is_anybody(self, least_s: float) -> bool:
         """Whether somebody was not heard of for so long; asked at each step."""

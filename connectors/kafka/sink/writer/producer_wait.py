@@ -11,7 +11,7 @@ from sluice.runtime.contracts import AttemptRegistry, Clock, WaitRegistry
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.model import BatchKey
 
-__all__ = ["ProducerWait", "Unheard", "Wait"]
+__all__ = ["ProducerWait", "UnreportedWait", "Wait"]
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Wait(Protocol):
         ...
 
 
-class Unheard:
+class UnreportedWait:
     """A wait that is not reported."""
 
     def goes_on(self, why: object) -> None:
@@ -70,14 +70,14 @@ class ProducerWait:
         clock: Clock = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._room = registry if isinstance(registry, WaitRegistry) else None
+        self._registry = registry if isinstance(registry, WaitRegistry) else None
         self._batch = batch
         self._what = what
         self._clock = clock
         self._sleep = sleep
         self._since_s: float | None = None
         self._due_s = 0.0
-        self._is_told = False
+        self._is_reported = False
 
     def until_ready(self, take: Callable[[float], T], *, timeout_s: float) -> T:
         """The result of ``take``, repeated while brokers are unreachable.
@@ -122,15 +122,15 @@ class ProducerWait:
             return
         self._due_s = now_s + _EVERY_S
         log.info("waiting for %s: waited_s=%.0f why=%s", self._what, now_s - self._since_s, why)
-        if self._room is not None:
-            self._is_told = True
-            self._room.waits(self._batch, self._what, why=str(why))
+        if self._registry is not None:
+            self._is_reported = True
+            self._registry.waits(self._batch, self._what, why=str(why))
 
     def is_over(self) -> None:
         """See `Wait`."""
-        is_told, self._is_told, self._since_s = self._is_told, False, None
-        if self._room is not None and is_told:
-            self._room.waited(self._batch, self._what)
+        is_reported, self._is_reported, self._since_s = self._is_reported, False, None
+        if self._registry is not None and is_reported:
+            self._registry.waited(self._batch, self._what)
 
 
 def _in_all(error: NotReadyError, timeout_s: float) -> NotReadyError:
