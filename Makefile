@@ -1,4 +1,4 @@
-# Everything a user or a contributor runs. `make demo` and `make test` set up what they need.
+# All commands for users and contributors. `make demo` and `make test` run `make setup` first.
 .DEFAULT_GOAL := help
 .ONESHELL:
 .DELETE_ON_ERROR:
@@ -11,21 +11,21 @@ STAMP := $(VENV)/.installed-by-make
 FAST := tests/contract tests/simulation tests/property tests/unit benchmarks/tests
 SLOW := tests/chaos tests/containers tests/integration
 PYTEST := $(BIN)/pytest
-# What decides what becomes visible, and what finishes it: every line and branch has a test.
+# Modules that decide and finish commits: every line and branch has a test.
 PROTOCOL := runtime/checkpoint/*,runtime/continuous/native_commits.py,connectors/kafka/sink/committer/kafka_committer.py,connectors/kafka/sink/handles.py
 PROTOCOL := $(PROTOCOL),connectors/kafka/sink/committer/transaction_lease.py,connectors/hdfs/committing/file_lease.py,runtime/ownership/lease_record.py,connectors/kafka/sink/producers/producer_pool.py,connectors/kafka/sink/producers/producer_slots.py,connectors/kafka/sink/committer/transaction_sweep.py
 PROTOCOL := $(PROTOCOL),connectors/kafka/sink/committer/kafka_wire.py,connectors/kafka/sink/committer/commit_outcomes.py,connectors/hdfs/staging/committables.py
 PROTOCOL := $(PROTOCOL),connectors/hdfs/committing/file_committer.py,connectors/hdfs/committing/file_committer.py,connectors/hdfs/staging/staged_names.py,connectors/hdfs/committing/file_sweep.py
 PROTOCOL := $(PROTOCOL),runtime/model/timestamps.py,runtime/spark/microbatch/query_logs.py
-# For `make coverage`; `COVERED=tests/unit` for a look at a part.
+# For `make coverage`; `COVERED=tests/unit` measures a part.
 COVERED ?= $(SLOW) $(FAST)
-# Two processes more than a machine of two cores has, each with servers of its own: half of what a test
-# does is to wait for them. The longest modules come first, so that none of them holds up the end.
+# Two processes more than cores, each with servers of its own: tests wait for them half of the time.
+# The longest modules run first, so that none of them delays the end.
 WORKERS ?= 4
-# Python's own tracebacks: pytest's, which parse the source, have ended whole runs by an error of
-# Python 3.11 ("AST constructor recursion depth mismatch").
+# Native tracebacks: pytest's own parse the source, which has ended whole runs by an error of Python
+# 3.11 ("AST constructor recursion depth mismatch").
 PARALLEL = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb=native
-# Tests start Python processes all the time: none shall compile the checkout anew.
+# Tests start many Python processes, which must not compile the checkout each time.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan docs wheels copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts bench-check prose clean
@@ -33,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-setup: $(STAMP) ## make .venv, fetch the Kafka broker, prepare it and Spark; instant when done before
+setup: $(STAMP) ## make .venv, fetch the Kafka broker, prepare it and Spark; instant if done before
 
 $(STAMP): pyproject.toml setup.py $(wildcard connectors/kafka/native/*.c)
 	@python=$$(for name in $${PYTHON:-python3 python3.13 python3.12 python3.11}; do
@@ -49,22 +49,22 @@ $(STAMP): pyproject.toml setup.py $(wildcard connectors/kafka/native/*.c)
 	    echo "Sluice needs Java 17 or newer, and found '$${banner:-none}': install it (Debian: openjdk-17-jdk-headless), or let JAVA_HOME name one." >&2
 	    exit 1
 	fi
-	# Where that was interrupted it goes on.
+	# Resumes an interrupted setup.
 	if ! $(BIN)/python -m pip --version >/dev/null 2>&1 && ! answer=$$("$$python" -m venv $(VENV) 2>&1); then
 	    rm -rf $(VENV)
-	    echo "Python's venv module does not work: install it (Debian: python3-venv). It said: $$(tail -n 3 <<<"$$answer" | xargs -0)" >&2
+	    echo "Python's venv module does not work: install it (Debian: python3-venv). Its output: $$(tail -n 3 <<<"$$answer" | xargs -0)" >&2
 	    exit 1
 	fi
 	echo "Installing the Python packages into $(VENV) ..."
-	# Else setuptools warns of folders named like packages, which is what editable means.
+	# Without it setuptools warns of the symbolic links of an editable installation.
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	$(BIN)/sluice kafka fetch >/dev/null
 	echo "Archiving Spark's classes, so that it starts faster (a minute, once) ..."
 	$(BIN)/sluice spark prepare >/dev/null 2>&1 ||
-	    echo "That failed, so Spark will start slower; all else works. '$(BIN)/sluice spark prepare' tells why." >&2
+	    echo "That failed, so Spark starts slower; all else works. Run '$(BIN)/sluice spark prepare' to see why." >&2
 	touch $@
 
-demo: setup ## run a pipeline, kill it half way, start it again, check the result
+demo: setup ## run a pipeline, kill it half way, restart it, check the result
 	@$(BIN)/sluice demo
 
 lint: setup ## format, rules, types, import contracts
@@ -76,27 +76,27 @@ lint: setup ## format, rules, types, import contracts
 check: lint ## lint, tests of units, properties and benchmarks; two minutes
 	@$(PYTEST) -q --numprocesses=2 tests/unit tests/property benchmarks/tests -m 'not extended'
 
-# What is marked `extended` is left to `test-more`.
-test: lint ## all that is quick, and of what is slow a proof of each rule; about 15 minutes on two cores
+# Tests with the mark `extended` run in `test-more`.
+test: lint ## all quick tests, and of the slow ones a proof of each rule; about 15 minutes on two cores
 	@$(PYTEST) -q -rs $(PARALLEL) $(SLOW) $(FAST) -m 'not extended'
 
-test-more: setup ## what else a change must pass: kills, outages, clusters; containers where a Docker engine answers
+test-more: setup ## all other tests: kills, outages, clusters; containers if a Docker engine runs
 	@$(PYTEST) -q -rs $(PARALLEL) $(SLOW) $(FAST) -m extended
 
-# A seed that breaks a promise is printed with its story; `.venv/bin/python -m tests.simulation --seed N`
-# runs it again.
+# `make simulate` prints the seed and steps of a broken promise; `.venv/bin/python -m tests.simulation --seed N`
+# runs them again.
 SCHEDULES ?= 1e7
 simulate: WORKERS = $(shell nproc)
 simulate: setup ## random crashes, pauses and late requests on models of Kafka and Spark; SCHEDULES=1e7 SEED=0
 	@$(BIN)/python -m tests.simulation --schedules $(SCHEDULES) --seed $(or $(SEED),0) --workers $(WORKERS)
 
-test-containers: setup ## brokers in containers: killed, lost, cut off
+test-containers: setup ## brokers in containers: killed, lost, partitioned
 	@SLUICE_REQUIRE_CONTAINERS=1 $(PYTEST) -q tests -m containers
 
-test-chaos: setup ## kill -9 of real processes at every failpoint, and all else that is long
+test-chaos: setup ## kill -9 of real processes at every failpoint, and all other long tests
 	@SLUICE_CHAOS=long $(PYTEST) -q $(PARALLEL) tests -m 'chaos or long'
 
-copier: setup ## Kafka's own copier test, ours in the copier's place: driver, executors, brokers bounced
+copier: setup ## Kafka's own copier test with Sluice as the copier: driver, executors and brokers restart
 	@SLUICE_CHAOS=long $(PYTEST) -q -rA tests/chaos/test_copier.py
 
 FAULTS ?= 50
@@ -104,19 +104,19 @@ TOGETHER ?= 1
 HOURS ?= 1
 PIPELINE ?=
 
-chaos: setup ## FAULTS=n faults at random (SEED=s, TOGETHER=k at a time) on brokers, HDFS, Spark and a job in containers; root, a Docker engine
+chaos: setup ## FAULTS=n random faults (SEED=s, TOGETHER=k at a time) in brokers, HDFS, Spark and a job in containers; needs root and a Docker engine
 	@SLUICE="$(CURDIR)/$(BIN)/sluice" tests/bed/images.sh
 	$(BIN)/python -m tests.bed chaos --faults $(FAULTS) --together $(TOGETHER) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE)) $(if $(KINDS),--kinds $(KINDS))
 
-chaos-slice: setup ## what CI runs of that bed: what it does to containers, and a round of three faults; minutes
+chaos-slice: setup ## the part of `chaos` for CI: tests of each kind of fault, and a round of three faults; minutes
 	@SLUICE="$(CURDIR)/$(BIN)/sluice" tests/bed/images.sh
 	SLUICE_CHAOS=long SLUICE_REQUIRE_CONTAINERS=1 $(PYTEST) -q -rs tests/containers -m slice
 
-soak: setup ## HOURS=h of load on that bed with a fault a minute; memory, handles, threads and ids must stay flat
+soak: setup ## HOURS=h of load in those containers with a fault a minute; memory, handles, threads and ids must not grow
 	@SLUICE="$(CURDIR)/$(BIN)/sluice" tests/bed/images.sh
 	$(BIN)/python -m tests.bed soak --hours $(HOURS) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE))
 
-# Preloaded into brokers as well, whose JVM has signal handlers of its own. Python never frees all.
+# The library is also loaded into brokers, whose JVM has its own signal handlers. Python never frees all memory.
 FUZZ ?= long
 test-asan: setup ## the native hot path under AddressSanitizer; needs a C compiler; FUZZ=short without its many examples
 	@library=$$($(BIN)/python -c 'from sluice.connectors.kafka.native.library import built_file; print(built_file())')
@@ -129,12 +129,12 @@ test-asan: setup ## the native hot path under AddressSanitizer; needs a C compil
 	    $(BIN)/pytest -q tests/contract/test_native_clients.py \
 	    tests/integration/test_hot_path.py tests/integration/test_hot_path_restarts.py
 
-# By name or as a part (2/4). Without names all mutants run, and the page docs/research/mutants.md is written.
+# MUTANTS: names, or a part (2/4). Without it all mutants run and write docs/research/mutants.md.
 MUTANTS ?=
-mutants: setup ## each rule of the protocol broken on purpose: some test must notice; MUTANTS="fencing-records-retired record-replaced" for a few
+mutants: setup ## break each rule of the protocol on purpose: a test must fail; MUTANTS="fencing-records-retired record-replaced" for a few
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
-coverage: setup ## make test but for its kills, with the lines and branches that it runs counted
+coverage: setup ## lines and branches of `make test` without its kills
 	@export COVERAGE_FILE="$(CURDIR)/build/coverage/data"
 	run="$(BIN)/python -m coverage"
 	rm -rf build/coverage
@@ -144,12 +144,12 @@ coverage: setup ## make test but for its kills, with the lines and branches that
 	$$run report --fail-under=95
 	$$run report --include='$(PROTOCOL)' --fail-under=100
 
-bench: setup ## ours and the peers in turn on one broker: table and chart, into docs/research; hours
+bench: setup ## Sluice and the peers in turn on one broker: table and chart in docs/research; hours
 	@$(BIN)/python -m benchmarks peers --results build/bench/peers.jsonl
 	mv build/bench/peers.jsonl benchmarks/peers/results.jsonl
 	$(BIN)/python -m benchmarks report --write
 
-bench-goals: setup ## all in the table of goals, and the scaling tables, into docs/research; many hours
+bench-goals: setup ## all figures of the goals, and the scaling tables, in docs/research; many hours
 	@run="$(BIN)/python -m benchmarks"
 	$$run peers --results build/bench/peers.jsonl
 	$$run steady --results build/bench/peers.jsonl
@@ -161,7 +161,7 @@ bench-goals: setup ## all in the table of goals, and the scaling tables, into do
 	mv build/bench/scaling.jsonl benchmarks/scaling/scaling_results.jsonl
 	$$run report --write
 
-bench-quick: setup ## as bench with small runs, once each, printed only; a first look
+bench-quick: setup ## `bench` with one small run each, which it only prints
 	@$(BIN)/python -m benchmarks peers --quick
 	$(BIN)/python -m benchmarks report build/bench/quick.jsonl
 
@@ -169,7 +169,7 @@ bench-parts: setup ## our own throughput, latency, recovery and regions, as a ta
 	@$(BIN)/python -m benchmarks
 
 PROSE ?=
-prose: setup ## sentences that need a second reading, against the limits; PROSE="--show docs" lists them
+prose: setup ## count sentences that need a second reading; PROSE="--show docs" lists them
 	@$(BIN)/python -m tools.prose $(PROSE)
 
 bench-check: setup ## tests of the benchmarks' own code; seconds
@@ -182,6 +182,6 @@ docs: setup ## build the documentation site into build/site; a broken link is an
 	@$(BIN)/python -m tools.reference --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-clean: ## delete what the other commands made here, measurements too; the per-user cache stays
+clean: ## delete all files of the other commands, with measurements; keeps the per-user cache
 	@rm -rf connectors/kafka/native/*.so $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	    .import_linter_cache spark-warehouse metastore_db derby.log

@@ -1,4 +1,4 @@
-"""What Sluice must reach, measured: ``make bench-parts``, or ``python -m benchmarks --help``.
+"""Measures the goals of Sluice: ``make bench-parts``, or ``python -m benchmarks --help``.
 
-``make bench`` sets it beside the peers.
+``make bench`` compares Sluice with other systems.
 """

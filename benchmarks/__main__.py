@@ -1,8 +1,8 @@
 """``python -m benchmarks``: measure, and print a table.
 
 ``peers``, ``steady``, ``report``, ``scaling``, ``tuning``, ``transform-profile``, ``checker``,
-``epoch-commits`` and ``coordinator-load`` are commands with options of their own. What the parts
-measure is logged as lines of JSON, of which `report` makes a table.
+``epoch-commits`` and ``coordinator-load`` are commands with options of their own. The parts log
+their figures as lines of JSON, and `report` makes a table of them.
 """
 
 import argparse
@@ -56,8 +56,8 @@ _PARTS: Mapping[str, _Measure] = {
     **_REGIONS,
 }
 _GROUPS: Mapping[str, Sequence[str]] = {"regions": tuple(_REGIONS)}
-# Why the others run in micro-batches alone: their epochs are cut by the driver, they have a
-# shuffle or write files, or their figures are about Spark's queries.
+# The other parts run in micro-batches only: the driver ends their epochs, they have a shuffle or
+# write files, or they measure Spark's queries.
 _BY_ENGINE = frozenset({"region-kills", "region-cpu", "latency", "idle"})
 _ENGINES = ("micro-batch", "continuous")
 
@@ -76,7 +76,7 @@ _COMMANDS = {
 
 
 def main() -> None:
-    """One of the commands, or the parts that are named."""
+    """Run a command, or the named parts."""
     if len(sys.argv) > 1 and sys.argv[1] in _COMMANDS:
         importlib.import_module(_COMMANDS[sys.argv[1]]).main(sys.argv[2:])
     else:
@@ -84,26 +84,26 @@ def main() -> None:
 
 
 def _measure_parts() -> None:
-    """Run the parts that were asked for; a goal that is missed is shown, not an error."""
+    """Run the named parts. The table shows a missed goal, which is not an error."""
     parser = _parser()
     args = parser.parse_args()
-    asked = [part for name in args.parts for part in _GROUPS.get(name, (name,))] or list(_PARTS)
-    unknown = set(asked).difference(_PARTS)
+    wanted = [part for name in args.parts for part in _GROUPS.get(name, (name,))] or list(_PARTS)
+    unknown = set(wanted).difference(_PARTS)
     if unknown:
         known = ", ".join((*_PARTS, *_GROUPS))
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {known}")
-    others = [name for name in asked if name not in _BY_ENGINE]
+    others = [name for name in wanted if name not in _BY_ENGINE]
     if args.engine != "micro-batch" and others:
         parser.error(
             f"in micro-batches only: {', '.join(others)}; in both: {', '.join(sorted(_BY_ENGINE))}"
         )
 
-    # A log or a pipe has no width: long lines are better than broken ones.
+    # A log or a pipe has no width: long lines are better than wrapped ones.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     measured_on = machine.describe()
     figures: list[Figure] = []
     with open_rig() as rig:
-        for name in asked:
+        for name in wanted:
             console.print(f"measuring {name} ...")
             load_before = os.getloadavg()[0]
             found = _PARTS[name](rig, args)
@@ -122,7 +122,7 @@ def _measure_parts() -> None:
 
 
 def _bed(engine: str, regions: int | None) -> region_kills.Bed:
-    """The goals speak of 8 regions of micro-batches, and of 16 continuous tasks."""
+    """The goals are for 8 regions of micro-batches, and for 16 continuous tasks."""
     usual = 8 if engine == "micro-batch" else region_kills.PARTITIONS
     return region_kills.Bed(engine=engine, regions=usual if regions is None else regions)
 
@@ -148,14 +148,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_regions(parser: argparse.ArgumentParser) -> None:
-    """Settings of the parts that ``regions`` stands for."""
+    """Options of the parts in the group ``regions``."""
     parser.add_argument("--seconds", type=float, default=120.0, help="of kills of regions, twice")
     parser.add_argument(
         "--regions",
         type=int,
         choices=range(2, region_kills.PARTITIONS + 1),
         metavar="2..16",
-        help="of which one is killed; default: 8, of the continuous engine 16",
+        help="one is killed; default: 8, continuous: 16",
     )
     parser.add_argument(
         "--rate", type=float, default=100_000.0, help="records a second, of the region-cpu part"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds local/jre:17, local/kafka:4.3.1 and local/hdfs:3.5.0 out of this host's JDK and the jars
-# that the embedded servers use. Needs: a Docker engine (DOCKER_HOST), a JDK 17 or newer, busybox,
+# Builds local/jre:17, local/kafka:4.3.1 and local/hdfs:3.5.0 from this host's JDK and the jars of
+# the embedded servers. Needs: a Docker engine (DOCKER_HOST), a JDK 17 or newer, busybox,
 # `make setup`.
 set -euo pipefail
 cd "$(dirname "$0")"
 sluice=${SLUICE:-../.venv/bin/sluice}
-# The classic builder: newer clients ask for a plug-in that a plain installation lacks.
+# The classic builder: newer clients need a plug-in that a plain installation lacks.
 export DOCKER_BUILDKIT=0
 
 work=$(mktemp -d)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Docker engine of one's own, without systemd, for machines where none runs. Needs root.
+# Starts a Docker engine without systemd, for machines that run none. Needs root.
 #   docker/engine.sh start DIR    then: export DOCKER_HOST=unix://DIR/docker.sock
 #   docker/engine.sh stop DIR
 set -euo pipefail
@@ -8,14 +8,14 @@ usage() { echo "usage: $0 start|stop DIR" >&2; exit 2; }
 [[ $# -eq 2 ]] || usage
 directory=$(realpath -m "$2")
 socket=unix://$directory/docker.sock
-wait_tenths=6000 # ten minutes: one that fails ends at once, one on a busy machine does not
+wait_tenths=6000 # ten minutes: a busy machine needs long, and a failed engine ends at once
 
 answers() { docker --host "$socket" version >/dev/null 2>&1; }
 
 start() {
   mkdir -p "$directory"
-  # Published ports listen on loopback only. DNS and masquerading stay at their defaults: without
-  # them a name that nobody knows costs 5 seconds in a container.
+  # Published ports listen on loopback only. DNS and masquerading keep their defaults: without them
+  # an unknown name costs 5 seconds in a container.
   setsid nohup dockerd --host "$socket" --data-root "$directory/data" \
     --exec-root "$directory/exec" --pidfile "$directory/dockerd.pid" --ip 127.0.0.1 \
     >"$directory/dockerd.log" 2>&1 </dev/null &

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         PartitionMark,
         Webhook,
     )
-    from sluice.connectors.hdfs.rolling.rolling_sink import Roll
+    from sluice.connectors.hdfs.rolling.roll_plan import Roll
     from sluice.connectors.installation import Installation, install
     from sluice.connectors.kafka.client.connection import KafkaConnection
     from sluice.connectors.kafka.client.credentials import OAuthToken
@@ -81,7 +81,7 @@ _MODULES = {
         "PartitionMark",
         "Webhook",
     ),
-    "sluice.connectors.hdfs.rolling.rolling_sink": ("Roll",),
+    "sluice.connectors.hdfs.rolling.roll_plan": ("Roll",),
     "sluice.connectors.installation": ("Installation", "install"),
     "sluice.connectors.kafka.client.connection": ("KafkaConnection",),
     "sluice.connectors.kafka.client.credentials": ("OAuthToken",),

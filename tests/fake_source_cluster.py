@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from sluice.connectors.kafka.source.enumerator.discovery import Look, OffsetFact
-from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochQuestion
+from sluice.connectors.kafka.source.enumerator.discovery import ClusterView, OffsetFact
+from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochRequest
 from sluice.connectors.kafka.source.positions import Edge, PartitionKey
 from sluice.connectors.kafka.source.splits import TopicFacts
 from sluice.runtime.errors import AuthenticationError, UnreachableError
@@ -81,8 +81,8 @@ class FakeSourceCluster:
         self.leaderless: set[PartitionKey] = set()
         self.refused: set[str] = set()
         self.looks = 0
-        self.epoch_questions: list[Mapping[PartitionKey, EpochQuestion]] = []
-        self.end_questions: list[set[PartitionKey]] = []
+        self.epoch_requests: list[Mapping[PartitionKey, EpochRequest]] = []
+        self.end_requests: list[set[PartitionKey]] = []
 
     def create(self, name: str, *logs: FakeLog, topic_id: str | None = None) -> None:
         """Make a topic with these partitions."""
@@ -111,13 +111,13 @@ class FakeSourceCluster:
             if name in self.topics
         }
 
-    def look(self, keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
+    def fetch_view(self, keys: Collection[PartitionKey], *, timeout_s: float) -> ClusterView:
         self._require_reachable()
         self._require_permitted([topic for topic, _ in keys])
         self.looks += 1
         led = [key for key in keys if key not in self.leaderless]
         logs = {key: log for key in led if (log := self._find(key)) is not None}
-        return Look(
+        return ClusterView(
             topics=self.describe({topic for topic, _ in keys}, timeout_s=timeout_s),
             earliest={
                 k: OffsetFact(offset=log.earliest, leader_epoch=log.first_epoch)
@@ -143,15 +143,15 @@ class FakeSourceCluster:
         self, keys: Collection[PartitionKey], *, timeout_s: float
     ) -> Mapping[PartitionKey, OffsetFact]:
         self._require_reachable()
-        self.end_questions.append(set(keys))
+        self.end_requests.append(set(keys))
         led = [key for key in keys if key not in self.leaderless]
         return {key: log.end_fact for key in led if (log := self._find(key)) is not None}
 
     def epoch_ends(
-        self, questions: Mapping[PartitionKey, EpochQuestion], *, timeout_s: float
+        self, questions: Mapping[PartitionKey, EpochRequest], *, timeout_s: float
     ) -> Mapping[PartitionKey, int]:
         self._require_reachable()
-        self.epoch_questions.append(questions)
+        self.epoch_requests.append(questions)
         found = {key: self.log(*key).epoch_end(q.leader_epoch) for key, q in questions.items()}
         return {key: end for key, end in found.items() if end is not None}
 

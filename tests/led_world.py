@@ -89,11 +89,11 @@ class _Courier:
     committed_batch: int = -1
     has_read: bool = False
 
-    def take(self) -> Barrier | None:
+    def take_barrier(self) -> Barrier | None:
         barrier, self.barrier = self.barrier, None
         return barrier
 
-    def hand_over(self, ended: EndedEpoch) -> None:
+    def submit_epoch(self, ended: EndedEpoch) -> None:
         self.ended.append(ended)
 
 
@@ -219,7 +219,7 @@ class LedWorld:
         self.bench.enumerator.restore(tuple(self.decided.values()), timeout_s=1.0)
 
     def discover(self) -> None:
-        """Look for new partitions."""
+        """ClusterView for new partitions."""
         for split in self.bench.discover():
             assert key_of(split) not in self.decided
             self.decided[key_of(split)] = split
@@ -320,8 +320,8 @@ class LedWorld:
         self._loop = TaskLoop(
             "main",
             1,
-            follower=self._follower,
-            checkpoint_client=self._checkpoint_client,  # type: ignore[arg-type]  # what the loop uses of it
+            stream=self._follower,
+            client=self._checkpoint_client,  # type: ignore[arg-type]  # what the loop uses of it
             open_writers=self._open_writers,
             functions=FunctionRun,
             begins_after=0,
@@ -365,7 +365,7 @@ class LedWorld:
         """Whoever has come so far has read all that is there, or told what not."""
         ends = self.bench.enumerator.fixed_ends()
         is_finished = self.bench.enumerator.is_finished(tuple(self.decided.values()))
-        assert ends is None or is_finished or "ends before the end" in self.told.text
+        assert ends is None or is_finished or "ends before the requested end" in self.told.text
         for partition, at in self.logs.items():
             key = (_TOPIC, partition)
             if ends is not None and ("s", *key) not in ends:

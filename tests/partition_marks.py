@@ -123,18 +123,18 @@ class MarkedSink:
         self,
         region: str,
         *paths: str,
-        held: Collection[str] = (),
+        pending: Collection[str] = (),
         checkpoint_id: int | None = None,
     ) -> None:
         """A batch of the region, up to its acknowledgement; cut just now, or long ago."""
         checkpoint_id = self.cut() if checkpoint_id is None else checkpoint_id
-        strangers = self.ledger.strangers(paths)
+        first_written = self.ledger.first_written(paths)
         state = self.ledger.stage(
             region,
             previous=state_in(self.records.get(region, ()), target=self.target),
             written=set(paths),
-            held=held,
-            found_marked=strangers & self.success_files if self.commit.has_success_file else (),
+            pending=pending,
+            found_marked=first_written & self.success_files if self.commit.has_success_file else (),
             checkpoint_id=checkpoint_id,
         )
         self._staged[region] = (encode_state(state, operator_id="op"),)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-import sluice.runtime.continuous.heartbeat as patched_module
+import sluice.runtime.continuous.barrier_service as patched_module
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
@@ -23,8 +23,7 @@ from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
 from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait
 from sluice.runtime.checkpoint.leader_record import Leader
 from sluice.runtime.continuous.barrier_service import BarrierService
-from sluice.runtime.continuous.continuous_sink import ContinuousSink
-from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
 from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
 from sluice.runtime.contracts import (
     MetadataStore,
@@ -92,7 +91,6 @@ _SWITCHED = (
     "sluice.runtime.continuous.checkpoint_client",
     "sluice.runtime.continuous.barrier_service",
     "sluice.runtime.continuous.native_commits",
-    "sluice.runtime.continuous.heartbeat",
     "sluice.runtime.service.hosted_region",
 )
 

@@ -18,12 +18,10 @@ from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool, ProducerPools
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
-from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
-from sluice.runtime.continuous.checkpoint_client import CheckpointClient
-from sluice.runtime.continuous.heartbeat import TaskHeartbeat
+from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService, TaskHeartbeat
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient, TaskRegistry
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
-from sluice.runtime.continuous.task_registry import TaskRegistry
 from sluice.runtime.contracts import ContinuousWriter, RegisteredAttempt, TaskScope
 from sluice.runtime.errors import StreamError, TransactionAbortedError, UnreachableError
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
@@ -386,12 +384,12 @@ class Life:
         self.functions = (
             ChainedFunction(name="f", operator_id="f", function=self._function, policy=policy),
         )
-        self.book = AttemptLog(
+        self.book = AttemptEpochs(
             region=record.region,
             attempt_id=attempt_id,
             functions=self.functions,
             operator_states=record.operator_states,
-            pulse=TaskHeartbeat(world.switched.clock),
+            heartbeat=TaskHeartbeat(world.switched.clock),
         )
         self.book._lock = cast(Any, world.lock())  # noqa: SLF001 - its default is a real one
         self.splits = [s.at_end() for s in record.splits]
@@ -408,11 +406,11 @@ class Life:
 
     def _watch(self) -> None:
         """As `sluice.runtime.spark.tasks.continuous_attempt.ContinuousAttempt`."""
-        switched, pulse = self.world.switched, self.book.pulse
+        switched, pulse = self.world.switched, self.book.heartbeat
         begun_s = switched.now_s
         while not switched.block(lambda: self.has_ended or self.worker.is_killed, 1.0, at="a task"):
-            waits_s = 0.0 if pulse.has_asked else switched.now_s - begun_s
-            if max(pulse.silent_s(), waits_s) > SILENCE_S:
+            waits_s = 0.0 if pulse.has_begun else switched.now_s - begun_s
+            if max(pulse.overdue_s(), waits_s) > SILENCE_S:
                 break
         else:
             switched.sleep(0.01 if self.has_ended else 1.0 * self.world.faults.choose(4))
@@ -437,8 +435,8 @@ class Life:
         return TaskLoop(
             self.region,
             self.attempt_id,
-            follower=_Follower(self.splits, world.logs),
-            checkpoint_client=self.checkpoint_client,
+            stream=_Follower(self.splits, world.logs),
+            client=self.checkpoint_client,
             open_writers=partial(self._open, registry),
             functions=lambda: FunctionRun(self.functions),
             begins_after=self.begins_after,

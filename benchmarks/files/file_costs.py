@@ -1,4 +1,4 @@
-"""Files: beside Spark's own sink, a commit of many, and a start beside many."""
+"""Costs of files: copies by Sluice and by Spark's sink, a commit and a start with many files."""
 
 import json
 import tempfile
@@ -31,7 +31,7 @@ _AT_ONCE = 8
 
 
 def measure(rig: Rig, *, records: int, repeat: int, files: int) -> list[Figure]:
-    """All of it; the parts on HDFS start one of their own. ``files``: before a restart there."""
+    """Measure all of it. Parts on HDFS start a cluster; ``files``: committed before a restart."""
     figures = _copies(rig, records=records, repeat=repeat)
     with _hdfs() as (uri, opened):
         figures.append(_commits(uri, opened, repeat=repeat))
@@ -75,7 +75,7 @@ def _copies(rig: Rig, *, records: int, repeat: int) -> list[Figure]:
 
 
 def _local_restarts(rig: Rig) -> Figure:
-    """As many files as the goal names: a local disk takes them in minutes."""
+    """As many files as the goal names: a local disk creates them in minutes."""
     uri = Path(tempfile.mkdtemp(dir=rig.directory)).as_uri()
     return measure_restarts(uri, open_file_system, many=_MANY, where="a local disk")
 
@@ -92,7 +92,7 @@ def _write(fs: FileSystem, paths: Sequence[str]) -> None:
 
 
 def _commits(uri: str, opened: OpenFileSystem, *, repeat: int) -> Figure:
-    """The renames of one decision."""
+    """Measure the renames of one decision."""
     fs = opened(uri)
     runs = []
     for _ in range(repeat):

@@ -1,4 +1,4 @@
-"""Restarts of a job whose sink of files has committed few files, and many."""
+"""Restarts of a job whose file sink has committed few files, and many."""
 
 import statistics
 import time
@@ -57,8 +57,8 @@ _PLAN = JobPlan(
 
 
 def measure_restarts(uri: str, opened: OpenFileSystem, *, many: int, where: str) -> Figure:
-    """Both jobs commit their files first; then they are started in turn, so that a busy machine
-    is as busy for one as for the other."""
+    """Both jobs commit their files first. Then they start in turn, so that other work on the
+    machine slows both."""
     jobs = [_Job(uri=f"{uri}/{count}", opened=opened) for count in (_FEW, many)]
     for job, count in zip(jobs, (_FEW, many), strict=True):
         job.commit(count)
@@ -79,7 +79,7 @@ def measure_restarts(uri: str, opened: OpenFileSystem, *, many: int, where: str)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """One run of a job: what its start found, and its sink."""
+    """One run of a job: the records at its start, and its sink."""
 
     found: Found
     session: str
@@ -89,8 +89,8 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """A job with one sink of files and its checkpoints beside them. No Spark: it starts, decides,
-    commits and retires by the coordinator's own steps."""
+    """A job with one file sink and its checkpoints beside the files, without Spark. It starts,
+    decides, commits and retires by the coordinator's own steps."""
 
     uri: str
     opened: OpenFileSystem
@@ -100,7 +100,7 @@ class _Job:
         return f"{self.uri}/orders"
 
     def commit(self, files: int) -> None:
-        """Epochs of a thousand files each, in a hundred directories."""
+        """Commit epochs of a thousand files each, in a hundred directories."""
         run = self._start()
         io_executor = self._io_executor(run)
         for number in range(files // _AN_EPOCH):
@@ -108,7 +108,7 @@ class _Job:
         run.sink.close()
 
     def restart_s(self) -> float:
-        """Seconds from the first look at the records to the end of the first sweep."""
+        """Seconds from the first read of the records to the end of the first sweep."""
         started_s = time.monotonic()
         run = self._start()
         uid, attempt_id = run.found.record.job_uid, run.found.attempt_id
@@ -175,7 +175,7 @@ class _Job:
                 assert outcomes == {CommitOutcome.COMMITTED}, event.reports
 
     def _staged(self, run: _Run, batch: BatchKey) -> StateEntry:
-        """As a batch leaves them: whole and on disk."""
+        """Stage the files of a batch, whole and on disk."""
         parent, name = split_target(self._target)
         fs = self.opened(parent)
         root = staging_root(name, job_uid=run.found.record.job_uid, operator_id=_SINK)

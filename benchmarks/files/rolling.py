@@ -1,4 +1,4 @@
-"""Files that are held over many short epochs: how few they become, and what an epoch costs."""
+"""Files that stay open over many short epochs: their number, and the cost of an epoch."""
 
 import math
 import os
@@ -25,7 +25,7 @@ _END_S = 300.0
 
 
 def measure(rig: Rig, *, minutes: float) -> list[Figure]:
-    """Epochs of 0.2 s and what they take for so many minutes, a kill, and a run to the end."""
+    """Run epochs of 0.2 s for so many minutes, kill the job, and run it to the end."""
     source = topics.create(rig.connection, "in", partitions=_PARTITIONS)
     directory = Path(tempfile.mkdtemp(dir=rig.directory))
     progress = directory / "progress"
@@ -34,7 +34,7 @@ def measure(rig: Rig, *, minutes: float) -> list[Figure]:
     started = rig.start("rolling_copy", source, "", directory, arguments)
     with started as running, _feed(rig, source):
         _await_epochs(running, 1, timeout_s=_START_S)
-        threading.Event().wait(minutes * 60)  # what is measured is time
+        threading.Event().wait(minutes * 60)  # the job runs meanwhile
         staged = _files(directory / "out" / ".sluice-staging-files")
         epochs_s = running.epochs_s()
     names_bytes = _last_record_bytes(directory / "out" / "checkpoint")
@@ -81,7 +81,7 @@ def _await_epochs(running: Running, count: int, *, timeout_s: float) -> None:
 
 
 def _feed(rig: Rig, topic: str) -> Feed:
-    """Records that do not compress, some hundred a second."""
+    """A few hundred records a second that do not compress."""
     return Feed(
         rig,
         topic,

@@ -1,4 +1,4 @@
-"""What many epochs leave behind: in the driver's memory and on the broker."""
+"""Growth over many epochs: of the driver's memory, and of transactional ids on the broker."""
 
 import re
 import statistics
@@ -20,7 +20,7 @@ _MARKED = "marked"
 
 
 def measure(rig: Rig, *, epochs: int) -> list[Figure]:
-    """Run ``epochs`` epochs with data in both partitions, as fast as they go; both ways."""
+    """Run ``epochs`` epochs with data in both partitions, as fast as possible, in both modes."""
     chained = _run(rig, "chained", epochs)
     return [*chained, *_run(rig, "transform", min(epochs, _MEMORY_EPOCHS))]
 

@@ -1,4 +1,4 @@
-"""From the barrier to what readers see, and what an epoch without data costs."""
+"""Time from the barrier until readers see its records, and the cost of an epoch without data."""
 
 import statistics
 import time
@@ -61,7 +61,7 @@ def _sample(rig: Rig, engine: str, epochs: int) -> list[float]:
 
 
 def _waits(running: Running, seen: list[float]) -> list[float]:
-    """For each sighting: since the barrier of the checkpoint that was committed last before it."""
+    """Seconds from the barrier of the newest committed checkpoint to each sighting."""
     records = len(seen) + _WARM_EPOCHS
     wait_until(lambda: _noted(running) >= records, program=running.program, timeout_s=30.0)
     barriers = [
@@ -78,13 +78,13 @@ def _waits(running: Running, seen: list[float]) -> list[float]:
 
 
 def _noted(running: Running) -> int:
-    """Records of the checkpoints that the listener, which writes behind the job, has written."""
+    """Records of the checkpoints that the listener has written; it writes after the job."""
     lines = running.progress()
     return sum(line["records"] for line in lines if line["marked_s"] is not None)
 
 
 def measure_idle(rig: Rig, *, engine: str, repeat: int, idle_s: float = 10.0) -> list[Figure]:
-    """How many records the transaction log gains while no data comes."""
+    """The records that the transaction log gains without data."""
     return [
         Figure(
             what="an epoch without data: transactions",
@@ -110,14 +110,14 @@ def _idle_sample(rig: Rig, engine: str, idle_s: float) -> float:
 
 
 def _settled_log_end(rig: Rig, running: Running) -> int:
-    """The broker notes the end of a commit behind its markers, which readers see."""
+    """Wait: the broker records the end of a commit after the markers that readers see."""
     last = [_log_end(rig)]
 
     def stands() -> bool:
         before, last[0] = last[0], _log_end(rig)
         return before == last[0]
 
-    time.sleep(_SETTLE_S)  # how far behind nobody tells
+    time.sleep(_SETTLE_S)  # no call reports when it has
     wait_until(stands, program=running.program, timeout_s=_START_S)
     return last[0]
 

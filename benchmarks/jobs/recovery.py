@@ -1,4 +1,4 @@
-"""From ``kill -9`` of everything to the next commit that readers see."""
+"""Time from ``kill -9`` of all processes to the next commit that readers see."""
 
 import tempfile
 import time
@@ -18,7 +18,7 @@ _PAUSE_S = 0.05
 
 
 def measure(rig: Rig, *, repeat: int) -> list[Figure]:
-    """Kill a pipeline under steady light load and start it again; then start the peer."""
+    """Kill a pipeline under a steady light load and restart it; then start the peer."""
     samples, plain_s = [], []
     for _ in range(repeat):
         samples.append(_sample(rig))
@@ -69,7 +69,7 @@ def _sample(rig: Rig) -> tuple[float, float]:
         first.program.kill()
         newest = _newest_slot(directory)
         with rig.start("pipeline", source, output, directory, arguments) as second:
-            # What the first run committed may reach the reader after the kill.
+            # Records that the first run committed may reach the reader after the kill.
             seen = observer.catch_up(timeout_s=_CATCH_UP_S)
             wait_until(
                 lambda: _newest_slot(directory) > newest,

@@ -1,5 +1,5 @@
-"""What a message to the coordinator costs: processor time of the driver's process, and of the one
-that asks. A continuous region sends four in each epoch."""
+"""The cost of a message to the coordinator: processor time of the driver's and of the client's
+process. A continuous region sends four messages in each epoch."""
 
 import multiprocessing
 import time
@@ -15,7 +15,7 @@ __all__ = ["measure"]
 _WARM, _MESSAGES = 300, 3_000
 _TIMEOUT_S = 30.0
 _KEY = "key"
-# About as long as what a task tells of its transaction.
+# About as long as a task's report of its transaction.
 _PAYLOAD = {"region": "main", "attempt_id": 1, "batch_id": 17, "resource": "x" * 80}
 
 
@@ -23,17 +23,17 @@ class _Answering:
     """Implements `sluice.runtime.service.server.QueryHandler`."""
 
     def call(self, call: str, payload: Mapping[str, Any]) -> object:
-        """What a registration is answered, about."""
+        """An answer like that to a registration."""
         del call, payload
         return {"registered_s": 12345.678}
 
 
 def measure(*, repeat: int) -> list[Figure]:
-    """Messages one after the other, by one client, in a process of its own."""
+    """Messages of one client, one after the other, to a service in a process of its own."""
     with CoordinatorService() as service:
         service.mount(_KEY, _Answering())
-        _asked(service.coordinator_address, _WARM)
-        turns = [_asked(service.coordinator_address, _MESSAGES) for _ in range(repeat)]
+        _measure_messages(service.coordinator_address, _WARM)
+        turns = [_measure_messages(service.coordinator_address, _MESSAGES) for _ in range(repeat)]
     sides = ("the driver", "the task")
     return [
         Figure(
@@ -46,15 +46,15 @@ def measure(*, repeat: int) -> list[Figure]:
     ]
 
 
-def _asked(address: CoordinatorAddress, messages: int) -> tuple[float, float]:
+def _measure_messages(address: CoordinatorAddress, messages: int) -> tuple[float, float]:
     """Seconds of processor time of a message: this process's, and the client's."""
     own_s = time.process_time()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        client_s = pool.apply(_ask, (address, messages))
+        client_s = pool.apply(_send_messages, (address, messages))
     return (time.process_time() - own_s) / messages, client_s
 
 
-def _ask(address: CoordinatorAddress, messages: int) -> float:
+def _send_messages(address: CoordinatorAddress, messages: int) -> float:
     with CoordinatorClient(address) as client:
         client.query(_KEY, "register", _PAYLOAD, timeout_s=_TIMEOUT_S)  # connected from here on
         began_s = time.process_time()

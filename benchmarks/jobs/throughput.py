@@ -1,4 +1,4 @@
-"""Records per second: chained, through the planner, with weaker promises, and by hand."""
+"""Records per second: chained, through the planner, at least once, and a hand-written loop."""
 
 import statistics
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ class Variant:
 
     Attributes:
         name: in the table.
-        script: module of this package.
+        script: module of `benchmarks.programs`.
         arguments: of its command line.
-        least_rate: the goal once warm, if there is one.
+        least_rate: the goal of the warm rate, if any.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Variant:
     least_rate: float | None = None
 
 
-# So many records are an epoch of about one second on two cores shared with the broker.
+# The records of an epoch of about one second on two cores shared with the broker.
 _CHAINED_EPOCH = ("--max-records", "350000")
 _TRANSFORM_EPOCH = ("--max-records", "200000")
 _EXACTLY_ONCE = "chained, exactly-once, 1 s epochs"
@@ -65,7 +65,7 @@ VARIANTS: Sequence[Variant] = (
         arguments=("--mode", "transform"),
     ),
     Variant(
-        name="by hand with confluent-kafka, 2 processes",
+        name="hand-written loop with confluent-kafka, 2 processes",
         script="peer",
         arguments=("--partitions", str(PARTITIONS)),
     ),
@@ -82,10 +82,10 @@ class _Sample:
 
 
 def measure(rig: Rig, *, records: int, repeat: int) -> list[Figure]:
-    """Every variant in turn, ``repeat`` times over, so that a slow minute hits them all.
+    """Measure every variant in turn, ``repeat`` times, so that a slow minute affects all of them.
 
-    Each second time backwards, and behind a run that is not counted: what comes first finds a
-    broker that has compiled nothing yet.
+    Each second turn goes backwards. A first run does not count, because the JVM of a new broker
+    has compiled nothing yet.
     """
     samples: dict[str, list[_Sample]] = {variant.name: [] for variant in VARIANTS}
     _sample(rig, VARIANTS[0], records)
@@ -98,7 +98,7 @@ def measure(rig: Rig, *, records: int, repeat: int) -> list[Figure]:
 
 
 def _sample(rig: Rig, variant: Variant, records: int) -> _Sample:
-    """A fresh program over a full topic: the whole run; then as much again: the warm rate."""
+    """A new program over a full topic: the whole run; then as many records again: the warm rate."""
     source = topics.create(rig.connection, "in", partitions=PARTITIONS)
     output = topics.create(rig.connection, "out", partitions=PARTITIONS)
     topics.fill(rig.connection, source, records, value_bytes=100, partitions=PARTITIONS)
@@ -156,5 +156,5 @@ def _compared(samples: dict[str, list[_Sample]]) -> Figure:
         unit="x",
         goal="<= 1.05",
         most=1.05,
-        note="what the promise costs",
+        note="the cost of exactly-once",
     )

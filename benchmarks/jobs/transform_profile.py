@@ -1,9 +1,9 @@
-"""``python -m benchmarks transform-profile``: where the processor time of a `transform` goes.
+"""``python -m benchmarks transform-profile``: the parts of a `transform` by processor time.
 
-One program after the other, each in its own processes: a backlog, ten records a second, and no
-records at all. Time is that of processors, by process and by thread of Spark's JVM, so that a busy
-machine changes little. With ``--against`` another checkout of Sluice takes turns with this one,
-each second time backwards.
+It runs one program after the other, under a backlog, ten records a second, and no records. It
+measures processor time by process and by thread of Spark's JVM, which a busy machine changes
+little. With ``--against``, another checkout of Sluice takes turns with this one, each second turn
+backwards.
 """
 
 import argparse
@@ -59,12 +59,12 @@ _JVM = "JVM"
 
 
 def part_of_thread(name: str) -> str:
-    """What a thread of the JVM works for, by the 15 letters that Linux keeps of its name."""
+    """The work of a JVM thread, by the 15 letters that Linux keeps of its name."""
     return next((part for start, part in _THREADS if name.startswith(start)), _OTHER_THREADS)
 
 
 def part_of_process(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """What one of the Python processes of Spark works for."""
+    """The work of one of Spark's Python processes."""
     if any("python_streaming_source_runner" in word for word in command):
         return "Python: source runner"
     if any(word.startswith("pyspark.sql.worker") for word in command):
@@ -82,7 +82,7 @@ class Run:
         load: of `LOADS`.
         tree: name of the checkout.
         parts: processor time by part, in the unit of the load.
-        epochs: marked meanwhile.
+        epochs: committed meanwhile.
         epoch_s: median from barrier to mark; 0 without epochs.
     """
 
@@ -94,11 +94,11 @@ class Run:
 
 
 _Spent = Mapping[tuple[str, int], float]
-"""Seconds so far by part and process or thread, that of a whole JVM with all its threads."""
+"""Seconds so far by part, and by process or thread. That of a JVM contains all its threads."""
 
 
 def spent_between(before: _Spent, after: _Spent) -> dict[str, float]:
-    """By part; what has ended meanwhile is left out, but for threads: they are among the others."""
+    """Seconds by part. Ended processes do not count; ended threads count as other threads."""
     parts: dict[str, float] = defaultdict(float)
     for (part, number), seconds in after.items():
         parts[part] += seconds - before.get((part, number), 0.0)
@@ -141,7 +141,7 @@ def _threads_of(pid: int) -> Iterator[tuple[tuple[str, int], float]]:
 
 
 class _Measured:
-    """A fresh program of one checkout, under one load after the other."""
+    """A new program of one checkout, under one load after the other."""
 
     def __init__(self, rig: Rig, running: Running, tree: str, args: argparse.Namespace) -> None:
         self._running = running
@@ -151,7 +151,7 @@ class _Measured:
         self._clock = _Clock(rig, running)
 
     def warm(self) -> None:
-        """Everything is started and compiled that ten epochs need."""
+        """Run ten epochs, which start and compile all that they need."""
         topics.fill(
             self._rig.connection,
             self._running.source,
@@ -162,7 +162,7 @@ class _Measured:
         self._running.await_committed(_WARM_RECORDS, timeout_s=_START_S)
 
     def trickle(self) -> Run:
-        """Few records in every epoch: what an epoch costs whatever is in it."""
+        """Few records in every epoch: the fixed cost of an epoch."""
         with self._fed():
             self._await_epochs(_WARM_EPOCHS)
             begun = self._begin()
@@ -170,9 +170,9 @@ class _Measured:
             return self._end("trickle", begun, per=None)
 
     def idle(self) -> Run:
-        """Nothing at all."""
+        """No records."""
         seen = -1
-        while len(self._running.epochs_s()) != seen:  # what the last load left
+        while len(self._running.epochs_s()) != seen:  # wait for epochs of the last load
             seen = len(self._running.epochs_s())
             self._pass(5 * _INTERVAL_S)
         begun = self._begin()
@@ -180,7 +180,7 @@ class _Measured:
         return self._end("idle", begun, per=self._args.seconds)
 
     def backlog(self) -> Run:
-        """All there is, in epochs of about a second."""
+        """The whole backlog, in epochs of about a second."""
         self._running.copy_more(_WARM_RECORDS, value_bytes=self._args.value_bytes)
         begun = self._begin()
         self._running.copy_more(self._args.records, value_bytes=self._args.value_bytes)
@@ -226,7 +226,7 @@ class _Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Contender:
-    """What takes turns: a checkout (None: this one), with rows in one of Spark's Arrow batches."""
+    """A contender: a checkout (None: this one), with this many rows in an Arrow batch of Spark."""
 
     tree: Path | None
     arrow_rows: int | None
@@ -262,7 +262,7 @@ def _measure(rig: Rig, contender: _Contender, args: argparse.Namespace) -> list[
 
 
 def table(runs: Sequence[Run]) -> str:
-    """Markdown: a table for each load, the checkouts side by side, medians and all runs' sums."""
+    """Markdown: a table for each load, with a column of medians for each checkout."""
     lines: list[str] = []
     for load, unit in LOADS.items():
         found = [run for run in runs if run.load == load]

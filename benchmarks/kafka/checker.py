@@ -1,8 +1,8 @@
-"""``python -m benchmarks checker``: what it costs to check a run of so many records.
+"""``python -m benchmarks checker``: the cost of checking a run with this many records.
 
-The records are made, not read from Kafka: as many inputs as outputs, 100 bytes each, in eight
-partitions. ``--rows`` skips making them and their fingerprints, which takes most of the time, and
-measures the comparison alone.
+It makes the records instead of reading Kafka: as many inputs as outputs, 100 bytes each, in eight
+partitions. ``--rows`` makes no records and no fingerprints, which take most of the time, and
+measures only the comparison.
 """
 
 import argparse
@@ -28,12 +28,12 @@ _PADDING = b"." * 80
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Check once, print time, memory and disk."""
+    """Check once; print time, memory and disk."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks checker", description=__doc__)
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--memory-mib", type=int, default=512)
-    parser.add_argument("--rows", action="store_true", help="make rows, and no records")
-    parser.add_argument("--scratch", type=Path, help="directory for what does not fit")
+    parser.add_argument("--rows", action="store_true", help="make rows instead of records")
+    parser.add_argument("--scratch", type=Path, help="directory for data that exceeds the memory")
     args = parser.parse_args(arguments)
     scratch = Path(tempfile.mkdtemp(prefix="sluice-checker-", dir=args.scratch))
     try:
@@ -85,7 +85,7 @@ def _fill_rows(history: SpilledHistory, count: int) -> None:
         positions = np.arange(at, min(at + _CHUNK, count), dtype=np.int64)
         history.append_columns(
             Columns(
-                # An odd factor: no two alike, and all over the range.
+                # An odd factor makes distinct values that cover the range.
                 fingerprints=positions.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15),
                 lanes=(positions % _PARTITIONS).astype(np.int32),
                 offsets=positions // _PARTITIONS,

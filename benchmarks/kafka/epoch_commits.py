@@ -1,9 +1,9 @@
-"""``python -m benchmarks epoch-commits``: what it costs to commit the epochs of continuous tasks.
+"""``python -m benchmarks epoch-commits``: the cost of committing epochs of continuous tasks.
 
-A real broker, the real coordinator and its service, real writers, loops and couriers; only the
-records are made up, and there is no Spark. Tasks run as threads of one other process. Told are the
-time from the decision to the durable mark, and the processor time of the driver's process for each
-checkpoint: with commits by the tasks, and by hand (`EndTxn`), in turn.
+It uses a real broker, the real coordinator with its service, and real writers, task loops and
+checkpoint clients, without Spark. Tasks run as threads of one other process, and make their
+records. It prints the time from the decision to the durable completion marker, and the driver's
+processor time for each checkpoint. Tasks and the coordinator (`EndTxn`) commit in turn.
 """
 
 import argparse
@@ -31,10 +31,9 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.producers import transactional_producer
 from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, topic_ends
 from sluice.runtime.checkpoint.checkpoint_store import open_store
-from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
+from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient
-from sluice.runtime.continuous.continuous_sink import ContinuousSink
-from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.contracts import Backlog, ContinuousWriter, RecordsRead, TaskScope
@@ -58,7 +57,7 @@ _SINK = "sink"
 _SOURCE = "source"
 _BATCH = 20
 _PAUSE_S = 0.1
-_STATISTICS_MS = 200  # many producers in one process: every 20 ms is more than two cores can do
+_STATISTICS_MS = 200  # every 20 ms is too much for two cores with many producers
 _WARM = 5
 _LOST_S = 30.0
 _FIGURES = ("decision to mark", "barrier to mark", "driver CPU", "age p50", "age p99")
@@ -77,7 +76,7 @@ def _split(number: int, start: int, end: int) -> SplitRange:
 
 
 class _MadeUp:
-    """A source that always has more; `SplitEnumerator`."""
+    """A `SplitEnumerator` whose source always has more records."""
 
     def __init__(self, splits: int) -> None:
         self._splits = splits
@@ -87,7 +86,7 @@ class _MadeUp:
         return tuple(_split(number, 0, 0) for number in range(self._splits))
 
     def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
-        """Nothing can have changed."""
+        """No log can have changed."""
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         del timeout_s
@@ -139,7 +138,7 @@ class _MadeUp:
 
 
 class _Follower:
-    """Some records of one split every now and then; `sluice.runtime.contracts.RecordStream`."""
+    """Some records of one split now and then; a `sluice.runtime.contracts.RecordStream`."""
 
     def __init__(self, split: SplitRange) -> None:
         self._at = {split.key: split.end_offset}
@@ -167,9 +166,9 @@ class _Follower:
 def _run_tasks(
     sink: KafkaSink, address: CoordinatorAddress, attempt_id: int, regions: Sequence[str]
 ) -> None:
-    """In the tasks' process, until the job is over."""
+    """Runs in the tasks' process until the job ends."""
     transactional_producer.STATISTICS_INTERVAL_MS = _STATISTICS_MS
-    threading.excepthook = lambda _: None  # the job ends, and they are told by an error
+    threading.excepthook = lambda _: None  # an error ends them with the job
     factory = sink.writer_factory()
 
     def run(number: int, region: str) -> None:
@@ -192,8 +191,8 @@ def _run_tasks(
         TaskLoop(
             region,
             attempt_id,
-            follower=_Follower(_split(number, 0, 0)),
-            checkpoint_client=CheckpointClient(link, region, attempt_id, lost_timeout_s=_LOST_S),
+            stream=_Follower(_split(number, 0, 0)),
+            client=CheckpointClient(link, region, attempt_id, lost_timeout_s=_LOST_S),
             open_writers=opened,
             functions=FunctionRun,
             begins_after=0,
@@ -210,7 +209,7 @@ def _run_tasks(
 
 
 def _read(connection: KafkaConnection, topic: str, found: Connection, over: Event) -> None:
-    """In the reader's process: how old each record is, in s, when it is read."""
+    """Runs in the reader's process: the age of each record in s when it is read."""
     consumer = reading_consumer(connection)
     ends = topic_ends(connection, topic).stable
     consumer.assign([TopicPartition(topic, number, 0) for number in ends])
@@ -226,7 +225,7 @@ def _read(connection: KafkaConnection, topic: str, found: Connection, over: Even
 
 @dataclass(slots=True)
 class _Marks:
-    """A listener: each committed checkpoint, with the driver's processor time so far."""
+    """A listener that notes each committed checkpoint and the driver's processor time so far."""
 
     settle_s: list[float] = field(default_factory=list)
     barrier_s: list[float] = field(default_factory=list)
@@ -263,7 +262,7 @@ def _plan(regions: Sequence[str]) -> JobPlan:
 def _measure_once(
     rig: Rig, tasks: int, *, natively: bool, interval_s: float, checkpoints: int
 ) -> tuple[float, ...]:
-    """See `_FIGURES`; all in ms, those of checkpoints as medians."""
+    """The `_FIGURES` in ms; those of checkpoints are medians."""
     topic = topics.create(rig.connection, "commits", partitions=4)
     sink = KafkaSink(
         bootstrap_servers=rig.bootstrap, topic=topic, transactional_id_prefix=f"commits-{topic}"
@@ -285,7 +284,7 @@ def _measure_once(
             started = coordinator.start(_START_S)
             barrier_service = BarrierService(coordinator, commits)
             for name in regions:
-                barrier_service.open(AttemptLog(region=name, attempt_id=started.attempt_id))
+                barrier_service.open(AttemptEpochs(region=name, attempt_id=started.attempt_id))
             with CoordinatorService(coordinator, barrier_service=barrier_service) as service:
                 context = multiprocessing.get_context("spawn")
                 process = context.Process(
@@ -293,16 +292,18 @@ def _measure_once(
                     args=(sink, service.coordinator_address, started.attempt_id, regions),
                 )
                 process.start()
-                over, (told, telling) = context.Event(), context.Pipe(duplex=False)
-                reader = context.Process(target=_read, args=(rig.connection, topic, telling, over))
+                over, (ages, ages_sent) = context.Event(), context.Pipe(duplex=False)
+                reader = context.Process(
+                    target=_read, args=(rig.connection, topic, ages_sent, over)
+                )
                 reader.start()
                 marks.enough.wait(_START_S + 10 * interval_s * (checkpoints + _WARM))
                 over.set()
-                ages_s = told.recv() if told.poll(_START_S) else []
+                ages_s = ages.recv() if ages.poll(_START_S) else []
                 reader.join(30)
                 coordinator.cancel()
                 process.join(30)
-                process.kill()  # no more than a word to one that has ended
+                process.kill()  # has no effect on an ended process
         finally:
             coordinator.stop()
             topics.delete(rig.connection, topic)
@@ -332,7 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figures: list[Figure] = []
     with open_rig() as rig:
         for tasks, interval_s in zip(args.tasks, args.interval, strict=True):
-            found: dict[str, list[tuple[float, ...]]] = {"by the tasks": [], "by hand": []}
+            found: dict[str, list[tuple[float, ...]]] = {"by the tasks": [], "by EndTxn": []}
             for how in list(found) * args.repeat:
                 console.print(f"measuring {tasks} tasks {how} ...")
                 once = _measure_once(

@@ -1,7 +1,7 @@
 """``python -m benchmarks hot-path``: compiled code against confluent-kafka's own calls.
 
-One process, without Spark, both ways in turn in one run. CPU is the whole process's, librdkafka's
-own threads included: they are a large part of it, and the same for both.
+One process, without Spark, uses both in turn in one run. CPU is of the whole process with
+librdkafka's threads, which are a large part of it, and the same for both.
 """
 
 import argparse
@@ -32,7 +32,7 @@ class _Sample:
 
 
 def main() -> None:
-    """As the part ``hot-path``, with another number of bytes if asked."""
+    """The part ``hot-path`` with values of any size."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.kafka.hot_path", description=__doc__
     )
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def measure(rig: Rig, *, records: int, repeat: int, value_bytes: int = 100) -> Sequence[Figure]:
-    """Reading alone, and reading, changing and writing in transactions, as a task of each engine
+    """Reading only, and reading, changing and writing in transactions as a task of each engine
     does; plain and native.
     """
     source = topics.create(rig.connection, "in", partitions=PARTITIONS)

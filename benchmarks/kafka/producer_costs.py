@@ -1,9 +1,8 @@
-"""What a transactional producer costs its process: made for each epoch, and asked for statistics.
+"""The cost of a transactional producer for its process: a new one per epoch, and its statistics.
 
-An epoch of a region has a producer of its own, whose statistics tell that its transaction is the
-one that was begun (`handle-from-producer` and `ids-never-reused`): both are a price of every
-region and epoch, whatever it writes. What a bare client and the broker take for it, no connector
-can go below.
+An epoch of a region has a producer of its own. Its statistics prove that its transaction is the
+one that was begun (`handle-from-producer` and `ids-never-reused`). Every region pays for both in
+every epoch. The cost of a bare client and its broker is the minimum for any connector.
 """
 
 import time
@@ -19,7 +18,7 @@ __all__ = ["measure"]
 
 _PARTITIONS = 16
 _EPOCHS = 50
-_PAUSE_S = 0.1  # between epochs, as there is one
+_PAUSE_S = 0.1  # between two epochs
 _RECORDS = 20
 _WINDOW_S = 5.0
 _TIMEOUT_S = 30.0
@@ -29,7 +28,7 @@ def measure(rig: Rig, *, repeat: int) -> list[Figure]:
     """Processor time of this process, librdkafka's threads included."""
     topic = topics.create(rig.connection, "out", partitions=_PARTITIONS)
     for kind in _KINDS.values():
-        _epochs(rig, topic, kind(rig))  # a fresh broker has compiled nothing yet
+        _epochs(rig, topic, kind(rig))  # the JVM of a new broker has compiled nothing yet
     turns = [
         {what: _epochs(rig, topic, kind(rig)) for what, kind in _KINDS.items()}
         for _ in range(repeat)
@@ -97,7 +96,7 @@ class _Plain:
 
 
 class _Kept:
-    """Epochs whose transactions one producer carries, one after the other."""
+    """Epochs whose transactions use one producer, one after the other."""
 
     def __init__(self, rig: Rig) -> None:
         self._producer = _producer(rig)
@@ -107,7 +106,7 @@ class _Kept:
 
 
 class _Own:
-    """Epochs that have a producer of their own."""
+    """Epochs with a producer of their own."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -129,18 +128,18 @@ def _epochs(rig: Rig, topic: str, epoch: Callable[[str], None]) -> tuple[float, 
     broker_s, client_s = rig.broker_cpu_s(), time.process_time()
     for _ in range(_EPOCHS):
         epoch(topic)
-        time.sleep(_PAUSE_S)  # as between two epochs
+        time.sleep(_PAUSE_S)  # the time between two epochs
     client_s = time.process_time() - client_s
     return client_s / _EPOCHS, (rig.broker_cpu_s() - broker_s) / _EPOCHS
 
 
 def _statistics(rig: Rig, topic: str, interval_ms: int) -> float:
     """Share of a core."""
-    told: list[str] = []
-    producer = _producer(rig, **{"statistics.interval.ms": interval_ms, "stats_cb": told.append})
+    reports: list[str] = []
+    producer = _producer(rig, **{"statistics.interval.ms": interval_ms, "stats_cb": reports.append})
     _transact(producer, topic)
     began_s, until_s = time.process_time(), time.monotonic() + _WINDOW_S
     while time.monotonic() < until_s:
         producer.poll(_PAUSE_S)
-        told.clear()
+        reports.clear()
     return (time.process_time() - began_s) / _WINDOW_S

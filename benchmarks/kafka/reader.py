@@ -1,7 +1,7 @@
 """``python -m benchmarks.kafka.reader``: reading ranges into Arrow, one process, without Spark.
 
-The bare loop only counts messages: what lies between is the cost of Arrow, positions and ranges.
-CPU includes librdkafka's own threads.
+The bare loop only counts messages: the difference is the cost of Arrow, positions and ranges.
+CPU includes librdkafka's threads.
 """
 
 import argparse

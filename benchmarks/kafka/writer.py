@@ -1,7 +1,7 @@
-"""``python -m benchmarks.kafka.writer``: one worker process, without Spark, against a loop by hand.
+"""``python -m benchmarks.kafka.writer``: one worker process against a hand-written loop.
 
 Both read the same topic, append ``!`` to each value, and write it in one transaction per epoch of
-250,000 records; one process, so that the difference is the code and not the number of cores.
+250,000 records. Both are one process without Spark, so only the code differs.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def main() -> None:
         )
         ways: dict[str, Callable[[Rig, str], Sample]] = {
             "reader, function and transactional writer": copy_in_epochs,
-            "by hand with confluent-kafka": _by_hand,
+            "hand-written loop with confluent-kafka": _hand_written,
         }
         samples: dict[str, list[Sample]] = defaultdict(list)
         for _ in range(args.repeat):
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 class _Registry:
-    """Takes every attempt; the real one asks the driver."""
+    """Accepts every attempt; the real one calls the driver."""
 
     def register(self, attempt: RegisteredAttempt) -> float:
         """See `sluice.runtime.contracts.AttemptRegistry`."""
@@ -105,7 +105,7 @@ def copy_in_epochs(
     """Read, change and write a topic, one transaction per epoch.
 
     Args:
-        follows: read on and on, as a continuous task does, not each epoch's ranges by themselves.
+        follows: read one stream, as a continuous task does, instead of the ranges of each epoch.
     """
     output = topics.create(rig.connection, "out", partitions=PARTITIONS)
     made = KafkaSource(bootstrap_servers=rig.bootstrap, topics=[source], hot_path=hot_path.value)
@@ -187,7 +187,7 @@ def _split(topic: str, partition: int, start: int, end: int) -> SplitRange:
 
 
 def _followed(follower: RecordStream, records: int, end: int) -> Iterator[pa.RecordBatch]:
-    """At least so many, unless the sum of the positions reaches the end before."""
+    """Read at least so many records, or up to the end offsets."""
     while records > 0 and sum(follower.positions().values()) < end:
         batch = follower.poll()
         if batch is not None:
@@ -195,7 +195,7 @@ def _followed(follower: RecordStream, records: int, end: int) -> Iterator[pa.Rec
             yield batch
 
 
-def _by_hand(rig: Rig, source: str) -> Sample:
+def _hand_written(rig: Rig, source: str) -> Sample:
     output = topics.create(rig.connection, "out", partitions=PARTITIONS)
     common = {"bootstrap.servers": rig.bootstrap}
     consumer = Consumer(

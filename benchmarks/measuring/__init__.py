@@ -1,1 +1,1 @@
-"""What the benchmarks measure with: a broker, topics, feeds, samples of processor time, figures."""
+"""Tools of all benchmarks: a broker, topics, feeds, samples of processor time, figures."""

@@ -1,4 +1,4 @@
-"""Records that keep coming while something else is measured."""
+"""Threads that produce records during a measurement."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ _POLL_S = 0.1
 
 
 class _Feed(SideThread):
-    """What all have: a producer, also of ``config``, whose records are sent at the end."""
+    """Base of the feeds: a producer with ``config``, flushed at the end."""
 
     def __init__(self, rig: Rig, topic: str, *, pause_s: float, config: Mapping[str, int]) -> None:
         super().__init__("feed")
@@ -28,18 +28,18 @@ class _Feed(SideThread):
         )
 
     def close(self) -> None:
-        """See `SideThread.close`: what was made is sent."""
+        """See `SideThread.close`; sends every record that was made."""
         super().close()
         self._producer.flush(_FLUSH_S)
         self._require_sound()
 
 
 class Feed(_Feed):
-    """Produces in a thread, as long as it is entered.
+    """A context that produces in a thread.
 
     Args:
         pause_s: between two bursts.
-        burst: makes the records of one.
+        burst: makes the records of one burst.
         linger_ms: of the producer.
     """
 
@@ -65,14 +65,14 @@ class Feed(_Feed):
         while True:
             try:
                 self._producer.produce(self._topic, value, partition=partition)
-            except BufferError:  # the broker is behind: a record that was made is sent all the same
+            except BufferError:  # the broker is slow: retry until the record is accepted
                 self._producer.poll(_POLL_S)
             else:
                 return
 
 
 class BatchFeed(_Feed):
-    """As `Feed`, for many records: equal ones of 100 bytes, spread evenly, at a steady pace.
+    """A `Feed` of many equal records of 100 bytes, spread evenly, at a steady pace.
 
     Args:
         pause_s: between two bursts.

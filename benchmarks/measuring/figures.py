@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 PARTS_RESULTS = Path(__file__).parents[1] / "parts_results.jsonl"
-"""What the parts measured; kept in the repository, as the source of their lines among the goals."""
+"""The committed log of the parts' figures; `report` makes lines of the goals from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +32,13 @@ class Figure:
     """One line of the table.
 
     Attributes:
-        what: what was measured.
+        what: the name of the figure.
         runs: one number for each run.
-        unit: shown behind the numbers.
-        goal: what it must reach, as text; "" when nothing is asked.
-        least, most: the same as numbers, for the verdict.
-        note: what else must be said.
-        details: of single events, where there were any; shown below the table.
+        unit: shown after the numbers.
+        goal: as text; "" without one.
+        least, most: the goal as numbers, for the verdict.
+        note: further facts.
+        details: lines about single events; shown below the table.
     """
 
     what: str
@@ -52,12 +52,12 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """Of the runs."""
+        """The median of the runs."""
         return statistics.median(self.runs)
 
     @property
     def is_reached(self) -> bool | None:
-        """Whether the goal is; None without one."""
+        """Whether the goal is reached; None without one."""
         if self.least is None and self.most is None:
             return None
         above = self.least is None or self.median >= self.least
@@ -69,7 +69,7 @@ class Figure:
 
 
 def table(figures: Sequence[Figure], machine: Sequence[tuple[str, str]]) -> Sequence[Table]:
-    """The figures, what they were measured on, and the details."""
+    """The figures, the machine, and the details."""
     shown = Table(title="medians", title_justify="left")
     for column in ("what", "median", "runs", "goal", "", "note"):
         shown.add_column(column, justify="right" if column == "median" else "left")
@@ -79,11 +79,11 @@ def table(figures: Sequence[Figure], machine: Sequence[tuple[str, str]]) -> Sequ
     on = Table(title="measured on", title_justify="left", show_header=False)
     for name, value in machine:
         on.add_row(name, value)
-    told = [(figure.what.strip(), detail) for figure in figures for detail in figure.details]
-    if not told:
+    events = [(figure.what.strip(), detail) for figure in figures for detail in figure.details]
+    if not events:
         return shown, on
     details = Table(title="details", title_justify="left", show_header=False)
-    for what, detail in told:
+    for what, detail in events:
         details.add_row(what, detail)
     return shown, on, details
 
@@ -105,12 +105,12 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A figure of a former run of a part.
+    """A figure of an earlier run of a part.
 
     Attributes:
-        run: which run; figures of one run have the same.
+        run: id that all figures of one run share.
         part: its name on the command line.
-        engine: of the job; "" where a part has none to choose.
+        engine: of the job; "" if the part has only one.
         command: that measured it.
         at: when, in local time.
         load_before: runnable processes, mean of the last minute.
@@ -128,10 +128,10 @@ class Measured:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """The command that measures a figure again: without where it was logged.
+    """The command that measures a figure again, without the path of the log.
 
     Args:
-        arguments: behind ``python -m benchmarks``.
+        arguments: after ``python -m benchmarks``.
     """
     where = argparse.ArgumentParser(add_help=False)
     where.add_argument("--results")
@@ -140,10 +140,10 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 def log_figures(path: Path, figures: Sequence[Figure], **where: Any) -> None:  # noqa: ANN401 - fields of `Measured`
-    """Append each figure of a part's run as a line of JSON; on disk when it returns.
+    """Append each figure of a part's run as a line of JSON, and sync the file.
 
     Args:
-        where: the other fields of `Measured` but ``run`` and ``at``.
+        where: all fields of `Measured` except ``figure``, ``run`` and ``at``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     run, at = uuid.uuid4().hex[:8], time.strftime("%Y-%m-%d %H:%M")
@@ -156,7 +156,7 @@ def log_figures(path: Path, figures: Sequence[Figure], **where: Any) -> None:  #
 
 
 def read_figures(path: Path) -> list[Measured]:
-    """The newest run of each part and engine; a line that a kill cut off is left out."""
+    """The newest run of each part and engine; skips a line that a kill truncated."""
     text = path.read_text("utf-8") if path.exists() else ""
     newest: dict[tuple[str, str], list[Measured]] = {}
     for line in text[: text.rfind("\n") + 1].splitlines():

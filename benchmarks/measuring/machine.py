@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""The machine and the software versions of a measurement."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ __all__ = ["describe"]
 
 
 def describe() -> list[tuple[str, str]]:
-    """Name and value of everything that a figure depends on."""
+    """Names and values of hardware, system and versions."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
     return [

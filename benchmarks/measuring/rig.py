@@ -26,13 +26,13 @@ _ROOT = Path(__file__).resolve().parents[2]
 _PROGRAMS = _ROOT / "benchmarks" / "programs"
 _POLL_S = 0.05
 _JOBS = ("pipeline", "regional_pipeline")
-# A broker as one would run it, with both compilers: the figures are shares of the same two cores.
+# A production broker with both JIT compilers, because it shares the two cores with the program.
 _BROKER_JVM = ("-Xms512m", "-Xmx512m", "-XX:+UseSerialGC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rig:
-    """A broker for the whole benchmark, and a directory for everything else."""
+    """A broker for the whole benchmark, and a directory for all files."""
 
     connection: KafkaConnection
     bootstrap: str
@@ -53,7 +53,7 @@ class Rig:
         *,
         tree: Path | None = None,
     ) -> Iterator["Running"]:
-        """A program of this package over two topics, killed at the end; ``tree``: with another
+        """A program of `benchmarks.programs` over two topics, killed at the end; ``tree``: another
         checkout of Sluice."""
         directory = Path(tempfile.mkdtemp(dir=self.directory))
         with self.start(script, source, output, directory, arguments, tree=tree) as running:
@@ -69,7 +69,7 @@ class Rig:
         *,
         tree: Path | None = None,
     ) -> "Running":
-        """As `run`, over a directory that a former run may have left; the caller kills it."""
+        """As `run`, over the directory of an earlier run or a new one; the caller kills it."""
         common = ["--bootstrap", self.bootstrap, "--input", source, "--output", output]
         if script in _JOBS:
             common += ["--checkpoint", str(directory / "checkpoint")]
@@ -78,7 +78,7 @@ class Rig:
         return Running(program=program, rig=self, source=source, output=output, directory=directory)
 
     def start_plain(self, directory: Path) -> Program:
-        """Spark alone, over a new directory; killed as a context manager."""
+        """Spark only, over a new directory; a context that kills it."""
         return _program("plain_start", directory, ["--checkpoint", str(directory / "checkpoint")])
 
 
@@ -97,7 +97,7 @@ def _program(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A program that runs; as a context manager it is killed."""
+    """A running program; a context that kills it."""
 
     program: Program
     rig: Rig
@@ -112,7 +112,7 @@ class Running:
         self.program.kill()
 
     def copy_more(self, count: int, *, value_bytes: int = 100) -> None:
-        """Append to the input while the program stands still; wait until it has copied it all."""
+        """Append to the input while the program is paused; wait until it has copied all records."""
         self.program.pause()
         goal = self._visible() + count
         topics.fill(
@@ -122,7 +122,7 @@ class Running:
         self.await_committed(goal)
 
     def await_committed(self, goal: int, *, timeout_s: float = 180.0) -> None:
-        """Wait until readers can get to offsets whose sum over the output is ``goal``."""
+        """Wait until the sum of the output's visible end offsets is ``goal``."""
         watch = EndWatch(self.rig.connection, self.output)
 
         def seen() -> bool:
@@ -139,22 +139,22 @@ class Running:
         return _lines(self.directory / "progress")
 
     def events(self) -> list[dict[str, Any]]:
-        """Every warning of the job so far, where the program writes them."""
+        """Every warning of the job so far, if the program writes them."""
         return _lines(self.directory / "events")
 
     def epochs_s(self) -> list[float]:
-        """How long each epoch took that had records, from its barrier to its commit on record."""
+        """Seconds of each epoch with records, from its barrier to its completion marker."""
         return [line["marked_s"] for line in self.progress() if line["marked_s"] is not None]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Of JSON; the last one may be half written."""
+    """Lines of JSON without the last one, which may be incomplete."""
     text = path.read_text("utf-8") if path.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def wait_until(condition: Callable[[], bool], *, program: Program, timeout_s: float) -> None:
-    """Wait; a program that ends meanwhile is an error that shows its log."""
+    """Wait; raises an error with the log if the program ends meanwhile."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if program.exit_code is not None or time.monotonic() > deadline:
@@ -164,7 +164,7 @@ def wait_until(condition: Callable[[], bool], *, program: Program, timeout_s: fl
 
 @contextlib.contextmanager
 def open_rig() -> Iterator[Rig]:
-    """Start the broker; everything is deleted at the end."""
+    """Start the broker; deletes all files at the end."""
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory,
         EmbeddedKafka(jvm_options=_BROKER_JVM) as broker,

@@ -19,8 +19,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """At one moment: wall clock in seconds, CPU-seconds so far, records appended and visible, and
-    the broker's CPU-seconds so far."""
+    """One sample: wall clock in seconds, CPU-seconds so far, records appended and visible, and the
+    broker's CPU-seconds so far."""
 
     at_s: float
     cpu_s: float
@@ -30,14 +30,14 @@ class Moment:
 
 
 class Sampler:
-    """Looks at a program again and again. Used by one thread.
+    """Takes samples of a program. Used by one thread.
 
     CPU-seconds are those of all living processes of its session, and of the ended children that
     these have waited for. Memory is proportional (PSS): a page that n processes share counts 1/n
-    for each, so forked workers and mapped archives are not counted twice.
+    for each, so forked workers and mapped archives do not count twice.
 
     Args:
-        program: that is looked at.
+        program: under measurement.
         broker_s: CPU-seconds of the broker so far.
     """
 
@@ -48,11 +48,11 @@ class Sampler:
         self.moments: list[Moment] = []
         self.peak_bytes = 0
 
-    def look(self, *, high: int, stable: int) -> Moment:
-        """Take a sample beside what the broker says of the output: sums of offsets."""
+    def take_sample(self, *, high: int, stable: int) -> Moment:
+        """Take a sample together with the output's offsets on the broker, as sums."""
         now_s = time.monotonic()
-        # At each look, which takes a fifth of a millisecond: a worker that was forked a moment ago
-        # may do all the work of a run before the next second.
+        # Find new processes at each sample, in a fifth of a millisecond: a forked worker may do all
+        # the work of a run before the next second.
         members = [process.pid for process in self._program.members()]
         if now_s - self._weighed_s > _MEMORY_EVERY_S:
             self.peak_bytes = max(self.peak_bytes, sum(map(_memory_bytes, members)))
@@ -66,8 +66,8 @@ class Sampler:
 def cpu_at(
     moments: Sequence[Moment], at_s: float, of: Callable[[Moment], float] = lambda m: m.cpu_s
 ) -> float:
-    """CPU-seconds at a moment of the wall clock, in a straight line between two samples; ``of``
-    the program, unless told."""
+    """CPU-seconds at a moment of the wall clock, interpolated between two samples; ``of`` the
+    program by default."""
     before = moments[0]
     for moment in moments:
         if moment.at_s >= at_s:
@@ -80,7 +80,7 @@ def cpu_at(
 
 def _cpu_seconds(pid: int) -> float:
     with contextlib.suppress(OSError, IndexError):
-        # The name, in brackets, may hold anything: what follows does not.
+        # The name in brackets may contain any text, so parse the fields after it.
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
         return sum(map(int, fields[11:15])) / _TICKS_PER_S
     return 0.0
@@ -91,6 +91,6 @@ def _memory_bytes(pid: int) -> int:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
-    with contextlib.suppress(psutil.Error):  # no rights to look: resident memory is an upper bound
+    with contextlib.suppress(psutil.Error):  # without rights, resident memory is an upper bound
         return int(psutil.Process(pid).memory_info().rss)
     return 0

@@ -1,4 +1,4 @@
-"""Topics of the benchmarks: filled fast, and read for when the broker appended what."""
+"""Fills topics of the benchmarks fast, and reads the broker's append times."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -22,12 +22,12 @@ from sluice.runtime.model.model import SplitRange
 __all__ = ["Span", "append_span", "create", "delete", "ends", "fill", "whole"]
 
 _READ_S = 30.0
-_TAIL_OFFSETS = 50  # markers at the end of a partition are fewer
+_TAIL_OFFSETS = 50  # more than the markers at the end of a partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """When the broker appended a stretch of a topic, by its own clock."""
+    """Append times of a range of a topic, by the broker's clock."""
 
     first_ms: int
     last_ms: int
@@ -39,7 +39,7 @@ class Span:
 
 
 def create(connection: KafkaConnection, purpose: str, *, partitions: int) -> str:
-    """A new topic whose timestamps are the broker's."""
+    """Create a topic with the broker's timestamps."""
     name = f"bench-{purpose}-{uuid4().hex[:8]}"
     config = {"message.timestamp.type": "LogAppendTime"}
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
@@ -48,8 +48,8 @@ def create(connection: KafkaConnection, purpose: str, *, partitions: int) -> str
 
 
 def delete(connection: KafkaConnection, *names: str) -> None:
-    """Give the disk back to the next run."""
-    admin = make_admin(connection.librdkafka(Role.ADMIN))  # held until the answers are there
+    """Delete topics, which frees the disk for the next run."""
+    admin = make_admin(connection.librdkafka(Role.ADMIN))  # must live until the answers arrive
     for answer in admin.delete_topics(list(names)).values():
         answer.result(_READ_S)
 
@@ -86,7 +86,7 @@ def ends(connection: KafkaConnection, topic: str) -> Mapping[int, int]:
 
 
 def append_span(connection: KafkaConnection, topic: str, *, beyond: Mapping[int, int]) -> Span:
-    """When the broker appended what lies at and beyond the given offsets."""
+    """Append times of the records from the given offsets on."""
     stamps: list[int] = []
     for partition, end in ends(connection, topic).items():
         start = beyond.get(partition, 0)
@@ -98,7 +98,7 @@ def append_span(connection: KafkaConnection, topic: str, *, beyond: Mapping[int,
 
 
 def whole(connection: KafkaConnection, topic: str) -> list[SplitRange]:
-    """All that is in a topic, by partition."""
+    """All records of a topic, by partition."""
     return [
         SplitRange(
             source_id="s",
@@ -115,7 +115,7 @@ def whole(connection: KafkaConnection, topic: str) -> list[SplitRange]:
 def _stamps(
     connection: KafkaConnection, topic: str, partition: int, start: int, *, one: bool
 ) -> list[int]:
-    """Timestamps of the first record at or behind ``start``, or of all from there on."""
+    """The timestamp of the first record at or after ``start``, or of all records from there on."""
     consumer = reading_consumer(connection)
     found: list[int] = []
     deadline = time.monotonic() + _READ_S

@@ -1,4 +1,4 @@
-"""Records that say where and when they were made, at a steady pace, and a reader that sees them."""
+"""Records with their origin and time at a steady pace, and a reader that notes when it sees one."""
 
 import bisect
 import struct
@@ -22,7 +22,7 @@ _CONSUME_S = 0.02
 
 
 class Paced:
-    """A burst for `benchmarks.measuring.feeding.Feed`: whatever has become due since the last one.
+    """A burst for `benchmarks.measuring.feeding.Feed`: the records due since the previous burst.
 
     Args:
         partitions: in turn, so that each has the same pace.
@@ -50,13 +50,13 @@ class Paced:
             yield partition, _HEAD.pack(partition, number, time.time()) + padding
 
     def sent_to(self, partition: int) -> int:
-        """How many of them went there."""
+        """The number of records sent to a partition."""
         return (self.sent - partition + self._partitions - 1) // self._partitions
 
 
 @dataclass(slots=True)
 class Seen:
-    """What a reader saw of one input partition: parallel lists, in the order of its sight.
+    """The records of one input partition that a reader saw, as parallel lists in its order.
 
     Attributes:
         at_s: wall clock.
@@ -69,23 +69,23 @@ class Seen:
     made_s: list[float] = field(default_factory=list)
 
     def between(self, first_s: float, last_s: float) -> int:
-        """How many became visible in ``[first_s, last_s)``."""
+        """The number of records that became visible in ``[first_s, last_s)``."""
         return bisect.bisect_left(self.at_s, last_s) - bisect.bisect_left(self.at_s, first_s)
 
     def waits_s(self, first_s: float, last_s: float) -> list[float]:
-        """From being made to being seen, of those that became visible in ``[first_s, last_s)``."""
+        """Seconds from made to seen, of records that became visible in ``[first_s, last_s)``."""
         start, end = (bisect.bisect_left(self.at_s, moment) for moment in (first_s, last_s))
         return [self.at_s[place] - self.made_s[place] for place in range(start, end)]
 
     def back_s(self, moment_s: float) -> float | None:
-        """When the first record that was made behind a moment became visible; None: never."""
+        """When the first record made after a moment became visible; None: never."""
         for at_s, made_s in zip(self.at_s, self.made_s, strict=True):
             if made_s > moment_s:
                 return at_s
         return None
 
     def faults(self, sent: int, *, ordered: bool = True) -> int:
-        """Of ``sent`` records from offset 0 on: lost, doubled and, where it counts, misplaced."""
+        """Counts lost, doubled and misplaced ones of ``sent`` records from offset 0 on."""
         known = set(self.offsets)
         lost = sum(offset not in known for offset in range(sent))
         foreign = sum(offset >= sent for offset in known)
@@ -113,7 +113,7 @@ class VisibleRecords(SideThread):
             return sum(len(found.offsets) for found in self._seen.values())
 
     def by_partition(self) -> Mapping[int, Seen]:
-        """By input partition; whole once the reader is closed."""
+        """Records by input partition; complete after the reader is closed."""
         self._require_sound()
         with self._lock:
             return dict(self._seen)

@@ -1,1 +1,1 @@
-"""Ours and the peers over one broker, one after the other: see `benchmarks.peers.command`."""
+"""Compares Sluice with other systems on one broker, in turn: see `benchmarks.peers.command`."""

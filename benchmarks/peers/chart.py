@@ -28,7 +28,7 @@ class _Panel:
 
 
 def draw(setting: Setting, rows: Sequence[Row], paced: Sequence[Row]) -> str:
-    """Rate, CPU and, where ``paced`` has it, latency of every contender, the fastest first.
+    """Rate, CPU and, if ``paced`` has it, latency of every contender, the fastest first.
 
     A contender that did not run has its name and no bars.
     """

@@ -19,11 +19,11 @@ from sluice.runtime.errors import MissingRequirementError
 __all__ = ["RESULTS", "Runner", "main", "prepare"]
 
 RESULTS = Path(__file__).with_name("results.jsonl")
-"""Of the whole mode; kept in the repository, as the source of the table and the chart."""
+"""Results of full runs, committed as the source of the table and the chart."""
 
 _QUICK_RESULTS = Path("build") / "bench" / "quick.jsonl"
 _KINDS = ("throughput", "latency", "guarantees")
-# Those that run with both guarantees, and how often they commit then.
+# Contenders with both guarantees, and their commit intervals.
 _GUARANTEES = ("sluice-continuous", "sluice-continuous-weak")
 _GUARANTEE_INTERVALS = (1.0, 0.1)
 _WARM = ("by-hand",)
@@ -33,11 +33,11 @@ _Figures = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mode:
-    """Sizes of a quick look, or of the whole benchmark.
+    """Sizes of a quick run, or of the full benchmark.
 
     Attributes:
-        guarantees: what both guarantees are compared over. Epochs of 100 ms take a tenth of the
-            rate, and a run of three seconds varies by more.
+        guarantees: sizes of the comparison of both guarantees. Epochs of 100 ms reduce the rate by
+            a tenth, and a run of three seconds varies by more.
     """
 
     workloads: Sequence[str]
@@ -67,7 +67,7 @@ _WHOLE = _Mode(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fetch what is missing, run, and write a line for each run."""
+    """Fetch missing peers, run all, and write a line for each run."""
     args = _parser().parse_args(arguments)
     mode = _QUICK if args.quick else _WHOLE
     try:
@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def prepare(contenders: Sequence[Contender]) -> dict[str, str]:
-    """Fetch and compile; by name of the contender, why it cannot run here."""
+    """Fetch and compile the peers; returns, by contender, why it cannot run here."""
     nowhere = Order(
         bootstrap="", source="", output="", directory=Path(),
         interval_s=1.0, value_bytes=100, partitions=PARTITIONS,
@@ -133,7 +133,7 @@ def prepare(contenders: Sequence[Contender]) -> dict[str, str]:
 
 
 class Runner:
-    """Runs every contender in turn and logs what comes of it."""
+    """Runs every contender in turn and logs its result."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Runner:
     def throughput(
         self, workload: str, *, interval_s: float, is_quick: bool, among: Sequence[str] = ()
     ) -> None:
-        """Throughput of all, or those that are named, over one input."""
+        """Measure the throughput of the named contenders, or of all, over one input."""
         records, _, value_bytes = workload.partition("x")
         setting = Setting(
             kind="throughput",
@@ -177,7 +177,7 @@ class Runner:
         topics.delete(self._rig.connection, given.topic)
 
     def latency(self, interval_s: float, per_s: float, mode: _Mode, *, is_quick: bool) -> None:
-        """Latency of all at one commit interval."""
+        """Measure the latency of all contenders at one commit interval."""
         setting = Setting(
             kind="latency",
             records=int(per_s),
@@ -200,7 +200,7 @@ class Runner:
     def steady(
         self, interval_s: float, per_s: float, *, warm_s: float, seconds: float, is_quick: bool
     ) -> list[Result]:
-        """Latency over so long that it is told minute by minute; what was measured now."""
+        """Measure the latency over minutes, with figures for each one; returns the new results."""
         setting = Setting(
             kind="steady",
             records=int(per_s),
@@ -227,7 +227,7 @@ class Runner:
         return race.Input(topic=topic, records=records, value_bytes=value_bytes)
 
     def _warm_up(self, given: race.Input, interval_s: float, names: Sequence[str]) -> None:
-        """Not counted: what comes first finds a broker that has compiled nothing yet."""
+        """Run once without counting: the JVM of a new broker has compiled nothing yet."""
         for one in by_name(list(names)):
             race.throughput(self._rig, one, given, interval_s=interval_s)
         self._is_warm = True
@@ -235,7 +235,7 @@ class Runner:
     def _turns(
         self, setting: Setting, contenders: Sequence[Contender]
     ) -> Iterator[tuple[int, Contender]]:
-        """Each second turn backwards, so that nobody always runs behind the same one."""
+        """Each second turn goes backwards, so that the predecessor of a contender changes."""
         for turn in range(self._repeat):
             for one in contenders if turn % 2 == 0 else reversed(contenders):
                 if not self._log.has(setting, one.name, turn):
@@ -271,7 +271,7 @@ class Runner:
 
 
 def _line(result: Result) -> str:
-    """One run, for the person who waits."""
+    """One line for a run, printed during the benchmark."""
     figures = result.figures
     name = f"{result.contender:20} turn {result.turn}"
     if not figures:

@@ -1,7 +1,7 @@
-"""What the peers need, fetched once per user into the cache: never into this project's own venv.
+"""Environments of the peers, fetched once per user into the cache, never into this project's venv.
 
-Python packages go into a virtual environment for each peer, with every version pinned; jars come
-by the resolver that fetches the servers, with pinned checksums.
+Each peer has a virtual environment of pinned Python packages. The resolver that fetches the servers
+also fetches jars, with pinned checksums.
 """
 
 import hashlib
@@ -58,10 +58,10 @@ _ARTIFACTS = {
 
 @cache
 def jars(name: str) -> Path:
-    """Directory of the jars of one of the artifacts above, with what they depend on.
+    """The directory of the jars of an artifact above and of its dependencies.
 
     Raises:
-        MissingRequirementError: they cannot be fetched; says why.
+        MissingRequirementError: a download failed; says why.
     """
     pinned = parse_checksums((_PINS / f"{name}.sha256").read_text("ascii"))
     return fetch(Bundle(name=name, artifacts=(_ARTIFACTS[name],), checksums=pinned))
@@ -69,10 +69,10 @@ def jars(name: str) -> Path:
 
 @cache
 def python(name: str) -> Path:
-    """Interpreter of the virtual environment of a peer, made at the first call of a user.
+    """The interpreter of a peer's virtual environment; the first call of a user makes it.
 
     Raises:
-        MissingRequirementError: pip refused, or this Python is not supported; says why.
+        MissingRequirementError: pip failed, or does not support this Python; says why.
     """
     pins = _PINS / f"{name}.txt"
     home = cache_dir() / "peers" / name
@@ -81,7 +81,7 @@ def python(name: str) -> Path:
     with exclusive(home.with_suffix(".lock"), timeout_s=_TIMEOUT_S):
         if not (stamp.exists() and stamp.read_text("ascii") == mark):
             report_to_stderr(f"Installing {name} with pip, once per user, to {home}")
-            if home.exists():  # an interrupted one, or one of other versions
+            if home.exists():  # incomplete, or with other versions
                 shutil.rmtree(home)
             _run([sys.executable, "-m", "venv", str(home)], name)
             pip = [str(interpreter), "-m", "pip", "--disable-pip-version-check", "install"]
@@ -91,13 +91,13 @@ def python(name: str) -> Path:
 
 
 def flink_jars() -> Path:
-    """Flink's own distribution, which its Python package ships."""
+    """The directory of the Flink distribution that its Python package contains."""
     return next((python(FLINK).parents[1] / "lib").glob("python3*/site-packages/pyflink/lib"))
 
 
 @cache
 def compiled(program: str, class_path: Sequence[Path]) -> Path:
-    """Directory of the classes of a Java program of this package.
+    """The directory of the compiled classes of a Java program.
 
     Args:
         class_path: directories of jars.
@@ -116,7 +116,7 @@ def compiled(program: str, class_path: Sequence[Path]) -> Path:
 
 @cache
 def compiled_c(program: str) -> Path:
-    """Executable of a C program of this package, with the librdkafka that confluent-kafka ships.
+    """The executable of a C program, linked with the librdkafka of confluent-kafka.
 
     Raises:
         MissingRequirementError: there is no C compiler or no such library, or it failed.
@@ -125,7 +125,7 @@ def compiled_c(program: str) -> Path:
     if library is None:
         raise MissingRequirementError(
             f"{program} could not be made ready",
-            {"said": "confluent-kafka brings no librdkafka of its own"},
+            {"cause": "confluent-kafka contains no librdkafka"},
             "Install confluent-kafka from its wheel.",
         )
     digest = hashlib.sha256(source.read_bytes() + bytes(library)).hexdigest()[:16]
@@ -144,6 +144,6 @@ def _run(command: Sequence[str], name: str) -> None:
         errors = [line for line in lines if "error" in line.lower()]
         raise MissingRequirementError(
             f"{name} could not be made ready",
-            {"command": Path(command[0]).name, "said": (errors or lines)[-1].strip()},
-            "The first run needs the package registries (pip, Maven Central) and a JDK.",
+            {"command": Path(command[0]).name, "output": (errors or lines)[-1].strip()},
+            "Give the first run access to pip's index and Maven Central, and install a JDK.",
         )

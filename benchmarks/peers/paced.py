@@ -1,4 +1,4 @@
-"""A read_committed reader that notes when it saw what."""
+"""A read_committed reader that notes when it saw each record."""
 
 import time
 
@@ -33,7 +33,7 @@ class Reader(SideThread):
         return self._count
 
     def columns(self) -> tuple[Ints, Ints]:
-        """When each record was made and seen, in us; shape (n,). After the reader is closed."""
+        """When each record was made and seen, in us; shape (n,). Call it after closing."""
         self._require_sound()
         if not self._seen:
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -52,9 +52,9 @@ class Reader(SideThread):
                 values = [m.value() for m in messages if m.error() is None]
                 whole = [v for v in values if isinstance(v, bytes) and len(v) >= HEAD_BYTES]
                 if len(whole) != len(values):
-                    raise RuntimeError(f"{self._topic} holds a record that nobody made")
+                    raise RuntimeError(f"{self._topic} has a record that the feed did not make")
                 if whole:
-                    # Now, for the values of ten minutes would fill the memory.
+                    # Parse now: the values of ten minutes would fill the memory.
                     self._seen.append((now_us, heads(whole)[2]))
                     self._count += len(whole)
         finally:

@@ -1,4 +1,4 @@
-"""One run of one contender: throughput over an input that is there, or latency at a steady pace."""
+"""One run of one contender: throughput over a full topic, or latency at a steady pace."""
 
 import contextlib
 import tempfile
@@ -35,7 +35,7 @@ _PACED_BURST_S = 0.005
 
 
 class RunFailedError(Exception):
-    """The program ended, never began or came to no end; says why, with the end of its log."""
+    """The program ended early, or did not start or finish; says why, with the end of its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +56,13 @@ class Input:
 def throughput(
     rig: Rig, contender: Contender, given: Input, *, interval_s: float
 ) -> dict[str, Any]:
-    """A fresh program over a full topic, until all of it is visible and nothing moves any more.
+    """Run a new program over a full topic until all records are visible and offsets are constant.
 
     Returns:
         Figures by name: records a second from first to last append, whole and second half;
-        CPU-seconds from first append to last sight and with the start, the broker's of the former;
-        peak memory; seconds from start to first append; and the verdict on what a read_committed
-        reader found.
+        CPU-seconds from first append to last sight, and with the start; the broker's of the former;
+        peak memory; seconds from start to first append; and the verdict on the output that a
+        read_committed reader found.
     Raises:
         RunFailedError: see there.
     """
@@ -108,15 +108,15 @@ def latency(
     warm_s: float,
     seconds: float,
 ) -> dict[str, Any]:
-    """From the making of a record to its sight by a read_committed reader, at a steady pace.
+    """Measure the time from making a record to its sight by a read_committed reader.
 
-    What is made in the first ``warm_s`` behind the first sight is not counted; the rest until
-    ``seconds`` later is, to its last record.
+    Records of the first ``warm_s`` after the first sight do not count. All records of the next
+    ``seconds`` count.
 
     Returns:
         Figures by name; of a run of two minutes or more also ``minutes``, see `waits.by_minute`.
     Raises:
-        RunFailedError: see there; also when what was counted was not all seen.
+        RunFailedError: see there; also if the reader did not see all counted records.
     """
     source = topics.create(rig.connection, "in", partitions=PARTITIONS)
     output = topics.create(rig.connection, "out", partitions=PARTITIONS)
@@ -133,11 +133,11 @@ def latency(
                 from_us = int((time.time() + warm_s) * 1e6)
                 sampler = Sampler(program)
                 _rest(program, sampler, warm_s)
-                warm = sampler.look(high=0, stable=0)
+                warm = sampler.take_sample(high=0, stable=0)
                 _rest(program, sampler, seconds)
-                last = sampler.look(high=0, stable=0)
+                last = sampler.take_sample(high=0, stable=0)
             until_us = int(time.time() * 1e6)
-            # A slow one may be far behind; what it never shows is lost.
+            # A slow contender may lag far; records that it never shows are lost.
             with contextlib.suppress(RunFailedError):
                 _until(lambda: reader.count >= pace.sent, program, 60.0, "did not catch up")
     finally:
@@ -145,7 +145,7 @@ def latency(
     made_us, seen_us = reader.columns()
     waits_s = waits.waits_between(made_us, seen_us, from_us, until_us)
     if not len(waits_s):
-        raise RunFailedError("nothing that was made in the counted time was seen")
+        raise RunFailedError("the reader saw no record of the counted time")
     minutes = waits.by_minute(made_us, seen_us, from_us, until_us)
     return {
         **waits.summary(waits_s),
@@ -158,7 +158,7 @@ def latency(
 
 
 class _Pace:
-    """A burst for `Feed`: whatever has become due, over the partitions in turn."""
+    """A burst for `Feed`: the records that are due, over the partitions in turn."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s = per_s
@@ -207,7 +207,7 @@ def _running(
 
 
 def _watch(rig: Rig, program: Program, output: str, records: int, interval_s: float) -> Sampler:
-    """Sample until everything is visible and stood still for a while, or nothing moves."""
+    """Sample until all records are visible, or offsets have been constant for a while."""
     watch = EndWatch(rig.connection, output)
     sampler = Sampler(program, rig.broker_cpu_s)
     quiet_s = max(3.0, 3 * interval_s)
@@ -216,7 +216,7 @@ def _watch(rig: Rig, program: Program, output: str, records: int, interval_s: fl
     while True:
         ends = watch.now()
         high, stable = sum(ends.high.values()), sum(ends.stable.values())
-        sampler.look(high=high, stable=stable)
+        sampler.take_sample(high=high, stable=stable)
         now_s = time.monotonic()
         if (high, stable) != last:
             last, moved_s = (high, stable), now_s
@@ -228,7 +228,7 @@ def _watch(rig: Rig, program: Program, output: str, records: int, interval_s: fl
         if still_s > (_STALL_S if high else _START_TIMEOUT_S):
             if not high:
                 raise RunFailedError(f"wrote nothing\n{program.log_tail()}")
-            return sampler  # what is missing is for the verdict to say
+            return sampler  # the verdict reports missing records
         time.sleep(_POLL_S)  # the broker gives no event to wait for
 
 
@@ -241,13 +241,13 @@ def _until(condition: Callable[[], bool], program: Program, timeout_s: float, wh
 
 
 def _rest(program: Program, sampler: Sampler, seconds: float) -> None:
-    """Let it run, and look at its memory now and then; its end is an error."""
+    """Let it run, and sample its memory now and then; its end is an error."""
     deadline_s = time.monotonic() + seconds
     looked_s = time.monotonic()
     while time.monotonic() < deadline_s:
         if program.exit_code is not None:
             raise RunFailedError(f"ended\n{program.log_tail()}")
         if time.monotonic() - looked_s > _LOOK_S:
-            sampler.look(high=0, stable=0)
+            sampler.take_sample(high=0, stable=0)
             looked_s = time.monotonic()
-        time.sleep(_POLL_S)  # what is measured is this span
+        time.sleep(_POLL_S)  # the program runs meanwhile

@@ -1,4 +1,4 @@
-"""The records of the race: text that says which one it is and when it was made, padded.
+"""The records of the race: padded text with the record's number and the time it was made.
 
 No keys: PyFlink's Kafka source cannot read them. The function of every contender appends ``!``.
 """
@@ -26,17 +26,17 @@ _FLUSH_S = 120.0
 
 def _padding(value_bytes: int) -> bytes:
     if value_bytes < HEAD_BYTES:
-        raise ValueError(f"a record that says which one it is needs {HEAD_BYTES} bytes")
+        raise ValueError(f"a numbered record needs {HEAD_BYTES} bytes")
     return b"." * (value_bytes - HEAD_BYTES)
 
 
 def tail_of(value_bytes: int) -> bytes:
-    """What must stand behind the head in the output."""
+    """The text after the head in the output."""
     return _padding(value_bytes) + b"!"
 
 
 def paced_value(partition: int, number: int, value_bytes: int) -> bytes:
-    """A record that is made now."""
+    """A record with the present time."""
     return _FORM % (partition, number, time.time_ns() // 1000) + _padding(value_bytes)
 
 
@@ -48,7 +48,7 @@ def fill(
     producer = make_producer(
         {
             **connection.librdkafka(Role.PRODUCER),
-            "enable.idempotence": True,  # a retry must not change the order that is judged
+            "enable.idempotence": True,  # a retry must not change the order
             "linger.ms": 20,
             "batch.size": 1_000_000,
             "queue.buffering.max.messages": 200_000,
@@ -89,6 +89,6 @@ def _number(digits: npt.NDArray[np.uint8], place: slice) -> Ints:
     figures = digits[:, place].astype(np.int64) - ord("0")
     powers = 10 ** np.arange(figures.shape[1] - 1, -1, -1, dtype=np.int64)
     found: Ints = figures @ powers
-    # What is no digit is nobody's number.
+    # A field with another character than digits is no number.
     found[((figures < 0) | (figures > 9)).any(axis=1)] = -1
     return found

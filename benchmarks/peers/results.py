@@ -14,14 +14,14 @@ __all__ = ["Log", "Result", "Setting", "read_results"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What was measured; runs of one setting and one contender make a row.
+    """The setting of a run; runs of one setting and one contender make a row.
 
     Attributes:
         kind: ``throughput`` or ``latency``.
         records: of the input; of latency, records a second.
         value_bytes: of each.
         interval_s: between two commits.
-        is_quick: a short run on whatever machine: never for the documentation.
+        is_quick: a short run: never for the documentation.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Result:
     Attributes:
         contender, label, guarantee: see `benchmarks.peers.roster.Contender`.
         turn: from 0.
-        sitting: of one broker; several when the benchmark was interrupted and went on.
+        sitting: id of the broker's run; an interrupted and resumed benchmark has several.
         at: when, in local time.
         load_before: runnable processes, mean of the last minute.
         figures: by name; empty when it failed.
@@ -60,7 +60,7 @@ class Result:
 
 
 def read_results(paths: Iterable[Path]) -> list[Result]:
-    """Every whole line of the files; a line that a kill cut off is left out."""
+    """Every complete line of the files; skips a line that a kill truncated."""
     found = []
     for path in paths:
         text = path.read_text("utf-8") if path.exists() else ""
@@ -71,7 +71,7 @@ def read_results(paths: Iterable[Path]) -> list[Result]:
 
 
 class Log:
-    """Appends to a file, and knows what stands there."""
+    """Appends to a file, and knows its runs."""
 
     def __init__(self, path: Path, machine: Mapping[str, str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ class Log:
         figures: Mapping[str, Any] | None = None,
         failure: str = "",
     ) -> Result:
-        """Write one run; ``contender`` is name, label and guarantee. On disk when it returns."""
+        """Write one run and sync the file; ``contender`` is name, label and guarantee."""
         name, label, guarantee = contender
         result = Result(
             setting=setting,
@@ -121,7 +121,7 @@ class Log:
         return result
 
     def _mend(self) -> None:
-        """End a line that a kill cut off, so that the next one stands alone."""
+        """End a truncated last line, so that the next one starts on a new line."""
         if self._path.exists():
             text = self._path.read_text("utf-8")
             if text and not text.endswith("\n"):

@@ -1,9 +1,9 @@
-"""Who runs: ours by every engine, and the peers, each a program of its own with the same settings.
+"""The contenders: ours by every engine, and the peers, each a program with the same settings.
 
 A contender reads one topic from its beginning, appends ``!`` to every value and writes to another
-topic until it is killed. Where a setting exists everywhere it is the same for all: two threads or
-processes, `read_committed` input, ``linger.ms`` 20, ``batch.size`` 1,000,000, 1 GiB of Java heap;
-but ours have the ``linger.ms`` of their own (docs/adr/0016).
+topic until it is killed. Common settings are equal: two threads or processes, `read_committed`
+input, ``linger.ms`` 20, ``batch.size`` 1,000,000, 1 GiB of Java heap. Only ours use their own
+``linger.ms`` (docs/adr/0016).
 """
 
 import sys
@@ -19,7 +19,7 @@ __all__ = ["CONTENDERS", "Contender", "Order", "by_name"]
 _PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 _HEAP = "-Xmx1g"
 _EXACTLY_ONCE, _AT_LEAST_ONCE = "exactly once", "at least once"
-# Those that Flink's own launcher gives: its serializers look into the JDK.
+# The options of Flink's own launcher: its serializers use internals of the JDK.
 _FLINK_OPENS = tuple(
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in (
@@ -61,11 +61,11 @@ class Order:
     partitions: int
 
     def topics(self) -> list[str]:
-        """As options of our programs and of the Python peers."""
+        """The order as options of our programs and of the Python peers."""
         return ["--bootstrap", self.bootstrap, "--input", self.source, "--output", self.output]
 
     def positional(self) -> list[str]:
-        """As arguments of the Java peers."""
+        """The order as arguments of the Java peers."""
         interval_ms = f"{self.interval_s * 1000:.0f}"
         return [self.bootstrap, self.source, self.output, str(self.directory), interval_ms]
 
@@ -111,7 +111,7 @@ def _ours(*settings: str, epoch: tuple[int, int] | None = None) -> Callable[[Ord
     return command
 
 
-def _by_hand(*settings: str) -> Callable[[Order], Sequence[str]]:
+def _hand_written(*settings: str) -> Callable[[Order], Sequence[str]]:
     def command(order: Order) -> Sequence[str]:
         return [
             *(sys.executable, "-u", str(_PROGRAMS / "peer.py"), *order.topics()),
@@ -173,7 +173,7 @@ def _spark(order: Order) -> Sequence[str]:
     return _python(env.SPARK, "spark_copy", order, "--jars", str(jars))
 
 
-# About what an epoch of one second holds on two cores shared with the broker.
+# About the records of an epoch of one second on two cores shared with the broker.
 _CHAINED_EPOCH = (350_000, 120_000_000)
 _TRANSFORM_EPOCH = (200_000, 80_000_000)
 
@@ -236,13 +236,13 @@ CONTENDERS: Sequence[Contender] = (
     Contender(
         name="by-hand",
         label="confluent-kafka loop, tuned, 2 processes",
-        command=_by_hand("--processes", "2"),
+        command=_hand_written("--processes", "2"),
         is_here=True,
     ),
     Contender(
         name="by-hand-1",
         label="confluent-kafka loop, tuned, 1 process",
-        command=_by_hand("--processes", "1"),
+        command=_hand_written("--processes", "1"),
         is_here=True,
     ),
     Contender(
@@ -253,7 +253,7 @@ CONTENDERS: Sequence[Contender] = (
     Contender(
         name="by-hand-untuned",
         label="confluent-kafka loop, untuned, 2 processes",
-        command=_by_hand("--processes", "2", "--fetch-backoff-ms", "1000"),
+        command=_hand_written("--processes", "2", "--fetch-backoff-ms", "1000"),
         is_here=True,
     ),
 )

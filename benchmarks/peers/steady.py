@@ -1,8 +1,8 @@
-"""``python -m benchmarks steady``: latency held for ten minutes, minute by minute.
+"""``python -m benchmarks steady``: latency over ten minutes, minute by minute.
 
-The same measurement as the latency of `peers`, only long: what grows with the time (memory, open
-transactions, a reader that falls behind) shows as a drift from minute to minute. The results stand
-with those of `peers`, and are not measured twice.
+It measures as the latency of `peers`, but for longer. Growth with time (memory, open transactions,
+a slow reader) shows as a drift from minute to minute. The results are in the same file as those of
+`peers`, and the command does not repeat them.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def _print(result: Result) -> None:
                 f"  max {minute['max_s']:.3f} s  of {minute['counted']:,.0f} records"
             )
         else:
-            print(f"  minute {number:2}  nothing of it was seen")
+            print(f"  minute {number:2}  no record was seen")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""Runs of one setting, together: medians, spread, ratios, and what the readers found."""
+"""Summaries of the runs of one setting: medians, spread, ratios, and the readers' verdicts."""
 
 import statistics
 from collections import defaultdict
@@ -10,7 +10,7 @@ from benchmarks.peers.results import Result, Setting
 __all__ = ["PLANNED_TURNS", "Ratio", "Row", "Spread", "ratio", "rows_by_setting"]
 
 PLANNED_TURNS = 3
-"""Of each row in the documentation; fewer are told."""
+"""Turns of each row in the documentation; a table notes rows with fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Spread:
 
     @classmethod
     def of(cls, runs: Sequence[float]) -> "Spread":
-        """Of at least one run."""
+        """The spread of at least one run."""
         return cls(statistics.median(runs), min(runs), max(runs))
 
 
@@ -45,15 +45,15 @@ class Row:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is this project's."""
+        """Whether the contender is this project's."""
         return self.contender.startswith("sluice")
 
     def spread(self, figure: str, shown: Callable[[float], float] = float) -> Spread:
-        """Of one figure over the runs."""
+        """The spread of one figure over the runs."""
         return Spread.of([shown(float(run.figures[figure])) for run in self.runs])
 
     def by_turn(self, figure: str) -> Mapping[int, float]:
-        """One figure of each turn."""
+        """One figure by turn."""
         return {run.turn: float(run.figures[figure]) for run in self.runs}
 
     def checked(self) -> str:
@@ -66,7 +66,7 @@ class Row:
         return ", ".join(found) or "every record once, in order"
 
     def seen(self) -> str:
-        """The same of a latency run: what was made and never seen, or seen twice."""
+        """The same of a latency run: records that were never seen, or seen twice."""
         missing = sum(int(run.figures["sent"]) - int(run.figures["seen"]) for run in self.runs)
         if not missing:
             return "all seen"
@@ -75,11 +75,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """Of one figure of two contenders in one setting.
+    """The ratio of one figure of two contenders in one setting.
 
     Attributes:
-        of_medians: one median over the other; what is judged.
-        by_turn: of the turns that both ran, next to each other on one machine; may be empty.
+        of_medians: one median over the other; a goal judges it.
+        by_turn: ratios of the turns that both ran, next to each other on one machine; may be empty.
         turns: how many runs each median has.
     """
 
@@ -89,7 +89,7 @@ class Ratio:
 
 
 def ratio(one: Row, other: Row, figure: str, *, other_figure: str = "") -> Ratio:
-    """Of two rows with runs; ``other_figure``: of the other row, if it is not the same."""
+    """The ratio of two rows with runs; ``other_figure``: of the other row, if different."""
     ones, others = one.by_turn(figure), other.by_turn(other_figure or figure)
     return Ratio(
         of_medians=statistics.median(ones.values()) / statistics.median(others.values()),
@@ -99,7 +99,7 @@ def ratio(one: Row, other: Row, figure: str, *, other_figure: str = "") -> Ratio
 
 
 def rows_by_setting(results: Sequence[Result]) -> Mapping[Setting, list[Row]]:
-    """Rows of each setting, in the order of the results; of a run that was repeated, the last."""
+    """Rows of each setting, in the order of the results; a repeated run replaces the older one."""
     runs: dict[Setting, dict[str, dict[int, Result]]] = {}
     for result in results:
         by_name = runs.setdefault(result.setting, {})

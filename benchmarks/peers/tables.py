@@ -1,6 +1,6 @@
 """Tables of ours and the peers, as Markdown. Pure.
 
-Rows may be missing, and may have fewer turns than planned: both are said.
+The tables name missing rows, and rows with fewer turns than planned.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 MEASURE = "flink-sql"
-"""The contender that all figures are compared with."""
+"""The contender that the tables compare all figures with."""
 
 _WEAK = "-weak"
 _QUIET_LOAD = 1.0
@@ -34,7 +34,7 @@ _MIB = 2**20
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """What it was measured on, a table for each setting, and ours with both guarantees."""
+    """The machine, a table for each setting, and ours with both guarantees."""
     parts = [measured_on(results)]
     make = {"throughput": _throughput, "latency": _latency, "steady": _steady}
     settings = rows_by_setting(results)
@@ -47,8 +47,8 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def main_setting(settings: Mapping[Setting, Sequence[Row]]) -> Setting:
-    """Records of 100 bytes, commits every second: where most have run as often as planned, and of
-    those the one with most records."""
+    """The setting of 100 bytes and commits every second in which most contenders have all planned
+    turns; of several, the one with most records."""
     races = [setting for setting in settings if setting.kind == "throughput"]
     return max(
         races,
@@ -68,17 +68,17 @@ def slowest_pace(settings: Mapping[Setting, Sequence[Row]]) -> Setting | None:
 
 
 def measured_on(results: Sequence[Result]) -> str:
-    """Machines, dates, and whether others used them."""
+    """Machines, dates, and whether other work ran on them."""
     days = sorted({result.at.partition(" ")[0] for result in results})
     sittings = len({result.sitting for result in results})
     load = max(result.load_before for result in results)
     names = ("processor", "cores", "memory", "system", "python", "java", "confluent-kafka")
-    on = ", ".join(f"{name} {told}" for name in names if (told := _told(results, name)))
+    on = ", ".join(f"{name} {found}" for name in names if (found := _values_of(results, name)))
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     lines = [f"Measured {when} on: {on}; {sittings} broker{'s' if sittings > 1 else ''} in turn."]
     if any(result.setting.is_quick for result in results):
-        lines.append("**Quick runs: a first look, not figures to go by.**")
-    # A run leaves load behind for the next one; what is far above the cores is somebody else's.
+        lines.append("**Quick runs: do not rely on these figures.**")
+    # A run raises the load average of the next one; far more than the cores is other work.
     first = [result.load_before for result in results if result.turn == 0][:1]
     if first and first[0] > _QUIET_LOAD:
         lines.append(
@@ -88,10 +88,10 @@ def measured_on(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def _told(results: Sequence[Result], name: str) -> str:
-    """What the machines have under this name, each once."""
-    told = dict.fromkeys(one.machine[name] for one in results if name in one.machine)
-    return " or ".join(told)
+def _values_of(results: Sequence[Result], name: str) -> str:
+    """The machines' values of this name, each once."""
+    found = dict.fromkeys(one.machine[name] for one in results if name in one.machine)
+    return " or ".join(found)
 
 
 def _place(setting: Setting) -> tuple[float, ...]:
@@ -183,7 +183,7 @@ def _steady(setting: Setting, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _guarantees(settings: Mapping[Setting, Sequence[Row]]) -> Iterator[str]:
-    """Ours exactly once over ours at least once, wherever both have run."""
+    """Ours exactly once over ours at least once, for settings with runs of both."""
     lines = []
     for setting, rows in sorted(settings.items(), key=lambda item: _place(item[0])):
         by_name = {row.contender: row for row in rows if row.runs}
@@ -209,7 +209,7 @@ def _guarantees(settings: Mapping[Setting, Sequence[Row]]) -> Iterator[str]:
 
 
 def shown_ratio(found: Ratio) -> str:
-    """The ratio of medians, and the range of the turns' own."""
+    """The ratio of medians, and the range of the ratios by turn."""
     text = f"{found.of_medians:.2f} x"
     if len(found.by_turn) > 1:
         text += f" ({min(found.by_turn):.2f} to {max(found.by_turn):.2f})"
@@ -248,15 +248,15 @@ def _absent(row: Row, *, columns: int) -> str:
 
 
 def _missing(rows: Sequence[Row]) -> Iterator[str]:
-    """Who is not there, and who ran less often than planned."""
+    """Contenders without runs, and those with fewer turns than planned."""
     there = {row.contender for row in rows}
     absent = [f"`{one.name}`" for one in CONTENDERS if one.name not in there]
     few = [f"{row.label} ({len(row.runs)})" for row in rows if 0 < len(row.runs) < PLANNED_TURNS]
-    said = [f"Not measured here: {', '.join(absent)}."] if absent else []
-    said += [f"Fewer than {PLANNED_TURNS} turns: {'; '.join(few)}."] if few else []
-    if said:
+    notes = [f"Not measured here: {', '.join(absent)}."] if absent else []
+    notes += [f"Fewer than {PLANNED_TURNS} turns: {'; '.join(few)}."] if few else []
+    if notes:
         yield ""
-        yield " ".join(said)
+        yield " ".join(notes)
 
 
 def _name(row: Row) -> str:

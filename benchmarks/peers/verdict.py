@@ -1,4 +1,4 @@
-"""What a read_committed reader finds in the output of a run: every record once, and when."""
+"""Checks the output of a run with a read_committed reader: every record once, and when."""
 
 import time
 from collections import defaultdict
@@ -21,7 +21,7 @@ _IDLE_S = 60.0
 
 @dataclass(slots=True)
 class _Found:
-    """Of one output partition, in its order."""
+    """The records of one output partition, in its order."""
 
     partitions: list[Ints] = field(default_factory=list)
     numbers: list[Ints] = field(default_factory=list)
@@ -29,7 +29,7 @@ class _Found:
     foreign: int = 0
 
     def take(self, messages: Sequence[Message], tail: bytes) -> None:
-        """Values that are not a head and the tail are foreign."""
+        """Parse values; those without a head and the tail are foreign."""
         values, stamps = [], []
         for message in messages:
             value = message.value() or b""
@@ -46,15 +46,15 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Of a finished run.
+    """The verdict on a finished run.
 
     Attributes:
         found: records that a read_committed reader gets.
         lost, duplicated, unexpected: against the input, as a multiset.
-        reordered: records that come behind a later one of their input partition, within one
-            partition of the output.
-        first_ms, middle_ms, last_ms: when the broker appended the first record, the one in the
-            middle and the last, by its clock.
+        reordered: records that follow a later one of their input partition, within one partition
+            of the output.
+        first_ms, middle_ms, last_ms: append times of the first record, the middle one and the last
+            one, by the broker's clock.
     """
 
     found: int
@@ -68,7 +68,7 @@ class Verdict:
 
     @property
     def faults(self) -> int:
-        """That no exactly-once program may have."""
+        """Faults that no exactly-once program may have."""
         return self.lost + self.duplicated + self.unexpected + self.reordered
 
     @property
@@ -78,7 +78,7 @@ class Verdict:
 
     @property
     def second_half_rate(self) -> float:
-        """The same from the append of the middle one on."""
+        """The same from the append of the middle record on."""
         return self.found / 2 / max(0.001, (self.last_ms - self.middle_ms) / 1000)
 
 
@@ -121,7 +121,7 @@ def judge(
 def read_output(
     connection: KafkaConnection, topic: str, *, shares: Sequence[int], value_bytes: int
 ) -> Verdict:
-    """Read all that is committed, and judge it.
+    """Read all committed records, and judge them.
 
     Raises:
         RuntimeError: the topic could not be read to its end.

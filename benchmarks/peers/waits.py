@@ -1,4 +1,4 @@
-"""How long records took from their making to their sight: of a whole run, and minute by minute."""
+"""The time from making records to their sight: of a whole run, and minute by minute."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ _MINUTE_US = 60_000_000
 
 
 def waits_between(made_us: Ints, seen_us: Ints, first_us: int, last_us: int) -> Seconds:
-    """Of the records that were made in ``[first_us, last_us)``; shape (n,), ascending."""
+    """The waits of records made in ``[first_us, last_us)``; shape (n,), ascending."""
     counted = (made_us >= first_us) & (made_us < last_us)
     return np.sort((seen_us[counted] - made_us[counted]) / 1e6)
 
 
 def summary(waits_s: Seconds) -> dict[str, float]:
-    """Of at least one wait."""
+    """Figures of at least one wait."""
     return {
         "p50_s": float(np.quantile(waits_s, 0.5)),
         "p99_s": float(np.quantile(waits_s, 0.99)),
@@ -36,8 +36,8 @@ def by_minute(
 ) -> Sequence[Mapping[str, float]]:
     """`summary` of each minute in which records were made, in order; a drift shows here.
 
-    A minute of which nothing was seen has ``counted`` 0 and nothing else; what is left at the end
-    is a minute of its own when it is at least half of one, else a part of the last.
+    A minute without seen records has only ``counted`` 0. A rest of at least half a minute is a
+    minute of its own; a shorter one belongs to the last minute.
     """
     minutes = max(1, round((last_us - first_us) / _MINUTE_US))
     edges = [first_us + number * _MINUTE_US for number in range(minutes)] + [last_us]

@@ -1,8 +1,8 @@
 """A topic copied into Parquet files by Sluice and by Spark's own file sink, in one session.
 
 They take turns. Each copy reads with the same source and the same limit per batch, as fast as it
-can, into a directory of its own; its seconds are written to ``--progress`` as a line of JSON. Ends
-by itself.
+can, into a directory of its own. The program writes its seconds to ``--progress`` as a line of
+JSON, and ends after the last copy.
 """
 
 import argparse
@@ -23,12 +23,12 @@ _COLUMNS = ["key", "value", "partition"]
 
 
 def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What a chained function costs at least."""
+    """The cheapest chained function."""
     return batch
 
 
 def same(records: DataFrame) -> DataFrame:
-    """Through Spark's planner, and nothing else."""
+    """Only passes through Spark's planner."""
     return records
 
 
@@ -51,7 +51,7 @@ class _Copies:
         query.trigger(availableNow=True).start(str(directory / "files")).awaitTermination()
 
     def chained(self, directory: Path) -> None:
-        """Read, and a function, in one Python worker."""
+        """Read and apply a function in one Python worker."""
         self._job(directory, lambda stream: stream.map_batches(keep))
 
     def transform(self, directory: Path) -> None:
@@ -75,7 +75,7 @@ class _Copies:
 
 
 def main() -> None:
-    """Each way once uncounted, then ``--repeat`` times in turn, each second time backwards."""
+    """Copy each way once uncounted, then ``--repeat`` times in turn, each second turn backwards."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("bootstrap", "input", "directory", "progress", "max-records"):
         parser.add_argument(f"--{name}", required=True)

@@ -1,4 +1,4 @@
-"""The peer: what a careful user would write by hand with confluent-kafka's own transactions.
+"""The peer: a careful hand-written loop with confluent-kafka's transactions.
 
 One process per core, each with half of the partitions: read, change, append, and once a second
 commit offsets and records in one transaction. It gives the same promise for a plain copy, without
@@ -22,7 +22,7 @@ def keep(value: bytes | str | None) -> bytes | str | None:
 
 
 def exclaim(value: bytes | str | None) -> bytes | str | None:
-    """What `pipeline.exclaim` does."""
+    """The same as `pipeline.exclaim`."""
     return value + b"!" if isinstance(value, bytes) else value
 
 
@@ -98,7 +98,7 @@ def _write(
 
 
 def main() -> None:
-    """Copy all partitions, some in each process."""
+    """Copy all partitions, an equal share in each process."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("bootstrap", "input", "output"):
         parser.add_argument(f"--{name}", required=True)
@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between commits")
     parser.add_argument("--function", choices=_FUNCTIONS, default="keep")
-    # librdkafka's default is 1000: a reader whose queue was full then rests for a second.
+    # With librdkafka's default of 1000, a reader whose queue was full pauses for a second.
     parser.add_argument("--fetch-backoff-ms", type=int, default=5)
     args = parser.parse_args()
     processes = []

@@ -1,7 +1,7 @@
 """The pipeline under measurement: the copy of the examples, with the settings a figure varies.
 
-Every change of a checkpoint is written to ``--progress`` as a line of JSON with the wall clock, so
-that barriers can be set against what readers saw.
+It writes every change of a checkpoint to ``--progress`` as a line of JSON. The line has the wall
+clock, so that a benchmark can compare barriers with the sightings of a reader.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 
 
 class ProgressFile:
-    """Writes what it is told; in the listener's own thread."""
+    """Writes each change of a checkpoint as a line of JSON. Driver, the listeners' thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -47,12 +47,12 @@ class ProgressFile:
 
 
 def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What a chained function costs at least."""
+    """The cheapest chained function."""
     return batch
 
 
 def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Every value gains a byte; what `expression` does."""
+    """Append a byte to every value, as `expression` does."""
     value = batch.column("value")
     changed = pc.binary_join_element_wise(value, pa.scalar(b"!", value.type), b"")
     return batch.set_column(batch.schema.get_field_index("value"), "value", changed)
@@ -67,7 +67,7 @@ def expression(records: DataFrame) -> DataFrame:
 
 
 def count_per_key(records: DataFrame) -> DataFrame:
-    """What `examples/count_per_key.py` does."""
+    """The same as `examples/count_per_key.py`."""
     return records.groupBy("key").count().selectExpr("key", "cast(count AS string) AS value")
 
 
@@ -83,7 +83,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--hot-path", default="auto")
     parser.add_argument("--max-records", default="")
     parser.add_argument("--regions", type=int, default=1)
-    parser.add_argument("--tasks", type=int, default=2, help="that run at once")
+    parser.add_argument("--tasks", type=int, default=2, help="that run at the same time")
     parser.add_argument("--columns", choices=["used", "all"], default="used", help="of the source")
     parser.add_argument("--arrow-rows", type=int, default=10_000, help="of Spark, in one batch")
     return parser.parse_args()

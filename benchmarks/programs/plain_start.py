@@ -1,7 +1,7 @@
 """The peer of a recovery: a plain streaming query, from the start of Python to its first batch.
 
-No Kafka, no Sluice, and nothing to recover: what Spark itself takes until a user's function has
-seen a first record. Ends then.
+Without Kafka, Sluice and recovery: the time of Spark itself until a user's function has its first
+record. The program ends then.
 """
 
 import argparse
@@ -16,11 +16,11 @@ from sluice.runtime.spark.fast_start.archive_workload import EndlessSource, same
 
 def _first_batch(frame: DataFrame, _: int) -> None:
     assert frame.mapInArrow(same, frame.schema).collect()
-    os._exit(0)  # what an orderly end takes is not asked here
+    os._exit(0)  # the time of an orderly end is not measured
 
 
 def main() -> None:
-    """Start, and end with the first batch."""
+    """Start, and end after the first batch."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint", required=True, type=Path)
     args = parser.parse_args()

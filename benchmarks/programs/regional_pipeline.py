@@ -44,7 +44,7 @@ class EventFile(logging.Handler):
 
 
 def into(outputs: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Keep records, and let input partitions share so many output partitions."""
+    """Keep records, and map input partitions to so many output partitions."""
 
     def place(batch: pa.RecordBatch) -> pa.RecordBatch:
         found = batch.column("partition")
@@ -56,7 +56,7 @@ def into(outputs: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 
 def shuffled(records: DataFrame) -> DataFrame:
-    """Each row goes through a shuffle to one of two tasks, always to the same one."""
+    """Shuffle each row to one of two tasks, always to the same one."""
     return records.select("value", "partition").repartition(_TASKS, "value")
 
 
@@ -67,17 +67,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--interval", type=float, default=1.0)
     parser.add_argument("--regions", type=int, default=1)
     parser.add_argument("--engine", default="micro-batch")
-    parser.add_argument("--regional", action="store_true", help="decide without failed regions")
-    parser.add_argument("--late-after", type=float, help="seconds; and without late ones")
+    parser.add_argument("--regional", action="store_true", help="skip failed regions")
+    parser.add_argument("--late-after", type=float, help="seconds; then skip late regions")
     parser.add_argument("--outputs", type=int, default=16, help="partitions of the output")
-    parser.add_argument("--doom", type=Path, help="directory in which deaths are asked for")
+    parser.add_argument("--doom", type=Path, help="directory of requested deaths")
     parser.add_argument("--speed", type=float, help="records a second of a region at most")
-    parser.add_argument("--slow", type=float, help="the same of the first region")
+    parser.add_argument("--slow", type=float, help="the same for the first region")
     parser.add_argument("--balance", action="store_true")
     parser.add_argument("--shuffle", action="store_true", help="one region, with a shuffle")
     parser.add_argument("--recovery", default="region")
     parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--one-task", action="store_true", help="a region is one task at a time")
+    parser.add_argument("--one-task", action="store_true", help="a region runs one task at a time")
     parser.add_argument("--max-records", default="", help="of an epoch of a region")
     parser.add_argument("--until-end", action="store_true")
     return parser.parse_args()

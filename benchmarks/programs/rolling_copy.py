@@ -1,7 +1,7 @@
-"""A topic copied into Parquet files that are held over epochs, partitioned by Kafka's partition.
+"""A topic copied into Parquet files that stay open over epochs, partitioned by Kafka's partition.
 
-Runs until killed, or with ``--until-end`` to the end of what is there; epochs are written to
-``--progress`` as those of the pipeline are.
+Runs until killed, or with ``--until-end`` to the end of the input. It writes epochs to
+``--progress`` as `pipeline` does.
 """
 
 import argparse

@@ -1,1 +1,1 @@
-"""Costs of regions and of the coordinator, and what a killed region costs the other regions."""
+"""Costs of regions and of the coordinator, and effects of a killed region on other regions."""

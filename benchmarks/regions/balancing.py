@@ -1,7 +1,7 @@
-"""A backlog read by four regions, one at a quarter of the others' speed: fixed, and balanced.
+"""A backlog read by four regions, one at a quarter of the speed: fixed and balanced assignment.
 
-A region is one task at a time that sleeps for its records, so that speeds are those of regions and
-not of the machine's cores: what is compared is the assignment alone.
+A region runs one task at a time, which sleeps for its records. So regions and not the machine's
+cores limit the speed, and the benchmark compares only the assignments.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _START_S = 240.0
 
 
 def measure(rig: Rig, *, records: int) -> list[Figure]:
-    """The same backlog twice, from the first barrier to the last mark."""
+    """Read the same backlog twice; time from the first barrier to the last completion marker."""
     source = topics.create(rig.connection, "in", partitions=_PARTITIONS)
     topics.fill(rig.connection, source, records, value_bytes=_VALUE_BYTES, partitions=_PARTITIONS)
     fixed_s, even, _ = _seconds(rig, source, records, ())
@@ -51,7 +51,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 def _seconds(
     rig: Rig, source: str, records: int, arguments: Sequence[str]
 ) -> tuple[float, Mapping[str, int], int]:
-    """Until all is read; splits of each region at the end, and the assignments before that."""
+    """Read all; returns the splits of each region at the end, and the assignments before that."""
     output = topics.create(rig.connection, "out", partitions=_PARTITIONS)
     common = ["--regions", str(_REGIONS), "--until-end", "--one-task"]
     common += ["--master", f"local[{_REGIONS}]"]

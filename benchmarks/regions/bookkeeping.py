@@ -1,7 +1,7 @@
-"""What the coordinator itself costs for each checkpoint and region: no Spark, no broker.
+"""The coordinator's own cost for each checkpoint and region, without Spark and a broker.
 
-The production coordinator with its threads, its records synced to a local disk, and a sink that
-commits at once. In each region's name somebody polls for the barrier, registers attempts,
+It runs the production coordinator with its threads, syncs records to a local disk, and uses a sink
+that commits at once. A thread for each region polls for the barrier, registers attempts,
 acknowledges and waits, as its query and its tasks do.
 """
 
@@ -58,7 +58,7 @@ _HANDLE = bytes(200)  # a transaction's handle is about as long
 
 
 def measure(*, repeat: int, regions: Sequence[int] = (1, 8, 16)) -> list[Figure]:
-    """Each number of regions in turn; the goal is for eight."""
+    """Measure each number of regions in turn; the goal is for eight."""
     found: dict[int, list[_Sample]] = {count: [] for count in regions}
     for _ in range(repeat):
         for count in regions:
@@ -90,7 +90,7 @@ def _figures(regions: int, samples: Sequence["_Sample"]) -> list[Figure]:
 
 
 class _Sample:
-    """A listener that knows how long checkpoints took."""
+    """A listener that measures the time of checkpoints."""
 
     def __init__(self, regions: int) -> None:
         self._regions = regions
@@ -116,7 +116,7 @@ class _Sample:
 
     @property
     def wall_ms(self) -> float:
-        """Of a checkpoint in the middle, for each region."""
+        """The median of a checkpoint, divided by the regions."""
         return statistics.median(self._walls) * 1000 / self._regions
 
 
@@ -205,7 +205,7 @@ def _run_batch(coordinator: BarrierCoordinator, barrier: Barrier, batch_id: int)
 
 
 class _EndlessSource:
-    """A `SplitEnumerator` with a hundred records more at each barrier."""
+    """A `SplitEnumerator` with a hundred new records at each barrier."""
 
     def __init__(self, splits: int) -> None:
         self._splits = splits
@@ -270,7 +270,7 @@ def _split(partition: int, start: int, end: int) -> SplitRange:
 
 
 class _InstantSink:
-    """A `SinkCoordinator` and its committer, with nothing behind them."""
+    """A `SinkCoordinator` and its committer, without a remote system."""
 
     def __init__(self) -> None:
         self.committer: Committer = self

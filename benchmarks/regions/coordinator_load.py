@@ -1,10 +1,10 @@
-"""``python -m benchmarks coordinator-load``: how many tasks the coordinator's core can hold.
+"""``python -m benchmarks coordinator-load``: how many tasks the coordinator's core supports.
 
-The pure core in one process, without threads, network or disk: every task is a region of its own,
-as in the continuous engine; each polls for its barrier, says where it has cut, and acknowledges
-with one committable, once in every checkpoint. Remote steps are answered at once. What is told
-counts the acknowledgements a second of processor time of the whole checkpoint, polls, cuts and the
-decision included; ten thousand tasks that acknowledge each second need 10,000 of them.
+The pure core runs in one process, without threads, network or disk. Every task is a region of its
+own, as in the continuous engine. In each checkpoint a task polls for its barrier, reports its
+barrier offsets, and acknowledges with one committable. Remote calls return at once. The figure is
+acknowledgements per second of processor time of the whole checkpoint with polls, offsets and the
+decision. Ten thousand tasks that acknowledge each second need 10,000.
 """
 
 import argparse
@@ -59,7 +59,7 @@ _HANDLE = bytes(200)  # a transaction's handle is about as long
 
 
 class _Tasks:
-    """A core, and tasks that talk to it; remote steps happen at once."""
+    """A core and its tasks; remote calls return at once."""
 
     def __init__(self, count: int) -> None:
         plans = [RegionPlan(name=f"task-{n}", source_ids=("source",)) for n in range(count)]
@@ -81,23 +81,23 @@ class _Tasks:
         self.committed = 0
 
     def checkpoint(self) -> None:
-        """One second: everybody polls, then everybody acknowledges."""
+        """One second: all tasks poll, then all tasks acknowledge."""
         self._now_s += 1.0
-        self._tell(Tick())
+        self._deliver(Tick())
         barriers = [self._poll(number) for number in range(self._count)]
         for number, barrier in enumerate(barriers):
-            self._tell(Acknowledged(ack=self._acknowledgement(number, barrier)))
+            self._deliver(Acknowledged(ack=self._acknowledgement(number, barrier)))
         if self._core.last_committed <= self.committed:
             raise RuntimeError("the checkpoint was not committed")
         self.committed = self._core.last_committed
 
     def _poll(self, number: int) -> Barrier:
         name = f"task-{number}"
-        answer = self._tell(BarrierPolled(region=name, attempt_id=0))
+        answer = self._deliver(BarrierPolled(region=name, attempt_id=0))
         if not isinstance(answer, FetchBarrierOffsets):
             raise TypeError(f"no barrier was due: {answer}")
         start = answer.positions[0].end_offset
-        given = self._tell(
+        given = self._deliver(
             RegionBarrierOffsets(
                 checkpoint_id=answer.checkpoint_id,
                 region=name,
@@ -132,14 +132,14 @@ class _Tasks:
             ),
         )
 
-    def _tell(self, event: CoreEvent) -> Action | None:
-        """As the loop does it: the event, then when to look again. The first answer to it."""
+    def _deliver(self, event: CoreEvent) -> Action | None:
+        """Deliver an event as the loop does, and read the next deadline; the first answer."""
         actions = self._core.step(event, self._now_s)
         self._core.deadline_s()
         for action in actions:
             answer = _answer(action)
             if answer is not None:
-                self._tell(answer)
+                self._deliver(answer)
         return next((a for a in actions if isinstance(a, FetchBarrierOffsets | GiveBarrier)), None)
 
 
@@ -170,7 +170,7 @@ def _split(partition: int, start: int, end: int) -> SplitRange:
 
 
 def measure(tasks: int, *, checkpoints: int, repeat: int) -> Figure:
-    """Acknowledgements a second of processor time; the first checkpoint is not counted."""
+    """Acknowledgements per second of processor time; the first checkpoint does not count."""
     rates, worst_s = [], 0.0
     for _ in range(repeat):
         driven = _Tasks(tasks)
@@ -193,7 +193,7 @@ def measure(tasks: int, *, checkpoints: int, repeat: int) -> Figure:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a table, or with ``--profile`` where the time goes."""
+    """Print a table, or with ``--profile`` the time by function."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks coordinator-load")
     parser.add_argument("--tasks", type=int, nargs="+", default=[100, 1_000, 10_000])
     parser.add_argument("--checkpoints", type=int, default=5)

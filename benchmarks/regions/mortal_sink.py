@@ -1,11 +1,11 @@
-"""A Kafka sink whose tasks can be told to die, or to be slow, region by region.
+"""A Kafka sink whose tasks die on request, or are slow, region by region.
 
-The one who measures asks for a region's death by a file; the next writer of that region takes it,
-goes as far as it was told, and ends its own process by SIGKILL. So a death hits a process at work
-for this region, at a known place, and never an idle one that another region would be lent.
+A test or benchmark requests a region's death by a file. The next writer of that region takes the
+request, works up to the requested moment, and ends its own process by SIGKILL. So a death hits a
+process that works for this region, at a known moment, and never an idle process.
 
-A continuous region has one process for as long as it lives, which notes who it is: so that one can
-be killed from outside as well (`Doom.strike`), wherever it happens to be.
+A continuous region has one process for each attempt, which writes its id to a file. So a caller
+can also kill it at any time (`Doom.strike`).
 """
 
 import contextlib
@@ -28,25 +28,25 @@ from sluice.runtime.model.model import SplitRange, StateEntry
 
 __all__ = ["ANY_TIME", "MOMENTS", "Death", "Doom", "MortalSink"]
 
-BEFORE_WRITE = "before-write"  # its records are read, nothing is written
-WRITTEN = "written"  # some are on their way, the transaction may hold any part of them
-PRE_COMMITTED = "pre-committed"  # all are on the broker, and nobody was told: open, and in the way
+BEFORE_WRITE = "before-write"  # after reading, before writing
+WRITTEN = "written"  # the transaction may have any part of the records
+PRE_COMMITTED = "pre-committed"  # flushed, open, and not reported
 MOMENTS = (BEFORE_WRITE, WRITTEN, PRE_COMMITTED)
-ANY_TIME = "any-time"  # from outside, by the clock
+ANY_TIME = "any-time"  # killed by the caller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """A task whose process was ended.
+    """A task whose process was killed.
 
     Attributes:
-        region, moment: as asked.
-        attempt_id: of the region's life.
+        region, moment: as requested.
+        attempt_id: of the region.
         at_s: wall clock.
-        lived_s: since the task had opened its sink for the epoch; of one that was killed from
-            outside, since its process had begun.
-        ranges: partition, start and end offset of what a chained task was reading, where it is
-            known: a continuous task learns its epoch's end with the epoch.
+        lived_s: since the task opened its sink for the epoch; if the caller killed it, since its
+            process started.
+        ranges: partition, start and end offset of the ranges of a chained task, if known: a
+            continuous task learns the end of its epoch with the epoch.
     """
 
     region: str
@@ -59,33 +59,33 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Doom:
-    """Where deaths are asked for and noted: a directory that all processes of a machine see."""
+    """The directory of requested and noted deaths; all processes of a machine share it."""
 
     directory: Path
 
-    def ask(self, region: str, moment: str) -> None:
+    def request(self, region: str, moment: str) -> None:
         """Let the region's next task that writes die."""
-        _publish(self._asked(region), moment)
+        _publish(self._request_file(region), moment)
 
-    def is_asked(self, region: str) -> bool:
-        """Whether nobody has taken it yet."""
-        return self._asked(region).exists()
+    def is_requested(self, region: str) -> bool:
+        """Whether no task has taken the request yet."""
+        return self._request_file(region).exists()
 
     def take(self, region: str) -> str | None:
-        """The moment at which the caller has to die, if any; given to one task alone."""
+        """The moment at which the caller must die, if any; only one task gets it."""
         taken = self.directory / f"taken-{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):
-            self._asked(region).rename(taken)
+            self._request_file(region).rename(taken)
             return taken.read_text("utf-8")
         return None
 
     def die(self, death: Death) -> None:
-        """Note it, and end this process."""
+        """Write the death to its file, and kill this process."""
         self._note(death)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def live(self, region: str, attempt_id: int) -> None:
-        """Note that this process is the one of a continuous region's life."""
+    def register(self, region: str, attempt_id: int) -> None:
+        """Write the id of this process, which runs an attempt of a continuous region."""
         began_s = psutil.Process().create_time()
         attempt = json.dumps({"pid": os.getpid(), "began_s": began_s, "attempt_id": attempt_id})
         path = self._attempt(region)
@@ -93,11 +93,11 @@ class Doom:
             _publish(path, attempt)
 
     def strike(self, region: str) -> bool:
-        """``kill -9`` of the region's process, whatever it is doing; False: none lives now."""
+        """``kill -9`` of the region's process at any moment; False: none is alive."""
         try:
             attempt = json.loads(self._attempt(region).read_text("utf-8"))
             process = psutil.Process(attempt["pid"])
-            if process.create_time() != attempt["began_s"]:  # its number is somebody else's by now
+            if process.create_time() != attempt["began_s"]:  # another process has its id by now
                 return False
             now_s = time.time()
             process.kill()
@@ -116,7 +116,7 @@ class Doom:
         return True
 
     def deaths(self) -> list[Death]:
-        """All so far, in order."""
+        """All deaths so far, in order."""
         with contextlib.suppress(FileNotFoundError):
             lines = (self.directory / "deaths").read_text("utf-8").splitlines()
             return [Death(**json.loads(line)) for line in lines]
@@ -127,15 +127,15 @@ class Doom:
         with (self.directory / "deaths").open("ab", buffering=0) as file:
             file.write(line)
 
-    def _asked(self, region: str) -> Path:
-        return self.directory / f"asked-{region}"
+    def _request_file(self, region: str) -> Path:
+        return self.directory / f"requested-{region}"
 
     def _attempt(self, region: str) -> Path:
-        return self.directory / f"life-{region}"
+        return self.directory / f"attempt-{region}"
 
 
 def _publish(path: Path, text: str) -> None:
-    """Whole, or not at all."""
+    """Write a file as a whole, or not at all."""
     draft = path.with_name(f"{path.name}.draft")
     draft.parent.mkdir(parents=True, exist_ok=True)
     draft.write_text(text, "utf-8")
@@ -143,7 +143,7 @@ def _publish(path: Path, text: str) -> None:
 
 
 class _MortalWriter:
-    """A task's writer; dies at the moment it was told, which is some time in its first epoch."""
+    """A task's writer that dies at the requested moment of its first epoch."""
 
     def __init__(self, writer: ContinuousWriter, scope: TaskScope, doom: Doom, moment: str) -> None:
         self._writer = writer
@@ -197,7 +197,7 @@ class _MortalWriter:
 
 
 class _SlowWriter:
-    """A task's writer that takes its time: a region on a slow machine."""
+    """A slow writer, as of a region on a slow machine."""
 
     def __init__(self, writer: ContinuousWriter, records_per_s: float) -> None:
         self._writer = writer
@@ -205,7 +205,7 @@ class _SlowWriter:
         self.decide_by_s: float | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        time.sleep(batch.num_rows / self._records_per_s)  # costs no processor
+        time.sleep(batch.num_rows / self._records_per_s)  # costs no processor time
         self._writer.write(batch)
 
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
@@ -243,7 +243,7 @@ class _Factory:
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
         if self.doom is not None:
-            self.doom.live(scope.batch.region, scope.batch.attempt_id)
+            self.doom.register(scope.batch.region, scope.batch.attempt_id)
         return self._fated(self.factory.open_continuous(scope, registry), scope)
 
     def _fated(self, writer: ContinuousWriter, scope: TaskScope) -> ContinuousWriter:
@@ -266,8 +266,8 @@ class MortalSink(KafkaSink):
     """A `KafkaSink` with tasks that die or are slow.
 
     Args:
-        doom: where deaths are asked for; None: nobody dies.
-        records_per_s: at most so many in a task, by region; the others as fast as they can.
+        doom: directory of requests; None: no task dies.
+        records_per_s: the most of one task, by region; other regions have no limit.
         sink: see `KafkaSink`.
     """
 
@@ -276,7 +276,7 @@ class MortalSink(KafkaSink):
         *,
         doom: Doom | None = None,
         records_per_s: Mapping[str, float] | None = None,
-        **sink: Any,  # noqa: ANN401 - what KafkaSink takes
+        **sink: Any,  # noqa: ANN401 - arguments of KafkaSink
     ) -> None:
         super().__init__(**sink)
         self._fates = _Fates(doom=doom, records_per_s=records_per_s or {})

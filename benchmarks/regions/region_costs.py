@@ -1,4 +1,4 @@
-"""What regions cost: processor time of a pipeline in eight regions over that of one."""
+"""The cost of regions: processor time of a pipeline in eight regions over that of one."""
 
 import statistics
 import time
@@ -22,17 +22,17 @@ _STAGES = ("acked_s", "decided_s", "committed_s", "marked_s")
 
 
 def measure(rig: Rig, *, engine: str, repeat: int, per_s: float, seconds: float) -> list[Figure]:
-    """One region and eight in turn, over the same steady input and in epochs of 1 s.
+    """Measure one region and eight in turn, over the same steady input, in epochs of 1 s.
 
-    A continuous region is one task, so one of them reads all by one thread, and eight by eight; one
-    query of micro-batches has two tasks at a time, as eight have among them.
+    A continuous region is one task, so one region reads with one thread and eight with eight. With
+    micro-batches, two tasks run at the same time in both cases.
     """
-    one, many, one_by_hand, many_by_hand = [], [], [], []
+    one, many, one_hand_written, many_hand_written = [], [], [], []
     for _ in range(repeat):
         one.append(_sample(rig, engine, 1, per_s=per_s, seconds=seconds))
         many.append(_sample(rig, engine, REGIONS, per_s=per_s, seconds=seconds))
-        one_by_hand.append(_by_hand(rig, 1, per_s=per_s, seconds=seconds))
-        many_by_hand.append(_by_hand(rig, REGIONS, per_s=per_s, seconds=seconds))
+        one_hand_written.append(_hand_written(rig, 1, per_s=per_s, seconds=seconds))
+        many_hand_written.append(_hand_written(rig, REGIONS, per_s=per_s, seconds=seconds))
     pairs = list(zip(many, one, strict=True))
     broker = max(eight.broker_s / single.broker_s for eight, single in pairs)
     kept_up = min(sample.records_per_s for sample in (*one, *many)) / per_s
@@ -52,12 +52,12 @@ def measure(rig: Rig, *, engine: str, repeat: int, per_s: float, seconds: float)
             what=f"  cores in use, {REGIONS} regions", runs=[s.cores for s in many], unit="cores"
         ),
         Figure(
-            what=f"  cores in use, {REGIONS} loops by hand",
-            runs=many_by_hand,
+            what=f"  cores in use, {REGIONS} hand-written loops",
+            runs=many_hand_written,
             unit="cores",
             note="`benchmarks/programs/peer.py`, each in a process of its own, without Spark",
         ),
-        Figure(what="  cores in use, 1 loop by hand", runs=one_by_hand, unit="cores"),
+        Figure(what="  cores in use, 1 hand-written loop", runs=one_hand_written, unit="cores"),
         Figure(
             what="  from the last acknowledgement to the record, and from the commit to the marker",
             runs=[sample.bookkeeping_ms for sample in many],
@@ -71,7 +71,7 @@ def measure(rig: Rig, *, engine: str, repeat: int, per_s: float, seconds: float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sample:
-    """One run: processor time of pipeline and broker, what was read, the bookkeeping per region."""
+    """One run: processor time of pipeline and broker, the share read, bookkeeping per region."""
 
     cores: float
     broker_s: float
@@ -82,11 +82,11 @@ class _Sample:
 def _sample(rig: Rig, engine: str, regions: int, *, per_s: float, seconds: float) -> _Sample:
     source = topics.create(rig.connection, "in", partitions=PARTITIONS)
     output = topics.create(rig.connection, "out", partitions=PARTITIONS)
-    # As many slots for one region as for all: a slot that is idle costs nothing, but is there.
+    # The same number of slots for one region as for all: an idle slot costs no processor time.
     slots = REGIONS + 2 if engine == "continuous" else None
     arguments = Bed(engine=engine, regions=regions).arguments(slots=slots)
     with rig.run("regional_pipeline", source, output, arguments) as running:
-        _await_first_record(running)  # else there were a backlog to begin with
+        _await_first_record(running)  # otherwise the run starts with a backlog
         with BatchFeed(rig, source, pause_s=_PAUSE_S, partitions=PARTITIONS, per_s=per_s):
             await_warm(running, _WARM_EPOCHS)
             seen = len(running.progress())
@@ -105,7 +105,7 @@ def _sample(rig: Rig, engine: str, regions: int, *, per_s: float, seconds: float
     )
 
 
-def _by_hand(rig: Rig, processes: int, *, per_s: float, seconds: float) -> float:
+def _hand_written(rig: Rig, processes: int, *, per_s: float, seconds: float) -> float:
     """Cores that so many hand-written loops use over the same input, epochs of 1 s."""
     source = topics.create(rig.connection, "in", partitions=PARTITIONS)
     output = topics.create(rig.connection, "out", partitions=PARTITIONS)
@@ -125,7 +125,7 @@ def _by_hand(rig: Rig, processes: int, *, per_s: float, seconds: float) -> float
 
 
 def _await_first_record(running: Running) -> None:
-    """The job stands in its directory, so it is about to ask for barriers."""
+    """Wait until the job has its checkpoint directory: then it soon polls for barriers."""
     wait_until(
         lambda: any((running.directory / "checkpoint").glob("chk-*")),
         program=running.program,

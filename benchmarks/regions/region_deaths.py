@@ -1,4 +1,4 @@
-"""What the coordinator's progress and warnings say of regions that died, and of others. Pure."""
+"""Deaths of regions and their effects, from the coordinator's progress and warnings. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,12 +29,12 @@ _LONGEST_WHY = 240
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostEpochs:
-    """Epochs that regions lost in one checkpoint without having been killed.
+    """Epochs that regions lost in one checkpoint, although no kill hit them.
 
     Attributes:
         checkpoint: its id.
         count: of regions.
-        why: how it was lost, and what the job said of that.
+        why: how they were lost, with the job's warning.
     """
 
     checkpoint: int
@@ -47,19 +47,19 @@ class LostEpochs:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Of a life that was followed by another one."""
+    """The end of an attempt that a restart followed."""
 
     region: str
-    at_s: float  # when the next one began
+    at_s: float  # start of the next attempt
     why: str
 
 
 def lost_epochs(
     lines: Sequence[Line], deaths: Sequence[Death], events: Sequence[Line] = ()
 ) -> list[LostEpochs]:
-    """Epochs that regions lost without having died: carried, or aborted with their batch.
+    """Epochs that living regions lost: skipped, or aborted with their batch.
 
-    A region that died may be away until it has completed a checkpoint.
+    A region that died may be absent until it has completed a checkpoint.
     """
     away: set[str] = set()
     lost: list[LostEpochs] = []
@@ -83,8 +83,8 @@ def _carried(name: str, line: Line, ends: Sequence[_End]) -> LostEpochs:
         key=lambda end: abs(end.at_s - line["at_s"]),
         default=None,
     )
-    said = "it began no new life" if near is None else f"its life ended by {near.why}"
-    why = f"{name} was carried ({line['skipped'][name]}): {said}"
+    cause = "it did not restart" if near is None else f"its attempt ended by {near.why}"
+    why = f"{name} was skipped ({line['skipped'][name]}): {cause}"
     return LostEpochs(checkpoint=line["checkpoint"], count=1, why=why)
 
 
@@ -93,13 +93,13 @@ def _aborted(line: Line, away: set[str]) -> LostEpochs:
     found = _MISSING.search(reason)
     names = set(found["names"].split(",")) if found else set()
     killed, others = sorted(names & away), sorted(names - away)
-    who = [f"killed: {', '.join(killed)}"] if killed else []
-    who += [f"not killed: {', '.join(others)}"] if others else []
-    said = f"; of those it lacked, {'; '.join(who)}" if who else ""
+    missing = [f"killed: {', '.join(killed)}"] if killed else []
+    missing += [f"not killed: {', '.join(others)}"] if others else []
+    details = f"; of those it lacked, {'; '.join(missing)}" if missing else ""
     return LostEpochs(
         checkpoint=line["checkpoint"],
         count=line["regions"],
-        why=f"it was given up{said}: {_short(reason or 'no reason told')}",
+        why=f"it was aborted{details}: {_short(reason or 'no reason given')}",
     )
 
 
@@ -111,19 +111,19 @@ def _ends(events: Sequence[Line]) -> Iterator[_End]:
 
 
 def _short(text: str) -> str:
-    """The first line that says anything."""
+    """The first line with text."""
     lines = (line.strip() for line in text.splitlines())
-    return next((line for line in lines if line), "nothing said")[:_LONGEST_WHY]
+    return next((line for line in lines if line), "no text")[:_LONGEST_WHY]
 
 
 def _is_later(death: Death, line: Line) -> bool:
-    """Whether a region died behind its part of a checkpoint: the next one carries it."""
+    """Whether a region died after its part of a checkpoint: the next one skips it."""
     decided_s = float(line["at_s"])
     return decided_s - (line["decided_s"] or 0.0) < death.at_s <= decided_s
 
 
 def back_after_s(lines: Sequence[Line], death: Death) -> float | None:
-    """From a death to the mark of the first checkpoint, begun behind it, that has its region."""
+    """Seconds from a death to the marker of the first later checkpoint with its region."""
     for line in lines:
         if line["state"] != "marked" or line["marked_s"] is None:
             continue
@@ -134,13 +134,13 @@ def back_after_s(lines: Sequence[Line], death: Death) -> float | None:
 
 
 def begun_after_s(events: Sequence[Line], death: Death) -> float | None:
-    """From a death until the region is given its next life: the old one is stopped and settled."""
+    """Seconds from a death to the region's next attempt, after the old one is settled."""
     begun = (end.at_s for end in _ends(events) if end.region == death.region)
     return next((at_s - death.at_s for at_s in begun if at_s > death.at_s), None)
 
 
 def extra_attempts(lines: Sequence[Line], deaths: Sequence[Death]) -> int:
-    """Lives of regions that began although none of theirs had died."""
+    """Restarts of regions that no death explains."""
     newest: dict[str, int] = {}
     for line in lines:
         newest |= line["attempts"]
@@ -149,9 +149,9 @@ def extra_attempts(lines: Sequence[Line], deaths: Sequence[Death]) -> int:
 
 
 def unasked_ends(events: Sequence[Line], deaths: Sequence[Death]) -> list[str]:
-    """Of lives that nobody had ended, why they did, as the job told it.
+    """The job's causes for the ends of attempts that were not killed.
 
-    A death explains the first new life of its region behind it.
+    A death explains the first restart of its region after it.
     """
     unused = sorted(deaths, key=lambda death: death.at_s)
     found = []

@@ -1,16 +1,16 @@
-"""One of the regions killed every five seconds: what the others notice, and when it is back.
+"""One of the regions killed every five seconds: its recovery time and effects on other regions.
 
-With micro-batches, a kill is ``kill -9`` of a Python worker in the middle of its region's epoch, at
-one of three moments in turn (`benchmarks.regions.mortal_sink`): nothing is written, all is written,
-or all is flushed and not reported. Spark gives a task one attempt under ``local[2]``, so the whole
-region fails. A
-continuous region is one long task: its Python worker is killed at the same places, and from outside
-as well, by the clock. It has a slot of its own for as long as it lives, so there are as many slots
-as regions, however few the cores are.
+With micro-batches, a kill is ``kill -9`` of a Python worker in the middle of its region's epoch.
+The moments take turns (`benchmarks.regions.mortal_sink`): before the writes, during them, or after
+the flush and before the report. Under ``local[2]`` Spark runs a task once, so the whole
+region fails. A continuous region is one long task: its Python worker is killed at the same moments,
+and also at any time. It keeps its slot, so there are as many slots as regions on any number of
+cores.
 
-Measured twice, by the coordinator's own progress and by a ``read_committed`` reader: with output
-partitions of their own, and with two that all regions write, where an open transaction of one hides
-what others commit. An epoch that another region loses is told with its cause.
+The coordinator's progress and a ``read_committed`` reader measure two runs. In the first one each
+region has output partitions of its own. In the second one all regions share two partitions, where
+an open transaction of one region hides commits of other regions. The figures name the cause of each
+epoch that another region loses.
 """
 
 import itertools
@@ -48,13 +48,13 @@ _START_S = 240.0
 _TAKEN_S = 30.0
 _SHARED = 2
 _SPARE_SLOTS = 2
-_BEHIND_S = 2.0  # an epoch, and what it takes to be seen
-_SPREAD_S = 1.0  # else kills and barriers would keep step
+_BEHIND_S = 2.0  # an epoch, and the time until it is visible
+_SPREAD_S = 1.0  # keeps kills independent of barriers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bed:
-    """Whose regions are measured.
+    """The regions under measurement.
 
     Attributes:
         engine: ``micro-batch`` or ``continuous``.
@@ -71,12 +71,12 @@ class Bed:
 
     @property
     def moments(self) -> Sequence[str]:
-        """Where a task dies, in turn."""
+        """The moments of death, in turn."""
         return (*MOMENTS, ANY_TIME) if self.is_continuous else MOMENTS
 
     @property
     def most_s(self) -> float:
-        """How soon a region that was killed has to commit again."""
+        """The goal of the time from a kill to the region's next commit."""
         return 3.0 if self.is_continuous else 5.0
 
     def arguments(self, *, slots: int | None = None) -> list[str]:
@@ -90,7 +90,7 @@ class Bed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """All that one run left to be judged.
+    """The data of one run.
 
     Attributes:
         lines: the coordinator's progress.
@@ -98,8 +98,8 @@ class _Run:
         deaths: in order.
         seen: by input partition.
         sent: records by input partition.
-        partitions: that each region reads.
-        calm_s, kills_s, end_s: wall clock: beginning of the calm, of the kills, and their end.
+        partitions: of each region.
+        calm_s, kills_s, end_s: wall clock: start of the time without kills, of the kills, and end.
     """
 
     lines: Sequence[Mapping[str, Any]]
@@ -113,14 +113,14 @@ class _Run:
     end_s: float
 
     def others(self, death: Death) -> list[Seen]:
-        """Partitions that the region which died does not read."""
+        """Partitions of the other regions."""
         own = self.partitions[death.region]
         return [seen for number, seen in self.seen.items() if number not in own]
 
     def sight_s(self, death: Death) -> float | None:
-        """From a death until a reader sees records made behind it, of all the region's partitions.
+        """Seconds from a death until a reader sees later records of all the region's partitions.
 
-        What was made before may be visible by the dead life's last commit.
+        The last commit of the dead attempt may show earlier records.
         """
         found = [
             self.seen[number].back_s(death.at_s) if number in self.seen else None
@@ -131,7 +131,7 @@ class _Run:
 
 
 def measure(rig: Rig, *, bed: Bed, seconds: float) -> list[Figure]:
-    """Kills for so long, with output partitions of each region's own, then with shared ones."""
+    """Kill regions for so long, with own output partitions, then with shared ones."""
     own = _run(rig, bed, outputs=PARTITIONS, seconds=seconds)
     shared = _run(rig, bed, outputs=_SHARED, seconds=seconds)
     return [
@@ -164,11 +164,11 @@ def _run(rig: Rig, bed: Bed, *, outputs: int, seconds: float) -> _Run:
             await_warm(running)
             _await_caught_up(running, reader, pace)
             calm_s = time.time()
-            time.sleep(_CALM_S)  # what is measured is this span without kills
+            time.sleep(_CALM_S)  # a time without kills, for comparison
             kills_s = time.time()
             _kill(running, doom, bed, until_s=time.monotonic() + seconds)
             end_s = time.time()
-            time.sleep(_AFTER_S)  # the last kill's span, too, is fed
+            time.sleep(_AFTER_S)  # feeds also the time after the last kill
         wait_until(lambda: reader.total >= pace.sent, program=running.program, timeout_s=_START_S)
         lines, events = running.progress(), running.events()
         partitions = _partitions(running.directory / "checkpoint")
@@ -186,7 +186,7 @@ def _run(rig: Rig, bed: Bed, *, outputs: int, seconds: float) -> _Run:
 
 
 def _await_caught_up(running: Running, reader: VisibleRecords, pace: Paced) -> None:
-    """What came while the job began would be counted to the rate that it is to keep."""
+    """Wait until the records of the start are visible: they would raise the rate."""
     wait_until(
         lambda: reader.total >= pace.sent - _BEHIND_S * _PER_S,
         program=running.program,
@@ -195,7 +195,7 @@ def _await_caught_up(running: Running, reader: VisibleRecords, pace: Paced) -> N
 
 
 def _partitions(directory: Path) -> Mapping[str, frozenset[int]]:
-    """Which partitions each region reads, as the newest decision says."""
+    """The partitions of each region, by the newest decision."""
     store = open_store(str(directory))
     records = (store.read(place) for place in sorted(store.places(), reverse=True))
     assignment = next(r.assignment for r in records if r is not None and r.assignment is not None)
@@ -206,7 +206,7 @@ def _partitions(directory: Path) -> Mapping[str, frozenset[int]]:
 
 
 def _kill(running: Running, doom: Doom, bed: Bed, *, until_s: float) -> None:
-    """The regions in turn, and for each round another place to die at."""
+    """Kill the regions in turn, each round at another moment."""
     marked = [line for line in running.progress() if line["state"] == "marked"]
     names = sorted(marked[-1]["attempts"])
     moments = _moments(len(names), bed.moments)
@@ -216,9 +216,9 @@ def _kill(running: Running, doom: Doom, bed: Bed, *, until_s: float) -> None:
         next_s = time.monotonic() + _EVERY_S
         region, moment = next(chosen)
         if moment == ANY_TIME:
-            time.sleep(dice.uniform(0.0, _SPREAD_S))  # a moment that nothing announces
+            time.sleep(dice.uniform(0.0, _SPREAD_S))  # a random moment
         else:
-            doom.ask(region, moment)
+            doom.request(region, moment)
         wait_until(
             partial(_is_dead, doom, region, moment),
             program=running.program,
@@ -228,12 +228,12 @@ def _kill(running: Running, doom: Doom, bed: Bed, *, until_s: float) -> None:
 
 
 def _is_dead(doom: Doom, region: str, moment: str) -> bool:
-    """Whether what was asked for is done, or as good as done."""
-    return doom.strike(region) if moment == ANY_TIME else not doom.is_asked(region)
+    """Whether the task has died, or is about to."""
+    return doom.strike(region) if moment == ANY_TIME else not doom.is_requested(region)
 
 
 def _moments(regions: int, moments: Sequence[str]) -> list[str]:
-    """All places in turn, and each region at every place once in as many rounds."""
+    """All moments in turn; each region dies once at every moment."""
     count = regions * len(moments)
     return [moments[(at + at // regions) % len(moments)] for at in range(count)]
 
@@ -301,7 +301,7 @@ def _returns(run: _Run, bed: Bed, where: str) -> list[Figure]:
         _return(f"{what}, at the coordinator", run, bed, decided),
         _return(f"{what}, by a reader", run, bed, seen),
         Figure(
-            what=f"{where}: of that, until its next life begins, the slowest",
+            what=f"{where}: of that, until its next attempt begins, the slowest",
             runs=[max(known, default=float("inf"))],
             unit="s",
             note=f"median of {len(known)}: {statistics.median(known):.2f} s" if known else "",
@@ -328,7 +328,7 @@ def _return(what: str, run: _Run, bed: Bed, found: Sequence[float | None]) -> Fi
 
 
 def _waits(run: _Run, where: str) -> list[Figure]:
-    """How old the others' records were when they became visible."""
+    """The age of other regions' records when they became visible."""
     calm = [s for seen in run.seen.values() for s in seen.waits_s(run.calm_s, run.kills_s)]
     hurt = [
         s
@@ -338,7 +338,7 @@ def _waits(run: _Run, where: str) -> list[Figure]:
     ]
     return [
         Figure(
-            what=f"{where}: the others' records, made to seen, 99 of 100",
+            what=f"{where}: records of the other regions, made to seen, 99 of 100",
             runs=[_percentile(hurt, 0.99)],
             unit="s",
             note=f"the longest {max(hurt):.2f} s; before the kills {_percentile(calm, 0.99):.2f} s,"

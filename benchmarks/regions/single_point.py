@@ -1,7 +1,7 @@
-"""A task killed in a job with a shuffle, again and again: what its epoch pays for it.
+"""Kills single tasks of a job with a shuffle, and measures the delay of their epochs.
 
-Spark tries the task again alone, and takes the other tasks' work and the rows of the shuffle as
-they are. The task that dies has flushed all that it had, and told nobody: the most it can lose.
+Spark retries only this task, and keeps the work of the other tasks and the rows of the shuffle. The
+task dies after the flush and before its report: the moment with the largest loss of work.
 """
 
 import statistics
@@ -34,7 +34,7 @@ _REGION = "in"
 
 
 def measure(rig: Rig, *, kills: int) -> list[Figure]:
-    """So many kills of one task each, some epochs apart."""
+    """Kill so many tasks, one at a time, some epochs apart."""
     source = topics.create(rig.connection, "in", partitions=_PARTITIONS)
     output = topics.create(rig.connection, "out", partitions=_PARTITIONS)
     doom = Doom(Path(tempfile.mkdtemp(dir=rig.directory)))
@@ -48,9 +48,9 @@ def measure(rig: Rig, *, kills: int) -> list[Figure]:
             began_s = time.time()
             _await_epochs(running, _CALM_EPOCHS)
             for _ in range(kills):
-                doom.ask(_REGION, PRE_COMMITTED)
+                doom.request(_REGION, PRE_COMMITTED)
                 wait_until(
-                    lambda: not doom.is_asked(_REGION), program=running.program, timeout_s=30
+                    lambda: not doom.is_requested(_REGION), program=running.program, timeout_s=30
                 )
                 _await_epochs(running, _BETWEEN_EPOCHS)
         wait_until(lambda: reader.total >= pace.sent, program=running.program, timeout_s=_START_S)

@@ -1,7 +1,7 @@
-"""What was to be reached, what was measured, and by which command. Pure.
+"""The goals, their measured figures, and the commands that measure them. Pure.
 
-Each goal has a line, measured or not. Those of ours against the peers come from the results of
-`benchmarks.peers`, the others from the figures that the parts log.
+Each goal has a line, measured or not. Lines against peers come from the results of
+`benchmarks.peers`, all other lines from the log of the parts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,9 +26,9 @@ class Judged:
     """One line.
 
     Attributes:
-        what: was to be reached.
+        what: the name of the goal.
         goal: as text.
-        found: what was measured, with the number of turns; or why there is nothing.
+        found: the measured figure with the number of turns, or why it is missing.
         is_reached: None: not measured.
         command: that measures it.
     """
@@ -42,18 +42,18 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Races:
-    """Rows of the peers' benchmark, by what they are."""
+    """Rows of the peers' benchmark, by contender and setting."""
 
     settings: Mapping[Setting, Sequence[Row]]
 
     def row(
         self, contender: str, kind: str, *, records: int, value_bytes: int = 100, every_s: float = 1
     ) -> Row | None:
-        """With runs; of short looks none."""
+        """The row of a contender if it has runs; never of quick runs."""
         for setting, rows in self.settings.items():
-            asked = (kind, records, value_bytes, every_s, False)
+            wanted = (kind, records, value_bytes, every_s, False)
             is_quick = setting.is_quick
-            if asked == (
+            if wanted == (
                 setting.kind, setting.records, setting.value_bytes, setting.interval_s, is_quick
             ):  # fmt: skip
                 return next((row for row in rows if row.contender == contender and row.runs), None)
@@ -62,7 +62,7 @@ class _Races:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Against:
-    """Ours over another contender in one figure of one race."""
+    """The ratio of ours to another contender in one figure of one race."""
 
     what: str
     other: str
@@ -77,7 +77,7 @@ class _Against:
     command: str = f"{_PEERS} --kinds throughput"
 
     def judged(self, races: _Races) -> Judged:
-        """Of medians; a turn's own ratios beside it."""
+        """The ratio of medians, and the range of the ratios by turn."""
         rows = [
             races.row(
                 name, "throughput", records=self.records, value_bytes=self.value_bytes,
@@ -103,9 +103,9 @@ class _Against:
 
 
 def _turns(*turns: int) -> str:
-    told = " and ".join(map(str, dict.fromkeys(turns)))
+    shown = " and ".join(map(str, dict.fromkeys(turns)))
     return (
-        f"{told} turns" if min(turns) >= PLANNED_TURNS else f"**{told}** turns of {PLANNED_TURNS}"
+        f"{shown} turns" if min(turns) >= PLANNED_TURNS else f"**{shown}** turns of {PLANNED_TURNS}"
     )
 
 
@@ -189,7 +189,7 @@ def _paced(races: _Races) -> Iterator[Judged]:
 
 
 def _steady(races: _Races) -> Iterator[Judged]:
-    """Every minute has to keep it, of every run."""
+    """Every minute of every run must reach the goal."""
     row = races.row(OURS, "steady", records=5_000, every_s=0.1)
     for name, most_s in (("p50", 0.09), ("p99", 0.2)):
         what = f"latency at 5,000 records/s, commits every 0.1 s, {name} of each of 10 minutes"
@@ -214,7 +214,7 @@ def _steady(races: _Races) -> Iterator[Judged]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """A part of the benchmark whose figures have goals of their own."""
+    """A part of the benchmark whose figures have goals."""
 
     what: str
     goal: str
@@ -226,14 +226,14 @@ class _Part:
 _PARTS = (
     _Part(
         what="one of 16 continuous tasks killed",
-        goal="back <= 3 s, the others lose no epoch",
+        goal="back <= 3 s, other regions lose no epoch",
         part="region-kills",
         engine="continuous",
         command="python -m benchmarks region-kills --engine continuous",
     ),
     _Part(
         what="one of 8 regions of micro-batches killed every 5 s for 2 minutes",
-        goal="back <= 5 s, the others lose no epoch and keep >= 90 % of their rate",
+        goal="back <= 5 s, other regions lose no epoch and keep >= 90 % of their rate",
         part="region-kills",
         engine="micro-batch",
         command="python -m benchmarks region-kills",
@@ -320,10 +320,10 @@ def judged(results: Sequence[Result], figures: Sequence[Measured]) -> list[Judge
 
 
 def table(lines: Sequence[Judged], former: str = "") -> str:
-    """Markdown; the sum of it first.
+    """Markdown: a summary, then the table.
 
     Args:
-        former: an older table; its rows stay where there is nothing newer, for they have a date.
+        former: an older table; keeps its dated rows of goals without a newer figure.
     """
     rows = [row for line in lines for row in _rows(line, former.splitlines())]
     reached, missed, nothing = (

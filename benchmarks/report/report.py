@@ -1,7 +1,7 @@
-"""``python -m benchmarks report``: tables and a chart of what was measured.
+"""``python -m benchmarks report``: tables and a chart of all results.
 
-Of `peers` and `steady` the results, of the parts their log, of `scaling` and `tuning` their lines.
-Without them, the documentation says that they were not measured.
+It reads the results of `peers`, `steady`, `scaling` and `tuning`, and the log of the parts. Without
+them, the tables say that they were not measured.
 """
 
 import argparse
@@ -70,17 +70,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def with_section(text: str, section: str, name: str = "peers") -> str:
-    """``text`` with what stands between the two marks of that name replaced.
+    """``text`` with a new part between the two marks of that name.
 
     Raises:
-        ValueError: it has no such marks.
+        ValueError: the text has no such marks.
     """
     before, _, after = _around(text, name)
     return f"{before}\n{section.strip()}\n{after}"
 
 
 def _around(text: str, name: str) -> tuple[str, str, str]:
-    """What is before, between and behind the marks of a section, which stay with the outer two."""
+    """The text before, between and after the marks of a section; the outer parts have the marks."""
     begin_mark, end_mark = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, begin, rest = text.partition(begin_mark)
     section, end, after = rest.partition(end_mark)

@@ -1,8 +1,8 @@
-"""``python -m benchmarks scaling --axis …``: what our own cost does as one thing grows.
+"""``python -m benchmarks scaling --axis …``: our cost as one dimension of the job grows.
 
-One thing at a time, the rest as in the other benchmarks: 4 partitions, 2 tasks, 100 bytes, epochs
-of 1 s. Every run is written as a line of JSON before the next one begins, and is not repeated when
-the command is given again. What every run wrote is counted by a read_committed reader.
+The other dimensions are as in the other benchmarks: 4 partitions, 2 tasks, 100 bytes, epochs of
+1 s. The command writes each run as a line of JSON before the next one starts, and does not repeat
+it later. A read_committed reader counts the records of every run.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from sluice.connectors.kafka.tools.verify.topic_history import read_records
 __all__ = ["RESULTS", "main", "read_lines"]
 
 RESULTS = Path(__file__).with_name("scaling_results.jsonl")
-"""Lines of JSON; `report` makes the tables of the documentation of them."""
+"""Lines of JSON, from which `report` makes the tables of the documentation."""
 
 _WARM_EACH = 100  # records of a partition
 _TIMEOUT_S = 900.0
@@ -38,7 +38,7 @@ _CHUNK = 10_000
 
 
 def _measure(rig: Rig, point: Point) -> dict[str, float]:
-    """Behind a first epoch that is not counted, for Spark's first batch starts everything."""
+    """Measure after a first epoch that does not count, because Spark's first batch starts all."""
     source = topics.create(rig.connection, "in", partitions=point.partitions)
     output = topics.create(rig.connection, "out", partitions=point.partitions)
     warm = _WARM_EACH * point.partitions
@@ -51,7 +51,7 @@ def _measure(rig: Rig, point: Point) -> dict[str, float]:
             running.program.pause()
             _fill(rig.connection, source, point, point.records)
             broker_s = rig.broker_cpu_s()
-            sampler.look(high=0, stable=0)
+            sampler.take_sample(high=0, stable=0)
             resumed_s = time.time()
             running.program.resume()
             _await_marked(running, sampler, warm + point.records)
@@ -60,7 +60,7 @@ def _measure(rig: Rig, point: Point) -> dict[str, float]:
         found = _counted(rig.connection, output, point)
     finally:
         topics.delete(rig.connection, source, output)
-    # An epoch of micro-batches is worked on behind its barrier, one of a continuous task before it.
+    # Micro-batches work on an epoch after its barrier, continuous tasks before it.
     barrier_s, last_s = epochs[0]["at_s"] - epochs[0]["marked_s"], epochs[-1]["at_s"]
     first_s = resumed_s if point.engine == "continuous" else barrier_s
     cpu_s = cpu_at(sampler.moments, last_s) - cpu_at(sampler.moments, first_s)
@@ -77,13 +77,13 @@ def _measure(rig: Rig, point: Point) -> dict[str, float]:
 
 
 def _marked(running: Running) -> list[dict[str, Any]]:
-    """Epochs with records that are committed on record."""
+    """Committed epochs with records."""
     return [line for line in running.progress() if line["marked_s"] is not None and line["records"]]
 
 
 def _await_marked(running: Running, sampler: Sampler, records: int) -> None:
     def is_done() -> bool:
-        sampler.look(high=0, stable=0)
+        sampler.take_sample(high=0, stable=0)
         return sum(int(epoch["records"]) for epoch in _marked(running)) >= records
 
     wait_until(is_done, program=running.program, timeout_s=_TIMEOUT_S)
@@ -94,7 +94,7 @@ def _fill(connection: KafkaConnection, topic: str, point: Point, count: int) -> 
         size, partitions = point.value_bytes, point.partitions
         topics.fill(connection, topic, count, value_bytes=size, partitions=partitions)
         return
-    # Keys in turn, so that every epoch touches as many different ones as it can.
+    # Keys in turn, so that every epoch has as many different keys as possible.
     producer = make_producer(
         {
             **connection.librdkafka(Role.PRODUCER),
@@ -117,48 +117,48 @@ def _fill(connection: KafkaConnection, topic: str, point: Point, count: int) -> 
 
 
 def _counted(connection: KafkaConnection, topic: str, point: Point) -> int:
-    """Records of the input that the output speaks of; of counts per key, the sum of the last."""
+    """Input records that the output covers; for counts per key, the sum of the last counts."""
     if not point.keys:
         return sum(1 for _ in read_records(connection, topic))
     counts: dict[bytes, int] = defaultdict(int)
     for record in read_records(connection, topic):
         key = record.key or b""
-        # A key's counts may stand in several partitions; they only grow.
+        # Several partitions may have counts of a key; they only grow.
         counts[key] = max(counts[key], int(record.value or b"0"))
     return sum(counts.values())
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Every whole line; one that a kill cut off is left out."""
+    """Every complete line; skips one that a kill truncated."""
     text = path.read_text("utf-8") if path.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what is not measured yet, and print the tables."""
+    """Measure the missing runs, and print the tables."""
     args = _parser().parse_args(arguments)
     args.results.parent.mkdir(parents=True, exist_ok=True)
     _mend(args.results)
     on = dict(machine.describe())
-    asked = [
+    wanted = [
         point
         for axis, engine in itertools.product(args.axis, args.engine)
         for point in points(axis, args.records, _named(engine))
         if not args.values or point.grown in args.values
     ]
     with open_rig() as rig:
-        for point in asked:
+        for point in wanted:
             _repeat(rig, point, args.repeat, args.results, on)
     print(tables(read_lines(args.results)))
 
 
 def _named(engine: str) -> str | None:
-    """As `Point` has it."""
+    """An engine by its name in `Point`."""
     return None if engine == ENGINES[0] else engine
 
 
 def _repeat(rig: Rig, point: Point, repeat: int, path: Path, on: dict[str, str]) -> None:
-    """As often as is missing; each run is on disk before the next one begins."""
+    """Measure the missing runs; each is on disk before the next one starts."""
     done = sum(line["point"] == asdict(point) for line in read_lines(path))
     for turn in range(done, repeat):
         engine = point.engine or ENGINES[0]
@@ -173,7 +173,7 @@ def _repeat(rig: Rig, point: Point, repeat: int, path: Path, on: dict[str, str])
 
 
 def _mend(path: Path) -> None:
-    """End a line that a kill cut off, so that the next one stands alone."""
+    """End a truncated last line, so that the next one starts on a new line."""
     if path.exists():
         text = path.read_text("utf-8")
         if text and not text.endswith("\n"):
@@ -183,11 +183,11 @@ def _mend(path: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks scaling", description=__doc__)
     parser.add_argument("--axis", nargs="+", choices=AXES, default=list(AXES))
-    parser.add_argument("--records", type=int, default=1_000_000, help="at most, where it can be")
+    parser.add_argument("--records", type=int, default=1_000_000, help="at most, if possible")
     parser.add_argument("--values", nargs="+", type=float, help="only these of the axis")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument(
-        "--engine", nargs="+", choices=ENGINES, default=list(ENGINES), help="keys: the first alone"
+        "--engine", nargs="+", choices=ENGINES, default=list(ENGINES), help="keys: only the first"
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser

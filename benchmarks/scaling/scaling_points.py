@@ -1,4 +1,4 @@
-"""What the scaling benchmark measures: one thing that grows, and all else as ever."""
+"""The settings of the scaling benchmark: one dimension grows, all other ones are constant."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ AXES: Mapping[str, tuple[str, Sequence[float]]] = {
     "epochs": ("interval_s", (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)),
     "keys": ("keys", (1e3, 1e4, 1e5, 1e6, 1e7)),
 }
-"""By name: the field of `Point` that grows, and its values."""
+"""Axes by name: the field of `Point` that grows, and its values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +42,11 @@ class Point:
 
     @property
     def grown(self) -> float:
-        """What the axis is about."""
+        """The value of the dimension that grows."""
         return float(getattr(self, AXES[self.axis][0]))
 
     def arguments(self) -> list[str]:
-        """Of the pipeline. An epoch is cut at about what its interval can hold."""
+        """Arguments of the pipeline. An epoch has at most the records of its interval."""
         per_s = _STATEFUL_PER_S if self.keys else _CHAINED_PER_S
         by_size = min(per_s, 120_000_000 // self.value_bytes)
         limit = max(100, int(by_size * self.interval_s))
@@ -61,9 +61,9 @@ class Point:
 
 
 def points(axis: str, records: int, engine: str | None = None) -> Iterator[Point]:
-    """Of an axis; large records are fewer, and there are at least as many as keys.
+    """The points of an axis; fewer large records, and at least as many records as keys.
 
-    State is Spark's, which the continuous engine has none of: of keys there are no such points.
+    The continuous engine has no Spark state, so the axis ``keys`` has no points of it.
     """
     name, values = AXES[axis]
     if name == "keys" and engine == "continuous":

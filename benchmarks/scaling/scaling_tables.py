@@ -1,4 +1,4 @@
-"""Tables of the scaling benchmark: what a unit of work costs as one thing grows. Pure."""
+"""Tables of the scaling benchmark: the cost of a unit of work as one dimension grows. Pure."""
 
 import json
 import statistics
@@ -39,7 +39,7 @@ class _Row:
     runs: Sequence[Mapping[str, Any]]
 
     def median(self, name: str) -> float | None:
-        """Of one figure; None: former versions did not measure it."""
+        """The median of one figure; None: an earlier version did not measure it."""
         found = [float(run["figures"][name]) for run in self.runs if name in run["figures"]]
         return statistics.median(found) if found else None
 
@@ -54,12 +54,12 @@ class _Row:
 
     @property
     def per_unit(self) -> float:
-        """What must not grow, by the axis: the cost of a record, or of a byte."""
+        """The cost that must not grow on this axis: of a record, or of a byte."""
         return self.per_gb_s if _UNITS.get(self.point.axis) == "byte" else self.per_record_us
 
 
 def tables(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: a table for each axis and engine, medians; what it was measured on comes first."""
+    """Markdown: the machine, then a table of medians for each axis and engine."""
     if not lines:
         return "Not measured on a quiet machine yet.\n"
     by_table: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
@@ -101,7 +101,7 @@ def _cells(row: _Row, first: _Row, before: _Row) -> Iterator[str]:
     yield f"{row.point.records:,}"
     yield _shown(row.median("rate"), ",.0f")
     yield _shown(row.per_record_us, ".2f")
-    yield "" if row.point.keys else _shown(row.per_gb_s, ".1f")  # keys have no values to speak of
+    yield "" if row.point.keys else _shown(row.per_gb_s, ".1f")  # values of keyed records are tiny
     yield _over(row, first)
     yield _over(row, before)
     yield _shown(row.median("broker_us"), ".2f")

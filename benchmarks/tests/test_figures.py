@@ -32,14 +32,14 @@ def test_a_goal_is_judged_by_the_median(
 
 @pytest.mark.parametrize("where", [["--results", "/a/b"], ["--results=/a/b"], []])
 def test_a_logged_command_says_how_to_measure_and_not_where_it_was_logged(where: list[str]) -> None:
-    """A path of one machine is nobody else's."""
-    told = command_line(["messages", *where, "--repeat", "5"])
-    assert told == "python -m benchmarks messages --repeat 5"
+    """A command does not name a path of one machine."""
+    command = command_line(["messages", *where, "--repeat", "5"])
+    assert command == "python -m benchmarks messages --repeat 5"
     assert not any("--results" in each.command for each in read_figures(PARTS_RESULTS))
 
 
 def test_of_logged_figures_the_newest_run_of_each_part_and_engine_is_read(tmp_path: Path) -> None:
-    """One that measured other figures replaces the former whole."""
+    """A run with other figures replaces the earlier run as a whole."""
     path = tmp_path / "build" / "parts.jsonl"
     where = {"part": "kills", "command": "c", "load_before": 0.5, "machine": {"cores": "2"}}
     log_figures(path, [figure(), figure(what="old")], engine="continuous", **where)

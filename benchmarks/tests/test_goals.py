@@ -68,7 +68,7 @@ def test_a_goal_against_a_peer_is_judged_and_fewer_turns_are_told() -> None:
     assert "**3 and 1** turns of 3" in fewer.found
     more = goal([*race(OURS, [230.0] * 5), *results[3:]], [], "1,000,000 records of 100 B")
     assert more.found.endswith(", 5 and 3 turns")
-    # What a peer needs to begin is its own: it counts in the first of these lines.
+    # The start of a peer counts in the first of these lines.
     found = [
         goal(results, [], what).found[:6]
         for what in (
@@ -110,7 +110,7 @@ def test_latency_is_held_only_if_every_one_of_ten_minutes_holds_it() -> None:
 
     assert judged([0.08] * 10) is True
     assert judged([0.08] * 9 + [0.095]) is False
-    assert judged([0.08] * 9) is None, "nobody knows what the tenth would have been"
+    assert judged([0.08] * 9) is None, "the tenth minute is unknown"
 
 
 def test_a_minute_of_which_nothing_was_seen_holds_nothing() -> None:
@@ -139,7 +139,7 @@ def test_figures_of_parts_stand_with_their_goals_date_and_own_command() -> None:
     (line,) = kills
     assert line.is_reached
     assert "2026-01-02 03:04, load before 7.5" in line.found
-    assert line.command.endswith("--seconds 5"), "a short look is seen as one"
+    assert line.command.endswith("--seconds 5"), "the line shows the short run"
 
 
 def test_waits_are_told_minute_by_minute_and_a_short_rest_belongs_to_the_last() -> None:
@@ -154,7 +154,7 @@ def test_waits_are_told_minute_by_minute_and_a_short_rest_belongs_to_the_last() 
 
 
 def test_what_was_measured_before_stays_in_the_table_with_its_date() -> None:
-    """A part that was measured on another machine, and has no line in this one's log."""
+    """A part was measured on another machine, and the log of this one has no line of it."""
     lines = goals.judged(race(OURS, [1.0]), ())
     first = goals.table(lines)
     part = next(line for line in lines if line.command.endswith("benchmarks bookkeeping"))
@@ -168,7 +168,7 @@ def test_what_was_measured_before_stays_in_the_table_with_its_date() -> None:
 
 
 def test_what_is_measured_now_replaces_the_former_row() -> None:
-    """Never two rows for one goal of the peers."""
+    """A goal against the peers never has two rows."""
     results = race(OURS, [4.0]) + race(FLINK, [1.0])
     fresh = goals.table(goals.judged(results, ()))
     assert goals.table(goals.judged(results, ()), former=fresh) == fresh

@@ -23,7 +23,7 @@ def ints(*values: int) -> records.Ints:
 
 
 def verdict(*outputs: list[tuple[int, int]], shares: tuple[int, ...] = (3, 2)) -> Verdict:
-    """Of output partitions that hold (input partition, number), a second apart."""
+    """The verdict on output partitions with (input partition, number), a second apart."""
     found = {
         place: (
             ints(*(p for p, _ in held)),
@@ -150,7 +150,7 @@ def test_results_read_back_as_they_were_written(tmp_path: Path) -> None:
 def test_quick_runs_are_refused_for_the_documentation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # where nothing else was measured
+    monkeypatch.chdir(tmp_path)  # without other results
     path = tmp_path / "quick.jsonl"
     setting = replace(_RACE, is_quick=True)
     Log(path, {}).add(setting, _OURS, 0, load_before=0.1, figures=race_figures(1.0))

@@ -38,8 +38,8 @@ def lost(lines: Sequence[Mapping[str, Any]], deaths: Sequence[Death]) -> int:
 
 def restarted(region: str, at_s: float, why: str) -> Mapping[str, Any]:
     """A warning as `sluice.runtime.spark.run.attempt_supervisor` writes it."""
-    said = f"region restarted: region={region} attempt_id=3 why={why}"
-    return {"at_s": at_s, "message": said}
+    message = f"region restarted: region={region} attempt_id=3 why={why}"
+    return {"at_s": at_s, "message": message}
 
 
 def test_a_region_that_died_may_be_away_until_it_is_back_and_the_others_may_not() -> None:
@@ -72,8 +72,8 @@ def test_a_region_is_back_with_a_checkpoint_that_began_behind_its_death() -> Non
 
 
 def test_an_epoch_that_another_region_lost_is_told_with_its_cause() -> None:
-    """Carried: why the life ended that was nearest; given up: who was missing, and who of them was
-    not killed."""
+    """A skipped epoch names the end of the nearest attempt. An aborted one names the missing
+    regions, and which of them were not killed."""
     why = "the checkpoint failed [checkpoint_id=9 failed=a,b error=boom]. All read again."
     lines = [
         line("decided", 2.0, skipped=["b"]),
@@ -86,13 +86,13 @@ def test_an_epoch_that_another_region_lost_is_told_with_its_cause() -> None:
     ]
     skipped, given_up = region_deaths.lost_epochs(lines, [death("a", 3.5)], events)
     assert str(skipped) == (
-        "checkpoint 7: 1 lost: b was carried (error): its life ended by Python worker exited"
+        "checkpoint 7: 1 lost: b was skipped (error): its attempt ended by Python worker exited"
     )
     assert (given_up.checkpoint, given_up.count) == (9, 2)
     assert "killed: a; not killed: b" in given_up.why
     assert "error=boom" in given_up.why
     (silent,) = region_deaths.lost_epochs(lines[:1], [], ())
-    assert "it began no new life" in silent.why
+    assert "it did not restart" in silent.why
 
 
 def test_a_death_explains_one_new_life_of_its_region() -> None:
@@ -144,8 +144,8 @@ doom.die(Death(region="a", moment=moment, attempt_id=1, at_s=1.0, lived_s=0.5, r
 def test_a_death_is_given_to_one_task_and_noted_before_it(tmp_path: Path) -> None:
     doom = Doom(tmp_path)
     assert doom.deaths() == []
-    doom.ask("a", PRE_COMMITTED)
-    assert doom.is_asked("a")
+    doom.request("a", PRE_COMMITTED)
+    assert doom.is_requested("a")
     root = Path(__file__).parents[2]
     ended = subprocess.run(
         [sys.executable, "-c", _DIES, str(tmp_path)],
@@ -153,7 +153,7 @@ def test_a_death_is_given_to_one_task_and_noted_before_it(tmp_path: Path) -> Non
         check=False,
     )
     assert ended.returncode == -signal.SIGKILL
-    assert not doom.is_asked("a")
+    assert not doom.is_requested("a")
     (noted,) = doom.deaths()
     assert (noted.region, noted.moment) == ("a", PRE_COMMITTED)
     assert [[*one] for one in noted.ranges] == [[0, 1, 2]]
@@ -163,7 +163,7 @@ _LIVES = """
 import sys, time
 from benchmarks.regions.mortal_sink import Doom
 from pathlib import Path
-Doom(Path(sys.argv[1])).live("a", 4)
+Doom(Path(sys.argv[1])).register("a", 4)
 print("lives", flush=True)
 time.sleep(300)
 """
@@ -173,7 +173,7 @@ def test_the_process_of_a_continuous_region_is_killed_from_outside_and_no_other(
     tmp_path: Path,
 ) -> None:
     doom = Doom(tmp_path)
-    assert not doom.strike("a"), "nobody lives yet"
+    assert not doom.strike("a"), "no process is alive yet"
     root = Path(__file__).parents[2]
     with subprocess.Popen(
         [sys.executable, "-c", _LIVES, str(tmp_path)],
@@ -188,15 +188,15 @@ def test_the_process_of_a_continuous_region_is_killed_from_outside_and_no_other(
     assert (noted.region, noted.moment, noted.attempt_id) == ("a", ANY_TIME, 4)
     assert noted.lived_s > 0
     assert not doom.strike("a"), "it is gone"
-    attempt = tmp_path / "life-a"
-    told = attempt.read_text("utf-8").replace(str(task.pid), str(os.getpid()))
-    attempt.write_text(told, "utf-8")
+    attempt = tmp_path / "attempt-a"
+    text = attempt.read_text("utf-8").replace(str(task.pid), str(os.getpid()))
+    attempt.write_text(text, "utf-8")
     assert not doom.strike("a"), "this process has that number, and began at another time"
 
 
 def test_bookkeeping_costs_milliseconds_for_each_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first look at what `python -m benchmarks bookkeeping` measures, with room for a machine
-    that is ten times slower."""
+    """A short run of `python -m benchmarks bookkeeping`, with a limit for a machine that is ten
+    times slower."""
     monkeypatch.setattr(bookkeeping, "_CHECKPOINTS", 30)
     monkeypatch.setattr(bookkeeping, "_WARM", 5)
     cpu, wall = bookkeeping.measure(repeat=1, regions=(8,))

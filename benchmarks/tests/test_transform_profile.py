@@ -32,7 +32,7 @@ def test_workers_are_told_by_their_environment() -> None:
 
 
 def test_what_has_ended_meanwhile_takes_no_time_back() -> None:
-    """A thread that has ended is in the sum of its JVM, and of no thread that is left."""
+    """The time of an ended thread counts in the sum of its JVM, and in no living thread."""
     before = {
         ("JVM", 1): 10.0,
         ("JVM: tasks", 11): 6.0,

@@ -1,10 +1,9 @@
-"""``python -m benchmarks tuning``: what each setting costs and gains, one at a time.
+"""``python -m benchmarks tuning``: the cost and gain of each setting, one at a time.
 
-A run is one process without Spark that reads and writes in transactions. In each turn every value
-of a setting, and the default beside it, is measured once, every second turn backwards. Each run is
-written as a line of JSON before the next one begins, and is not repeated when the command is given
-again: delete the file to measure again. `report --write` puts the tables into
-`docs/research/tuning.md`.
+A run is one process without Spark that reads and writes in transactions. Each turn measures every
+value of a setting and the default once; each second turn goes backwards. The command writes each
+run as a line of JSON before the next one starts, and does not repeat it later. To measure again,
+delete the file. `report --write` puts the tables into `docs/research/tuning.md`.
 """
 
 import argparse
@@ -40,11 +39,11 @@ _CHUNK = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the process is given.
+    """The input of the process.
 
     Attributes:
         value_bytes: of each record.
-        records: in the topic; of a paced load: each second.
+        records: in the topic; of a paced load, per second.
         interval_s: of the epochs of a paced load; None: a backlog, in epochs of a fifth.
     """
 
@@ -68,10 +67,10 @@ class Setting:
 
     Attributes:
         side: ``source`` or ``sink``.
-        values: tried beside the default.
-        paced: whether it can matter where records come one by one.
-        columns: of the source. With the partition, records go to the one that they come from;
-            without it and the key, librdkafka chooses.
+        values: to compare with the default.
+        paced: whether it can matter for a paced load.
+        columns: of the source. With the partition, records keep their partition; without it and
+            the key, librdkafka chooses one.
     """
 
     name: str
@@ -141,7 +140,7 @@ def _runs(settings: Sequence[Setting], loads: Sequence[Load], repeat: int) -> It
 
 
 def _fill(rig: Rig, topic: str, load: Load) -> None:
-    """Records that compress about as JSON does: names that repeat, numbers that do not."""
+    """Records that compress about as well as JSON: repeated names, different numbers."""
     numbers = random.Random(7)
     values = [_document(numbers, load.value_bytes) for _ in range(_DISTINCT)]
     producer = make_producer(
@@ -172,7 +171,7 @@ def _document(numbers: random.Random, size: int) -> bytes:
 
 
 class _Topics:
-    """The full topic of each load that has one: filled once."""
+    """The full topics of all backlog loads, each filled once."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -245,14 +244,14 @@ def _task(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what is not measured yet, and print the tables."""
+    """Measure the missing runs, and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tuning", description=__doc__)
     parser.add_argument("--setting", nargs="+", choices=[each.name for each in SETTINGS])
     parser.add_argument("--load", nargs="+", choices=[each.name for each in LOADS])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="of a paced run")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--tables", action="store_true", help="of what there is; measure nothing")
+    parser.add_argument("--tables", action="store_true", help="print them, and measure nothing")
     args = parser.parse_args(arguments)
     settings = [s for s in SETTINGS if args.setting is None or s.name in args.setting]
     loads = [load for load in LOADS if args.load is None or load.name in args.load]

@@ -1,7 +1,7 @@
-"""Tables of what each setting costs and gains. Pure.
+"""Tables of the cost and gain of each setting. Pure.
 
-Machines change their speed from one minute to the next, so each value is compared with the default
-that was measured in the same turn; the absolute figures are there to show what that is a part of.
+The speed of a machine changes within minutes, so the tables compare each value with the default of
+the same turn. The absolute figures show the total.
 """
 
 import statistics
@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["DEFAULT", "tables"]
 
 DEFAULT = "default"
-"""The value of a run with our own setting."""
+"""The value of a run with our default."""
 
 _COLUMNS = (
     ("cpu_s_per_million", "CPU-s per million", ".2f", 1.0),
@@ -26,7 +26,7 @@ _Line = Mapping[str, Any]
 
 
 def tables(lines: Sequence[_Line]) -> str:
-    """Markdown: a table for each load; medians, and in brackets the least and the most.
+    """Markdown: a table for each load with medians, and minimum and maximum in brackets.
 
     Args:
         lines: runs, as `benchmarks.tuning.tuning` writes them, in the order of the rows.
@@ -58,7 +58,7 @@ def _table(load: str, lines: Sequence[_Line]) -> Iterator[str]:
 
 
 def _turn_and_place(line: _Line) -> tuple[int, bool]:
-    """Turn 0 has its values in the order in which they were named, the default first."""
+    """The values in the order of turn 0, the default first."""
     return line["turn"], line["value"] != DEFAULT
 
 

@@ -1,7 +1,7 @@
 """One worker process under one setting: reads, and writes in transactions. Run by `tuning`.
 
-Without Spark, so that the processor time is that of the clients and of our own code alone. Prints
-one line of JSON.
+Without Spark, so that the processor time is only that of the clients and of our code. Prints one
+line of JSON.
 """
 
 import argparse
@@ -36,15 +36,15 @@ from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
 __all__ = ["OURS"]
 
 OURS = ("batch.records", "batch.bytes")
-"""Settings that are no options of a client."""
+"""Settings that are not options of a client."""
 
 _COMMIT_S = 30
-_LOOK_S = 0.01
+_POLL_S = 0.01
 _WARM_SHARE = 0.2
 
 
 class _Registry:
-    """Takes every attempt; the real one asks the driver."""
+    """Accepts every attempt; the real one calls the driver."""
 
     def register(self, attempt: RegisteredAttempt) -> float:
         """See `sluice.runtime.contracts.AttemptRegistry`."""
@@ -53,22 +53,22 @@ class _Registry:
 
 
 class _Memory:
-    """The most that this process has had since a moment, looked at in a thread."""
+    """The largest memory of this process since a moment; a thread polls it."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._base = self._process.memory_info().rss
         self.most = 0
-        threading.Thread(target=self._look, daemon=True).start()
+        threading.Thread(target=self._poll, daemon=True).start()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         while True:
             self.most = max(self.most, self._process.memory_info().rss - self._base)
-            time.sleep(_LOOK_S)  # nobody tells when memory is taken
+            time.sleep(_POLL_S)  # no event reports an allocation
 
 
 class _Task:
-    """A reader and the writers of one region, as a Spark task has them."""
+    """The reader and the writers of one region, as in a Spark task."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
@@ -94,7 +94,7 @@ class _Task:
         self._job_uid = str(uuid.uuid4())
 
     def writer(self, number: int) -> TransactionalWriter:
-        """Of an epoch; the one before the last is committed."""
+        """The writer of an epoch; the epoch before the previous one counts as committed."""
         scope = TaskScope(
             job_uid=self._job_uid,
             operator_id="sink",
@@ -108,7 +108,7 @@ class _Task:
         return made
 
     def commit(self, entries: list[StateEntry]) -> None:
-        """As the driver does behind the decision."""
+        """Commit as the driver does after the decision."""
         reports = self.coordinator.committer.commit(entries, timeout_s=_COMMIT_S, after_crash=False)
         if any(report.outcome is not CommitOutcome.COMMITTED for report in reports):
             raise RuntimeError(f"not committed: {reports}")
@@ -125,7 +125,7 @@ def _own(made: SplitReader, options: Mapping[str, str]) -> KafkaSplitReader:
 
 
 def _splits(args: argparse.Namespace, number: int) -> list[SplitRange]:
-    """The range of an epoch in each partition; empty ones at the end."""
+    """The ranges of an epoch, one in each partition; empty at the end."""
     connection = KafkaConnection(bootstrap_servers=args.bootstrap)
     ends = topics.ends(connection, args.input)
     share = args.epoch_records // len(ends)
@@ -143,7 +143,7 @@ def _splits(args: argparse.Namespace, number: int) -> list[SplitRange]:
 
 
 def _backlog(args: argparse.Namespace) -> dict[str, float]:
-    """Epoch by epoch through a full topic; the first one is not counted."""
+    """Read a full topic epoch by epoch; the first epoch does not count."""
     memory = _Memory()
     task = _Task(args)
     records, number = 0, 0
@@ -173,7 +173,7 @@ def _backlog(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _paced(args: argparse.Namespace) -> dict[str, float]:
-    """Follow a topic that is being written to, an epoch each interval."""
+    """Read a topic while it is written, with an epoch each interval."""
     memory = _Memory()
     task = _Task(args)
     splits = [replace(split, end_offset=split.start_offset) for split in _splits(args, 1)]

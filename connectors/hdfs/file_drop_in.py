@@ -1,4 +1,4 @@
-"""What the options of ``writeStream.format("sluice-files")`` describe: tasks write the files."""
+"""The sink of ``writeStream.format("sluice-files")``: its options, and its writers in tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from sluice.connectors.hdfs.staging.staged_names import (
 )
 from sluice.connectors.hdfs.staging.task_files import TaskFiles
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
-from sluice.connectors.hdfs.writing.task_writer import StagingPlace, TaskWriter
+from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
 from sluice.runtime.contracts import AttemptRegistry, RegisteredAttempt, SinkCoordinator, TaskScope
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
@@ -28,13 +28,13 @@ from sluice.runtime.storage.file_system_opening import absolute_uri
 __all__ = ["FileDropIn", "FileWriter", "FileWriterFactory"]
 
 _PATH, _FORMAT, _PARTITIONS = "path", "fileformat", "partitionby"
-# Reach every sink of Spark, whatever its format.
+# Spark passes these to the sink of every format.
 _SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "queryname"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileDropIn:
-    """The options, checked. Pure; neither session nor file system is asked.
+    """The checked options. Pure; uses neither session nor file system.
 
     Attributes:
         target: URI of the directory that readers read.
@@ -55,7 +55,7 @@ class FileDropIn:
         Args:
             options: by names in any case.
             session_zone: time zone of the query's session.
-            default_fs: where Spark looks for a path without a scheme.
+            default_fs: the file system in which Spark resolves a path without a scheme.
         Raises:
             ConfigError: one is missing, unknown or not valid.
         """
@@ -78,7 +78,7 @@ class FileDropIn:
         )
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse rows that format or directories cannot hold; ConfigError."""
+        """Refuse rows that the format or the directories cannot hold; ConfigError."""
         self.form.check(self.partitions.check(schema))
 
     @property
@@ -99,7 +99,7 @@ class FileDropInSink:
     options: FileDropIn
     files: TaskFiles
 
-    # A query has one sink: another path, also of another name, does not make it another one.
+    # A query has one sink: another path does not make it another sink.
     uid = "sluice-files"
     is_exactly_once = True
 
@@ -109,24 +109,26 @@ class FileDropInSink:
         return self.options.name
 
     def coordinator(self) -> SinkCoordinator:
-        """See `Sink`; a store that tasks cannot write to is said before any."""
+        """See `Sink`; first refuses a store that tasks cannot write to."""
         from sluice.connectors.hdfs.writing.spark_saver import session_file_system
 
         self.files.check()
-        # A query's tasks tell their files to Spark, which hands them on: nobody has looked.
-        return FileSinkCoordinator(self.options.target, session_file_system, is_staged_seen=False)
+        # A query's tasks report their files through Spark: the driver has not compared them.
+        return FileSinkCoordinator(
+            self.options.target, session_file_system, is_staged_verified=False
+        )
 
     def writer_factory(self) -> "FileWriterFactory":
         """See `sluice.runtime.contracts.TaskSink`."""
         return FileWriterFactory(options=self.options, files=self.files)
 
     def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
-        """See `sluice.runtime.contracts.Sink`: a file set is never lost by a time-out."""
+        """See `sluice.runtime.contracts.Sink`: no time-out loses a file set."""
         del committable
         return ()
 
     def record_counts(self, committable: StateEntry) -> Mapping[str, int]:
-        """See `sluice.runtime.contracts.Sink`; nothing is ever compared with it."""
+        """See `sluice.runtime.contracts.Sink`; no check compares it."""
         del committable
         return {}
 
@@ -168,7 +170,7 @@ class FileWriter:
         self._root = f"{without_scheme(parent)}/{root}"
         self._path = f"{self._root}/{self._attempt.path}"
         self._writer: TaskWriter | None = None
-        self.decide_by_s: float | None = None  # files keep
+        self.decide_by_s: float | None = None  # no deadline: staged files do not expire
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See `sluice.runtime.contracts.SinkWriter`."""
@@ -196,7 +198,8 @@ class FileWriter:
             self._writer.abandon()
 
     def _begun(self, schema: pa.Schema) -> TaskWriter:
-        """Registered before its first row, so that the sweep knows it (`ids-never-reused`)."""
+        """Register the attempt before its first row, so that the sweep finds it
+        (`ids-never-reused`)."""
         self._files.require(self._root)
         self._registry.register(
             RegisteredAttempt(
@@ -212,7 +215,7 @@ class FileWriter:
             form=self._options.form,
             partitions=self._options.partitions,
             schema=schema,
-            place=StagingPlace(
+            place=StagingLocation(
                 path=self._path,
                 attempt=self._attempt,
                 subtask=int(self._scope.task.partition(".")[0]),
@@ -222,10 +225,10 @@ class FileWriter:
 
 
 def _require_scheme(path: str, default_fs: str) -> None:
-    """A path alone is local here; who has another default means that one."""
+    """Refuse a bare path if fs.defaultFS is not local: it would be local here."""
     if ":" not in path.partition("/")[0] and not default_fs.lower().startswith("file:"):
         raise ConfigError(
-            "a path without a scheme may mean two places",
+            "a path without a scheme is ambiguous",
             {"path": path, "fs.defaultFS": default_fs},
             "Write hdfs:// or file:// before it.",
         )

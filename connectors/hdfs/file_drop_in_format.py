@@ -1,4 +1,4 @@
-"""The format ``sluice-files``: a sink, carrying its service."""
+"""The format ``sluice-files``: a sink class that holds the address of its service."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sluice.connectors.hdfs.file_drop_in import FileDropIn, FileDropInSink
-from sluice.connectors.hdfs.writing.spark_tasks import default_fs, session_task_files
+from sluice.connectors.hdfs.writing.task_saver import default_fs, session_task_files
 from sluice.runtime.contracts import TaskSink
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.service.drop_in_client import DropInClient
@@ -20,7 +20,7 @@ FORMAT = "sluice-files"
 
 
 class FilesFormat(DataSource):
-    """What Spark makes for each ``format("sluice-files")``; `files_format` gives it a service."""
+    """Spark makes one for each ``format("sluice-files")``; `files_format` sets the service."""
 
     service: DropInClient | None = None
 
@@ -30,26 +30,26 @@ class FilesFormat(DataSource):
         return FORMAT
 
     def schema(self) -> StructType | str:
-        """Asked for by who reads."""
+        """Refuse a reader: the format only writes."""
         raise ConfigError(
-            "this format is written, and not read",
+            "this format only writes",
             {"format": FORMAT},
-            "Read the files by Spark's own format for them, spark.read.parquet(…) for example.",
+            "Read the files with Spark's own format, such as spark.read.parquet(…).",
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Of a frame that is no stream."""
+        """Refuse a frame that is no stream."""
         refuse_frame(FORMAT, instead="Spark's own formats")
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The sink; see `DropInStreamWriter`."""
         if overwrite:
             raise ConfigError(
-                "files are not written in output mode complete",
+                "this sink has no output mode complete",
                 {"format": FORMAT},
-                "Each batch would add the whole result again: use append, as Spark's files do.",
+                "Use append: in complete mode each batch would add the whole result again.",
             )
-        # The query's zone is asked for where the tasks' files are made; here any one will do.
+        # The check needs no real time zone; `file_sink` reads the query's.
         FileDropIn.from_options(self.options, session_zone="UTC").check(
             to_arrow_schema(schema, timezone="UTC")
         )
@@ -57,7 +57,7 @@ class FilesFormat(DataSource):
 
 
 def files_format(service: DropInClient) -> type[FilesFormat]:
-    """A class that Spark pickles whole: address and token pass through no option."""
+    """A class that Spark pickles whole, so that address and token are in no option."""
 
     class SluiceFiles(FilesFormat):
         pass
@@ -67,7 +67,7 @@ def files_format(service: DropInClient) -> type[FilesFormat]:
 
 
 def file_sink(options: Mapping[str, str], query: ActiveQuery) -> TaskSink:
-    """A query's sink; made in the user's process, because there is the JVM to ask."""
+    """A query's sink; made in the user's process, which has the JVM."""
     zone = query.setting("spark.sql.session.timeZone")
     checked = FileDropIn.from_options(options, session_zone=zone, default_fs=default_fs())
     return FileDropInSink(options=checked, files=session_task_files(checked.target))

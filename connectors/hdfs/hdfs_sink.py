@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.connectors.hdfs.formats.choice import format_name
 from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit
-from sluice.connectors.hdfs.rolling.rolling_sink import Roll
+from sluice.connectors.hdfs.rolling.roll_plan import Roll
 from sluice.connectors.hdfs.staging.staged_names import split_target
 from sluice.runtime.contracts import Frame, FrameWriter, SinkCoordinator
 from sluice.runtime.errors import ConfigError
@@ -39,11 +39,11 @@ _SECRET = re.compile(r"key|secret|password|token|credential", re.IGNORECASE)
 
 
 class HdfsSink:
-    """Writes each epoch's rows as files, published whole by the epoch's decision.
+    """Writes each epoch's rows as files, which the epoch's decision publishes whole.
 
-    Made by the user on the driver; picklable; holds no connection. Spark's own writers write, so
-    types, options and partition directories are Spark's; Avro is written by the tasks in Python,
-    of the same types, where spark-avro is not on the class path.
+    Made by the user on the driver; picklable; holds no connection. Spark's own writers write the
+    files, so types, options and partition directories are Spark's. If spark-avro is not on the
+    class path, the tasks write Avro in Python, with the same types.
 
     Args:
         path: directory below another one: ``hdfs://…``, ``file://…`` or a local path.
@@ -82,7 +82,7 @@ class HdfsSink:
         self._partition_by = _names(partition_by, "partition_by")
         self._columns = None if columns is None else _names(columns, "columns")
         self._options = {key: _text(value) for key, value in (options or {}).items()}
-        _require_one_place(self._options)
+        _require_no_path_option(self._options)
         _require_values(self._options)
         self._name = name or f"files-{directory}"
         self._uid = uid
@@ -92,7 +92,7 @@ class HdfsSink:
         self._partition_commit = partition_commit
         if partition_commit is not None:
             partition_commit.check_columns(self._partition_by)
-        self._marks: PartitionMarks | None = None  # once a job starts
+        self._marks: PartitionMarks | None = None  # set when a job starts
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_marks": None}
@@ -108,7 +108,7 @@ class HdfsSink:
         return self._uid
 
     def check_columns(self, columns: Sequence[str]) -> None:
-        """Refuse names that are not there, or that no file can have; ConfigError."""
+        """Refuse columns that the rows lack, or names that no file can have; ConfigError."""
         written = columns if self._columns is None else self._columns
         self._require(written, columns, what="write")
         self._require(self._partition_by, written, what="partition by")
@@ -117,13 +117,13 @@ class HdfsSink:
         for wanted in self._partition_by:
             if wanted.startswith((".", "_")):
                 raise ConfigError(
-                    "rows in directories of this column would not be seen by readers",
+                    "readers would not see directories of this column",
                     {"sink": self._name, "column": wanted},
-                    "Hadoop's readers pass over names that begin with '.' or '_': rename it.",
+                    "Rename it: Hadoop's readers skip names that begin with '.' or '_'.",
                 )
         if len(set(self._partition_by)) == len(written):
             raise ConfigError(
-                "every column is one to partition by, so nothing is left for the files",
+                "all columns are partition columns, so the files would be empty",
                 {"sink": self._name, "columns": ",".join(written)},
                 "Leave at least one column out.",
             )
@@ -142,14 +142,14 @@ class HdfsSink:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(
-                "a column is written twice under one name",
+                "two written columns have one name",
                 {"sink": self._name, "columns": ",".join(twice)},
-                "A file has one column of a name: rename the other one.",
+                "Rename one of them.",
             )
 
     def coordinator(self) -> SinkCoordinator:
         """See `sluice.runtime.contracts.Sink`."""
-        # Imported here, for it brings in Spark, and workers unpickle this class.
+        # Imported here, because it imports Spark, and workers unpickle this class.
         from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
         from sluice.connectors.hdfs.writing.spark_saver import session_file_system
 
@@ -174,7 +174,7 @@ class HdfsSink:
         """See `sluice.runtime.contracts.FrameSink`."""
         from sluice.connectors.hdfs.rolling.rolling_writer import RollingFrameWriter
         from sluice.connectors.hdfs.rolling.spark_merging import layout_of, merger_for
-        from sluice.connectors.hdfs.staging.held_files import held_partitions
+        from sluice.connectors.hdfs.staging.pending_files import pending_partitions
         from sluice.connectors.hdfs.writing.frame_writer import FileFrameWriter
         from sluice.connectors.hdfs.writing.spark_saver import session_file_system
 
@@ -188,10 +188,10 @@ class HdfsSink:
         )
         if self._marks is None:
             return writer
-        return self._marks.writer(writer, columns=self._partition_by, held=held_partitions)
+        return self._marks.writer(writer, columns=self._partition_by, pending=pending_partitions)
 
     def _saver(self) -> "FrameSaver":
-        """Spark's own writer; for Avro, where Spark does not have it, one of ours in the tasks."""
+        """Spark's own writer; for Avro without spark-avro, a writer in the tasks."""
         from sluice.connectors.hdfs.formats.choice import file_format
         from sluice.connectors.hdfs.writing.spark_saver import session_writes
         from sluice.connectors.hdfs.writing.task_saver import TaskFrameSaver
@@ -216,12 +216,12 @@ class HdfsSink:
         )
 
     def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
-        """See `sluice.runtime.contracts.Sink`: a file set is never lost by a time-out."""
+        """See `sluice.runtime.contracts.Sink`: no time-out loses a file set."""
         del committable
         return ()
 
     def record_counts(self, committable: StateEntry) -> Mapping[str, int]:
-        """See `sluice.runtime.contracts.Sink`; nothing is ever compared with it."""
+        """See `sluice.runtime.contracts.Sink`; no check compares it."""
         del committable
         return {}
 
@@ -240,8 +240,8 @@ class HdfsSink:
     def _commit_settings(self) -> Mapping[str, str]:
         if self._partition_commit is None:
             return {}
-        said = self._partition_commit.settings()
-        return {f"partition_commit.{key}": value for key, value in said.items()}
+        shown = self._partition_commit.settings()
+        return {f"partition_commit.{key}": value for key, value in shown.items()}
 
     def __repr__(self) -> str:
         return f"HdfsSink({self._target!r}, format={self._format!r})"
@@ -257,31 +257,31 @@ def _names(columns: str | Iterable[str], argument: str) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
-def _require_one_place(options: Mapping[str, str]) -> None:
-    """Spark's writers are told by the sink where to write, and refuse to be told twice."""
+def _require_no_path_option(options: Mapping[str, str]) -> None:
+    """Refuse the option ``path``: the sink passes the directory to Spark's writers itself."""
     if "path" in {key.strip().lower() for key in options}:
         raise ConfigError(
-            "the directory of a file sink is no option of its format",
+            "the format of a file sink has no option path",
             {"option": "path"},
-            "Leave it out: the first argument says where readers find the files.",
+            "Remove it: the first argument of the sink is the directory.",
         )
 
 
 def _require_values(options: Mapping[str, str]) -> None:
-    """Those that Spark's writers read in their tasks alone: an error there is one of each batch,
-    and each is tried again."""
+    """Check the options that Spark's writers read only in tasks: an error there would fail each
+    batch, and each would be retried."""
     for key, value in options.items():
         pattern, wanted = _TAKEN_BY_TASKS.get(key.strip().lower(), (None, ""))
         if pattern is not None and not pattern.fullmatch(value):
             raise ConfigError(
-                "an option of a file sink has a value that Spark's writer does not take",
+                "Spark's writer refuses the value of an option of a file sink",
                 {"option": key, "value": repr(value)},
                 f"Give {wanted}.",
             )
 
 
 def _require_mergeable(format_name: str, options: Mapping[str, str]) -> None:
-    """Lines are merged as they are: what stands in front of them or around them must allow it."""
+    """Refuse options under which lines cannot be concatenated."""
     if format_name not in ("json", "csv"):
         return
     given = {key.lower(): value.lower() for key, value in options.items()}
@@ -289,9 +289,9 @@ def _require_mergeable(format_name: str, options: Mapping[str, str]) -> None:
     encoding = given.get("encoding", given.get("charset", "utf-8"))
     if given.get("header") == "true" or codec not in _JOINABLE or encoding != "utf-8":
         raise ConfigError(
-            "files of this format cannot be merged with these options, so they cannot roll",
+            "files with these options cannot be merged, so they cannot roll",
             {"format": format_name, "options": ",".join(sorted(options))},
-            "Leave out header and encoding, use no compression or gzip; or take Parquet or ORC.",
+            "Remove header and encoding, and use no compression or gzip; or use Parquet or ORC.",
         )
 
 

@@ -18,18 +18,18 @@ FORMAT = "sluice-kafka"
 
 
 class KafkaFormat(KafkaSourceFormat):
-    """What Spark makes for each ``format("sluice-kafka")``; `kafka_format` gives it a service."""
+    """Spark's data source of ``format("sluice-kafka")``; `kafka_format` adds the service."""
 
     service: DropInClient | None = None
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The transactional sink; see `DropInStreamWriter`."""
-        del overwrite  # Spark passes True for output mode complete; Kafka has nothing to overwrite
-        KafkaSink.from_options(self.options, schema)  # says what is wrong with them
+        del overwrite  # Spark passes True for output mode complete; a topic cannot be overwritten
+        KafkaSink.from_options(self.options, schema)  # checks the options
         return DropInStreamWriter(FORMAT, self.options, self.service)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Of a frame that is no stream."""
+        """Refuse a frame that is not a stream."""
         refuse_frame(FORMAT, instead="Spark's own format")
 
 

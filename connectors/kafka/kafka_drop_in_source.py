@@ -47,7 +47,7 @@ from sluice.runtime.process.gc_freeze import freeze_once
 __all__ = ["KafkaBatchReader", "KafkaSourceFormat", "KafkaStreamReader"]
 
 _TIMEOUT_S = 30.0
-_START_TIMEOUT_S = 15.0  # what cannot be reached is said well within 30 s
+_START_TIMEOUT_S = 15.0  # an unreachable cluster is reported within 30 s
 _DISCOVERY_INTERVAL_S = 10.0
 _REGION = "query"
 _SHOWN = 2000  # characters of an offset
@@ -61,7 +61,7 @@ class KafkaSourceFormat(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format(…)`` is told."""
+        """The name for ``format(…)``."""
         return "sluice-kafka"
 
     def schema(self) -> str:
@@ -95,7 +95,7 @@ def _split_reader(options: SourceOptions, columns: tuple[str, ...]) -> KafkaSpli
 
 
 def _read_settings(options: SourceOptions) -> ReadSettings:
-    """Of tasks that read, and do nothing else."""
+    """Settings for tasks that only read."""
     own = translate_names(options.connection.options, Role.CONSUMER)
     memory = TaskMemory.of_mib(
         options.task_memory_mib, claimed_bytes=claimed_by_reader(own), sinks=0
@@ -114,30 +114,30 @@ def _enumerator(options: SourceOptions, *, bounded: bool) -> KafkaSplitEnumerato
 
 
 def _require_ours(logged: Mapping[str, Any], read_to: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint location of a query whose source was Spark's own before.
+    """Refuse a checkpoint location of Spark's own Kafka source.
 
     Args:
-        read_to: the end of the last batch that is done, as Spark's source has it.
+        read_to: the end of the last finished batch, as Spark's source has it.
     Raises:
-        ConfigError: it is one; says where to begin instead.
+        ConfigError: the offsets are those of Spark's source; names where to start instead.
     """
     if "format" in logged or not logged or not all(isinstance(n, dict) for n in logged.values()):
-        return  # ours, or nobody knows whose
+        return  # ours, or unknown
     raise ConfigError(
-        "the checkpoint location is that of a query with Spark's own Kafka source",
+        "Sluice cannot resume from a checkpoint of Spark's Kafka source",
         {"read_to": json.dumps(read_to)[:_SHOWN]},
-        "Its offsets cannot be gone on with. Give the query a new checkpointLocation, and its "
-        "source these as startingOffsets; Spark's log has them in full, in offsets/.",
+        "Give the query a new checkpointLocation, and its source these startingOffsets. Spark's "
+        "log has them in full, in offsets/.",
     )
 
 
 def _tasks(options: SourceOptions, ranges: Sequence[SplitRange]) -> list[InputPartition]:
-    cut = split_evenly(
+    parts = split_evenly(
         ranges,
         min_partitions=options.min_partitions,
         max_records=options.max_records_per_partition,
     )
-    return [InputPartition((split,)) for split in cut]
+    return [InputPartition((split,)) for split in parts]
 
 
 class KafkaBatchReader(DataSourceReader):
@@ -152,13 +152,13 @@ class KafkaBatchReader(DataSourceReader):
         enumerator = _enumerator(self._options, bounded=True)
         try:
             start = enumerator.resolve_start(timeout_s=_START_TIMEOUT_S)
-            ranges = enumerator.cut_surely(
+            ranges = enumerator.cut_to_ends(
                 start, max_records=None, timeout_s=_TIMEOUT_S, whole=True
             )
             enumerator.require_readable_ends(ranges)
         finally:
             enumerator.close()
-        # Spark would make up a task without a value where there is none.
+        # Without any task, Spark would add one without a value.
         return _tasks(self._options, ranges) or [InputPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -199,7 +199,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._begin()
 
     def initialOffset(self) -> dict[str, Any]:
-        """The starting position as numbers; asked for twice by Spark, resolved once
+        """Return the starting position as numbers; Spark calls twice, it is resolved once
         (`start-offsets-once`)."""
         if self._initial is None:
             barrier = Barrier(
@@ -208,7 +208,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 attempt_id=0,
                 splits=self._enumerator.resolve_start(timeout_s=_START_TIMEOUT_S),
             )
-            # The run tells the position that this process resolved from one found in the log.
+            # ``run`` marks a position that this process has resolved, not one from Spark's log.
             self._initial = {**offsets.encode(barrier, initial=True), "run": self._run}
         return self._initial
 
@@ -217,11 +217,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._max_offsets or _NO_LIMIT)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end: what is there now will be read, in as many batches as it takes."""
+        """Fix the end: the query reads all present records, in one or more batches."""
         self._enumerator.fix_ends(timeout_s=_TIMEOUT_S)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Cut at once; ``start`` itself when there is nothing new, and Spark runs no batch.
+        """Return the next end; ``start`` itself if nothing is new, and Spark runs no batch.
 
         The first answer is the initial offset, so that batch 0 is empty and the log keeps the
         resolved numbers before the first record is read (`start-offsets-once`).
@@ -233,8 +233,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = self._positions(start)
         failpoint("before-cut")
         new = self._enumerator.discover(timeout_s=_TIMEOUT_S)
-        # What is empty ends an availableNow query.
-        cut = self._enumerator.cut_surely(
+        # An empty range ends an availableNow query.
+        cut = self._enumerator.cut_to_ends(
             (*positions, *new),
             max_records=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             timeout_s=_TIMEOUT_S,
@@ -243,7 +243,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         failpoint("after-cut")
         self._cut_here = True
         if not new and all(split.is_empty for split in cut):
-            # Spark tells of a committed batch only when it has a next one; lag tools want it now.
+            # Spark reports a committed batch only with the next one; lag tools need it now.
             self._publish(positions)
             return start
         barrier = Barrier(
@@ -263,14 +263,14 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Tasks of a batch, from ``end`` alone: a replay's ``start`` may differ
         (`restore-by-attempt`, `start-offsets-once`).
 
-        Equal offsets are a batch in which this source has nothing: its range was read before.
+        Equal offsets mean that the batch has no records of this source.
         """
         if offsets.is_initial(end) or start == end:
             return []
         _require_ours(end, start)
         ranges = offsets.decode(end).splits
         if not self._cut_here:
-            # A batch from the log, which an earlier process cut: it is read again as it was.
+            # A batch of an earlier process, from Spark's log, is read again as it was.
             ranges = self._enumerator.replayable(ranges, timeout_s=_TIMEOUT_S)
         return _tasks(self._options, ranges)
 

@@ -18,7 +18,7 @@ from sluice.connectors.kafka.client.client_tuning import (
     HotPath,
     claimed_by_writer,
     hot_path_of,
-    says_compression,
+    sets_compression,
     write_settings,
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
@@ -140,12 +140,12 @@ class KafkaSink:
 
     @property
     def topic(self) -> str | None:
-        """Of every record; None: each has its own."""
+        """Topic of every record; None: each record has its own."""
         return self._topic
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """``host:port`` of the brokers that are asked first."""
+        """``host:port`` of the bootstrap servers."""
         return self._connection.servers
 
     @property
@@ -176,8 +176,7 @@ class KafkaSink:
 
     @property
     def columns_used(self) -> frozenset[str]:
-        """See `SelectiveSink`: what records are made of, and what an error tells
-        where one came from."""
+        """See `SelectiveSink`: columns of records, and columns that errors name a record by."""
         return COLUMNS_USED
 
     def writer_factory(self) -> KafkaWriterFactory:
@@ -207,7 +206,7 @@ class KafkaSink:
     @property
     def keeps_compression(self) -> bool:
         """See `sluice.runtime.contracts.TunedSink`."""
-        return not says_compression(self._producer_options)
+        return not sets_compression(self._producer_options)
 
     def within(self, memory: TaskMemory) -> Self:
         """See `sluice.runtime.contracts.TunedSink`."""
@@ -227,9 +226,9 @@ class KafkaSink:
         for topic in topics:
             if _checked_topic(topic) == self._topic:
                 raise ConfigError(
-                    "dead letters are to go to the topic of the output",
+                    "the dead letter topic is the topic of the output",
                     {"sink": self._name, "topic": topic},
-                    "Readers could not tell them apart: give them a topic of their own.",
+                    "Give dead letters a topic of their own: readers could not separate them.",
                 )
         made = copy.copy(self)
         made._dead_letter_topics = tuple(topics)  # noqa: SLF001 - a sink like this one
@@ -278,19 +277,19 @@ class KafkaSink:
             )
         if not is_sendable(self._prefix):
             raise ConfigError(
-                "a prefix for transactional ids holds a character that Kafka cannot be told",
+                "transactional_id_prefix holds a character that Kafka cannot send",
                 {"sink": self._name, "transactional_id_prefix": ascii(self._prefix)},
-                "Remove null characters and halves of surrogate pairs: all tasks would get one id.",
+                "Remove null characters and lone surrogates: all tasks would get one id.",
             )
         if len(self._prefix.encode()) > _LONGEST_PREFIX_BYTES:
             raise ConfigError(
-                "a prefix for transactional ids is longer than brokers keep it",
+                "transactional_id_prefix is too long for brokers",
                 {"sink": self._name, "bytes": len(self._prefix.encode())},
-                f"Choose one of {_LONGEST_PREFIX_BYTES} bytes at most.",
+                f"Choose a prefix of at most {_LONGEST_PREFIX_BYTES} bytes.",
             )
         if self._timeout_s is not None and not 1 <= self._timeout_s <= _LONGEST_TIMEOUT_S:
             raise ConfigError(
-                "the transaction timeout is too short, too long, or no number",
+                "the transaction timeout is too short, too long, or not a number",
                 {"sink": self._name, "transaction_timeout_s": self._timeout_s},
                 f"Give 1 to {_LONGEST_TIMEOUT_S} seconds, or none for the broker's maximum.",
             )
@@ -356,9 +355,9 @@ def _task_memory_mib(ours: Mapping[str, str]) -> int:
 def _checked_topic(topic: str | None) -> str | None:
     if topic is not None and (not _TOPIC_NAME.fullmatch(topic) or topic in (".", "..")):
         raise ConfigError(
-            "this cannot be the name of a topic",
+            "the name of a topic is not valid",
             {"topic": topic},
-            "Kafka's names have 1 to 249 letters, digits, dots, underscores and hyphens.",
+            "Use 1 to 249 letters, digits, dots, underscores and hyphens.",
         )
     return topic
 

@@ -106,16 +106,16 @@ class KafkaSource:
         rate_limit: PidRateLimit | None = None,
         hot_path: HotPath | str | None = None,
     ) -> None:
-        said = _as_options(topics, pattern, partitions, starting_offsets)
+        own = _as_options(topics, pattern, partitions, starting_offsets)
         if bootstrap_servers:
-            said["kafka.bootstrap.servers"] = bootstrap_servers
-        said |= {"includeHeaders": str(include_headers).lower()}
+            own["kafka.bootstrap.servers"] = bootstrap_servers
+        own |= {"includeHeaders": str(include_headers).lower()}
         if group_id is not None:
-            said["kafka.group.id"] = group_id
+            own["kafka.group.id"] = group_id
         if hot_path is not None:
-            said["hotPath"] = hot_path_of(hot_path).value
+            own["hotPath"] = hot_path_of(hot_path).value
         self._options = SourceOptions.of(
-            _merge(options or {}, said), bounded=bounded, stream=True, oauth_token=oauth_token
+            _merge(options or {}, own), bounded=bounded, stream=True, oauth_token=oauth_token
         )
         self._bounded = bounded
         self._uid = uid
@@ -135,9 +135,9 @@ class KafkaSource:
         policy = policy_of(on_error)
         if policy is not None and not self._deserializers:
             raise ConfigError(
-                "a source without deserializers has nothing that may fail for a record",
+                "on_error needs a deserializer in this source",
                 {"source": self._name, "on_error": on_error},
-                "Give on_error to map_batches, whose function fails.",
+                "Give on_error to map_batches, or add a deserializer.",
             )
         return policy
 
@@ -180,7 +180,7 @@ class KafkaSource:
         return self._options.read_committed
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
-        """Reach the brokers and find what is named; changes nothing.
+        """Check that the brokers answer and the topics exist; changes nothing.
 
         Raises: UnreachableError, AuthenticationError, SourceChangedError.
         """
@@ -192,13 +192,11 @@ class KafkaSource:
             cluster.close()
         if not partitions:
             log.warning(
-                "the source finds nothing to read: source=%s subscription=%s servers=%s. %s",
+                "the source has no partitions: source=%s subscription=%s servers=%s. %s",
                 self._name,
                 self._options.subscription,
                 self._options.connection.bootstrap_servers,
-                "It ends at once."
-                if self._bounded
-                else "It is looked for again from time to time.",
+                "It ends at once." if self._bounded else "Discovery continues.",
             )
         return {"cluster_id": cluster_id, "partitions": str(partitions)}
 
@@ -216,7 +214,7 @@ class KafkaSource:
         if self._are_chosen or self._deserializers or kept == self._columns:
             return self
         made = copy.copy(self)
-        # A batch without columns has no rows; a partition is the cheapest of all.
+        # A batch without columns has no rows; the partition is the cheapest column.
         made._columns = kept or (_CHEAPEST,)  # noqa: SLF001 - a source like this one
         return made
 
@@ -249,8 +247,8 @@ class KafkaSource:
 
     def compression(self, *, timeout_s: float) -> str | None:
         """See `sluice.runtime.contracts.TunedSource`."""
-        # Imported here, for it brings in the wire client, which no executor needs.
-        from sluice.connectors.kafka.source.enumerator.topic_compression import look_at
+        # Imported here: it imports the wire client, which no executor needs.
+        from sluice.connectors.kafka.source.enumerator.topic_compression import fetch_topic_load
 
         cluster = self._cluster()
         try:
@@ -260,7 +258,7 @@ class KafkaSource:
             return None
         finally:
             cluster.close()
-        found = look_at(self._options.connection, keys, timeout_s=timeout_s)
+        found = fetch_topic_load(self._options.connection, keys, timeout_s=timeout_s)
         if len(found.codecs) > 1:
             log.info(
                 "the source's partitions are compressed differently: source=%s codecs=%s taken=%s",
@@ -360,14 +358,14 @@ def _as_options(
             {"topics": topics},
             f"Write topics=[{topics!r}].",
         )
-    said: dict[str, str] = {}
+    own: dict[str, str] = {}
     if topics is not None:
-        said["subscribe"] = ",".join(topics)
+        own["subscribe"] = ",".join(topics)
     if pattern is not None:
-        said["subscribePattern"] = pattern
+        own["subscribePattern"] = pattern
     if partitions is not None:
-        said["assign"] = json.dumps({name: list(n) for name, n in partitions.items()})
-    return said | _starting_option(starting)
+        own["assign"] = json.dumps({name: list(n) for name, n in partitions.items()})
+    return own | _starting_option(starting)
 
 
 def _starting_option(starting: StartingOffsets) -> dict[str, str]:
@@ -378,7 +376,7 @@ def _starting_option(starting: StartingOffsets) -> dict[str, str]:
                 {"starting_offsets": starting.isoformat()},
                 "Write datetime(…, tzinfo=timezone.utc).",
             )
-        # Rounded up: Kafka counts milliseconds, and a record of the one before is not behind it.
+        # Rounded up: Kafka counts milliseconds, and an earlier record must not match.
         return {"startingTimestamp": str(-((_EPOCH - starting) // timedelta(milliseconds=1)))}
     if isinstance(starting, str):
         return {"startingOffsets": starting}
@@ -393,20 +391,20 @@ _NOT_OF_A_JOB = {
 }
 
 
-def _merge(options: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
-    """Both together; what the constructor has an argument for must not be said again."""
+def _merge(options: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Merge options and arguments; refuse an option that repeats an argument."""
     given = {name.strip().lower() for name in options}
     for name, remedy in _NOT_OF_A_JOB.items():
         if name.lower() in given:
             raise ConfigError("this option does not apply here", {"option": name}, remedy)
-    twice = sorted(name for name in said if name.lower() in given)
+    twice = sorted(name for name in own if name.lower() in given)
     if twice:
         raise ConfigError(
             "an option repeats an argument of KafkaSource",
             {"options": ",".join(twice)},
             "Leave it out of options.",
         )
-    return {**options, **said}
+    return {**options, **own}
 
 
 def _shown(position: object) -> str:

@@ -1,14 +1,14 @@
 #!/bin/bash
 # Turns variables like CORE-SITE.XML_fs.defaultFS into core-site.xml and hdfs-site.xml, formats the
 # disk of a new NameNode (ENSURE_NAMENODE_DIR) and becomes the command: `hdfs namenode`, `hdfs
-# datanode`. The variables mean what they mean to apache/hadoop.
+# datanode`. The variables have the same meaning as for apache/hadoop.
 set -euo pipefail
 
 escape() { sed 's/&/\&amp;/g; s/</\&lt;/g; s/>/\&gt;/g' <<<"$1"; }
 
-properties() { # properties SITE: what the environment says for SITE.xml
+properties() { # properties SITE: the settings of SITE.xml from the environment
   local entry name prefix
-  # A shell has no variables of such names, but passes on and shows what it was given.
+  # A shell has no variables of such names, but keeps them in its environment.
   while IFS= read -r -d '' entry; do
     name=${entry%%=*}
     prefix=${name:0:${#1}+5}
@@ -24,7 +24,7 @@ for site in core-site hdfs-site; do
     printf '<configuration>\n%s\n</configuration>\n' "$found" >"$HADOOP_CONF_DIR/$site.xml"
 done
 
-# The first image is the last thing that a format writes.
+# A format writes the first image last.
 if [[ -n ${ENSURE_NAMENODE_DIR:-} ]] &&
   ! compgen -G "$ENSURE_NAMENODE_DIR/current/fsimage_*" >/dev/null; then
   hdfs namenode -format -nonInteractive -force

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes a tar with a small root file system: a Java runtime cut from this host's JDK, the shared
-# libraries it needs, bash and busybox. No image registry and no package mirror is involved.
+# Writes a tar with a small root file system: a Java runtime made from this host's JDK, its shared
+# libraries, bash and busybox. Needs no image registry and no package mirror.
 #   docker/jre/make-rootfs.sh OUT.tar
 set -euo pipefail
 [[ $# -eq 1 ]] || { echo "usage: $0 OUT.tar" >&2; exit 2; }
@@ -19,8 +19,8 @@ chmod 1777 "$root/tmp"
   --output "$root/opt/java"
 "$root/opt/java/bin/java" -Xshare:dump >/dev/null
 
-# What the dynamic loader finds for every program and library in it. Libraries that jars unpack at
-# run time (compression codecs) link to those of the C++ runtime, which nothing here names.
+# Shared libraries that the dynamic loader finds for every program and library. Libraries that jars
+# unpack at run time (compression codecs) also need the C++ runtime, which no program here names.
 list_libraries() {
   find "$root/opt/java" -type f \( -name '*.so' -o -perm -u+x \) -print0 |
     xargs -0 -n 1 ldd 2>/dev/null || true
@@ -41,7 +41,7 @@ done
 ln -s /bin/env "$root/usr/bin/env"
 ln -s /opt/java/bin/java "$root/bin/java"
 
-# The user that apache/kafka runs as.
+# The user of apache/kafka.
 printf '%s\n' 'root:x:0:0:root:/:/bin/bash' 'appuser:x:1000:1000::/home/appuser:/bin/bash' \
   >"$root/etc/passwd"
 printf '%s\n' 'root:x:0:' 'appuser:x:1000:' >"$root/etc/group"

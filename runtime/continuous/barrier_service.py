@@ -1,15 +1,15 @@
-"""The driver's side of continuous tasks: gives them barriers, and turns epochs into
+"""The driver's side of continuous tasks: sends them barriers, and turns their epochs into
 acknowledgements."""
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from sluice.runtime.continuous.heartbeat import TaskHeartbeat
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
-from sluice.runtime.contracts import Coordinator, OpenWork, RegionRegistration
+from sluice.runtime.contracts import Clock, Coordinator, OpenWork, RegionRegistration
 from sluice.runtime.errors import FencedError
 from sluice.runtime.functions.at_most_once import drops_after
 from sluice.runtime.functions.function_run import (
@@ -25,26 +25,72 @@ from sluice.runtime.model.model import (
     RegionRecord,
     StateEntry,
 )
+from sluice.runtime.process.boot_clock import PauseTolerantClock
 
-__all__ = ["AttemptLog", "BarrierService"]
+__all__ = ["LONGEST_STEP_S", "AttemptEpochs", "BarrierService", "TaskHeartbeat"]
 
-_LOOK_S = 0.25
-_KEPT = 2
+_POLL_S = 0.25
+LONGEST_STEP_S = 15.0
+"""Far above the usual time between two checks of an attempt, of about one second, and between two
+requests of its task. A longer step means that the driver was paused and received no request."""
+
+
+class TaskHeartbeat:
+    """How long a task has sent no request: it polls for barriers all the time. Driver, any thread.
+
+    Only time in which the driver runs counts (`boot_clock`), so a pause of the driver adds none.
+
+    Args:
+        clock: monotonic seconds.
+
+    Attributes:
+        has_begun: the task has sent a request.
+        owes_epoch: the task has a barrier; then the checkpoint's timeout bounds it.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self.has_begun = False
+        self.owes_epoch = False
+        self._clock = PauseTolerantClock(clock, longest_step_s=LONGEST_STEP_S)
+        self._lock = threading.Lock()
+        self._open_requests = 0
+        self._last_s = self._clock()
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Open while the driver answers a request, which may take a while."""
+        with self._lock:
+            self.has_begun = True
+            self._open_requests += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open_requests -= 1
+                self._last_s = self._clock()
+
+    def overdue_s(self) -> float:
+        """Seconds since the last request, while the task should send one; else 0."""
+        with self._lock:
+            now_s = self._clock()  # also where it is not used: each call is a step of the clock
+            if self._open_requests or self.owes_epoch or not self.has_begun:
+                return 0.0
+            return now_s - self._last_s
 
 
 @dataclass(slots=True)
-class AttemptLog:
-    """The epochs of one life of a region. Driver, the service's threads.
+class AttemptEpochs:
+    """The epochs of one attempt of a region. Driver, the service's threads.
 
     Args:
-        region, attempt_id: whose.
+        region, attempt_id: the attempt.
         functions: of the region.
-        operator_states: in the record that this life begins with.
+        operator_states: in the record that this attempt begins with.
 
     Attributes:
-        is_stopping: the task is told to end.
-        pulse: of the task.
-        commits: that the task is asked for; given by the desk.
+        is_stopping: the task shall end with its next poll.
+        heartbeat: of the task.
+        commits: that the task shall do; set by the barrier service.
     """
 
     region: str
@@ -52,17 +98,17 @@ class AttemptLog:
     functions: Sequence[ChainedFunction] = ()
     operator_states: tuple[StateEntry, ...] = ()
     is_stopping: bool = False
-    pulse: TaskHeartbeat = field(default_factory=TaskHeartbeat)
+    heartbeat: TaskHeartbeat = field(default_factory=TaskHeartbeat)
     commits: NativeCommits = field(init=False, default_factory=NativeCommits)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _told: Acknowledgement | None = None
+    _last_ack: Acknowledgement | None = None
     _committed_batch: int = -1
-    _given: int = -1
-    _told_through: int = -1
+    _barrier_through: int = -1
+    _acknowledged_through: int = -1
     _open: tuple[OpenWork, ...] = ()
 
     def stop(self) -> None:
-        """Tell the task to end when it asks; nothing more is expected of it."""
+        """Let the task end with its next poll, and expect nothing more from it."""
         self.is_stopping = True
         self.commits.end(self.region, self.attempt_id)
 
@@ -74,55 +120,54 @@ class AttemptLog:
         has_read: bool,
         committed: Iterable[CommittedEpoch] = (),
     ) -> NextBarrier:
-        """Wait for the life's next barrier, see `poll_barrier`, or
-        until there is something for the task to commit.
+        """Wait for the attempt's next barrier (`poll_barrier`), or for an epoch to commit.
 
         Args:
-            committed: what the task says of what it was to commit before.
+            committed: the task's report of the commits that an earlier answer requested.
         """
-        with self.pulse.question():
-            self.commits.answered(self.region, self.attempt_id, committed)
-            answer = self._next(coordinator, wait_s=wait_s, has_read=has_read)
+        with self.heartbeat.request():
+            self.commits.report(self.region, self.attempt_id, committed)
+            answer = self._poll(coordinator, wait_s=wait_s, has_read=has_read)
             if answer.barrier is not None:
-                self._note(given=answer.barrier.checkpoint_id)
+                self._note(barrier=answer.barrier.checkpoint_id)
         return answer
 
-    def _note(self, *, given: int = -1, told: int = -1) -> None:
-        """Whether the task owes an epoch, by the newest barrier and the newest epoch: of questions
-        that are asked again, the answers may overtake one another."""
+    def _note(self, *, barrier: int = -1, acknowledged: int = -1) -> None:
+        """Update whether the task owes an epoch, from the newest barrier and the newest epoch: a
+        repeated request may get its answer after a later one."""
         with self._lock:
-            self._given = max(self._given, given)
-            self._told_through = max(self._told_through, told)
-            self.pulse.owes = self._given > self._told_through
+            self._barrier_through = max(self._barrier_through, barrier)
+            self._acknowledged_through = max(self._acknowledged_through, acknowledged)
+            self.heartbeat.owes_epoch = self._barrier_through > self._acknowledged_through
 
-    def _next(self, coordinator: Coordinator, *, wait_s: float, has_read: bool) -> NextBarrier:
+    def _poll(self, coordinator: Coordinator, *, wait_s: float, has_read: bool) -> NextBarrier:
         until_s = time.monotonic() + wait_s
         while not self.is_stopping:
             barrier = coordinator.poll_barrier(
                 self.region,
                 self.attempt_id,
-                wait_s=max(0.0, min(until_s - time.monotonic(), _LOOK_S)),
+                wait_s=max(0.0, min(until_s - time.monotonic(), _POLL_S)),
                 has_read=has_read,
                 until=self._has_commits,
             )
-            to_commit = self.commits.wanted(self.region, self.attempt_id)
-            if to_commit and barrier is None:  # at once: which ids are free matters at a barrier
+            to_commit = self.commits.requested(self.region, self.attempt_id)
+            if to_commit and barrier is None:  # at once: the freed ids matter only with a barrier
                 return NextBarrier(
                     barrier=None, committed_batch=self._committed_batch, to_commit=to_commit
                 )
-            # Behind the poll: a cut that was not answered has taken longer than the wait.
+            # Checked after the poll: barrier offsets that were not fetched took longer than that.
             if barrier is not None or time.monotonic() >= until_s:
-                committed_batch = self._look(coordinator)
+                committed_batch = self._update_committed(coordinator)
                 return NextBarrier(
                     barrier=barrier, committed_batch=committed_batch, to_commit=to_commit
                 )
         return NextBarrier(barrier=None, is_over=True)
 
     def _has_commits(self) -> bool:
-        return bool(self.commits.wanted(self.region, self.attempt_id))
+        return bool(self.commits.requested(self.region, self.attempt_id))
 
-    def _look(self, coordinator: Coordinator) -> int:
-        """Which of the epochs are committed on record: their transactional ids are free again."""
+    def _update_committed(self, coordinator: Coordinator) -> int:
+        """The last epoch that is committed on record: the transactional ids up to it are free."""
         with self._lock:
             for work in self._open:
                 if coordinator.is_committed(work.batch):
@@ -130,37 +175,35 @@ class AttemptLog:
             self._open = tuple(
                 work for work in self._open if work.batch.batch_id > self._committed_batch
             )
-            self.commits.settled(self.region, self.attempt_id, through=self._committed_batch)
+            self.commits.remove_epochs(self.region, self.attempt_id, through=self._committed_batch)
             return self._committed_batch
 
     def acknowledge(self, coordinator: Coordinator, result: EpochResult) -> None:
-        """Step 3 of the protocol. An epoch that is told again, since an answer was lost, is passed
-        on as it was: its records count once.
+        """Step 3 of the protocol. If an answer was lost, the task repeats its epoch: the same
+        acknowledgement is sent again, and its records count once.
 
         Raises:
-            FencedError: the life is over.
-            PoisonRecordsError, ConfigError: the epoch shall not be decided.
+            FencedError: the attempt is over.
+            PoisonRecordsError, ConfigError: the epoch must not be decided.
         """
-        with self.pulse.question():
-            self._acknowledge(coordinator, result)
-            self._note(told=result.checkpoint_id)
-
-    def _acknowledge(self, coordinator: Coordinator, result: EpochResult) -> None:
-        with self._lock:
-            if self._told is None or result.batch.batch_id > self._told.batch.batch_id:
-                self._told = self._acknowledgement(result)
-                self._open = (
-                    *self._open,
-                    OpenWork(batch=result.batch, committables=result.committables),
-                )
-                self.operator_states = self._told.region.operator_states
-                self.commits.told(result.batch, result.committables)
-            ack = self._told  # of one told again late, its successor's: that it is known is enough
-        coordinator.acknowledge(ack)
+        with self.heartbeat.request():
+            with self._lock:
+                if self._last_ack is None or result.batch.batch_id > self._last_ack.batch.batch_id:
+                    self._last_ack = self._acknowledgement(result)
+                    self._open = (
+                        *self._open,
+                        OpenWork(batch=result.batch, committables=result.committables),
+                    )
+                    self.operator_states = self._last_ack.region.operator_states
+                    self.commits.add_epoch(result.batch, result.committables)
+                # For an epoch that is repeated late this is its successor's: the first one arrived.
+                ack = self._last_ack
+            coordinator.acknowledge(ack)
+            self._note(acknowledged=result.checkpoint_id)
 
     def _acknowledgement(self, result: EpochResult) -> Acknowledgement:
         require_other_topics(self.functions, result.ranges)
-        counts = self._counted(result)
+        counts = self._counts(result)
         region = RegionRecord(
             region=self.region,
             attempt_id=self.attempt_id,
@@ -184,7 +227,7 @@ class AttemptLog:
             ),
         )
 
-    def _counted(self, result: EpochResult) -> Mapping[str, RecordCounts]:
+    def _counts(self, result: EpochResult) -> Mapping[str, RecordCounts]:
         none = {f.operator_id: RecordCounts() for f in self.functions if f.policy is not None}
         counts = added([none, dict(result.counts)])
         where = {"region": self.region, "checkpoint_id": result.checkpoint_id}
@@ -203,7 +246,7 @@ class AttemptLog:
             return RegionRegistration(
                 region=self.region,
                 attempt_id=self.attempt_id,
-                acknowledged=None if self._told is None else self._told.checkpoint_id,
+                acknowledged=None if self._last_ack is None else self._last_ack.checkpoint_id,
                 open=self._open,
             )
 
@@ -213,22 +256,22 @@ class BarrierService:
 
     Args:
         coordinator: of the job.
-        commits: that tasks are asked for.
+        commits: that tasks shall do.
     """
 
     def __init__(self, coordinator: Coordinator, commits: NativeCommits | None = None) -> None:
         self._coordinator = coordinator
         self.commits = commits or NativeCommits()
-        self.commits.wakes(coordinator.look_again)
+        self.commits.wake_polls_with(coordinator.look_again)
         self._lock = threading.Lock()
-        self._books: dict[str, AttemptLog] = {}
+        self._attempts: dict[str, AttemptEpochs] = {}
 
-    def open(self, book: AttemptLog) -> None:
-        """Serve a new life of a region; what an older one asks or says is refused from now on."""
+    def open(self, attempt: AttemptEpochs) -> None:
+        """Serve a region's new attempt; from now on requests of an older one are refused."""
         with self._lock:
-            book.commits = self.commits
-            self._books[book.region] = book
-            self.commits.begin(book.region, book.attempt_id)
+            attempt.commits = self.commits
+            self._attempts[attempt.region] = attempt
+            self.commits.begin(attempt.region, attempt.attempt_id)
 
     def next_barrier(
         self,
@@ -239,49 +282,52 @@ class BarrierService:
         has_read: bool,
         committed: Iterable[CommittedEpoch] = (),
     ) -> NextBarrier:
-        """See `AttemptLog.next_barrier`; FencedError for a life that is over."""
-        book = self._book(region, attempt_id)
+        """See `AttemptEpochs.next_barrier`; FencedError if the attempt is over."""
+        attempt = self._newest(region, attempt_id)
         try:
-            return book.next_barrier(
+            return attempt.next_barrier(
                 self._coordinator, wait_s=wait_s, has_read=has_read, committed=committed
             )
         except FencedError:
-            self.commits.end(region, attempt_id)  # its task ends when it hears this
+            self.commits.end(region, attempt_id)  # its task ends when it gets this error
             raise
 
-    def heard(self, batch: BatchKey) -> None:
-        """That life's task, if it is a continuous one, tells of something else: it has its core.
+    def note_heartbeat(self, batch: BatchKey) -> None:
+        """A task has sent another request; if it is a continuous one, it has a core and runs.
 
-        One that waits for brokers before its first epoch asks for no barrier yet.
+        A task that waits for brokers before its first epoch polls for no barrier yet.
         """
         with self._lock:
-            book = self._books.get(batch.region)
-        if book is not None and book.attempt_id == batch.attempt_id:
-            with book.pulse.question():
+            attempt = self._attempts.get(batch.region)
+        if attempt is not None and attempt.attempt_id == batch.attempt_id:
+            with attempt.heartbeat.request():
                 pass
 
     def is_stopping(self, batch: BatchKey) -> bool:
-        """Whether the task of that life of a region, if it is a continuous one, is told to end."""
+        """Whether this attempt's task is a continuous one and shall end."""
         with self._lock:
-            book = self._books.get(batch.region)
-        return book is not None and (book.attempt_id != batch.attempt_id or book.is_stopping)
+            attempt = self._attempts.get(batch.region)
+        return attempt is not None and (
+            attempt.attempt_id != batch.attempt_id or attempt.is_stopping
+        )
 
     def acknowledge(self, result: EpochResult) -> None:
-        """See `AttemptLog.acknowledge`."""
-        book = self._book(result.batch.region, result.batch.attempt_id)
-        book.acknowledge(self._coordinator, result)
+        """See `AttemptEpochs.acknowledge`."""
+        attempt = self._newest(result.batch.region, result.batch.attempt_id)
+        attempt.acknowledge(self._coordinator, result)
 
-    def _book(self, region: str, attempt_id: int) -> AttemptLog:
+    def _newest(self, region: str, attempt_id: int) -> AttemptEpochs:
         with self._lock:
-            book = self._books.get(region)
-        if book is None or book.attempt_id != attempt_id:
+            attempt = self._attempts.get(region)
+        if attempt is None or attempt.attempt_id != attempt_id:
             raise FencedError(
-                "this is not the newest life of the region",
+                "a newer attempt of the region has replaced this one",
                 {
                     "region": region,
                     "attempt_id": attempt_id,
-                    "newest": None if book is None else book.attempt_id,
+                    "newest": None if attempt is None else attempt.attempt_id,
                 },
-                "What it left open is swept, and its range is read again.",
+                "Ignore this: the coordinator sweeps the older attempt's open work, and the newer "
+                "one reads its range again.",
             )
-        return book
+        return attempt

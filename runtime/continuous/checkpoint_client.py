@@ -1,56 +1,61 @@
-"""Between a continuous task and its coordinator: asks for barriers, and brings what they ended."""
+"""A continuous task's side of the protocol: polls for barriers, acknowledges and commits epochs."""
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from sluice.runtime.continuous.service_calls import call_with_retries
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
-from sluice.runtime.contracts import Clock
-from sluice.runtime.errors import FencedError
+from sluice.runtime.contracts import Clock, RegisteredAttempt, WaitRegistry
+from sluice.runtime.errors import CoordinatorLostError, FencedError, UnreachableError
 from sluice.runtime.failpoints import failpoint
-from sluice.runtime.model.model import Barrier
+from sluice.runtime.model.model import Barrier, BatchKey
+from sluice.runtime.process.boot_clock import PauseTolerantClock
 
-__all__ = ["CheckpointClient", "CoordinatorLink", "EndedEpoch"]
+__all__ = ["CheckpointClient", "CoordinatorLink", "EndedEpoch", "TaskRegistry"]
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 1.0
 _JOIN_S = 5.0
-_COMMIT_S = 1.5  # the driver waits a little longer before it looks itself
+_COMMIT_S = 1.5  # the driver waits a little longer before it commits itself
+_LONGEST_TRY_S = 30.0
+"""A connection, an answer that takes its time, and a lookup of the leader."""
+
+T = TypeVar("T")
 
 
 class EndedEpoch(Protocol):
-    """An epoch that gets no further record. Used by the courier's thread."""
+    """An epoch that gets no further record. Used by the client's thread."""
 
     def pre_commit(self) -> EpochResult:
-        """Confirm that its sinks have all of it; it is kept, to be committed or released.
+        """Confirm that its sinks have all records; the epoch stays open for a commit or a release.
 
         Raises:
-            StreamError: they do not, and it is aborted.
+            StreamError: they do not have them, and the epoch is aborted.
         """
         ...
 
     def commit(self, *, timeout_s: float) -> tuple[str, ...]:
-        """It is decided: make it visible. Never raises; what it held is released.
+        """The epoch is decided: make it visible, and release its producers. Never raises.
 
-        Returns operator ids of the sinks whose commit was acknowledged; of others nobody knows.
+        Returns the operator ids of the sinks whose commit was acknowledged; of the other sinks the
+        outcome is unknown.
         """
         ...
 
     def release(self) -> None:
-        """Somebody else finishes it: let go of what it holds, and end nothing. Never raises."""
+        """Release the epoch's producers without a commit or an abort. Never raises."""
         ...
 
     def abort(self) -> None:
-        """It is not even pre-committed, and nobody will: end it. Never raises."""
+        """End an epoch that is not pre-committed and never will be. Never raises."""
         ...
 
 
 class CoordinatorLink(Protocol):
-    """How the coordinator is asked; every call may be repeated."""
+    """The coordinator's service; every call may be repeated."""
 
     def next_barrier(
         self,
@@ -61,48 +66,46 @@ class CoordinatorLink(Protocol):
         has_read: bool,
         committed: Sequence[CommittedEpoch] = (),
     ) -> NextBarrier:
-        """The life's next barrier, once one is due and there is something to read or to end; at
-        once where there is something to commit.
+        """The attempt's next barrier, once one is due and there are records to read or to end.
+        Returns at once if there is an epoch to commit.
 
         Args:
-            committed: what became of the epochs that were to be committed.
+            committed: the outcome of the commits that an earlier answer requested.
         """
         ...
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
-        """Returns when the coordinator has it."""
+        """Returns when the coordinator has the result."""
         ...
 
 
 class CheckpointClient:
-    """One epoch on its way at a time, in a thread of its own, while the task goes on. Executor.
+    """Brings one epoch at a time to the coordinator, in a thread of its own. Executor.
 
-    It asks for a barrier, hands it to the task, waits for the epoch that the task ends with it,
-    pre-commits that and acknowledges it; only then it asks for the next one. So acknowledgements
-    keep their order (`continuous-order`), and the task never waits for an answer. Between barriers
-    it commits what is decided, and tells what was acknowledged with its next question.
+    It polls for a barrier and passes it to the task, which ends its epoch and writes on. Then it
+    pre-commits the ended epoch, acknowledges it, and polls for the next barrier. So
+    acknowledgements keep their order (`continuous-order`), and the task never waits for an answer.
+    Between barriers it commits decided epochs, and reports the outcome with its next poll.
 
-    A coordinator that is silent is asked again and again, and what was not acknowledged yet stays
-    as it is; after ``lost_timeout_s`` the task ends. One that has been superseded, or a newer life
-    of the region, ends it at once: `FencedError`.
+    It repeats a call that gets no answer, and keeps every epoch that is not acknowledged. After
+    ``lost_timeout_s`` without an answer the task ends. It ends at once if another coordinator or
+    a newer attempt of the region has taken over: `FencedError`.
 
-    Silence is the time in which the coordinator was asked and has not answered. It begins with a
-    question: what the task does between two of them, a long function, fetch or flush, is none. And
-    a try counts no more than the longest one takes: beyond that it was this process that stood
-    still (stopped, no core, another thread that kept the interpreter), and it asks once more before
-    it gives the coordinator up.
+    Only time in a call counts as time without an answer: a long function, fetch or flush of the
+    task does not. One try counts for no more than the longest try takes. Beyond that this process
+    was paused (stopped, no core, or another thread held the interpreter), and it makes one more try
+    before it gives up.
 
-    So a task that runs ends after ``lost_timeout_s`` of silence, which lies below half of its
-    transactions' time-out (`coordinator_timeout`), and one try at most. One that stood
-    still ends as much later, but for one try, and could not have ended before. That prolongs
-    nothing that it has open: how old a transaction is goes by the age clock (`host_clock`),
-    here, where one that may have timed out is not pre-committed, and at the coordinator, which
-    decides none after its ``decide_by_s``; and the broker ends it by a clock of its own.
+    So a running task ends after ``lost_timeout_s`` and one try at most, which is less than half of
+    its transactions' timeout (`LostTimeout`). A paused task ends later, and could not have ended
+    before. Its transactions do not live longer for that. Their age goes by the boot-time clock
+    (`host_clock`). The task pre-commits none that may have timed out. The coordinator decides none
+    after its ``decide_by_s``. The broker ends it by a clock of its own.
 
     Args:
         link: to the coordinator; used by this thread alone.
-        region, attempt_id: whose barriers.
-        lost_timeout_s: how long nobody may answer who is asked.
+        region, attempt_id: the attempt.
+        lost_timeout_s: how long the coordinator may leave calls without an answer.
         clock: monotonic seconds.
 
     Attributes:
@@ -127,28 +130,31 @@ class CheckpointClient:
         self._changed = threading.Condition()
         self._barrier: Barrier | None = None
         self._ended: EndedEpoch | None = None
-        self._held: dict[int, EndedEpoch] = {}
+        self._pre_committed: dict[int, EndedEpoch] = {}
         self._committed: tuple[CommittedEpoch, ...] = ()
         self._error: BaseException | None = None
         self._is_over = False
         self._is_closed = False
         self._committed_batch = -1
-        self._thread = threading.Thread(target=self._run, name="sluice-courier", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="sluice-checkpoint-client", daemon=True
+        )
 
     @property
     def committed_batch(self) -> int:
-        """Last batch of this life that is known to be committed on record; -1: none."""
+        """Last batch of this attempt that is known to be committed on record; -1: none."""
         return self._committed_batch
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Begin to poll."""
         self._thread.start()
 
-    def take(self) -> Barrier | None:
-        """A barrier that has come since the last call; the task owes an ended epoch for it.
+    def take_barrier(self) -> Barrier | None:
+        """A barrier that has arrived since the last call; the task owes an ended epoch for it.
 
         Raises:
-            StreamError: an epoch could not be pre-committed or acknowledged, or the life is over.
+            StreamError: an epoch could not be pre-committed or acknowledged, or the attempt is
+                over.
         """
         with self._changed:
             if self._error is not None:
@@ -156,21 +162,21 @@ class CheckpointClient:
             barrier, self._barrier = self._barrier, None
             return barrier
 
-    def require_wanted(self) -> None:
-        """Raise where the task shall end: what ended the life, or FencedError where it is being
-        stopped."""
+    def require_running(self) -> None:
+        """Raise if the task shall end: the error that ended the attempt, or FencedError if the
+        driver stops it."""
         with self._changed:
             if self._error is not None:
                 raise self._error
             if self._is_over:
                 raise FencedError(
-                    "this life of the region is being stopped",
+                    "the driver stops this attempt of the region",
                     {"region": self._region, "attempt_id": self._attempt_id},
-                    "The task ends; what is not decided is read again if it is wanted.",
+                    "Let the task end: a later attempt reads the undecided records again.",
                 )
 
     def wait(self, timeout_s: float) -> None:
-        """Until `take` has something to say, or time is up."""
+        """Until there is a barrier, an error or the end, or time is up."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._barrier is not None or self._error is not None or self._is_over,
@@ -179,17 +185,17 @@ class CheckpointClient:
 
     @property
     def is_over(self) -> bool:
-        """Whether the life is being stopped in good order."""
+        """Whether the driver stops the attempt in good order."""
         return self._is_over
 
-    def hand_over(self, ended: EndedEpoch) -> None:
-        """The epoch that the last barrier ends."""
+    def submit_epoch(self, ended: EndedEpoch) -> None:
+        """Pass on the epoch that the last barrier ends."""
         with self._changed:
             self._ended = ended
             self._changed.notify_all()
 
     def close(self) -> None:
-        """The task ends. An acknowledgement that is on its way may still arrive."""
+        """The task ends. An acknowledgement that is being sent may still arrive."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -203,22 +209,22 @@ class CheckpointClient:
 
     def _run(self) -> None:
         try:
-            while self._go_on():
+            while self._run_epoch():
                 pass
         except BaseException as err:  # noqa: BLE001 - raised in the task's thread
             with self._changed:
                 self._error = err
                 self._changed.notify_all()
         finally:
-            for ended in self._held.values():
-                ended.release()  # their coordinator finishes them by hand
+            for ended in self._pre_committed.values():
+                ended.release()  # the coordinator finishes them
 
-    def _go_on(self) -> bool:
+    def _run_epoch(self) -> bool:
         """One barrier, and the epoch that it ends; False: there is nothing more to do."""
-        answer = self._asked(_POLL_S)
+        answer = self._poll(_POLL_S)
         if answer is None or answer.is_over:
             return self._end()
-        self._forget(answer.committed_batch)
+        self._release_through(answer.committed_batch)
         if answer.barrier is not None:
             with self._changed:
                 self._barrier = answer.barrier  # the task ends its epoch meanwhile
@@ -228,10 +234,10 @@ class CheckpointClient:
         if answer.barrier is None:
             return not self._is_closed
         if self._committed:
-            answer = self._asked(0.0)  # the same barrier, or the life is being stopped
+            answer = self._poll(0.0)  # the same barrier, or the end
             if answer is None or answer.is_over:
                 return self._end()
-        return self._end_epoch()
+        return self._acknowledge_epoch()
 
     def _end(self) -> bool:
         with self._changed:
@@ -239,8 +245,8 @@ class CheckpointClient:
             self._changed.notify_all()
         return False
 
-    def _asked(self, wait_s: float) -> NextBarrier | None:
-        answer = self._patiently(
+    def _poll(self, wait_s: float) -> NextBarrier | None:
+        answer = self._call(
             lambda: self._link.next_barrier(
                 self._region,
                 self._attempt_id,
@@ -249,48 +255,153 @@ class CheckpointClient:
                 committed=self._committed,
             )
         )
-        self._committed = ()  # the coordinator has heard it, or the task ends
+        self._committed = ()  # the coordinator has it, or the task ends
         return answer
 
     def _commit(self, batch_id: int) -> None:
-        """Natively; whatever came of it, this producer is not used again
+        """Commit in the task. Whatever the outcome, this producer is not used again
         (`outcome-from-broker`)."""
-        held = self._held.pop(batch_id, None)
+        ended = self._pre_committed.pop(batch_id, None)
         failpoint("before-native-commit")
-        operators = () if held is None else held.commit(timeout_s=_COMMIT_S)
+        operators = () if ended is None else ended.commit(timeout_s=_COMMIT_S)
         failpoint("after-native-commit")
         self._committed += (CommittedEpoch(batch_id=batch_id, operators=operators),)
 
-    def _forget(self, committed_batch: int) -> None:
-        for batch_id in [each for each in self._held if each <= committed_batch]:
-            self._held.pop(batch_id).release()  # it was finished by hand
-        # behind that: its ids may be used again (`ids-never-reused`)
+    def _release_through(self, committed_batch: int) -> None:
+        for batch_id in [each for each in self._pre_committed if each <= committed_batch]:
+            self._pre_committed.pop(batch_id).release()  # the coordinator has committed it
+        # Set after the release: from here on the ids may be used again (`ids-never-reused`).
         self._committed_batch = committed_batch
 
-    def _end_epoch(self) -> bool:
-        """Wait for the epoch that the barrier ends, and acknowledge it."""
-        ended = self._exchanged()
-        if ended is None:
-            return False
-        result = ended.pre_commit()
-        self._held[result.batch.batch_id] = ended
-        failpoint("after-pre-commit")
-        self._patiently(lambda: self._link.acknowledge_epoch(result))
-        failpoint("after-epoch-ack")
-        return not self._is_closed
-
-    def _exchanged(self) -> EndedEpoch | None:
+    def _acknowledge_epoch(self) -> bool:
+        """Wait for the epoch that the barrier ends, pre-commit and acknowledge it."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended is not None or self._is_closed)
             ended, self._ended = self._ended, None
-            return ended
+        if ended is None:
+            return False
+        result = ended.pre_commit()
+        self._pre_committed[result.batch.batch_id] = ended
+        failpoint("after-pre-commit")
+        self._call(lambda: self._link.acknowledge_epoch(result))
+        failpoint("after-epoch-ack")
+        return not self._is_closed
 
-    def _patiently(self, ask: Callable[[], "NextBarrier | None"]) -> "NextBarrier | None":
-        return call_with_retries(
-            ask,
+    def _call(self, call: Callable[[], T]) -> T | None:
+        return _call_with_retries(
+            call,
             region=self._region,
             attempt_id=self._attempt_id,
             lost_timeout_s=self._lost_timeout_s,
-            goes_on=lambda: not self._is_closed,
+            is_needed=lambda: not self._is_closed,
             clock=self._clock,
         )
+
+
+class TaskRegistry:
+    """Implements `sluice.runtime.contracts.WaitRegistry`. Executor, the task's thread.
+
+    A task that waits for brokers, or for an answer, does not check for barriers. It still ends if
+    its checkpoint client finds that the attempt is over or the coordinator is lost.
+
+    Args:
+        client: to the coordinator; gives up within seconds.
+        checkpoint_client: of the task.
+        lost_timeout_s: how long the coordinator may leave a registration without an answer.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        client: WaitRegistry,
+        checkpoint_client: CheckpointClient,
+        *,
+        lost_timeout_s: float,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._checkpoint_client = checkpoint_client
+        self._lost_timeout_s = lost_timeout_s
+        self._clock = clock
+
+    def register(self, attempt: RegisteredAttempt) -> float:
+        """See `sluice.runtime.contracts.AttemptRegistry.register`.
+
+        Raises:
+            CoordinatorLostError: the coordinator has not answered for too long, here or in the
+                checkpoint client.
+            FencedError: the attempt is over.
+        """
+        at_s = _call_with_retries(
+            lambda: self._client.register(attempt),
+            region=attempt.batch.region,
+            attempt_id=attempt.batch.attempt_id,
+            lost_timeout_s=self._lost_timeout_s,
+            is_needed=self._is_running,
+            clock=self._clock,
+        )
+        assert at_s is not None  # `_is_running` returns True or raises
+        return at_s
+
+    def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
+        """See `sluice.runtime.contracts.WaitRegistry.waits`."""
+        self._checkpoint_client.require_running()
+        self._client.waits(batch, what, why=why)
+
+    def waited(self, batch: BatchKey, what: str) -> None:
+        """See `sluice.runtime.contracts.WaitRegistry.waited`."""
+        self._client.waited(batch, what)
+
+    def _is_running(self) -> bool:
+        self._checkpoint_client.require_running()
+        return True
+
+
+def _call_with_retries(
+    call: Callable[[], T],
+    *,
+    region: str,
+    attempt_id: int,
+    lost_timeout_s: float,
+    is_needed: Callable[[], bool],
+    clock: Clock,
+) -> T | None:
+    """Repeat a call until it has an answer, for as long as a task may run without a coordinator.
+
+    Executor. `CheckpointClient` describes how a pause of this process counts.
+
+    Args:
+        call: one try.
+        region, attempt_id: the caller.
+        lost_timeout_s: how long the coordinator may not answer.
+        is_needed: whether the answer is still needed; called after each failed try, may raise.
+        clock: monotonic seconds.
+    Returns:
+        The answer; None: it is not needed any more.
+    Raises:
+        CoordinatorLostError: the coordinator has not answered for ``lost_timeout_s``.
+    """
+    calling = PauseTolerantClock(clock, longest_step_s=_LONGEST_TRY_S)
+    since_s, was_paused = calling(), False
+    while True:
+        began_s = clock()
+        try:
+            return call()
+        except UnreachableError as err:
+            waited_s = calling() - since_s
+            was_paused_before, was_paused = was_paused, clock() - began_s > _LONGEST_TRY_S
+            if not is_needed():
+                return None
+            is_excused = was_paused and not was_paused_before
+            if waited_s >= lost_timeout_s and not is_excused:
+                raise CoordinatorLostError(
+                    "the coordinator has not answered for too long",
+                    {
+                        "region": region,
+                        "attempt_id": attempt_id,
+                        "waited_s": round(waited_s, 1),
+                    },
+                    "Check that the driver runs and can be reached. This task stops; the next "
+                    "coordinator aborts its unacknowledged work and reads it again.",
+                ) from err
+            log.warning("no answer from the coordinator: error=%s", err)

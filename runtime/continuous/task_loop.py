@@ -1,4 +1,4 @@
-"""The loop of a continuous task: read, apply, write; a barrier ends an epoch where it is."""
+"""The loop of a continuous task: read, apply, write; a barrier ends the epoch at its position."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -21,11 +21,11 @@ __all__ = ["EpochScope", "OpenWriters", "TaskLoop"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochScope:
-    """What is known of an epoch when it begins.
+    """The facts about an epoch when it begins.
 
     Attributes:
         batch: its identity.
-        checkpoint_id: that it is expected to join: a hint.
+        checkpoint_id: of the checkpoint that it will probably join.
         committed_batch: see `sluice.runtime.contracts.TaskScope`.
     """
 
@@ -36,19 +36,19 @@ class EpochScope:
 
 _FEW_RECORDS = 1_000
 _FEW_BYTES = 100_000  # large records come in batches of few, however many wait
-# A barrier ends a pause, and what has come by then belongs to its epoch: a longer one costs nobody
-# time, and each look at few records as much as one at many.
+# A poll of few records costs as much as one of many. A barrier ends a pause, and its epoch has the
+# records that have arrived by then, so a longer pause does not delay them.
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.25
 _PAUSES = 4  # in an epoch, about
-_LONGEST_LOOK_S = 5.0  # from one look for records to the next; beyond, the task did something else
+_LONGEST_POLL_GAP_S = 5.0  # between two polls for records; in a longer gap the task did other work
 
 OpenWriters = Callable[[EpochScope], TaskWriters[ContinuousWriter]]
 
 
 @dataclass(slots=True)
 class _Epoch:
-    """The one that is being written: where it began, and its writers."""
+    """The epoch that is being written: its start offsets, and its writers."""
 
     batch: BatchKey
     starts: Mapping[SplitKey, int]
@@ -71,7 +71,7 @@ class _EndedEpoch:
         try:
             committables = epoch.writers.pre_commit()
         except BaseException:
-            epoch.writers.abort()  # it was not acknowledged, and never will be
+            epoch.writers.abort()  # it is not acknowledged, and never will be
             raise
         return EpochResult(
             batch=epoch.batch,
@@ -104,27 +104,27 @@ class _EndedEpoch:
 
 
 class TaskLoop:
-    """One life of a region, in one task. Executor, the task's thread.
+    """One attempt of a region, in one task. Executor, the task's thread.
 
-    The next epoch begins, with a producer of its own, as soon as the sinks have taken the last one;
-    that is confirmed and acknowledged meanwhile (`CheckpointClient`). What is written before its
-    predecessor is decided can only become visible behind it: the coordinator decides in order, and
-    an abort ends the life, with all that is open in it (`continuous-order`).
+    As soon as the sinks have all records of an epoch, the next epoch begins, with a producer of its
+    own. The client meanwhile pre-commits and acknowledges the ended one (`CheckpointClient`).
+    Records become visible only after the epochs before them: the coordinator decides in order, and
+    an abort ends the attempt with all its open epochs (`continuous-order`).
 
-    Where an epoch begins, the barrier says: a split that the life has been given begins there, and
-    where the coordinator has another mind of what was read, or has given a split away, the epoch is
-    thrown away and read again from there.
+    The barrier says where an epoch begins. A split that was assigned to the region begins there.
+    The coordinator may have another position for a split, or may have assigned it to another
+    region. Then the task aborts its epoch and reads it again from the barrier's positions.
 
     Args:
-        region, attempt_id: whose life it is.
-        follower: of the region's splits, at their first position; the caller closes it.
-        courier: to the coordinator, not started yet.
+        region, attempt_id: the attempt.
+        stream: of the region's splits, at their first position; the caller closes it.
+        client: to the coordinator, not started yet.
         open_writers: for a new epoch.
         functions: made for each epoch, since they count its records.
-        begins_after: newest checkpoint when the life began.
-        leaders: of the splits' logs, where it began, as far as they are known.
-        no_progress_timeout_s: a split of which nothing comes for so long, though barriers say that
-            there is more, ends the task. What functions and sinks took is not the brokers' silence.
+        begins_after: newest checkpoint when the attempt began.
+        leaders: leader epochs of the splits at the attempt's begin, as far as they are known.
+        no_progress_timeout_s: if a split brings no record for so long, though barriers say that it
+            has some, the task ends. Time in functions and sinks does not count.
         clock: monotonic seconds.
     """
 
@@ -133,8 +133,8 @@ class TaskLoop:
         region: str,
         attempt_id: int,
         *,
-        follower: RecordStream,
-        checkpoint_client: CheckpointClient,
+        stream: RecordStream,
+        client: CheckpointClient,
         open_writers: OpenWriters,
         functions: Callable[[], FunctionRun],
         begins_after: int,
@@ -144,12 +144,12 @@ class TaskLoop:
     ) -> None:
         self._no_progress_timeout_s = no_progress_timeout_s
         self._clock = clock
-        self._looks = PauseTolerantClock(clock, longest_step_s=_LONGEST_LOOK_S)
-        self._behind: dict[SplitKey, tuple[int, float]] = {}
+        self._reading_clock = PauseTolerantClock(clock, longest_step_s=_LONGEST_POLL_GAP_S)
+        self._stalled: dict[SplitKey, tuple[int, float]] = {}
         self._region = region
         self._attempt_id = attempt_id
-        self._follower = follower
-        self._checkpoint_client = checkpoint_client
+        self._stream = stream
+        self._client = client
         self._open_writers = open_writers
         self._functions = functions
         self._last_checkpoint_id = begins_after
@@ -158,44 +158,44 @@ class TaskLoop:
         self._began_s = clock()
         self._pause_s = _SHORTEST_PAUSE_S
         self._next_batch_id = 0
-        self._epoch = self._begin(follower.positions())
+        self._epoch = self._begin(stream.positions())
 
     def run(self) -> None:
-        """Until the life is stopped.
+        """Until the attempt is stopped.
 
         Raises:
-            StreamError: it cannot go on; nothing that was not acknowledged becomes visible.
+            StreamError: the task cannot continue; its unacknowledged records never become visible.
         """
-        self._checkpoint_client.start()
+        self._client.start()
         try:
-            while not self._checkpoint_client.is_over:
+            while not self._client.is_over:
                 if not self.step():  # a batch of few records costs what one of many does
-                    self._checkpoint_client.wait(self._pause_s)
+                    self._client.wait(self._pause_s)
         finally:
             try:
                 self._epoch.writers.abort()
             finally:
-                self._checkpoint_client.close()
+                self._client.close()
 
     def step(self) -> bool:
-        """Look for a barrier, read and write what has come, and end the epoch if it is asked for.
+        """Poll for a barrier and for records, write the records, and end the epoch for a barrier.
 
-        What has come belongs to the epoch that is asked for: in the next one it would be late by a
-        whole interval.
+        Records that arrive with a barrier belong to its epoch: in the next one they would be late
+        by a whole interval.
 
-        Returns whether so much has come that there may be more at once.
+        Returns whether the batch was large, so that more records may be there.
         """
-        self._looks()  # also where no barrier asks what has come of it
-        barrier = self._checkpoint_client.take()
+        self._reading_clock()  # each poll is a step of this clock
+        barrier = self._client.take_barrier()
         if barrier is not None:
             self._barrier = self._adopt(barrier)
-        batch = self._follower.poll()
+        batch = self._stream.poll()
         if batch is not None:
-            self._checkpoint_client.has_read = True
+            self._client.has_read = True
             self._write(batch)
         if self._barrier is not None:
             self._require_progress(self._barrier)
-            if self._has_read(self._barrier) and not self._passes_again(self._barrier):
+            if self._has_read(self._barrier) and not self._rereads_markers(self._barrier):
                 self._end(self._barrier)
                 self._barrier = None
         return batch is not None and not _is_small(batch)
@@ -208,93 +208,95 @@ class TaskLoop:
     # --- barriers -----------------------------------------------------------------------------
 
     def _adopt(self, barrier: Barrier) -> Barrier:
-        """Follow the splits that the barrier is about, from where it says that they begin."""
-        asked = {split.key: split.start_offset for split in barrier.splits}
+        """Read the barrier's splits, from its start offsets."""
+        starts = {split.key: split.start_offset for split in barrier.splits}
         known = self._epoch.starts
-        if asked == known:
+        if starts == known:
             return barrier
-        if known.items() <= asked.items():
-            places = {**asked, **self._behind_records()}
-            self._follower.restart_at([_from(s, places[s.key]) for s in barrier.splits])
-            self._epoch.starts = asked
+        if known.items() <= starts.items():
+            restarts = {**starts, **self._after_records()}
+            self._stream.restart_at([_from(s, restarts[s.key]) for s in barrier.splits])
+            self._epoch.starts = starts
         else:
-            # Also where a split begins further on than it did: another region may have had it
+            # Also for a split that begins at a later offset: another region may have read it
             # meanwhile, and its records are decided.
             self._read_again(barrier)
         return barrier
 
-    def _behind_records(self) -> dict[SplitKey, int]:
-        """Where to go on by another consumer: behind the epoch's last records. Markers that follow
-        are passed again; where another log has records in their place by now, these would be passed
-        over, for a place behind them is believed."""
-        read = self._follower.records_read()
+    def _after_records(self) -> dict[SplitKey, int]:
+        """The positions for a new consumer: just after the epoch's last records.
+
+        The new consumer reads the markers after them again. A new leader's log may have records at
+        those offsets, and a position after the markers would skip them.
+        """
+        read = self._stream.records_read()
         return {
             key: max(start, read[key].end_offset) if key in read else start
             for key, start in self._epoch.starts.items()
         }
 
-    def _passes_again(self, barrier: Barrier) -> bool:
-        """Whether markers that were passed may be of a log that the barrier's leader lacks.
+    def _rereads_markers(self, barrier: Barrier) -> bool:
+        """Whether to read markers again that the barrier's leader may not have.
 
-        It was elected since the last barrier. The driver has asked it for what lies before the
-        epoch, and would not ask for what lies within, which is its own once the epoch has ended. So
-        they are passed again, by a consumer that knows of it.
+        That leader was elected since the last barrier. The driver has checked its log up to the
+        epoch's start, and will not check the markers inside the epoch. So a consumer that knows the
+        new leader reads them again.
         """
-        at, ends, leaders = self._follower.positions(), self._behind_records(), _leaders_of(barrier)
+        at, ends, leaders = self._stream.positions(), self._after_records(), _leaders_of(barrier)
         found = any(
             self._leaders.get(key, leader) < leader and at[key] > ends[key]
             for key, leader in leaders.items()
         )
         self._leaders |= leaders
         if found:
-            self._follower.restart_at([_from(split, ends[split.key]) for split in barrier.splits])
+            self._stream.restart_at([_from(split, ends[split.key]) for split in barrier.splits])
         return found
 
     def _read_again(self, barrier: Barrier) -> None:
-        """What was read of this epoch is in nobody's decision."""
+        """Abort this epoch, which no decision names, and read it again."""
         self._epoch.writers.abort()
         failpoint("after-epoch-rewound")
-        self._behind.clear()  # what was seen at these positions is no silence of theirs
+        self._stalled.clear()  # these positions are no longer those of the stream
         self._leaders |= _leaders_of(barrier)
-        self._follower.restart_at(barrier.splits)
+        self._stream.restart_at(barrier.splits)
         self._epoch = self._begin({split.key: split.start_offset for split in barrier.splits})
 
     def _has_read(self, barrier: Barrier) -> bool:
-        """Whether there is anything to end: the barrier says that something can be read."""
+        """Whether the epoch may end: it has read something, or the barrier has nothing to read."""
         if all(split.is_empty for split in barrier.splits):
             return True
-        at = self._follower.positions()
+        at = self._stream.positions()
         return any(at[key] > start for key, start in self._epoch.starts.items())
 
     def _require_progress(self, barrier: Barrier) -> None:
-        """A split that the driver can read and this host cannot must not be left behind unseen.
+        """Detect a split that the driver can read and this host cannot.
 
         Raises:
-            UnreachableError: with its name.
+            UnreachableError: it has brought no record for too long.
         """
-        at, now_s = self._follower.positions(), self._looks()
+        at, now_s = self._stream.positions(), self._reading_clock()
         for split in barrier.splits:
-            before, since_s = self._behind.get(split.key, (None, now_s))
+            before, since_s = self._stalled.get(split.key, (None, now_s))
             if at[split.key] >= split.end_offset:
-                self._behind.pop(split.key, None)
+                self._stalled.pop(split.key, None)
             elif before != at[split.key]:
-                self._behind[split.key] = (at[split.key], now_s)
+                self._stalled[split.key] = (at[split.key], now_s)
             elif now_s - since_s >= self._no_progress_timeout_s:
                 raise UnreachableError(
-                    "no record of a split comes, though there are some",
+                    "a split has records, but this task receives none",
                     {
                         "split": split.name,
                         "position": at[split.key],
                         "readable_to": split.end_offset,
-                        "silent_s": round(now_s - since_s),
+                        "waited_s": round(now_s - since_s),
                     },
                     "Check that the partition's leader can be reached from the executors.",
                 )
 
     def _end(self, barrier: Barrier) -> None:
-        epoch, at, now_s = self._epoch, self._follower.positions(), self._clock()
-        read_to = self._follower.records_read()
-        _require_judged(barrier, read_to)
+        epoch, at, now_s = self._epoch, self._stream.positions(), self._clock()
+        read_to = self._stream.records_read()
+        _require_same_leader(barrier, read_to)
         lasted_s, self._began_s = now_s - self._began_s, now_s
         self._pause_s = min(max(lasted_s / _PAUSES, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
         ranges = tuple(
@@ -307,11 +309,9 @@ class TaskLoop:
             writer.end_epoch(read, checkpoint_id=barrier.checkpoint_id)
         self._last_checkpoint_id = barrier.checkpoint_id
         streaming = self._begin({split.key: split.end_offset for split in ranges})
-        # From here on the old epoch may be acknowledged, and nobody here may abort it.
+        # From here on the old epoch may be acknowledged, and this thread must not abort it.
         self._epoch = streaming
-        self._checkpoint_client.hand_over(
-            _EndedEpoch(epoch, barrier.checkpoint_id, ranges, self._clock)
-        )
+        self._client.submit_epoch(_EndedEpoch(epoch, barrier.checkpoint_id, ranges, self._clock))
         failpoint("after-epoch-begun")
 
     def _begin(self, starts: Mapping[SplitKey, int]) -> _Epoch:
@@ -319,11 +319,11 @@ class TaskLoop:
             region=self._region, attempt_id=self._attempt_id, batch_id=self._next_batch_id
         )
         self._next_batch_id += 1
-        self._checkpoint_client.has_read = False
+        self._client.has_read = False
         scope = EpochScope(
             batch=batch,
             checkpoint_id=self._last_checkpoint_id + 1,
-            committed_batch=self._checkpoint_client.committed_batch,
+            committed_batch=self._client.committed_batch,
         )
         return _Epoch(
             batch=batch,
@@ -337,42 +337,42 @@ def _is_small(batch: pa.RecordBatch) -> bool:
     return bool(batch.num_rows < _FEW_RECORDS and batch.nbytes < _FEW_BYTES)
 
 
-def _require_judged(barrier: Barrier, read_to: Mapping[SplitKey, RecordsRead]) -> None:
-    """What is read must follow on what was read before.
+def _require_same_leader(barrier: Barrier, read_to: Mapping[SplitKey, RecordsRead]) -> None:
+    """The records must come from a log that also has the records before them.
 
-    Where a life begins the driver asks for that, of the leader that a barrier is cut under. One
-    that was elected behind the cut may lack what lies before the first record that the life has
-    read of it, and have others in its place. It would never be asked: the position would be its.
+    At an attempt's begin the driver checks that for the barrier's leader. A leader that was elected
+    after that barrier may lack records before the first one that the attempt has read from it, and
+    have other records there. The driver would never check it, because later barriers begin after
+    that record.
 
     Raises:
-        UnreachableError: the life ends; the next one's first barrier is cut under that leader.
+        UnreachableError: the attempt ends; the next one's first barrier has the new leader.
     """
     for split in barrier.splits:
         read = read_to.get(split.key)
         first, judged = None if read is None else read.first_epoch, split.leader_epoch
         if first is not None and judged is not None and first > judged:
             raise UnreachableError(
-                "records are of a later leader than their barrier, which may lack earlier ones",
+                "records come from a newer leader, which may lack earlier ones",
                 {"split": split.name, "leader_epoch": first, "barrier_leader_epoch": judged},
-                "Nothing of them is decided; they are read again once that leader was asked.",
+                "Let the region restart: it checks that leader's log and reads the records again.",
             )
 
 
 def _range(split: SplitRange, start: int, end: int, read: RecordsRead | None) -> SplitRange:
-    """What was read, and which leader is told of it.
+    """The range that was read, and the leader epoch on record for it.
 
-    Of the barrier's leader the driver knows that its log is the one that was read, up to the start;
-    of what the task has read since, only the records themselves tell. Who wrote the markers behind
-    the last one, nobody does.
+    Up to the start, the driver has checked the log of the barrier's leader. After that, only the
+    records themselves name their leader epoch. For markers after the last record it is unknown.
 
     Args:
         split: of the barrier.
     """
     if end < start:
         raise IllegalTransitionError(
-            "an epoch ends before it begins",
+            "an epoch ends before its start offset",
             {"split": split.name, "start_offset": start, "end_offset": end},
-            "Nothing of it becomes visible. This is a bug: please report it with these offsets.",
+            "Report this bug with these offsets. No record of this epoch becomes visible.",
         )
     known_end, epoch = split.leader_epoch_end, split.leader_epoch
     known_end = start if known_end is None else known_end
@@ -390,11 +390,11 @@ def _range(split: SplitRange, start: int, end: int, read: RecordsRead | None) ->
 
 
 def _leaders_of(barrier: Barrier) -> dict[SplitKey, int]:
-    """By split, where it is known."""
+    """The known leader epochs, by split."""
     found = {split.key: split.leader_epoch for split in barrier.splits}
     return {key: leader for key, leader in found.items() if leader is not None}
 
 
 def _from(split: SplitRange, offset: int) -> SplitRange:
-    """The split, to be read from ``offset`` on."""
+    """The split, read from ``offset``."""
     return replace(split, start_offset=offset, end_offset=max(offset, split.end_offset))

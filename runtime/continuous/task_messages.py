@@ -1,4 +1,4 @@
-"""What a continuous task and its driver tell each other. Frozen; JSON by `service`."""
+"""The messages between a continuous task and its driver. Frozen; `service` encodes them as JSON."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,15 @@ __all__ = ["CommittedEpoch", "EpochResult", "NextBarrier"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextBarrier:
-    """Answer to a task that asks for its barrier.
+    """The answer to a task's poll for its barrier.
 
     Attributes:
-        barrier: where each of the task's splits begins its epoch; the ends are only what readers
-            could see when it was cut. None: none is due yet.
-        committed_batch: last batch of this life that is committed on record; -1: none.
-        to_commit: batch ids of its epochs that are decided: the task shall commit them, in order,
-            and say what became of that.
-        is_over: the life is being stopped, in good order: nothing more is asked of the task.
+        barrier: its start offsets are those of the epoch; its end offsets are only the readable end
+            of each split when they were fetched. None: none is due yet.
+        committed_batch: last batch of this attempt that is committed on record; -1: none.
+        to_commit: batch ids of decided epochs that the task shall commit, in order; it reports the
+            outcome with its next poll.
+        is_over: the driver stops the attempt in good order; the task shall end.
     """
 
     barrier: Barrier | None
@@ -28,11 +28,12 @@ class NextBarrier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedEpoch:
-    """What became of an epoch that a task was asked to commit.
+    """The outcome of an epoch that a task was requested to commit.
 
     Attributes:
         batch_id: of the epoch.
-        operators: sinks whose commit was acknowledged, by operator id; of others nobody knows.
+        operators: operator ids of the sinks whose commit was acknowledged; for other sinks the
+            outcome is unknown.
     """
 
     batch_id: int
@@ -44,13 +45,13 @@ class EpochResult:
     """An epoch of a continuous task, pre-committed.
 
     Attributes:
-        batch: its identity; batch ids count the epochs of this life from 0.
+        batch: its identity; batch ids count the epochs of this attempt from 0.
         checkpoint_id: of the barrier that ended it.
-        ranges: what it has read, of every split of the barrier.
+        ranges: that it has read, one for every split of the barrier.
         committables: of all sinks; empty when nothing was produced.
         counts: of the functions that count their records, by operator id.
-        examples: a failed record of each in words.
-        failed_rows: of the rows that each was given; see `FunctionRun`.
+        examples: a description of one failed record for each of them.
+        failed_rows: failed rows for each of them; see `FunctionRun`.
         decide_by_s: see `sluice.runtime.contracts.SinkWriter`.
     """
 

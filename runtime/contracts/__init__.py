@@ -58,7 +58,7 @@ from sluice.runtime.contracts.storage import (
     UnsettledWork,
 )
 from sluice.runtime.contracts.streaming import (
-    INTERVALS_OF_AN_ATTEMPT,
+    INTERVALS_PER_TRANSACTION_TIMEOUT,
     ContinuousSource,
     ContinuousWriter,
     ContinuousWriterFactory,
@@ -82,7 +82,7 @@ from sluice.runtime.contracts.writing import (
 )
 
 __all__ = [
-    "INTERVALS_OF_AN_ATTEMPT",
+    "INTERVALS_PER_TRANSACTION_TIMEOUT",
     "AcceptedAs",
     "AcceptedWork",
     "AttemptRegistry",

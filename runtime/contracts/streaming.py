@@ -10,7 +10,7 @@ from sluice.runtime.contracts.writing import AttemptRegistry, SinkWriter, TaskSc
 from sluice.runtime.model.model import SplitKey, SplitRange
 
 __all__ = [
-    "INTERVALS_OF_AN_ATTEMPT",
+    "INTERVALS_PER_TRANSACTION_TIMEOUT",
     "ContinuousSource",
     "ContinuousWriter",
     "ContinuousWriterFactory",
@@ -19,7 +19,7 @@ __all__ = [
     "StreamingReader",
 ]
 
-INTERVALS_OF_AN_ATTEMPT = 3
+INTERVALS_PER_TRANSACTION_TIMEOUT = 3
 """Least lifetime, in intervals, of work that the remote aborts by itself: the work is open from one
 barrier to the next, and until its decision."""
 

@@ -1,1 +1,1 @@
-"""User functions in a task: how they are called, and what happens to records they refuse."""
+"""User functions in a task: how they are called, and the handling of records that they fail for."""

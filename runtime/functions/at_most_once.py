@@ -1,7 +1,7 @@
-"""Approximate recovery: what a failed task had to read is left out instead of being read again.
+"""Approximate recovery: the ranges of a failed task are dropped instead of being read again.
 
-What is left out is exact: it stands, range by range, in the record of the checkpoint that decides
-the epoch, with the sum over the job's life. So it is bounded, too: per checkpoint, and in all.
+The record of the checkpoint that decides the epoch names each dropped range, and the sum since the
+job's first start. `DropLimit` bounds both: per checkpoint, and in all.
 """
 
 import threading
@@ -30,7 +30,7 @@ __all__ = [
 DROPS_KIND = "dropped-ranges"
 DROPS_VERSION = 1
 AT_MOST_ONCE = "approximate: at most once for what a failed task had to read"
-"""What a job with a `DropLimit` promises, for people."""
+"""The promise of a job with a `DropLimit`, as text for users."""
 
 Range = tuple[str, int, int, int]
 """Topic, partition, start offset, end offset (exclusive)."""
@@ -38,12 +38,12 @@ Range = tuple[str, int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropLimit:
-    """How much approximate recovery may leave out, in offsets: an upper bound of the records.
+    """How much approximate recovery may drop, in offsets: an upper bound of the records.
 
     Attributes:
-        per_checkpoint: in the epochs that one barrier ends, of all regions together; >= 1. A late
-            region's epoch may be decided beside those of the next barrier.
-        in_all: in the life of the checkpoint directory; >= 1; None: as often as tasks fail.
+        per_checkpoint: in the epochs that one barrier ends, of all regions together; >= 1. The
+            epoch of a timed-out region may be decided together with those of the next barrier.
+        in_all: since the first start in the checkpoint directory; >= 1; None: unbounded.
     """
 
     per_checkpoint: int
@@ -55,17 +55,18 @@ class DropLimit:
             raise ConfigError(
                 "a bound of approximate recovery is out of range",
                 {"max_dropped_records": self.per_checkpoint, "max_dropped_in_all": self.in_all},
-                "Use 1 or more; recovery='single-point' leaves nothing out.",
+                "Use 1 or more; recovery='single-point' drops nothing.",
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drops:
-    """What a region's record says is left out.
+    """The dropped offsets in a region's record.
 
     Attributes:
-        in_all: offsets, since the first start.
-        ranges: of the region's last batch in this record; one without a batch repeats them.
+        in_all: dropped offsets since the first start.
+        ranges: dropped in the region's last batch of this record; a record without a new batch
+            repeats them.
     """
 
     in_all: int
@@ -78,7 +79,7 @@ def offsets_in(splits: Iterable[SplitRange]) -> int:
 
 
 def named(splits: Iterable[SplitRange]) -> str:
-    """The ranges for people: ``orders-0:[10,20)``."""
+    """The ranges as text: ``orders-0:[10,20)``."""
     return " ".join(f"{s.name}:[{s.start_offset},{s.end_offset})" for s in splits)
 
 
@@ -86,7 +87,7 @@ def named(splits: Iterable[SplitRange]) -> str:
 
 
 def encode_drops(drops: Drops, *, operator_id: str) -> StateEntry:
-    """The state that stands in an acknowledgement and in ``_metadata``, under the source's id."""
+    """The state entry for an acknowledgement and for ``_metadata``, under the source's id."""
     content = {"in_all": drops.in_all, "ranges": [list(found) for found in drops.ranges]}
     entry = committable(content, kind=DROPS_KIND, version=DROPS_VERSION, operator_id=operator_id)
     return replace(entry, state_name=DROPS_KIND)
@@ -115,19 +116,19 @@ def _from_content(content: Mapping[str, object]) -> Drops:
 
 
 def dropped_in_all(states: Iterable[StateEntry]) -> int:
-    """Offsets that a region has left out since the first start, by its operator states."""
+    """Offsets that a region has dropped since the first start, from its operator states."""
     return sum(decode_drops(entry).in_all for entry in states if entry.kind == DROPS_KIND)
 
 
 def drops_after(
     states: Iterable[StateEntry], dropped: Sequence[SplitRange]
 ) -> tuple[StateEntry, ...]:
-    """What a region's record says once it contains a batch; nothing if nothing was ever left out.
+    """The drops in a region's record after a batch; empty if the region never dropped a range.
 
     Args:
-        states: in the region's last decided record; those of one source count together, for a
-            region may have got some of another one.
-        dropped: of the batch.
+        states: in the region's last decided record. Entries of one source are added up, because a
+            reassignment may have brought some from another region.
+        dropped: ranges that the batch drops.
     """
     before = dict.fromkeys((split.source_id for split in dropped), 0)
     for entry in states:
@@ -147,14 +148,14 @@ def drops_after(
 
 
 class DropBudget:
-    """What may still be left out, in one run of a job. Driver; every method thread-safe.
+    """The offsets that one run of a job may still drop. Driver; every method thread-safe.
 
-    Each region claims before it acknowledges, so what is decided is within the limit. A claim is
-    open until the region's batch is committed on record, or until its next batch claims.
+    Each region claims its drops before it acknowledges, so every decision is within the limit. A
+    claim is open until the region's batch is committed on record, or until its next batch claims.
 
     Args:
         limit: of the job.
-        in_all: offsets that each region has left out so far, by its restored record.
+        in_all: offsets that each region has dropped so far, from its restored record.
     """
 
     def __init__(self, limit: DropLimit, in_all: Mapping[str, int]) -> None:
@@ -164,27 +165,27 @@ class DropBudget:
         self._open: dict[str, tuple[int, int]] = {}
 
     def left(self) -> int:
-        """The most that a single task may leave out now; a larger one reads again."""
+        """The most offsets that a single task may drop now; a task with more reads them again."""
         with self._lock:
             return min(self._limit.per_checkpoint, self._left_in_all(""))
 
     def claim(self, region: str, checkpoint_id: int, dropped: Sequence[SplitRange]) -> None:
-        """Ask to leave ``dropped`` out of a region's batch.
+        """Claim ``dropped`` for a region's batch.
 
         Raises:
-            DropLimitError: it would be too much; the epoch must be read again, as a whole.
+            DropLimitError: it is above the limit; the region must read the whole epoch again.
         """
         offsets = offsets_in(dropped)
         with self._lock:
-            beside = sum(
+            claimed_by_others = sum(
                 claimed
                 for name, (at, claimed) in self._open.items()
                 if name != region and at == checkpoint_id
             )
-            left = min(self._limit.per_checkpoint - beside, self._left_in_all(region))
+            left = min(self._limit.per_checkpoint - claimed_by_others, self._left_in_all(region))
             if offsets > max(0, left):
                 raise DropLimitError(
-                    "failed tasks of an epoch had more to read than may be left out",
+                    "failed tasks of an epoch had to read more than the drop limit",
                     {
                         "region": region,
                         "checkpoint_id": checkpoint_id,
@@ -192,13 +193,13 @@ class DropBudget:
                         "left": max(0, left),
                         "ranges": named(dropped),
                     },
-                    "Nothing of it is left out: the region reads this epoch again. Raise "
-                    "max_dropped_records, or max_dropped_in_all, if that takes too long.",
+                    "Raise max_dropped_records or max_dropped_in_all if reading again takes too "
+                    "long: the region drops nothing and reads this epoch again.",
                 )
             self._open[region] = (checkpoint_id, offsets)
 
     def restored(self, region: str, in_all: int) -> None:
-        """A new life begins with a record that says so: an open claim is in it, or given up."""
+        """A new attempt begins with this sum; an open claim is part of it, or is withdrawn."""
         with self._lock:
             self._open.pop(region, None)
             self._decided[region] = in_all

@@ -1,8 +1,8 @@
 """Records that a function failed for, as rows for a dead-letter topic. Pure.
 
-A dead letter has the source record's key and value, byte for byte, its headers where the source
-reads them, and behind those the headers below. Their names and meanings are frozen: programs of
-other people read them. A value is UTF-8 text, a number in decimal digits.
+A dead letter has the source record's key and value, byte for byte. It has the record's headers if
+the source reads them, and then the headers below. Their names and meanings are frozen, because
+users' programs read them. A value is UTF-8 text, a number in decimal digits.
 """
 
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ __all__ = [
 ERROR_CLASS = "sluice.error.class"
 """The exception's class, with its module unless it is a built-in one."""
 ERROR_MESSAGE = "sluice.error.message"
-"""The exception as text, cut off behind `MOST_MESSAGE_CHARACTERS`; may be empty."""
+"""The exception as text, truncated to `MOST_MESSAGE_CHARACTERS`; may be empty."""
 SOURCE_TOPIC = "sluice.source.topic"
 SOURCE_PARTITION = "sluice.source.partition"
 SOURCE_OFFSET = "sluice.source.offset"
 SOURCE_TIMESTAMP = "sluice.source.timestamp"
-"""Of the record, in milliseconds since 1970; missing where it has none, or it is not read."""
+"""The record's timestamp in milliseconds since 1970; absent if it has none or it is not read."""
 JOB = "sluice.job"
 """The job's name."""
 OPERATOR = "sluice.operator"
@@ -43,7 +43,7 @@ OPERATOR = "sluice.operator"
 
 MOST_MESSAGE_CHARACTERS = 1_000
 NEEDED_COLUMNS = ("key", "value", "topic", "partition", "offset")
-"""Of the source; ``headers`` and ``timestamp`` are kept where it has them."""
+"""Required columns of the source. ``headers`` and ``timestamp`` are kept if the source has them."""
 
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
@@ -65,7 +65,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception, *, row: int, operator: str) -> "Failure":
-        """Without the exception itself, which keeps its whole stack alive."""
+        """Copies the texts: the exception itself would keep its whole stack in memory."""
         kind = type(error)
         name = kind.__qualname__
         named = name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
@@ -80,7 +80,7 @@ class Failure:
 def _text(error: Exception) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - `__str__` is the user's code, too, and this record is lost by it
+    except Exception:  # noqa: BLE001 - `__str__` is the user's code, and may raise as well
         return ""
 
 
@@ -89,7 +89,7 @@ def dead_letter_rows(
 ) -> pa.RecordBatch:
     """The failed rows of a source's batch, in the columns of a sink and in the given order.
 
-    The column ``offset`` is no part of a record; it lets the sink's errors name the position.
+    The column ``offset`` is not part of a record; errors of the sink name the position with it.
     """
     rows = batch.take(pa.array([failure.row for failure in failures], pa.int64()))
     ours = _headers(rows, failures, job_name)

@@ -1,14 +1,14 @@
-"""The functions of one task, run so that a record they fail for does not take the others along.
+"""Runs the functions of one task, and isolates the records that they fail for.
 
-Functions get whole batches. Where one raises, the source's batch is halved, and each half goes
-through all the functions again, until single records are left that fail: those are skipped or
-become dead letters, the others go on in order. So a function with such a policy is asked to be
+Functions get whole batches. If one raises, the source's batch is halved, and each half passes all
+the functions again, until only single failing records are left. These are skipped or become dead
+letters; all other records keep their order. So a function with such a policy must be
 
-- deterministic: for the same rows it gives the same rows, or raises again;
-- row-wise: what it gives for a batch is what it gives for the batch's parts, one after the other
-  (it may drop and add rows), and an empty batch gives nothing.
+- deterministic: for the same rows it returns the same rows, or raises again;
+- row-wise: its output for a batch is its output for the parts of the batch, in order (it may drop
+  and add rows), and an empty batch gives no rows.
 
-A batch that fails although each half of it passes breaks that, and is an error.
+If a batch fails although each half of it passes, the function is not row-wise, which is an error.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ class ChainedFunction:
 class _Failed:
     """A function raised for a batch.
 
-    ``given``: rows that each function up to it was given.
+    ``given``: number of input rows of each function up to it.
     """
 
     function: ChainedFunction
@@ -70,10 +70,10 @@ class FunctionRun:
     """All the functions of a pipeline, over the batches of one task. Executor, one thread.
 
     Attributes:
-        counts: so far, by operator id of those functions that have a policy.
-        examples: the first failure of each in words, for the message of an error.
-        failed_rows: of the rows that each was given, those of records it failed for: where a
-            function before it makes several rows of a record, more than its `counts` say.
+        counts: so far, by operator id of the functions that have a policy.
+        examples: a description of the first failure of each, for the message of an error.
+        failed_rows: input rows of the records that each function failed for. They are more than
+            its `counts` if a function before it makes several rows of a record.
     """
 
     def __init__(self, functions: Sequence[ChainedFunction] = (), *, job_name: str = "") -> None:
@@ -86,14 +86,15 @@ class FunctionRun:
     def applied(
         self, batches: Iterator[pa.RecordBatch], write_dead_letter: WriteDeadLetter
     ) -> Iterator[pa.RecordBatch]:
-        """What the functions make of the source's batches, in order; failed records leave by
-        ``write_dead_letter``, also in order, each batch's behind the rows that it gave.
+        """The functions' output for the source's batches, in order. Dead letters go to
+        ``write_dead_letter``, also in order, after the rows of their batch.
 
         Raises:
-            Exception: of a function without a policy.
-            StreamError: whoever raised it: it asks for another reaction than to leave records out.
+            Exception: from a function without a policy.
+            StreamError: from any function: it needs another reaction than a skipped record.
             FunctionFailedError: a batch fails, and its single records pass.
-            ConfigError: a function gives no batch, or the source lacks what dead letters need.
+            ConfigError: a function returns no batch, or the source lacks a column that dead
+                letters need.
         """
         for batch in batches:
             if self.counts:
@@ -118,14 +119,14 @@ class FunctionRun:
     def _parts(
         self, batch: pa.RecordBatch, start: int, rows: int, letters: Mapping[str, list[Failure]]
     ) -> Iterator[pa.RecordBatch]:
-        """Of the rows from ``start`` on: what they give, in one piece or in several."""
+        """The output for ``rows`` rows from ``start``, in one batch or in several."""
         whole, failed = self._through(batch.slice(start, rows))
         if whole is not None:
             yield whole
         if failed is None:
             return
         if rows == 1:
-            self._leave_out(batch, start, failed, letters)
+            self._apply_policy(batch, start, failed, letters)
             return
         known, half = self._failures(), rows // 2
         yield from self._parts(batch, start, half, letters)
@@ -134,7 +135,7 @@ class FunctionRun:
             raise _not_row_wise(batch, start, rows, failed) from failed.error
 
     def _through(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, _Failed | None]:
-        """What comes out behind the last function, or who failed; neither where no row is left."""
+        """The output of the last function, or the failure; neither if no row is left."""
         given: list[int] = []
         for function in self._functions:
             if not batch.num_rows:
@@ -143,7 +144,7 @@ class FunctionRun:
             try:
                 made = function.function(batch)
             except (StreamError, MemoryError):
-                raise  # another reaction is asked for, or no record is to blame
+                raise  # no record has caused it
             except Exception as err:
                 if function.policy is None:
                     raise
@@ -152,14 +153,14 @@ class FunctionRun:
         self._count_given(given)
         return (batch if batch.num_rows else None), None
 
-    def _leave_out(
+    def _apply_policy(
         self,
         batch: pa.RecordBatch,
         row: int,
         failed: _Failed,
         letters: Mapping[str, list[Failure]],
     ) -> None:
-        """One record that failed by itself, by the policy of the function that raised."""
+        """Apply the policy of the function that raised to one record that failed by itself."""
         self._count_given(failed.given)
         function = failed.function
         known = self.failed_rows.get(function.operator_id, 0)
@@ -171,11 +172,11 @@ class FunctionRun:
         else:
             self._count(function, RecordCounts(skipped=1))
         if function.operator_id not in self.examples:
-            said = f"{_position(batch, row)} {failure.error_class}: {failure.error_message}"
-            self.examples[function.operator_id] = said[:_MOST_EXAMPLE_CHARACTERS].strip()
+            text = f"{_position(batch, row)} {failure.error_class}: {failure.error_message}"
+            self.examples[function.operator_id] = text[:_MOST_EXAMPLE_CHARACTERS].strip()
 
     def _count_given(self, given: Sequence[int]) -> None:
-        for function, rows in zip(self._functions, given, strict=False):  # some were not reached
+        for function, rows in zip(self._functions, given, strict=False):  # later ones did not run
             self._count(function, RecordCounts(read=rows))
 
     def _count(self, function: ChainedFunction, counts: RecordCounts) -> None:
@@ -205,7 +206,7 @@ def require_other_topics(
         raise ConfigError(
             "a pipeline reads the topic that it writes its dead letters to",
             {"topics": ",".join(again)},
-            "They would fail, and be written, again and again: give another dead-letter topic.",
+            "Use another dead-letter topic: these letters would fail and be written forever.",
         )
 
 
@@ -217,15 +218,15 @@ def require_within_limits(
     *,
     failed_rows: Mapping[str, int],
 ) -> None:
-    """Refuse an epoch of which too much would be left out.
+    """Refuse an epoch with too many failed records.
 
     Args:
         counts: of the epoch, by operator id.
-        examples: a failure of each operator in words.
+        examples: a description of one failure of each operator.
         where: for the message.
         failed_rows: of the epoch, by operator id; see `FunctionRun`.
     Raises:
-        PoisonRecordsError: more failed than a policy lets through.
+        PoisonRecordsError: more failed than a policy allows.
     """
     for function in functions:
         found = counts.get(function.operator_id)
@@ -234,7 +235,7 @@ def require_within_limits(
         rows = failed_rows.get(function.operator_id, 0)
         if rows > function.policy.max_ratio * found.read:
             raise PoisonRecordsError(
-                "a function failed for more records of an epoch than its policy lets through",
+                "a function failed for more records of an epoch than max_ratio",
                 {
                     "operator": function.name,
                     "read": found.read,
@@ -244,20 +245,20 @@ def require_within_limits(
                     "first": examples.get(function.operator_id, "unknown"),
                     **where,
                 },
-                "Nothing of this epoch is visible, dead letters neither. Correct the function, or "
-                "the records, or raise max_ratio.",
+                "Correct the function or the records, or raise max_ratio. No record and no dead "
+                "letter of this epoch becomes visible.",
             )
 
 
 def _require_batch(made: object, function: ChainedFunction) -> pa.RecordBatch:
-    """No record is to blame for another type: a policy does not leave any out, and a new life would
-    get the same."""
+    """No record causes a wrong return type, so a policy does not apply, and a restart would not
+    help."""
     if isinstance(made, pa.RecordBatch):
         return made
     raise ConfigError(
-        "a function of map_batches gave what is no RecordBatch",
-        {"function": function.name, "given": _type_name(made)},
-        "Return a pyarrow.RecordBatch, without rows where there is nothing to write.",
+        "a function of map_batches did not return a RecordBatch",
+        {"function": function.name, "returned": _type_name(made)},
+        "Return a pyarrow.RecordBatch; without rows if there is nothing to write.",
     )
 
 
@@ -271,31 +272,31 @@ def _require_source_columns(batch: pa.RecordBatch) -> None:
     missing = [name for name in NEEDED_COLUMNS if name not in batch.schema.names]
     if missing:
         raise ConfigError(
-            "the source does not read what dead letters need",
+            "the source lacks columns that dead letters need",
             {"missing": ",".join(missing), "columns": ",".join(batch.schema.names)},
-            "Let the source read these columns, too.",
+            "Let the source read the missing columns, too.",
         )
 
 
 def _not_row_wise(
     batch: pa.RecordBatch, start: int, rows: int, failed: _Failed
 ) -> FunctionFailedError:
-    said = Failure.of(failed.error, row=start, operator=failed.function.name)
+    failure = Failure.of(failed.error, row=start, operator=failed.function.name)
     return FunctionFailedError(
         "a function fails for records together and for none of them alone",
         {
-            "operator": said.operator,
+            "operator": failure.operator,
             "rows": rows,
             "first": _position(batch, start),
-            "error": f"{said.error_class}: {said.error_message}"[:_MOST_EXAMPLE_CHARACTERS],
+            "error": f"{failure.error_class}: {failure.error_message}"[:_MOST_EXAMPLE_CHARACTERS],
         },
-        "Nothing of this epoch is visible. Under skip and dead letters a function must be "
-        "deterministic and row-wise; else use on_error='fail'.",
+        "Make the function deterministic and row-wise, as skip and dead letters require, or use "
+        "on_error='fail'. No record of this epoch becomes visible.",
     )
 
 
 def _position(batch: pa.RecordBatch, row: int) -> str:
-    """``topic-partition@offset`` of a source's row, as far as the source reads them."""
+    """``topic-partition@offset`` of a source's row; empty if the source does not read them."""
     if not {"topic", "partition", "offset"} <= set(batch.schema.names):
         return ""
     topic, partition, offset = (

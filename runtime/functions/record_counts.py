@@ -1,8 +1,8 @@
-"""How many records a function was given, and how many of them failed: of a batch, and in all.
+"""How many records a function got, and how many of them failed: in a batch, and in total.
 
-Of a batch they travel with its acknowledgement and are told once, when its checkpoint is committed
-on record. In all, they stand in the region's record as a state of the function's operator, so that
-they are as exact as the positions beside them.
+The counts of a batch are part of its acknowledgement; listeners get them once, when its checkpoint
+is committed on record. The totals are part of the region's record, as a state of the function's
+operator. So they are as exact as the positions in the same record.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ def added(parts: Iterable[Mapping[str, RecordCounts]]) -> dict[str, RecordCounts
 
 
 def encode_totals(counts: RecordCounts, *, operator_id: str) -> StateEntry:
-    """The state that stands in an acknowledgement and in ``_metadata``."""
+    """The state entry for an acknowledgement and for ``_metadata``."""
     entry = committable(
         asdict(counts), kind=COUNTS_KIND, version=COUNTS_VERSION, operator_id=operator_id
     )
@@ -65,12 +65,12 @@ def _from_content(content: Mapping[str, object]) -> RecordCounts:
 def totals_after(
     states: Iterable[StateEntry], counts: Mapping[str, RecordCounts]
 ) -> tuple[StateEntry, ...]:
-    """What a region's record says in all, once it contains a batch.
+    """The totals in a region's record after a batch.
 
     Args:
-        states: in the region's last decided record; those of one operator count together, for a
-            region may have got some of another one.
-        counts: of the batch, by operator id; operators that count no more are left out.
+        states: in the region's last decided record. Entries of one operator are added up, because
+            a reassignment may have brought some from another region.
+        counts: of the batch, by operator id; operators that no longer count are omitted.
     """
     before = added(
         {entry.operator_id: decode_totals(entry)} for entry in states if entry.kind == COUNTS_KIND

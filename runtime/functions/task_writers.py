@@ -22,7 +22,7 @@ class TaskWriters(Generic[W]):
         dead_letter_sink: operator id of the one that takes dead letters.
 
     Attributes:
-        records_out: rows handed to the sinks.
+        records_out: rows written to the sinks.
     """
 
     def __init__(self, writers: Mapping[str, W], *, dead_letter_sink: str | None) -> None:
@@ -31,7 +31,7 @@ class TaskWriters(Generic[W]):
         self.records_out = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Hand a batch to every sink."""
+        """Write a batch to every sink."""
         if batch.num_rows:
             for writer in self.writers.values():
                 writer.write(batch)
@@ -40,7 +40,7 @@ class TaskWriters(Generic[W]):
     def write_dead_letter(self, topic: str, letters: pa.RecordBatch) -> None:
         """Write dead letters, in the transaction of the sink that takes them."""
         writer = self.writers.get(self._dead_letter_sink or "")
-        assert isinstance(writer, DeadLetterWriter)  # or the start was refused
+        assert isinstance(writer, DeadLetterWriter)  # the start requires it
         writer.write_dead_letters(topic, letters)
 
     def pre_commit(self) -> tuple[StateEntry, ...]:
@@ -49,7 +49,7 @@ class TaskWriters(Generic[W]):
 
     @property
     def decide_by_s(self) -> float | None:
-        """See `sluice.runtime.contracts.SinkWriter`: of the first that may be lost."""
+        """See `sluice.runtime.contracts.SinkWriter`; the earliest of all sinks."""
         return earliest(writer.decide_by_s for writer in self.writers.values())
 
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""How the rows of one vertex reach the subtasks of the next, and what that joins. Pure."""
+"""How rows travel between the subtasks of two vertices, and which subtasks that joins. Pure."""
 
 import enum
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ __all__ = ["Distribution", "choose_distribution", "rescale_channels"]
 
 
 class Distribution(enum.Enum):
-    """What an edge does with the rows."""
+    """How an edge distributes rows."""
 
     FORWARD = "forward"  # subtask i to subtask i
     RESCALE = "rescale"  # each subtask to, or from, a few neighbours: `rescale_channels`
-    REBALANCE = "rebalance"  # evenly, from each to all
-    KEY_BY = "key-by"  # by key, from each to all: an aggregation, either input of a join
-    SHUFFLE = "shuffle"  # as Spark's planner sees fit: it may be from each to all
+    REBALANCE = "rebalance"  # evenly, each subtask to all
+    KEY_BY = "key-by"  # by key, each subtask to all: aggregations and joins
+    SHUFFLE = "shuffle"  # Spark's planner decides; perhaps each subtask to all
 
     @property
     def joins(self) -> bool:
@@ -34,33 +34,33 @@ def choose_distribution(
 ) -> Distribution:
     """The distribution of an edge from ``upstream`` to ``downstream`` subtasks.
 
-    By default a function or a sink takes rows as they come. Equal numbers are forwarded; where one
-    is a multiple of the other they are rescaled, for each subtask then has as many channels as its
-    siblings, so their load is even. Other numbers are rebalanced, which joins everything: a rescale
-    gives some subtasks one channel more, e.g. of 2 to 3 one that serves two and one that serves
-    one.
+    By default a function or a sink accepts any distribution. Equal numbers are forwarded. If one
+    number is a multiple of the other, they are rescaled: all subtasks of a side then have equally
+    many channels, so their load is even. Other numbers are rebalanced, which joins everything,
+    because a rescale would give some subtasks one channel more than others. A rescale from 2 to 3,
+    for example, gives one subtask two channels and the other subtask one.
 
-    ``force_rescale`` is the user's word that this unevenness is welcome for the regions that it
-    buys, and, of what Spark plans, that no two rows of different subtasks have to meet. It makes a
-    rescale of a rebalance and of a shuffle. It cannot overrule a key: the rows of one key would
-    end in several places.
+    With ``force_rescale`` the user accepts this uneven load to get more regions. For a frame that
+    Spark plans, the user also promises that rows of different subtasks are independent. It turns a
+    rebalance or a shuffle into a rescale. It cannot replace a distribution by key: the rows of one
+    key would reach several subtasks.
 
     Args:
         upstream, downstream: subtasks; >= 1.
-        wanted: what the operator behind the edge needs; None: nothing, rows as they come.
-        force_rescale: whether the user asks for a rescale against the default.
+        wanted: required by the downstream operator; None: any distribution.
+        force_rescale: whether the user forces a rescale.
         where: names the edge in an error.
     Raises:
-        ConfigError: a rescale is forced on rows that go by key.
+        ConfigError: a rescale is forced on rows that are distributed by key.
     """
     chosen = wanted or _default(upstream, downstream)
     if not force_rescale or chosen is Distribution.FORWARD:
         return chosen
     if chosen is Distribution.KEY_BY:
         raise ConfigError(
-            "a rescale is forced on rows that go by key",
+            "force_rescale is not possible for rows that are distributed by key",
             {**where, "distribution": chosen.value},
-            "State and joins need all rows of a key in one place: leave force_rescale out.",
+            "Remove force_rescale: state and joins need all rows of a key in one subtask.",
         )
     return Distribution.RESCALE
 
@@ -74,25 +74,25 @@ def _default(upstream: int, downstream: int) -> Distribution:
 
 
 def rescale_channels(upstream: int, downstream: int) -> tuple[range, ...]:
-    """The downstream subtasks that each upstream subtask is connected to by a rescale.
+    """The downstream subtasks that a rescale connects each upstream subtask to.
 
-    Every subtask has a channel; on either side their numbers differ by one at most; and there are
-    as many regions as that allows, ``min(upstream, downstream)``.
+    Every subtask has a channel. Within a side, the numbers of channels differ by one at most. There
+    are as many regions as that allows: ``min(upstream, downstream)``.
 
     Proof. *No more*: every subtask has a channel, so every region has a subtask of both sides, and
-    the smaller side has only ``min`` of them. *So many*: let ``s <= l`` be the two numbers. Subtask
-    ``j`` of the larger side is given to ``floor(j * s / l)`` of the smaller one, and to no other.
-    Then each of the larger side has one channel, and subtask ``i`` of the smaller one has the ``j``
-    of ``i * l / s <= j < (i + 1) * l / s``, an interval of length ``l / s >= 1``: ``floor(l / s)``
-    or ``ceil(l / s)`` of them, at least one. Two of the smaller side share nothing, hence ``s``
-    regions.
+    the smaller side has only ``min`` of them. *So many*: let ``s <= l`` be the two numbers. Connect
+    subtask ``j`` of the larger side to ``floor(j * s / l)`` of the smaller one alone. Then each
+    subtask of the larger side has one channel. Subtask ``i`` of the smaller one has the ``j`` of
+    ``i * l / s <= j < (i + 1) * l / s``, an interval of length ``l / s >= 1``. That holds
+    ``floor(l / s)`` or ``ceil(l / s)`` integers, at least one. Two subtasks of the smaller side
+    share no channel, hence ``s`` regions.
 
-    (With no difference at all, on neither side, the maximum is ``gcd(upstream, downstream)``: where
-    each upstream subtask has ``a`` channels and each downstream one ``b``, the whole gives
-    ``upstream * a == downstream * b`` and a region of ``u`` and ``d`` subtasks ``u * a == d * b``,
-    so ``u / d == upstream / downstream``, and ``u`` is a multiple of ``upstream / gcd``. Both
-    maxima agree exactly where one number is a multiple of the other, which is where
-    `choose_distribution` rescales unasked.)
+    If all subtasks of a side must have equally many channels, the maximum is
+    ``gcd(upstream, downstream)``. Let each upstream subtask have ``a`` channels and each downstream
+    one ``b``. Then ``upstream * a == downstream * b``, and ``u * a == d * b`` for a region of ``u``
+    and ``d`` subtasks. So ``u / d == upstream / downstream``, and ``u`` is a multiple of
+    ``upstream / gcd``. Both maxima are equal if and only if one number is a multiple of the other:
+    the case that `choose_distribution` rescales by default.
 
     Args:
         upstream, downstream: subtasks; >= 1.

@@ -14,13 +14,15 @@ from sluice.runtime.graph.graph_model import Edge, JobGraph, Subtask, Vertex
 __all__ = ["FailoverRegion", "failover_regions", "region_name"]
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
-_LONGEST_NAME = 200  # a directory's may have 255 characters; numbers and attempts come behind it
+_LONGEST_NAME = (
+    200  # a directory name has at most 255 characters; numbers and attempt ids are appended
+)
 _DIGEST = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverRegion:
-    """Subtasks that must restart together, and nothing else with them.
+    """A smallest set of subtasks that must restart together.
 
     Attributes:
         name: unique in the job; of letters, digits, ``_`` and ``-``.
@@ -32,10 +34,10 @@ class FailoverRegion:
 
 
 def region_name(source_name: str) -> str:
-    """The name of the one region that begins at a source; several have numbers behind it.
+    """The name of the region that begins at a source; if there are several, a number is appended.
 
-    It names directories. A source is named after its topics, which may be many: of a long name the
-    beginning is left, and a digest of all of it.
+    It names directories. A source is named after its topics, which may be many. A long name is
+    truncated, and a digest of the full name is appended.
     """
     name = _NOT_IN_A_NAME.sub("-", source_name)
     if len(name) <= _LONGEST_NAME:
@@ -47,10 +49,10 @@ def region_name(source_name: str) -> str:
 def failover_regions(graph: JobGraph) -> tuple[FailoverRegion, ...]:
     """Every subtask in exactly one region; two share one if and only if edges connect them.
 
-    A forward or rescale edge connects a few subtasks; every other distribution joins all that it
-    touches. Regions come in the order of their first subtasks. A region is named after the vertex
-    of its first subtask, which is a source; where several regions begin at that source, with a
-    number from 0 behind it. The names stand in checkpoints: a change would orphan their state.
+    A forward or rescale edge connects a few subtasks; every other distribution joins all subtasks
+    at both of its ends. Regions are in the order of their first subtasks. A region has the name of
+    the source that is its first vertex. If several regions begin at that source, a number from 0 is
+    appended. Checkpoints contain the names: a change would orphan their state.
 
     Raises:
         ConfigError: two regions would have one name.

@@ -22,10 +22,10 @@ class Vertex:
 
     Attributes:
         vertex_id: unique in the graph; an operator id.
-        name: shown to people; a region is named after its first source.
+        name: for display; a region is named after its first source.
         kind: ``source``, ``map_batches``, ``transform``, ``sink``.
-        parallelism: subtasks, >= 1; None: Spark deals its tasks out anew in every batch, so it
-            counts as a single one.
+        parallelism: subtasks, >= 1; None: Spark schedules its tasks in every batch, so it counts
+            as a single one.
     """
 
     vertex_id: str
@@ -36,14 +36,14 @@ class Vertex:
     def __post_init__(self) -> None:
         if self.parallelism is not None and self.parallelism < 1:
             raise ConfigError(
-                "an operator has no subtask",
+                "parallelism of an operator is below 1",
                 {"operator": self.name, "parallelism": self.parallelism},
-                "Give it at least one.",
+                "Use 1 or more.",
             )
 
     @property
     def subtask_count(self) -> int:
-        """How many parts of it may fail one by one; >= 1."""
+        """How many parts of it can fail separately; >= 1."""
         return self.parallelism or 1
 
 
@@ -66,33 +66,33 @@ class JobGraph:
     """Vertices, upstream ones first, and the edges between them.
 
     Raises:
-        ConfigError: a vertex id is given twice; an edge does not lead from an earlier to a later
-            vertex; a forward edge has two numbers of subtasks at its ends.
+        ConfigError: two vertices have one id; an edge does not lead from an earlier to a later
+            vertex; or the ends of a forward edge have different numbers of subtasks.
     """
 
     vertices: tuple[Vertex, ...]
     edges: tuple[Edge, ...] = ()
 
     def __post_init__(self) -> None:
-        places = {vertex.vertex_id: at for at, vertex in enumerate(self.vertices)}
-        if len(places) != len(self.vertices):
+        positions = {vertex.vertex_id: at for at, vertex in enumerate(self.vertices)}
+        if len(positions) != len(self.vertices):
             raise ConfigError(
                 "a job graph has two operators of one id",
                 {"operators": ", ".join(f"{v.name!r} ({v.vertex_id})" for v in self.vertices)},
-                "Give each an id of its own.",
+                "Use a different id for each.",
             )
         for edge in self.edges:
-            self._check(edge, places)
+            self._check(edge, positions)
 
-    def _check(self, edge: Edge, places: dict[str, int]) -> None:
+    def _check(self, edge: Edge, positions: dict[str, int]) -> None:
         where = {"upstream": edge.upstream, "downstream": edge.downstream}
-        if not -1 < places.get(edge.upstream, -1) < places.get(edge.downstream, -1):
+        if not -1 < positions.get(edge.upstream, -1) < positions.get(edge.downstream, -1):
             raise ConfigError(
                 "an edge of a job graph does not lead from an earlier operator to a later one",
                 where,
-                "Name operators of the graph, and put what feeds others before them.",
+                "Use ids of the graph, and put upstream operators first.",
             )
-        ends = [self.vertices[places[each]] for each in where.values()]
+        ends = [self.vertices[positions[each]] for each in where.values()]
         numbers = [vertex.subtask_count for vertex in ends]
         if edge.distribution is Distribution.FORWARD and len(set(numbers)) > 1:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""A job graph with its regions, to be shown: as text, and as a Mermaid diagram. Pure."""
+"""A job graph with its regions for display: as text, and as a Mermaid diagram. Pure."""
 
 import re
 from collections import Counter
@@ -24,11 +24,11 @@ class GraphView:
     """Sources, functions, sinks and edges of a job, and the regions that follow from them.
 
     Attributes:
-        graph: the operators with their subtasks, and what connects them.
-        regions: each with the subtasks that restart together; without any where a record names a
-            region and does not tell what is in it.
-        standings: what a checkpoint says of regions, by name; empty for a job that has not run.
-        recovery: what becomes of a failed task's records where they are not read again; else empty.
+        graph: the operators with their subtasks and edges.
+        regions: each with the subtasks that restart together; without subtasks if a record names a
+            region that the graph does not have.
+        standings: status of the regions in a checkpoint, by name; empty for a job that has not run.
+        recovery: the promise of approximate recovery, if the job has it; else empty.
     """
 
     graph: JobGraph
@@ -93,13 +93,13 @@ class GraphView:
 
 
 def view_of_operators(nodes: Sequence[OperatorNode]) -> GraphView:
-    """What a job of these operators (see `spread`) would run as."""
+    """The graph and regions of a job with these operators (see `spread`)."""
     graph = graph_of_operators(nodes)
     return GraphView(graph=graph, regions=failover_regions(graph))
 
 
 def view_of_record(record: CheckpointRecord) -> GraphView:
-    """What the run was that wrote this record, and how its regions stand in it."""
+    """The graph of the run that wrote this record, and the status of its regions in it."""
     found = view_of_operators(_with_parts(record))
     standings = {
         region.region: f"carried from {region.snapshot_id}"
@@ -108,7 +108,7 @@ def view_of_record(record: CheckpointRecord) -> GraphView:
         for region in record.regions
     }
     regions = found.regions
-    if len(regions) == len(standings) == 1:  # a drop-in query's has a name of its own
+    if len(regions) == len(standings) == 1:  # the region of a drop-in query has a name of its own
         regions = (replace(regions[0], name=next(iter(standings))),)
     names = {region.name for region in regions}
     unplaced = (FailoverRegion(name=each, subtasks=()) for each in standings if each not in names)
@@ -126,7 +126,7 @@ def _drops(record: CheckpointRecord) -> bool:
 
 
 def _with_parts(record: CheckpointRecord) -> tuple[OperatorNode, ...]:
-    """The operators; records of before they had a parallelism tell it by their regions' names."""
+    """The operators; without a recorded parallelism it follows from the names of the regions."""
     if any(node.parallelism for node in record.graph):
         return record.graph
     numbered = re.compile(r"(.+)-\d+")
@@ -148,7 +148,7 @@ def _count(vertex: Vertex) -> str:
 
 
 def _part(vertex: Vertex, indices: Sequence[int]) -> str:
-    """An operator's subtasks inside a region: ``orders[0-2,5]``; no numbers where Spark deals."""
+    """An operator's subtasks in a region: ``orders[0-2,5]``; no numbers if Spark schedules them."""
     if vertex.parallelism is None:
         return vertex.name
     runs: list[list[int]] = []
@@ -162,7 +162,7 @@ def _part(vertex: Vertex, indices: Sequence[int]) -> str:
 
 
 def _listed(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A list with columns as wide as they need; empty columns are left out."""
+    """A list with columns as wide as needed; empty columns are omitted."""
     found = [row for row in zip(columns, *rows, strict=True) if any(row[1:])]
     widths = [max(map(len, column)) for column in found]
     lines = [
@@ -173,6 +173,6 @@ def _listed(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -
 
 
 def _quoted(text: str) -> str:
-    """A Mermaid label: whatever could end it, or be read as markup, as an entity."""
+    """A Mermaid label; characters that could end it or act as markup become entities."""
     plain = re.sub(r"\s+", " ", text)
     return '"' + re.sub(r'[#"<>&`]', lambda found: f"#{ord(found[0])};", plain) + '"'

@@ -1,6 +1,6 @@
 """From the pipelines of a `Job` to operators, regions and the coordinator's plan. Pure.
 
-Which sink of a pipeline takes its dead letters, and whether there is one. Pure.
+Also chooses the sink of a pipeline that takes its dead letters.
 """
 
 import enum
@@ -51,57 +51,57 @@ _NESTED = re.compile(r"<[^<>]*>")  # the innermost type arguments of a DDL
 
 
 def require_dead_letters_possible(pipeline: Pipeline) -> None:
-    """Before anything is started.
+    """Check before the start whether the pipeline can write its dead letters.
 
     Raises:
-        ConfigError: no sink can take dead letters, or the source does not read what they need.
+        ConfigError: no sink can take dead letters, or the source lacks columns that they need.
     """
     topics = _topics(pipeline)
     if not topics:
         return
     where = {"source": pipeline.source.name, "topics": ",".join(topics)}
-    if _target_region(pipeline.sinks) is None:
+    if _dead_letter_target(pipeline.sinks) is None:
         raise ConfigError(
-            "dead letters are asked for in a pipeline without a Kafka sink",
+            "on_error writes dead letters in a pipeline without a Kafka sink",
             where | {"sinks": ",".join(sink.name for sink in pipeline.sinks)},
-            "They are written in the transaction of the output: add a Kafka sink, or use "
+            "Add a Kafka sink, whose transaction also holds the dead letters, or use "
             "on_error='skip'.",
         )
     columns = _column_names(pipeline.source.schema_ddl())
     missing = [name for name in NEEDED_COLUMNS if name not in columns]
     if missing:
         raise ConfigError(
-            "the source does not read what dead letters need",
+            "the source lacks columns that dead letters need",
             where | {"missing": ",".join(missing), "columns": ",".join(columns)},
-            "Let the source read these columns, too.",
+            "Let the source read the missing columns, too.",
         )
 
 
 def dead_letter_sink(pipeline: Pipeline, sinks: Mapping[str, Sink]) -> str | None:
-    """The operator id of the sink in whose transactions dead letters are written, if there are any.
+    """The operator id of the sink that writes dead letters in its transactions, if there is one.
 
     Args:
         sinks: of the pipeline, in its order, by operator id.
     """
-    target_region = _target_region(list(sinks.values())) if _topics(pipeline) else None
-    return None if target_region is None else list(sinks)[target_region[0]]
+    target = _dead_letter_target(list(sinks.values())) if _topics(pipeline) else None
+    return None if target is None else list(sinks)[target[0]]
 
 
 def taking_dead_letters(pipeline: Pipeline) -> list[Sink]:
-    """The pipeline's sinks, of which one takes its dead letters, if there may be any."""
+    """The pipeline's sinks; one of them takes the dead letters, if a policy may write some."""
     topics, sinks = _topics(pipeline), list(pipeline.sinks)
-    target_region = _target_region(sinks) if topics else None
-    if target_region is not None:
-        at, sink = target_region
+    target = _dead_letter_target(sinks) if topics else None
+    if target is not None:
+        at, sink = target
         for other in sinks:
             if isinstance(other, DeadLetterSink):
-                other.with_dead_letters(topics)  # refused where one of them is its own
+                other.with_dead_letters(topics)  # raises if one of them is its own topic
         sinks[at] = sink.with_dead_letters(topics)
     return sinks
 
 
-def _target_region(sinks: Sequence[Sink]) -> tuple[int, DeadLetterSink] | None:
-    """The first that can, of those that promise most."""
+def _dead_letter_target(sinks: Sequence[Sink]) -> tuple[int, DeadLetterSink] | None:
+    """Position and sink: the first exactly-once sink that can, else the first other one."""
     able = [(at, sink) for at, sink in enumerate(sinks) if isinstance(sink, DeadLetterSink)]
     return min(able, key=lambda found: not found[1].is_exactly_once, default=None)
 
@@ -112,7 +112,7 @@ def _topics(pipeline: Pipeline) -> tuple[str, ...]:
 
 
 def _column_names(ddl: str) -> list[str]:
-    """Names in a DDL of columns, of which some may be structs."""
+    """Names of the columns in a DDL; some may be structs."""
     flat = ddl
     while (shorter := _NESTED.sub("", flat)) != flat:
         flat = shorter
@@ -127,7 +127,7 @@ class Region:
         name: of the region, from its source's name.
         pipeline: what the user described.
         source_id: operator id of the source.
-        sinks: by operator id; one of them takes the dead letters, where there may be any.
+        sinks: by operator id; one of them takes the dead letters, if a policy may write some.
         stateful: whether its frame keeps state.
         step_ids: operator ids of the pipeline's steps.
     """
@@ -141,12 +141,12 @@ class Region:
 
     @property
     def task_sinks(self) -> Mapping[str, TaskSink]:
-        """Those that the tasks write themselves."""
+        """The sinks that the tasks write themselves."""
         return {i: sink for i, sink in self.sinks.items() if isinstance(sink, TaskSink)}
 
     @property
     def frame_sinks(self) -> Mapping[str, FrameSink]:
-        """Those that Spark's own writers write; at most one, for the frame is run once."""
+        """The sinks that Spark's own writers write; at most one, because the frame runs once."""
         return {i: sink for i, sink in self.sinks.items() if isinstance(sink, FrameSink)}
 
     @property
@@ -166,7 +166,7 @@ class Region:
 
     @property
     def dead_letter_sink(self) -> str | None:
-        """Operator id of the sink in whose transactions dead letters are written."""
+        """Operator id of the sink that writes dead letters in its transactions."""
         return dead_letter_sink(self.pipeline, self.sinks)
 
     @property
@@ -180,19 +180,19 @@ def regions_of(
 ) -> tuple[tuple[OperatorNode, ...], tuple[Region, ...]]:
     """The operator graph, and the regions; ``stateful[i]`` belongs to pipeline i.
 
-    Each source is read in ``parts`` parts, or in ``parts[i]``, and `failover` tells which
-    of them are regions: a chained pipeline has forward edges alone, so any part may fail without
-    the others; what goes through Spark's planner may shuffle, which joins all that it touches,
-    unless the user forces a rescale.
+    Each source is read in ``parts`` parts, or in ``parts[i]``. `failover_regions` derives the
+    regions. A chained pipeline has forward edges alone, so each part fails alone. Spark's planner
+    may shuffle, which joins all parts, unless the user forces a rescale.
 
     Raises:
-        ConfigError: nothing to run, a pipeline without a sink, two operators or two regions of one
-            name, or a function whose replay may give other rows, or a source of uncommitted
-            records, where that would lose exactly-once; a rescale forced on a stateful transform.
+        ConfigError: there is nothing to run; a pipeline has no sink; or two operators or two
+            regions have one name.
+        ConfigError: a nondeterministic function or uncommitted records would break exactly-once.
+        ConfigError: a rescale is forced on a stateful transform.
     """
     for pipeline, keeps_state in zip(pipelines, stateful, strict=True):
         _require_runnable(pipeline, stateful=keeps_state)
-    nodes, places = _operators(pipelines, stateful, _of_each(parts, pipelines))
+    nodes, positions = _operators(pipelines, stateful, _of_each(parts, pipelines))
     found = failover_regions(graph_of_operators(nodes))
     regions = tuple(
         Region(
@@ -207,7 +207,7 @@ def regions_of(
             step_ids=tuple(nodes[at].operator_id for at in steps),
         )
         for pipeline, keeps_state, (source, steps, sinks) in zip(
-            pipelines, stateful, places, strict=True
+            pipelines, stateful, positions, strict=True
         )
         for each in found
         if any(subtask.vertex_id == nodes[source].operator_id for subtask in each.subtasks)
@@ -216,23 +216,23 @@ def regions_of(
 
 
 def require_chained(pipelines: Sequence[Pipeline]) -> None:
-    """Approximate recovery drops what one task reads, applies and writes by itself.
+    """Approximate recovery needs tasks that read, apply and write by themselves.
 
     Raises:
-        ConfigError: what a task of a pipeline reads goes on to others: state, or a shuffle.
+        ConfigError: a pipeline passes records between tasks, by state or a shuffle.
     """
-    others = [p.source.name for p in pipelines if not p.is_chained]
-    if others:
+    planned = [p.source.name for p in pipelines if not p.is_chained]
+    if planned:
         raise ConfigError(
-            "recovery='approximate' is for chained pipelines, and there is a transform",
-            {"sources": ",".join(others)},
-            "Use map_batches, or recovery='single-point': a failed task of a transform is then "
-            "retried alone, and exactly.",
+            "recovery='approximate' needs chained pipelines, but there is a transform",
+            {"sources": ",".join(planned)},
+            "Use map_batches, or recovery='single-point', which retries a failed task of a "
+            "transform alone, and exactly once.",
         )
 
 
 def view_of_pipelines(pipelines: Sequence[Pipeline], *, parts: int = 1) -> GraphView:
-    """What `regions_of` would make of them, to be shown; sinks may still be missing.
+    """The result of `regions_of` for display; sinks may still be missing.
 
     Raises:
         ConfigError: there is no source, or two operators or two regions have one name.
@@ -248,28 +248,29 @@ def _of_each(parts: int | Sequence[int], pipelines: Sequence[Pipeline]) -> Seque
 def _operators(
     pipelines: Sequence[Pipeline], stateful: Sequence[bool], parts: Sequence[int]
 ) -> tuple[tuple[OperatorNode, ...], list[tuple[int, list[int], list[int]]]]:
-    """The operators with ids and parallelism; each pipeline's places, see `_add_operators`."""
+    """The operators with ids and parallelism; each pipeline's positions, see `_add_operators`."""
     if not pipelines:
         raise ConfigError("the job has no source", {}, "Call job.source(…) and .sink(…).")
     specs: list[OperatorSpec] = []
-    places = [_add_operators(specs, pipeline) for pipeline in pipelines]
+    positions = [_add_operators(specs, pipeline) for pipeline in pipelines]
     nodes = build_graph(specs)
     rescaled = {
         nodes[at].operator_id
         for pipeline, keeps_state, mine, (_, steps, _) in zip(
-            pipelines, stateful, parts, places, strict=True
+            pipelines, stateful, parts, positions, strict=True
         )
         for step, at in zip(pipeline.steps, steps, strict=True)
         if step.kind == "transform" and not _joins(step, pipeline, mine, stateful=keeps_state)
     }
     sources = {
-        nodes[source].operator_id: mine for mine, (source, _, _) in zip(parts, places, strict=True)
+        nodes[source].operator_id: mine
+        for mine, (source, _, _) in zip(parts, positions, strict=True)
     }
-    return spread(nodes, sources, rescaled=rescaled), places
+    return spread(nodes, sources, rescaled=rescaled), positions
 
 
 def _joins(step: Step, pipeline: Pipeline, parts: int, *, stateful: bool) -> bool:
-    """Whether a transform takes the rows of all parts: Spark keeps state by key."""
+    """Whether a transform joins all parts; a stateful one does, as Spark keeps state by key."""
     return choose_distribution(
         parts,
         parts,
@@ -288,29 +289,30 @@ def _require_runnable(pipeline: Pipeline, *, stateful: bool) -> None:
         raise ConfigError(
             "a source of uncommitted records feeds an exactly-once sink",
             where | {"sinks": ",".join(exact)},
-            "Let the source read committed records only, or ask the sinks for a weaker guarantee.",
+            "Let the source read committed records only, or set a weaker guarantee for the sinks.",
         )
     files = [sink.name for sink in pipeline.sinks if isinstance(sink, FrameSink)]
     if len(files) > 1:
         raise ConfigError(
             "a pipeline has two sinks that Spark's own writers write",
             where | {"sinks": ",".join(files)},
-            "Its rows are made once and go into one of them: begin another pipeline for the other.",
+            "Use a second pipeline for the second one: a pipeline's rows go into one such sink.",
         )
     require_dead_letters_possible(pipeline)
     random = [step.name for step in pipeline.steps if not step.deterministic]
     if random and (stateful or len(pipeline.sinks) > 1):
         raise ConfigError(
-            "a function whose replay may give other rows feeds state or several sinks",
+            "a nondeterministic function feeds state or several sinks",
             where | {"functions": ",".join(random), "sinks": len(pipeline.sinks)},
-            "Make it deterministic, or write its rows to one topic and go on from there.",
+            "Make it deterministic, or write its rows to one topic and read that in a second "
+            "pipeline.",
         )
 
 
 def _add_operators(
     specs: list[OperatorSpec], pipeline: Pipeline
 ) -> tuple[int, list[int], list[int]]:
-    """Append the pipeline's operators; returns the places of its source, steps and sinks."""
+    """Append the pipeline's operators; returns the positions of its source, steps and sinks."""
     source = len(specs)
     specs.append(OperatorSpec(kind="source", name=pipeline.source.name, uid=pipeline.source.uid))
     for step in pipeline.steps:
@@ -339,7 +341,7 @@ def job_plan(
     """The job as the coordinator sees it; settings with every secret redacted.
 
     Args:
-        continuous: names of the regions that follow their splits.
+        continuous: names of the continuous regions.
     """
     settings = {
         f"checkpoint.{each.name}": _text(getattr(checkpoints, each.name))
@@ -379,9 +381,9 @@ def _rate_limit(source: Source, checkpoints: CheckpointSettings) -> PidRateLimit
     limit = source.rate_limit if isinstance(source, RateLimitedSource) else None
     if limit is not None and not checkpoints.interval_s:
         raise ConfigError(
-            "a rate limit keeps epochs as short as the interval, and there is none",
+            "a rate limit needs an interval above 0",
             {"source": source.name, "interval_s": checkpoints.interval_s},
-            "Give the job an interval_s above 0, or the source no rate limit.",
+            "Set interval_s above 0, or remove the source's rate limit.",
         )
     return limit
 

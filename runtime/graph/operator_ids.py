@@ -1,4 +1,4 @@
-"""Stable names for operators: what restored state is matched by. Pure.
+"""Stable ids for operators: a restore matches state by them. Pure.
 
 The rule is frozen by golden vectors in the tests: a change would orphan the state of every job.
 """
@@ -22,8 +22,8 @@ class OperatorSpec:
 
     Attributes:
         kind: ``source``, ``map_batches``, ``transform``, ``sink``.
-        name: shown to people; part of the id when there is no uid.
-        uid: the user's stable id, if given: then name and place in the graph may change.
+        name: for display; part of the id if there is no uid.
+        uid: the user's stable id, if there is one; then name and position may change.
         upstream: positions of the operators that feed it, in the order of its inputs.
         parallelism, max_parallelism: as in `OperatorNode`; never part of the id.
     """
@@ -39,8 +39,9 @@ class OperatorSpec:
 def operator_id(*, kind: str, name: str, upstream: Sequence[str], uid: str | None = None) -> str:
     """The id of an operator: 32 hexadecimal digits.
 
-    A hash of ``uid`` where one is given, else of kind, name and the ids of what feeds it. Never
-    of parallelism, chaining, regions, or of what follows: adding a sink leaves all others alone.
+    A hash of ``uid`` if there is one, else of kind, name and the ids of the upstream operators. It
+    does not depend on parallelism, chaining, regions or downstream operators, so a new sink changes
+    no other id.
     """
     rule: list[object] = ["uid", uid] if uid is not None else ["path", kind, name, list(upstream)]
     text = json.dumps(rule, ensure_ascii=True, separators=(",", ":"))
@@ -51,7 +52,7 @@ def build_graph(specs: Sequence[OperatorSpec]) -> tuple[OperatorNode, ...]:
     """The job graph with ids, in the order given: upstream operators come first.
 
     Raises:
-        ConfigError: two operators have one name and no uid, or one uid; both are named.
+        ConfigError: two operators have the same uid, or the same name without a uid.
     """
     _require_distinct(specs)
     nodes: list[OperatorNode] = []

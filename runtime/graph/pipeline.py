@@ -1,4 +1,4 @@
-"""What a program describes: sources, the functions after them, sinks; and how a job runs them."""
+"""The parts of a described job: sources, functions and sinks, its engine and its recovery."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Step:
         kind: ``map_batches`` or ``transform``.
         name, uid: of the operator.
         function: Arrow function or frame function, by ``kind``.
-        output_mode: of a transform, Spark's output mode, in lower case; None: it does not say.
-        deterministic: the user's word that a replay gives the same rows (`two-phase-repair` and
-            `stateful-replay`).
-        force_rescale: of a transform, the user's word that it may be run in parts.
-        policy: of ``map_batches``, for records that it raises for; None: the task fails.
+        output_mode: of a transform: Spark's output mode, in lower case; None: not set.
+        deterministic: the user promises that a replay returns the same rows (`two-phase-repair`
+            and `stateful-replay`).
+        force_rescale: of a transform: the user allows to run it in parts.
+        policy: of ``map_batches``: for records that it raises for; None: the task fails.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Step:
 
 @dataclass(slots=True)
 class Pipeline:
-    """One source, the functions behind it, and its sinks; no other pipeline's region has a part."""
+    """One source, its functions and its sinks. Pipelines share no region."""
 
     source: Source
     steps: list[Step] = field(default_factory=list)
@@ -55,12 +55,12 @@ class Pipeline:
 
     @property
     def is_chained(self) -> bool:
-        """Whether one worker can read, apply and write, with no hop through the JVM."""
+        """Whether one worker can read, apply and write, without a detour through the JVM."""
         return all(step.kind == "map_batches" for step in self.steps)
 
 
 class Engine(enum.Enum):
-    """What runs a job's regions."""
+    """The engine that runs a job's regions."""
 
     AUTO = "auto"
     MICRO_BATCH = "micro-batch"
@@ -68,8 +68,8 @@ class Engine(enum.Enum):
 
 
 class Recovery(enum.Enum):
-    """What the failure of one task may cost."""
+    """The work that the failure of one task may repeat or lose."""
 
-    REGION = "region"  # its region's epoch, where Spark does not try the task again
-    SINGLE_POINT = "single-point"  # the task alone
-    APPROXIMATE = "approximate"  # what the task had to read
+    REGION = "region"  # repeats its region's epoch, if Spark does not retry the task
+    SINGLE_POINT = "single-point"  # repeats the task alone
+    APPROXIMATE = "approximate"  # loses the records that the task had to read

@@ -10,7 +10,7 @@ from sluice.runtime.model.model import OperatorNode
 
 __all__ = ["graph_of_operators", "spread"]
 
-_BY_SPARK = 0  # in an operator node, whose form in the checkpoints is frozen
+_BY_SPARK = 0  # in an operator node, whose format in the checkpoints is frozen
 
 
 def spread(
@@ -21,9 +21,9 @@ def spread(
 ) -> tuple[OperatorNode, ...]:
     """The operators with their parallelism.
 
-    A source is read in ``parts[its id]`` parts; what it feeds has as many, up to a transform:
-    Spark deals out its tasks by itself, and so it does behind it. ``rescaled`` has the ids of
-    transforms that are run in parts all the same.
+    A source has ``parts[its id]`` subtasks, and so have the operators after it, up to a transform:
+    Spark schedules the tasks of a transform and of everything after it. ``rescaled`` has the ids of
+    transforms that run in parts nevertheless.
     """
     known: dict[str, int] = {}
     for node in nodes:
@@ -38,8 +38,8 @@ def spread(
 def graph_of_operators(nodes: Sequence[OperatorNode]) -> JobGraph:
     """The job graph of operators that have their parallelism: see `spread`.
 
-    An edge into a transform is a shuffle, for Spark may plan one there, unless the transform is
-    run in parts, which is a rescale that the user forced. All else takes rows as they come.
+    An edge into a transform is a shuffle, because Spark may plan one there. If the transform runs
+    in parts, the edge is a rescale that the user forced. Other edges have the default distribution.
 
     Raises:
         ConfigError: as `JobGraph`.
@@ -58,7 +58,7 @@ def graph_of_operators(nodes: Sequence[OperatorNode]) -> JobGraph:
         Edge(
             upstream=upstream,
             downstream=vertex.vertex_id,
-            # One that is not there has no number of subtasks; the graph refuses its edge by name.
+            # An unknown id has no subtasks; the graph refuses this edge with its name.
             distribution=_distribution(known.get(upstream, vertex), vertex),
         )
         for node, vertex in zip(nodes, vertices, strict=True)

@@ -5,8 +5,7 @@ from pathlib import Path
 from sluice.runtime.checkpoint.leader_record import LEADER_FILE, FileLeaderStore, Leader, leader_in
 from sluice.runtime.errors import StreamError
 from sluice.runtime.storage.local_fs import LocalFileSystem
-from sluice.runtime.storage.web_hdfs import WebHdfsAddress
-from sluice.runtime.storage.web_read import read_over_web
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress, read_over_web
 
 __all__ = ["known_leader"]
 

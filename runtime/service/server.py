@@ -263,7 +263,7 @@ class CoordinatorService:
         coordinator, batch = self._of(body.leader_session_id, body.job_uid), _batch(body)
         is_stopping = False
         if self._barrier_service is not None:
-            self._barrier_service.heard(batch)
+            self._barrier_service.note_heartbeat(batch)
             is_stopping = self._barrier_service.is_stopping(batch)
         # Names the batch: a task that dies while it waits does not report the end of its wait.
         name = f"{body.what} (region {batch.region}.{batch.attempt_id}, batch {batch.batch_id})"

@@ -1,17 +1,31 @@
-"""What checkpoints and file sinks ask of a file system: few calls, each with its promise.
+"""The interface of a file system for checkpoints and file sinks: few calls, each with its promise.
 
 Paths are relative to the root that the file system was opened at, with ``/``.
 """
 
+import contextlib
+import logging
 import re
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["NAME_TOO_LONG", "Entry", "FileSystem", "OpenFileSystem"]
+from sluice.runtime.errors import StreamError
 
-NAME_TOO_LONG = "A name is too long, as of a partition column's value: it must be made shorter."
-"""What to do, of the error where a store takes no name of that length."""
+__all__ = [
+    "NAME_TOO_LONG",
+    "Entry",
+    "FileSystem",
+    "OpenFileSystem",
+    "close_quietly",
+    "require_writable",
+]
+
+log = logging.getLogger(__name__)
+
+NAME_TOO_LONG = "Shorten the name that is too long, for example a partition column's value."
+"""The remedy of an error about a name that is too long for the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +41,10 @@ class FileSystem(Protocol):
     """A directory tree on a store that offers one atomic no-replace step (`publish-whole`).
 
     Driver or command line; any thread, also several at once. Each call raises `AuthenticationError`
-    when permission is missing, `ConfigError` when the store cannot give the promise at all,
-    `StorageUnreachableError` when it does not answer or takes nothing at the moment, and another
-    `StorageError` for the rest, such as a full disk. After a `StorageError` of a call that writes,
-    it is unknown whether it happened, unless the call says otherwise.
+    without permission, and `ConfigError` if the store cannot keep the promise at all. It raises
+    `StorageUnreachableError` if the store does not answer or takes no files at the moment, and
+    another `StorageError` for all else, such as a full disk. After a `StorageError` of a call that
+    writes, it is unknown whether the write happened, unless the call says otherwise.
     """
 
     uri: str
@@ -41,12 +55,12 @@ class FileSystem(Protocol):
         ...
 
     def entries(self, path: str) -> list[Entry]:
-        """What a directory holds, by name; empty when there is no such directory."""
+        """The entries of a directory, by name; empty if there is no such directory."""
         ...
 
     def names(self, path: str, pattern: re.Pattern[str]) -> list[str]:
-        """The names in a directory that match as a whole, in any order; as `entries` where there is
-        no such directory, but for directories of very many. The pattern takes no comma."""
+        """The names in a directory that match as a whole, in any order; empty if there is no
+        such directory. Faster than `entries` for very many names. The pattern matches no comma."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -54,49 +68,49 @@ class FileSystem(Protocol):
         ...
 
     def write_temporary(self, path: str, data: bytes) -> None:
-        """Write a file nobody else names, whole and synced; makes its directories.
+        """Write a file under a name of the caller's own, whole and synced; makes its directories.
 
         After an error the file may be there in part, and nothing else has changed.
         """
         ...
 
     def place(self, temporary: str, path: str) -> bool:
-        """The atomic step: give the temporary file its final name, if nothing has it.
+        """The atomic step: give the temporary file its final name if the name is free.
 
         True: durable under ``path``, and the temporary name is gone. False: the name is taken.
         """
         ...
 
     def make_durable(self, path: str) -> None:
-        """Sync a file that somebody else wrote or placed, and its name in the directory."""
+        """Sync a file that another client wrote or placed, and its name in the directory."""
         ...
 
     def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         """Write a small file whole, over an older one; readers see one of the two.
 
-        ``is_private``: at no moment can anybody read it but its owner (mode 600).
+        ``is_private``: only its owner can read it, at every moment (mode 600).
         """
         ...
 
     def length_bytes(self, path: str) -> int | None:
-        """Of a file; None when no file has this name."""
+        """The length of a file; None if no file has this name."""
         ...
 
     def make_directories(self, path: str) -> None:
-        """Make a directory and those above it, where they are absent."""
+        """Make a directory and those above it, if they are absent."""
         ...
 
     def join(self, sources: Sequence[str], path: str) -> int:
-        """Write a file nobody else names of the bytes of others, in order; makes its directories.
+        """Concatenate files into one under a name of the caller's own; makes its directories.
 
         Whole and synced on return; its length. After an error the file may be there in part.
         """
         ...
 
     def move(self, source: str, path: str) -> bool:
-        """Give a whole file its final name in a directory that is there, if nothing has the name.
+        """Give a whole file its final name in an existing directory, if the name is free.
 
-        A name has one content for ever (`rename-settled`), so two callers do no harm. True:
+        A name never has another content (`rename-settled`), so two callers do no harm. True:
         moved, durable after `sync_directory`. False: the name is taken. After any error it is
         unknown whether it happened.
         """
@@ -111,9 +125,34 @@ class FileSystem(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what connects to the store; a later call connects again. Safe to repeat."""
+        """Close the connections to the store; a later call connects again. Safe to repeat."""
         ...
 
 
 OpenFileSystem = Callable[[str], FileSystem]
 """Opens the file system of a URI at that directory."""
+
+
+def require_writable(fs: FileSystem, directory: str) -> None:
+    """Write a small file and delete it: a store that answers may still take no files.
+
+    Raises:
+        StorageUnreachableError: not at the moment (safe mode, no DataNode, no answer).
+        StorageError, AuthenticationError, ConfigError: the store refused the file.
+    """
+    path = f"{directory}/.sluice-probe-{uuid.uuid4().hex}".lstrip("/")
+    try:
+        fs.write_temporary(path, b"sluice")
+    except StreamError:
+        with contextlib.suppress(StreamError):
+            fs.delete(path)  # without a DataNode the name still exists
+        raise
+    fs.delete(path)
+
+
+def close_quietly(fs: FileSystem) -> None:
+    """Close a client that is no longer used; a failure is only logged."""
+    try:
+        fs.close()
+    except StreamError as err:
+        log.info("a file system's client was not closed: uri=%s error=%s", fs.uri, err)

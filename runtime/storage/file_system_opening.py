@@ -1,4 +1,4 @@
-"""Which file system a URI means; all others are refused by name."""
+"""Opens the file system of a URI; refuses unknown schemes by name."""
 
 import posixpath
 import re
@@ -18,14 +18,14 @@ _LOCAL_AUTHORITY = re.compile(r"file:(?://(?:localhost)?(?=/)|(?=/(?!/)))", re.I
 
 
 def needs_jvm(uri: str) -> bool:
-    """Whether the store lies behind Hadoop's client; ConfigError for schemes we refuse."""
+    """Whether the store needs Hadoop's client; ConfigError for an unsupported scheme."""
     return _supported_scheme(uri) != "file"
 
 
 def absolute_uri(uri: str) -> str:
-    """``uri`` with its scheme, whatever the process's directory later is; no slash at the end.
+    """``uri`` with its scheme and an absolute path, without a slash at the end.
 
-    On hdfs with ``//`` and a plain path, as Hadoop reads it: others take the path out of it.
+    An hdfs URI gets ``//`` and a plain path, as Hadoop reads it: callers split the path off.
     """
     if needs_jvm(uri):
         return _remote(uri)
@@ -38,7 +38,7 @@ def open_file_system(uri: str, jvm: Any = None) -> FileSystem:  # noqa: ANN401 -
         return LocalFileSystem(_local_path(uri))
     if jvm is None:
         raise ConfigError(
-            "a directory on hdfs needs Hadoop's client in a JVM, and there is none here",
+            "a directory on hdfs needs Hadoop's client, and this process has no JVM",
             {"uri": uri},
             "Call sluice.install(spark) in the process of the SparkSession, or use file:.",
         )
@@ -51,7 +51,7 @@ def _supported_scheme(uri: str) -> str:
     scheme = match[1].lower() if match else "file"
     if scheme not in ("file", "hdfs"):
         raise ConfigError(
-            f"{scheme}: is not supported: no tested step of it publishes a file without replacing",
+            f"{scheme}: has no tested way to publish a file without replacing",
             {"uri": uri, "supported": "file, hdfs"},
             "Use file: or hdfs:.",
         )
@@ -71,10 +71,10 @@ def _remote(uri: str) -> str:
 
 
 def _local_path(uri: str) -> Path:
-    """As Hadoop reads it: what follows is a plain path, not percent-encoded."""
+    """The path as Hadoop reads it: plain, not percent-encoded."""
     if not _SCHEME.match(uri):
         if not uri:
-            raise ConfigError("no directory is given", {"uri": uri}, "Give a path.")
+            raise ConfigError("the directory is empty", {"uri": uri}, "Give a path.")
         return Path(uri)
     match = _LOCAL_AUTHORITY.match(uri)
     if match is None:

@@ -1,7 +1,7 @@
-"""What Hadoop's client says when it fails, by what is to be done about it.
+"""Sorts failures of Hadoop's client by their remedy.
 
-The kind is told from the names of the exceptions, for the same failure comes as an exception of
-its own, wrapped by the server (`RemoteException`), or as the cause of one of Spark's.
+The names of the exceptions decide the kind. One failure may come as its own exception, wrapped by
+the server (`RemoteException`), or as the cause of one of Spark's exceptions.
 """
 
 import enum
@@ -21,14 +21,22 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.storage.file_system import NAME_TOO_LONG
 
-__all__ = ["Said", "Trouble", "causes_of", "said_by", "said_of", "trouble_of", "typed"]
+__all__ = [
+    "FailureKind",
+    "JavaException",
+    "causes_of",
+    "exception_of",
+    "exceptions_of",
+    "failure_kind",
+    "typed",
+]
 
-_CAUSES = 10  # at most so many causes of causes are looked at
+_CAUSES = 10  # longest chain of causes
 _NO_HOST = "UnknownHostException"
 
 
-class Trouble(enum.Enum):
-    """What keeps a file system from doing what it was asked."""
+class FailureKind(enum.Enum):
+    """The kind of a file system's failure."""
 
     DENIED = "denied"  # rights or tickets: a human
     UNSUPPORTED = "unsupported"  # the URI, a name, or Hadoop's configuration: a human
@@ -38,7 +46,7 @@ class Trouble(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class JavaException:
     """One exception of a chain of causes.
 
     Attributes:
@@ -53,24 +61,24 @@ class Said:
         return self.text
 
 
-_NAMES: Mapping[Trouble, frozenset[str]] = {
-    Trouble.DENIED: frozenset(
+_NAMES: Mapping[FailureKind, frozenset[str]] = {
+    FailureKind.DENIED: frozenset(
         {"AccessControlException", "AuthorizationException", "SaslException", "InvalidToken"}
     ),
-    Trouble.UNSUPPORTED: frozenset(
+    FailureKind.UNSUPPORTED: frozenset(
         {
             *("UnsupportedFileSystemException", "IllegalArgumentException"),
             "PathComponentTooLongException",
         }
     ),
-    Trouble.FULL: frozenset(
+    FailureKind.FULL: frozenset(
         {
             *("DSQuotaExceededException", "NSQuotaExceededException", "DiskOutOfSpaceException"),
             *("QuotaExceededException", "QuotaByStorageTypeExceededException"),
             "MaxDirectoryItemsExceededException",
         }
     ),
-    Trouble.UNREACHABLE: frozenset(
+    FailureKind.UNREACHABLE: frozenset(
         {
             *("ConnectException", "ConnectTimeoutException", "NoRouteToHostException"),
             *("SocketTimeoutException", _NO_HOST, "PortUnreachableException"),
@@ -81,19 +89,19 @@ _NAMES: Mapping[Trouble, frozenset[str]] = {
         }
     ),
 }
-_TEXTS: Sequence[tuple[Trouble, re.Pattern[str]]] = (
-    # The first bytes of an answer in HTTP, taken for a length: it is the port of the web pages.
-    (Trouble.UNSUPPORTED, re.compile(r"RPC response .*exceeds maximum data length")),
-    # The NameNode knows of DataNodes and has excluded none: it found room on none of them.
+_TEXTS: Sequence[tuple[FailureKind, re.Pattern[str]]] = (
+    # Hadoop took the first bytes of an HTTP answer for a length: the port is that of the web pages.
+    (FailureKind.UNSUPPORTED, re.compile(r"RPC response .*exceeds maximum data length")),
+    # The NameNode has DataNodes and excluded none of them: none has room.
     (
-        Trouble.FULL,
+        FailureKind.FULL,
         re.compile(
             r"No space left on device|Disk quota exceeded"
             r"|could only be written to .* [1-9]\d* datanode\(s\) running and (?:no|0) node"
         ),
     ),
     (
-        Trouble.UNREACHABLE,
+        FailureKind.UNREACHABLE,
         re.compile(
             r"could only be written to|All datanodes \[.*are bad|Connection reset|Broken pipe"
             r"|Unable to close file because the last block|between local host is"
@@ -105,34 +113,34 @@ _TEXTS: Sequence[tuple[Trouble, re.Pattern[str]]] = (
 )
 
 
-def trouble_of(said: Sequence[Said]) -> Trouble:
-    """Of a chain of exceptions, the outermost first. Pure.
+def failure_kind(chain: Sequence[JavaException]) -> FailureKind:
+    """The kind of a failure, from its chain of exceptions, outermost first. Pure.
 
-    What a human must look at wins over what may pass: a quota that is used up is not waited for
-    because a connection was lost, too. But a host without an address is no wrong argument, as which
-    Hadoop's client has it: the NameNode's name is gone from some networks while it is down.
+    A failure that needs a human wins over one that may pass: after a used-up quota and a lost
+    connection, waiting does not help. An unknown host is unreachable, although Hadoop's client
+    calls it an illegal argument: some networks drop the NameNode's name while it is down.
     """
-    if any(each.name == _NO_HOST or each.text.startswith(f"java.net.{_NO_HOST}") for each in said):
-        return Trouble.UNREACHABLE
-    for trouble, names in _NAMES.items():
-        if any(each.name in names for each in said):
-            return trouble
-        found = next((text for of, text in _TEXTS if of is trouble), None)
-        if found is not None and any(found.search(each.text) for each in said):
-            return trouble
-    return Trouble.OTHER
+    if any(each.name == _NO_HOST or each.text.startswith(f"java.net.{_NO_HOST}") for each in chain):
+        return FailureKind.UNREACHABLE
+    for kind, names in _NAMES.items():
+        if any(each.name in names for each in chain):
+            return kind
+        found = next((text for of, text in _TEXTS if of is kind), None)
+        if found is not None and any(found.search(each.text) for each in chain):
+            return kind
+    return FailureKind.OTHER
 
 
-def said_by(error: BaseException) -> list[Said]:
-    """The chain of a Java error as Python has it, the outermost first."""
+def exceptions_of(error: BaseException) -> list[JavaException]:
+    """The chain of a Java error that Python caught, outermost first."""
     if isinstance(error, Py4JJavaError):
-        return [said_of(cause) for cause in causes_of(error.java_exception)]
+        return [exception_of(cause) for cause in causes_of(error.java_exception)]
     text = (str(error).splitlines() or [repr(error)])[0]
-    return [Said(name=type(error).__name__, text=text)]
+    return [JavaException(name=type(error).__name__, text=text)]
 
 
 def causes_of(error: Any) -> Iterator[Any]:  # noqa: ANN401 - Java objects
-    """A Java exception and its causes, the outermost first."""
+    """A Java exception and its causes, outermost first."""
     for _ in range(_CAUSES):
         if error is None:
             return
@@ -140,45 +148,45 @@ def causes_of(error: Any) -> Iterator[Any]:  # noqa: ANN401 - Java objects
         error = error.getCause()
 
 
-def said_of(error: Any) -> Said:  # noqa: ANN401 - a Java object
-    """One Java exception; what a server threw stands under its own name."""
+def exception_of(error: Any) -> JavaException:  # noqa: ANN401 - a Java object
+    """One Java exception; a server's exception gets its own name."""
     name = str(error.getClass().getSimpleName())
     if name == "RemoteException":
         name = re.split(r"[.$]", str(error.getClassName()))[-1]
-    return Said(name=name, text=(str(error.toString()).splitlines() or [name])[0])
+    return JavaException(name=name, text=(str(error.toString()).splitlines() or [name])[0])
 
 
-def typed(trouble: Trouble, what: str, where: Mapping[str, object]) -> StreamError:
-    """The error for people: ``what`` was tried, as "write in a directory of the job"."""
-    if trouble is Trouble.DENIED:
+def typed(kind: FailureKind, what: str, where: Mapping[str, object]) -> StreamError:
+    """The typed error for a failed action ``what``, such as "write in a directory of the job"."""
+    if kind is FailureKind.DENIED:
         return AuthenticationError(
             f"may not {what}",
             where,
             "Give this user the right to read and write there, or a valid ticket.",
         )
-    if trouble is Trouble.UNSUPPORTED:
+    if kind is FailureKind.UNSUPPORTED:
         return ConfigError(
             f"cannot {what}",
             where,
-            "Check the URI, whose port is the NameNode's own and not that of its web pages, and "
+            "Check the URI, which needs the NameNode's RPC port, not that of its web pages, and "
             f"Hadoop's configuration (HADOOP_CONF_DIR). Or: {NAME_TOO_LONG}",
         )
-    if trouble is Trouble.FULL:
+    if kind is FailureKind.FULL:
         return StorageError(
             f"there is no room to {what}",
             where,
-            "Make room there, or raise the quota or limit, and start again; nothing is lost or "
+            "Make room there, or raise the quota or limit, and start again. No record is lost or "
             "doubled.",
         )
-    if trouble is Trouble.UNREACHABLE:
+    if kind is FailureKind.UNREACHABLE:
         return StorageUnreachableError(
             f"could not {what}",
             where,
-            "Check that NameNode and DataNodes are up, reachable and not in safe mode; of a host "
-            "that is not known, the URI and HADOOP_CONF_DIR, too.",
+            "Check that NameNode and DataNodes are up, reachable and not in safe mode. If the "
+            "host is unknown, check the URI and HADOOP_CONF_DIR.",
         )
     return StorageError(
         f"could not {what}",
         where,
-        "Check that the file system answers and may be written; its own log says more.",
+        "Check that the file system answers and may be written, and read its log.",
     )

@@ -1,8 +1,7 @@
-"""Files behind Hadoop's `FileSystem`, in a JVM that somebody else owns; rename publishes.
+"""Files of Hadoop's `FileSystem`, in a JVM that the caller owns; rename publishes.
 
-HDFS takes the rename of a synced file to an absent name as one atomic step and answers false for
-a taken one. An answer of false, or none, is settled by looking (`publish-whole` and
-`rename-settled`).
+HDFS renames a synced file to an absent name in one atomic step, and answers false for a taken name.
+After false or no answer, both names are checked (`publish-whole` and `rename-settled`).
 """
 
 import contextlib
@@ -16,13 +15,13 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from sluice.runtime.errors import StorageError, StreamError
 from sluice.runtime.storage.file_system import Entry
-from sluice.runtime.storage.hadoop_errors import said_by, trouble_of, typed
+from sluice.runtime.storage.hadoop_errors import exceptions_of, failure_kind, typed
 
 __all__ = ["HadoopFileSystem"]
 
-# Hadoop's own defaults wait for a dead NameNode for up to a quarter of an hour, for one of two to
-# become the active one for three minutes (measured), and 0.4 s for a block to be reported when a
-# small file is closed. What the user set in a site file stays.
+# Hadoop's defaults wait up to 15 minutes for a dead NameNode, and 3 minutes (measured) until one of
+# two is active. At the close of a small file they wait 0.4 s for the report of its block. A user's
+# settings in a site file stay.
 _BOUNDS = {
     "ipc.client.connect.timeout": "5000",
     "ipc.client.connect.max.retries": "3",
@@ -45,15 +44,15 @@ _BRIDGES = ("py4j", "pyspark")
 class HadoopFileSystem:
     """`sluice.runtime.storage.file_system.FileSystem` below one directory of HDFS.
 
-    Runs where the gateway is: the driver, or the command line. It has a client of its own, so
-    that Spark's cached one, with Spark's time-outs, is neither used nor closed.
+    Driver or command line, the process with the gateway. It has a client of its own, so it neither
+    uses nor closes Spark's cached client with Spark's time-outs.
     """
 
     def __init__(self, uri: str, jvm: Any) -> None:  # noqa: ANN401 - py4j's view
         self._jvm = jvm
         self.uri = uri.rstrip("/")
         self._opened: Any = None
-        self._opening = threading.Lock()  # two threads that come first open one client
+        self._opening = threading.Lock()  # two first threads open one client
 
     def read(self, path: str) -> bytes | None:
         """See `FileSystem.read`."""
@@ -83,7 +82,7 @@ class HadoopFileSystem:
             return sorted(entries, key=lambda entry: entry.name)
 
     def names(self, path: str, pattern: re.Pattern[str]) -> list[str]:
-        """See `FileSystem.names`; a dozen calls into the JVM, however many there are."""
+        """See `FileSystem.names`; a dozen calls into the JVM for any number of names."""
         with self._translated("list", path):
             found = self._listed(path)
             if not found:
@@ -92,7 +91,7 @@ class HadoopFileSystem:
             return re.findall(rf"/({pattern.pattern})(?=, |\]$)", text)
 
     def _text_of(self, items: Any) -> str:  # noqa: ANN401 - py4j's view
-        """``Arrays.toString``, which Py4J finds for no other array than one of plain objects."""
+        """``Arrays.toString``, which Py4J finds only for an array of plain objects."""
         java = self._jvm.java.lang
         kinds = java.reflect.Array.newInstance(java.Class.forName("java.lang.Class"), 1)
         java.reflect.Array.set(kinds, 0, java.Class.forName("[Ljava.lang.Object;"))
@@ -102,7 +101,7 @@ class HadoopFileSystem:
         return str(to_string.invoke(None, arguments))
 
     def _listed(self, path: str) -> Any:  # noqa: ANN401 - py4j's view
-        """Hadoop's own list of what a directory holds."""
+        """Hadoop's own list of a directory."""
         try:
             return self._fs.listStatus(self._at(path))
         except Py4JError as error:
@@ -128,7 +127,7 @@ class HadoopFileSystem:
             stream.close()
 
     def _private_stream(self, path: str) -> Any:  # noqa: ANN401 - a Java object
-        """Of a new file whose mode is set while it is empty, whatever the umask."""
+        """The stream of a new file whose mode is set while it is empty, for any umask."""
         fs, at = self._fs, self._at(path)
         mode = self._jvm.org.apache.hadoop.fs.permission.FsPermission("600")
         replication, block = fs.getDefaultReplication(at), fs.getDefaultBlockSize(at)
@@ -144,13 +143,13 @@ class HadoopFileSystem:
             if self._fs.exists(self._at(path)):
                 return False
         raise StorageError(
-            "the NameNode refused to rename, and the name is not taken",
+            "the NameNode refused to rename, although the name is free",
             {"uri": self.uri, "path": path},
-            "Retry; if it stays so, look into the NameNode's log.",
+            "Retry; if it fails again, read the NameNode's log.",
         )
 
     def make_durable(self, path: str) -> None:
-        """See `FileSystem.make_durable`: the NameNode answers only what its edit log holds."""
+        """See `FileSystem.make_durable`: the NameNode answers after its edit log is durable."""
 
     def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         """See `FileSystem.replace`."""
@@ -166,7 +165,7 @@ class HadoopFileSystem:
                 self._fs.rename(self._at(temporary), self._at(path), self._overwriting())
         except BaseException:
             with contextlib.suppress(StreamError):
-                self.delete(temporary)  # without a DataNode the name is there all the same
+                self.delete(temporary)  # without a DataNode the name still exists
             raise
 
     def length_bytes(self, path: str) -> int | None:
@@ -186,7 +185,7 @@ class HadoopFileSystem:
             self._fs.mkdirs(self._at(path))
 
     def join(self, sources: Sequence[str], path: str) -> int:
-        """See `FileSystem.join`: the bytes pass through the JVM alone."""
+        """See `FileSystem.join`: the bytes pass only through the JVM."""
         copy = self._jvm.org.apache.hadoop.io.IOUtils.copyBytes
         with (
             self._translated("copy into", path),
@@ -199,12 +198,12 @@ class HadoopFileSystem:
             return int(joined.getPos())
 
     def move(self, source: str, path: str) -> bool:
-        """See `FileSystem.move`: false also stands for a source that is not there."""
+        """See `FileSystem.move`: false also means that the source is absent."""
         with self._translated("move a file", path):
             return bool(self._fs.rename(self._at(source), self._at(path)))
 
     def sync_directory(self, path: str) -> None:
-        """See `FileSystem.sync_directory`: the NameNode answers only what its edit log holds."""
+        """See `FileSystem.sync_directory`: the NameNode answers after its edit log is durable."""
 
     def delete(self, path: str) -> None:
         """See `FileSystem.delete`: one step at the NameNode."""
@@ -212,7 +211,7 @@ class HadoopFileSystem:
             self._fs.delete(self._at(path), True)
 
     def close(self) -> None:
-        """See `FileSystem.close`: ends the client; the JVM belongs to somebody else."""
+        """See `FileSystem.close`: ends the client, not the JVM."""
         with self._opening:
             opened, self._opened = self._opened, None
         if opened is not None:
@@ -236,7 +235,7 @@ class HadoopFileSystem:
 
     def _open(self) -> Any:  # noqa: ANN401 - a Java object
         hadoop = self._jvm.org.apache.hadoop
-        # Registers hdfs-default.xml and hdfs-site.xml, before a setting's origin is asked for.
+        # Registers hdfs-default.xml and hdfs-site.xml before settings' origins are read.
         hadoop.hdfs.HdfsConfiguration.init()
         conf = hadoop.conf.Configuration(self._user_configuration())
         for name, value in _BOUNDS.items():
@@ -245,7 +244,8 @@ class HadoopFileSystem:
         return hadoop.fs.FileSystem.newInstance(self._at("").toUri(), conf)
 
     def _user_configuration(self) -> Any:  # noqa: ANN401 - a Java object
-        """Spark's, with its ``spark.hadoop.*`` settings, where a session runs; else the files'."""
+        """Spark's configuration with ``spark.hadoop.*``, if a session runs; else that of the
+        site files."""
         companion = getattr(self._jvm.org.apache.spark, "SparkContext$")
         active = getattr(companion, "MODULE$").getActive()
         if active.isDefined():
@@ -262,9 +262,11 @@ class HadoopFileSystem:
         except Exception as error:
             if not _is_from_java(error):
                 raise
-            said = said_by(error)
-            where = {"uri": self.uri, "path": path, "error": str(said[0])}
-            raise typed(trouble_of(said), f"{action} in a directory of the job", where) from error
+            chain = exceptions_of(error)
+            where = {"uri": self.uri, "path": path, "error": str(chain[0])}
+            raise typed(
+                failure_kind(chain), f"{action} in a directory of the job", where
+            ) from error
 
 
 def _is_default(conf: Any, name: str) -> bool:  # noqa: ANN401 - a Java object
@@ -273,7 +275,7 @@ def _is_default(conf: Any, name: str) -> bool:  # noqa: ANN401 - a Java object
 
 
 def _is_from_java(error: Exception) -> bool:
-    """In a SparkSession PySpark turns some Java exceptions into classes of its own."""
+    """Whether Java raised it; in a SparkSession PySpark converts some Java exceptions."""
     return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _BRIDGES
 
 

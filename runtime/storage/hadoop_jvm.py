@@ -1,6 +1,6 @@
 """A JVM with Hadoop's client for command lines, without a SparkSession: PySpark's jars are enough.
 
-PySpark itself is not imported; only its jar directory is looked up.
+It does not import PySpark; it only finds PySpark's jar directory.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _OPTIONS = [
 
 
 def _class_path() -> str:
-    """PySpark's jars, behind the site files of ``HADOOP_CONF_DIR`` where it is set."""
+    """The site files of ``HADOOP_CONF_DIR``, if it is set, and then PySpark's jars."""
     configured = os.environ.get("HADOOP_CONF_DIR")
     return os.pathsep.join([*([configured] if configured else []), f"{pyspark_jars()}/*"])
 
@@ -72,8 +72,8 @@ def hadoop_jvm() -> Iterator[Any]:
     try:
         yield gateway.jvm
     finally:
-        # Not `close`: objects that are collected later would connect to the port once more, and it
-        # may be somebody else's by then.
+        # Not `close`: objects collected later would connect to the port again, which another
+        # process may use by then.
         close_logged(gateway.shutdown, "gateway of a JVM")
         close_logged(process.stdin.close, "JVM")  # it ends when its standard input does
         _await_end(process)
@@ -85,11 +85,11 @@ class _Gateway(JavaGateway):  # type: ignore[misc]  # py4j has no types
 
 
 class _Client(GatewayClient):  # type: ignore[misc]  # py4j has no types
-    """Raises what Java has thrown by itself.
+    """Raises Java exceptions without PySpark.
 
-    A SparkSession has PySpark ask its own JVM what each exception is that any gateway of a process
-    hands out, by a number that means another object there: a file that is absent was at times the
-    error of a job that had failed before.
+    In a process with a SparkSession, PySpark looks up each exception of any gateway in the
+    session's JVM, by a number that means another object there. So an absent file was sometimes
+    reported as the error of an earlier failed job.
     """
 
     def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:  # noqa: ANN401 - py4j's own
@@ -100,7 +100,7 @@ class _Client(GatewayClient):  # type: ignore[misc]  # py4j has no types
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:
-    """By itself; by force where it hangs, for nobody needs it any more."""
+    """Wait for the JVM to end; kill it if it hangs, because it is no longer used."""
     try:
         process.wait(_END_S)
     except subprocess.TimeoutExpired:

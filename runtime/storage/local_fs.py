@@ -35,7 +35,7 @@ _AWAY = {
     *(errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
     *(errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ECONNRESET, errno.EREMOTEIO),
 }
-"""Of a mount whose server does not answer."""
+"""Errors of a mount whose server does not answer."""
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
 
 
@@ -125,7 +125,7 @@ class LocalFileSystem:
             try:
                 if is_private:
                     _make_directories(temporary.parent)
-                    temporary.touch(mode=0o600, exist_ok=False)  # before there is anything in it
+                    temporary.touch(mode=0o600, exist_ok=False)  # while it is still empty
                 self.write_temporary(temporary.relative_to(self._root).as_posix(), data)
                 temporary.replace(target)
             finally:
@@ -182,14 +182,14 @@ class LocalFileSystem:
             if not _is_directory(target):
                 target.unlink(missing_ok=True)
                 return
-            # Where it lies: above, its user need not be allowed to write.
+            # In the same directory: the user may have no right to write above it.
             target.replace(target.parent / f"{_TRASH}{uuid.uuid4().hex}")
             _sync_directory(target.parent)
-            for trash in target.parent.glob(f"{_TRASH}*"):  # also what a crash left of another
+            for trash in target.parent.glob(f"{_TRASH}*"):  # also trash that a crash left
                 shutil.rmtree(trash, ignore_errors=True)
 
     def close(self) -> None:
-        """See `FileSystem.close`: nothing is kept open."""
+        """See `FileSystem.close`: this class keeps no connection."""
 
     def _at(self, path: str) -> Path:
         return self._root / path
@@ -204,7 +204,7 @@ class LocalFileSystem:
 
 
 def local_failure(error: OSError, what: str, where: Mapping[str, object]) -> StreamError:
-    """The error for people of what the system said when ``what`` was tried, as "write a file"."""
+    """The typed error for a failed action ``what``, such as "write a file"."""
     where = {**where, "error": error.strerror or repr(error)}
     if error.errno in _DENIED:
         return AuthenticationError(
@@ -214,21 +214,21 @@ def local_failure(error: OSError, what: str, where: Mapping[str, object]) -> Str
         return StorageError(
             f"there is no room to {what}",
             where,
-            "Make room there, or raise the quota, and start again; nothing is lost or doubled.",
+            "Make room there, or raise the quota, and start again. No record is lost or doubled.",
         )
     if error.errno in _AWAY:
         return StorageUnreachableError(
             f"could not {what}",
             where,
-            "It lies on a mount whose server does not answer: look there.",
+            "Check the server of this mount, which does not answer.",
         )
     if error.errno == errno.ENAMETOOLONG:
         return ConfigError(f"cannot {what}", where, NAME_TOO_LONG)
     if error.errno == errno.ENOTDIR:
         return StorageError(
-            f"could not {what}: this is no directory",
+            f"could not {what}: the path is no directory",
             where,
-            "Give a directory; a file stands at this path, or above it.",
+            "Give a directory; this path, or one above it, is a file.",
         )
     return StorageError(
         f"could not {what}",
@@ -242,13 +242,13 @@ def _entry(found: "os.DirEntry[str]") -> Entry | None:
         return Entry(
             name=found.name, is_directory=found.is_dir(), length_bytes=found.stat().st_size
         )
-    except FileNotFoundError:  # gone between the listing and the look
+    except FileNotFoundError:  # deleted after the listing
         return None
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """None: nothing has this name. `Path.exists` and its like take other failures for that, too,
-    from Python 3.14 on all of them."""
+    """The status; None if the name is free. `Path.exists` also returns false after other
+    failures, and after all of them from Python 3.14 on."""
     try:
         return path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -279,7 +279,7 @@ def _sync_directory(path: Path) -> None:
 
 def _without_links(uri: str, error: OSError) -> ConfigError:
     return ConfigError(
-        "this file system has no hard links, so no decision can be published on it safely",
+        "this file system has no hard links to publish decisions safely",
         {"uri": uri, "error": error.strerror or repr(error)},
         "Put the directory on a local disk with hard links, on NFS, or on hdfs.",
     )

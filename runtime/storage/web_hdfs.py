@@ -1,33 +1,38 @@
-"""Where WebHDFS answers for an ``hdfs://`` URI, from Hadoop's client configuration, and what is
-asked there. Pure.
+"""Finds the WebHDFS address of an ``hdfs://`` URI in Hadoop's configuration, and reads small files
+there.
 
-Only the driver has a JVM with that configuration; tasks get the outcome, a small value.
+Only the driver has a JVM with that configuration; tasks get the address, a small value.
 """
 
+import http.client
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode, urlsplit
 
-from sluice.runtime.errors import ConfigError
+import urllib3
 
-__all__ = ["WebHdfsAddress", "web_hdfs_address", "web_hdfs_question"]
+from sluice.runtime.errors import ConfigError, StorageUnreachableError
+
+__all__ = ["WebHdfsAddress", "read_over_web", "web_hdfs_address", "web_hdfs_target"]
 
 _HTTP_ADDRESS = "dfs.namenode.http-address"
 _DEFAULT_PORT = 9870
 _ANY_HOST = ("0.0.0.0", "::", "")
 _PATH_SAFE = "/=-_.~"
+_READ_TIMEOUT_S = 2.0
+_REDIRECTS = 2  # the NameNode names the DataNode that has the bytes
 
 Setting = Callable[[str], str | None]
-"""Gives the value of a Hadoop setting, None where it has none."""
+"""Returns the value of a Hadoop setting; None if it is not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebHdfsAddress:
-    """Where a file system's NameNodes answer HTTP, and as whom files are used. Picklable.
+    """The HTTP addresses of a file system's NameNodes, and the user of the files. Picklable.
 
     Attributes:
-        name_nodes: ``host:port`` of each; the one that is not standby is found by asking.
-        user: owner of the files; that of the driver's JVM, which renames and deletes them.
+        name_nodes: ``host:port`` of each; clients try them until one is active.
+        user: owner of the files; the user of the driver's JVM, which renames and deletes them.
     """
 
     name_nodes: tuple[str, ...]
@@ -40,7 +45,7 @@ def web_hdfs_address(uri: str, setting: Setting, *, user: str) -> WebHdfsAddress
     Args:
         uri: ``hdfs://host:port/…``, ``hdfs://nameservice/…`` or ``hdfs:///…``.
         setting: of Hadoop's configuration in the driver's JVM.
-        user: of that JVM: it renames what tasks write.
+        user: of that JVM, which renames the files that tasks write.
     Raises:
         ConfigError: Kerberos or HTTPS only, or the address is not configured.
     """
@@ -52,22 +57,22 @@ def web_hdfs_address(uri: str, setting: Setting, *, user: str) -> WebHdfsAddress
         raise _unknown(uri, "fs.defaultFS")
     if authority in _listed(setting("dfs.nameservices")):
         return WebHdfsAddress(name_nodes=_of_service(uri, authority, setting), user=user)
-    # What is configured may belong to another cluster than the one the URI names.
+    # The configured address may belong to another cluster than the URI.
     configured = urlsplit(f"//{setting(_HTTP_ADDRESS) or ''}")
     is_its_own = configured.hostname == host or authority == default
     if configured.hostname in _ANY_HOST or configured.hostname is None:
-        address = f"{_dialled(host)}:{configured.port or _DEFAULT_PORT}"
+        address = f"{_bracketed(host)}:{configured.port or _DEFAULT_PORT}"
     elif is_its_own:
         address = configured.netloc
     else:
-        address = f"{_dialled(host)}:{_DEFAULT_PORT}"
+        address = f"{_bracketed(host)}:{_DEFAULT_PORT}"
     return WebHdfsAddress(name_nodes=(address,), user=user)
 
 
-def web_hdfs_question(
+def web_hdfs_target(
     path: str, operation: str, *, user: str, parameters: Mapping[str, str] | None = None
 ) -> str:
-    """What follows ``http://host:port`` of a NameNode.
+    """The request target that follows ``http://host:port`` of a NameNode.
 
     Args:
         path: absolute, in the file system.
@@ -77,8 +82,41 @@ def web_hdfs_question(
     return f"/webhdfs/v1{quote(path, safe=_PATH_SAFE)}?{query}"
 
 
+def read_over_web(
+    address: WebHdfsAddress, path: str, *, timeout_s: float = _READ_TIMEOUT_S
+) -> bytes | None:
+    """The bytes of a small file; None if there is none. Tries each NameNode once.
+
+    Args:
+        path: absolute, in the file system.
+        timeout_s: of a connection, and of an answer.
+    Raises:
+        StorageUnreachableError: no NameNode answered with bytes or with their absence.
+    """
+    question = web_hdfs_target(path, "OPEN", user=address.user)
+    once = urllib3.Retry(connect=0, read=0, status=0, other=0, redirect=_REDIRECTS)
+    reasons = []
+    with urllib3.PoolManager(retries=once, timeout=timeout_s) as pool:
+        for name_node in address.name_nodes:
+            try:
+                answer = pool.request("GET", f"http://{name_node}{question}")
+            except urllib3.exceptions.HTTPError as error:
+                reasons.append(type(error).__name__)
+                continue
+            if answer.status == http.client.OK:
+                return answer.data
+            if answer.status == http.client.NOT_FOUND:
+                return None
+            reasons.append(f"HTTP {answer.status}")  # standby, or it refuses
+    raise StorageUnreachableError(
+        "a file cannot be read over WebHDFS",
+        {"path": path, "tried": ",".join(address.name_nodes), "reasons": ",".join(reasons)},
+        "Check that this machine reaches the NameNodes and DataNodes over HTTP.",
+    )
+
+
 def _of_service(uri: str, service: str, setting: Setting) -> tuple[str, ...]:
-    """Each NameNode of a nameservice; one that is not highly available has no ids."""
+    """Each NameNode of a nameservice; a service of one NameNode has no ids."""
     ids = _listed(setting(f"dfs.ha.namenodes.{service}"))
     names = [f"{_HTTP_ADDRESS}.{service}.{one}" for one in ids] or [f"{_HTTP_ADDRESS}.{service}"]
     addresses = [(name, setting(name)) for name in names]
@@ -98,7 +136,7 @@ def _refuse_secured(uri: str, setting: Setting) -> None:
             raise ConfigError(
                 "tasks without a JVM cannot write to this HDFS",
                 {"uri": uri, "setting": name, "value": value},
-                "Write through a Job: its files are written by Spark's JVM.",
+                "Write through a Job, whose files Spark's JVM writes.",
             )
 
 
@@ -114,5 +152,5 @@ def _listed(value: str | None) -> list[str]:
     return [each.strip() for each in (value or "").split(",") if each.strip()]
 
 
-def _dialled(host: str) -> str:
+def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host

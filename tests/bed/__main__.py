@@ -67,7 +67,6 @@ def chaos(
                 first + number,
                 count,
                 kinds=[name for name in kinds.split(",") if name],
-                may_lose=SHAPES[kind].may_lose,
                 may_lapse=SHAPES[kind].may_lapse,
             )
             made = Round(
@@ -120,7 +119,7 @@ def soak(
 def show_plan(seed: int, faults: int = _ROUND_FAULTS, pipeline: str = "copy") -> None:
     """Print the faults of a seed."""
     shape = SHAPES[pipeline]
-    planned = plan(seed, faults, may_lose=shape.may_lose, may_lapse=shape.may_lapse)
+    planned = plan(seed, faults, may_lapse=shape.may_lapse)
     for number, fault in enumerate(planned):
         typer.echo(f"{number}: {fault.kind} of {fault.target} for {fault.hold_s:.1f} s")
 

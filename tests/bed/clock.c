@@ -1,5 +1,5 @@
-/* Preloaded into every process of the bed: adds what $BED_CLOCK holds, an int64 of seconds, to the
- * wall clock. A jump shows at once, and monotonic clocks do not move, as when a clock is set. */
+/* Preloaded into every process of the bed: adds the int64 of seconds in the file $BED_CLOCK to the
+ * wall clock. A jump is effective at once, and monotonic clocks do not change, as when a clock is set. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,7 +23,7 @@ __attribute__((constructor)) static void prepare(void)
     int file;
 
     real_clock = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-    /* The unversioned symbol may be that of another structure, older than 2003. */
+    /* The unversioned symbol may use another structure, from before 2003. */
     real_wait = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
     if (!real_wait)
         real_wait = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
@@ -99,7 +99,7 @@ int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *
     return wait_until(condition, mutex, deadline);
 }
 
-/* librdkafka's; the C library's own would not come by the function above. */
+/* For librdkafka: the C library's own version does not call the function above. */
 int cnd_timedwait(cnd_t *restrict condition, mtx_t *restrict mutex,
                   const struct timespec *restrict deadline)
 {

@@ -14,7 +14,6 @@ from typing import Self
 
 import pyspark
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import PartitionMetadata
 
 from sluice.runtime.embedded.cache import cache_dir
 from sluice.runtime.embedded.hdfs.hdfs_state import takes_files
@@ -142,13 +141,6 @@ class Bed:
         return len(brokers) == len(BROKERS) and takes_files(
             self.address("namenode"), _NAME_NODE_WEB
         )
-
-    def partitions(self, topic: str) -> Sequence[PartitionMetadata]:
-        """The partitions of a topic, from the brokers; none: no broker answers."""
-        try:
-            return list(self._admin.list_topics(topic, timeout=2).topics[topic].partitions.values())
-        except KafkaException:
-            return []
 
     def make_driver(self, name: str, arguments: Sequence[str]) -> Container:
         """A new container, not started, for `tests.bed.job`. Removes the one of an earlier job."""

@@ -103,8 +103,8 @@ class Container:
 
     def processes(self) -> list[tuple[int, str]]:
         """Host process id and command line of each of its processes."""
-        told = self._engine.run("top", self._identity, "-eo", "pid,args", check=False)
-        lines = [line.split(maxsplit=1) for line in told.splitlines()[1:]]
+        listed = self._engine.run("top", self._identity, "-eo", "pid,args", check=False)
+        lines = [line.split(maxsplit=1) for line in listed.splitlines()[1:]]
         return [(int(words[0]), words[1]) for words in lines if len(words) > 1]
 
     def logs(self) -> str:

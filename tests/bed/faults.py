@@ -259,36 +259,6 @@ def _rolling_restart(pipeline: Pipeline, planned: PlannedFault) -> Fault:
     return Fault(inject=inject, heal=_nothing, name=planned.target)
 
 
-def _unclean_election(pipeline: Pipeline, planned: PlannedFault) -> Fault:
-    """One of two replicas is frozen. The other one accepts records and dies, and the first one then
-    leads without these records. In half of the cases the job has read them before."""
-    follower = pipeline.bed.containers[planned.target]
-    leader = pipeline.bed.containers[BROKERS[BROKERS.index(follower.name) - 1]]
-    behind, alone = (1 + BROKERS.index(name) for name in (follower.name, leader.name))
-    pair = {behind, alone}
-
-    def inject() -> None:
-        pipeline.await_replicas(pair, in_sync=pair)
-        follower.pause()
-        pipeline.await_replicas(pair, in_sync={alone}, leader=alone)
-        if planned.draw < 0.5:
-            pipeline.await_progress(timeout_s=RECOVERY_S, what="records of one replica only")
-        else:
-            pipeline.rest(_ALONE_S)
-        pipeline.expected_down.add(leader.name)
-        # Otherwise the producer would send pending records to a replica that does not know it.
-        with pipeline.feeder.held():
-            leader.kill()
-            follower.resume()
-            pipeline.await_replicas(pair, leader=behind)
-
-    def heal() -> None:
-        leader.start()
-        pipeline.expected_down.discard(leader.name)
-
-    return Fault(inject=inject, heal=heal, name=follower.name)
-
-
 _MAKERS: dict[str, Callable[[Pipeline, PlannedFault], Fault]] = {
     "kill": _kill,
     "kill-part": _kill_part,
@@ -305,6 +275,5 @@ _MAKERS: dict[str, Callable[[Pipeline, PlannedFault], Fault]] = {
     "clock": _clock,
     "rolling-restart": _rolling_restart,
     "outage": _outage,
-    "unclean-election": _unclean_election,
     "absence": _absence,
 }

@@ -26,7 +26,6 @@ def main() -> None:
     for name in ("bootstrap", "input", "output", "checkpoint", "master", "engine"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--path", help="directory of files; none: write the topic only")
-    parser.add_argument("--may-lose", action="store_true", help="continue after lost records")
     parser.add_argument("--transaction-timeout", type=float, help="none: the brokers' maximum")
     args = parser.parse_args()
     spark = SparkSession.builder.master(args.master).appName("bed").getOrCreate()
@@ -50,7 +49,6 @@ def main() -> None:
         bootstrap_servers=args.bootstrap,
         topics=[args.input],
         name="in",
-        options={"failOnDataLoss": str(not args.may_lose).lower()},
     )
     sink = KafkaSink(
         bootstrap_servers=args.bootstrap,

@@ -52,7 +52,6 @@ class RoundEntry:
         planned: faults in the plan.
         records: that each output must have once.
         outputs: how many.
-        taken, taken_read: see `RoundVerdict`.
         repairs: decisions whose transactions a timeout aborted, and the job repaired.
         lost, doubled, reordered, foreign, torn: see `RoundVerdict.counts`.
         elapsed_s: since the first record.
@@ -69,8 +68,6 @@ class RoundEntry:
     records: int
     outputs: int
     elapsed_s: float
-    taken: int = 0
-    taken_read: int = 0
     repairs: int = 0
     lost: int = 0
     doubled: int = 0

@@ -1,7 +1,7 @@
 """The job of one round: the bed feeds, watches and restarts it, and judges its output."""
 
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,7 @@ from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.bed.cluster import DRIVERS, Bed
 from tests.bed.containers import Container
 from tests.bed.plan import TRANSACTION_TIMEOUT_S
-from tests.bed.verdict import RoundVerdict, judge_all, judge_what_is_left, with_sight
+from tests.bed.verdict import RoundVerdict, judge_all, with_sight
 from tests.bed.witness import Witness
 from tests.chaos.feeder import Feeder
 from tests.chaos.programs import Topics
@@ -31,31 +31,22 @@ class Shape:
     Attributes:
         engine: that runs it.
         writes_files: writes files besides the topic.
-        may_lose: the input has two replicas and allows unclean leaders. The job continues after
-            lost records (``failOnDataLoss=false``).
         may_lapse: the transaction timeout is `TRANSACTION_TIMEOUT_S`; False: the brokers' maximum.
     """
 
     engine: str
     writes_files: bool = False
-    may_lose: bool = False
     may_lapse: bool = False
 
 
 SHAPES: Mapping[str, Shape] = {
     "copy": Shape(engine="continuous"),
     "both": Shape(engine="micro-batch", writes_files=True),
-    "copy-unclean": Shape(engine="continuous", may_lose=True),
-    "both-unclean": Shape(engine="micro-batch", writes_files=True, may_lose=True),
     "copy-lapsing": Shape(engine="continuous", may_lapse=True),
     "both-lapsing": Shape(engine="micro-batch", writes_files=True, may_lapse=True),
 }
 
 PARTITIONS = 4
-_REPLICAS = [(1, 2), (2, 3), (3, 1), (1, 2)]
-"""Replicas of an input that may lose records: three brokers are three pairs."""
-_UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-_LOSS_LINES = (b"records that were read are gone", b"records lost, going on behind them")
 _REPAIR_LINE = b"lost transactions are written again, and on record"
 _POLL_S = 0.1
 _SETTLE_S = 300.0
@@ -76,14 +67,12 @@ class _Marks:
 
     Attributes:
         count: committed checkpoints.
-        losses: reports of records that are gone from the input.
         repairs: reports of repairs of transactions that a broker had aborted.
     """
 
     paths: dict[str, Path]
     read: dict[str, int] = field(default_factory=dict)
     count: int = 0
-    losses: int = 0
     repairs: int = 0
 
     def refresh(self) -> None:
@@ -97,7 +86,6 @@ class _Marks:
             self.read[name] = self.read.get(name, 0) + whole
             lines = new[:whole].splitlines()
             self.count += sum(line.startswith(b"checkpoint=") for line in lines)
-            self.losses += sum(any(said in line for said in _LOSS_LINES) for line in lines)
             self.repairs += sum(_REPAIR_LINE in line for line in lines)
 
 
@@ -124,16 +112,12 @@ class Pipeline:
             bed.bootstrap,
             unique("bed-in"),
             partitions=PARTITIONS,
-            replicas=_REPLICAS if shape.may_lose else (),
-            config=_UNCLEAN if shape.may_lose else {},
         )
         root = f"{bed.hdfs_uri}/{self.source}"
         self._checkpoint = f"{root}/checkpoint"
         self._files = PublishedFiles(fs=open_file_system(f"{root}/data", hadoop), name="files")
-        # After a loss, only its value identifies a row of a file.
-        special = {"null_value_every": 0, "empty_value_every": 0} if shape.may_lose else {}
-        payload = Payload(topic=self.source, run="bed", partitions=PARTITIONS, **special)
-        self.feeder = Feeder(bed.bootstrap, payload, may_lose=shape.may_lose)
+        payload = Payload(topic=self.source, run="bed", partitions=PARTITIONS)
+        self.feeder = Feeder(bed.bootstrap, payload)
         self.witness = Witness(self.connection, self.output, partitions=PARTITIONS)
         logs = {name: bed.directory / f"{name}.log" for name in DRIVERS}
         self._marks = _Marks(logs)
@@ -141,7 +125,7 @@ class Pipeline:
 
     def __enter__(self) -> Self:
         self._marks.refresh()  # skips lines of earlier rounds
-        self._marks.losses = self._marks.repairs = 0
+        self._marks.repairs = 0
         self.feeder.send(_PRELOAD)
         self.feeder.flush()
         self.feeder.__enter__()
@@ -278,34 +262,12 @@ class Pipeline:
         if container is not None:
             self.wait(lambda: container.runs, timeout_s=_SETTLE_S, what=f"{container.name} to run")
 
-    def await_replicas(
-        self, pair: Set[int], *, in_sync: Set[int] = frozenset(), leader: int = 0
-    ) -> None:
-        """Wait until the input's partitions on these two brokers have this leader and these in-sync
-        replicas; empty, 0: any."""
-
-        def done() -> bool:
-            found = [
-                each for each in self.bed.partitions(self.source) if set(each.replicas) == pair
-            ]
-            return bool(found) and all(
-                (not in_sync or set(each.isrs) == in_sync) and leader in {0, each.leader}
-                for each in found
-            )
-
-        self.wait(done, timeout_s=_SETTLE_S, what=f"of {self.source}: {in_sync=} {leader=}")
-
     def _judge(self) -> RoundVerdict:
         await_readable(self.connection, self.output, timeout_s=_SETTLE_S)
         topics = Topics(
             connection=self.connection, source=self.source, output=self.output, files=self._files
         )
-        writes_files = self.shape.writes_files
-        found = (
-            judge_what_is_left(topics, self.feeder, writes_files=writes_files)
-            if self.shape.may_lose
-            else judge_all(topics, sent=self.feeder.sent, writes_files=writes_files)
-        )
+        found = judge_all(topics, sent=self.feeder.sent, writes_files=self.shape.writes_files)
         final = read_history(self.connection, self.output)
         self.wait(
             lambda: self.witness.total >= len(final),
@@ -314,7 +276,7 @@ class Pipeline:
         )
         self.witness.close()
         self._marks.refresh()
-        return with_sight(found, self.witness.seen, final, is_loss_reported=self._marks.losses > 0)
+        return with_sight(found, self.witness.seen, final)
 
     def _supervise(self) -> None:
         """Restart containers that have ended, as a cluster manager does."""
@@ -329,12 +291,11 @@ class Pipeline:
 
     def _arguments(self) -> list[str]:
         files = ["--path", self._files.uri] if self.shape.writes_files else []
-        loss = ["--may-lose"] if self.shape.may_lose else []
         brief = [f"--transaction-timeout={TRANSACTION_TIMEOUT_S}"] if self.shape.may_lapse else []
         return [
             *("--bootstrap", self.bed.bootstrap, "--input", self.source, "--output", self.output),
             *("--checkpoint", self._checkpoint, "--master", self.bed.master_url),
-            *("--engine", self.shape.engine, *files, *loss, *brief),
+            *("--engine", self.shape.engine, *files, *brief),
         ]
 
 

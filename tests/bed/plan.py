@@ -36,7 +36,6 @@ class Kind:
         weight: its relative frequency.
         says: its description in the report.
         is_alone: the job must continue before the fault is healed, so no other fault is active.
-        takes_records: Kafka deletes records from the input.
         outlasts: it lasts longer than the job's transactions, which brokers abort.
     """
 
@@ -46,7 +45,6 @@ class Kind:
     weight: int
     says: str
     is_alone: bool = False
-    takes_records: bool = False
     outlasts: bool = False
 
 
@@ -151,15 +149,6 @@ KINDS: Mapping[str, Kind] = {
         weight=1,
         says="the NameNode is stopped in good order and stays down",
     ),
-    "unclean-election": Kind(
-        targets=BROKERS,
-        least_s=1.0,
-        most_s=8.0,
-        weight=8,
-        says="a replica that was not in sync leads: the input loses the records that it lacked",
-        is_alone=True,
-        takes_records=True,
-    ),
     "absence": Kind(
         targets=(DRIVER,),
         least_s=TRANSACTION_TIMEOUT_S + _ABORTED_WITHIN_S,
@@ -197,7 +186,6 @@ def plan(
     *,
     kinds: Collection[str] = (),
     without: Collection[str] = (),
-    may_lose: bool = False,
     may_lapse: bool = False,
     gap_s: float = 2.0,
 ) -> Sequence[PlannedFault]:
@@ -209,7 +197,6 @@ def plan(
         count: how many.
         kinds: the only kinds; none: all.
         without: targets that this run does not have; excludes a kind without other targets.
-        may_lose: False: no fault deletes records from the input.
         may_lapse: False: no fault outlasts the job's transactions.
         gap_s: the longest `PlannedFault.after_s`.
     Raises:
@@ -222,11 +209,7 @@ def plan(
             {"kinds": ", ".join(unknown)},
             f"Choose from {', '.join(KINDS)}.",
         )
-    allowed = [
-        name
-        for name, kind in KINDS.items()
-        if (may_lose or not kind.takes_records) and (may_lapse or not kind.outlasts)
-    ]
+    allowed = [name for name, kind in KINDS.items() if may_lapse or not kind.outlasts]
     targets = {
         name: [target for target in KINDS[name].targets if target not in without]
         for name in allowed

@@ -56,12 +56,6 @@ def summary(entries: Iterable[Entry]) -> str:
         f"- records sent: {sent}; records checked in topics and files: {checked}",
     ]
     lines += _verdicts(rounds)
-    taken, read = sum(entry.taken for entry in good), sum(entry.taken_read for entry in good)
-    if taken:
-        lines.append(
-            f"- taken from the input by unclean elections: {taken} records; {read} of them had "
-            "been read and are in each output once"
-        )
     if repairs := sum(entry.repairs for entry in good):
         lines.append(
             "- decisions whose transactions the brokers had aborted by timeout, repaired: "
@@ -118,13 +112,13 @@ def _when(rounds: Sequence[RoundEntry]) -> str:
     undated = sum(entry.faults for entry in rounds) - sum(entry.faults for entry in dated)
     days = sorted({entry.on or "" for entry in dated})
     commits = dict.fromkeys(entry.commit or "unknown" for entry in dated)
-    said = [f"{undated} of them before days and commits were kept"] if undated else []
+    parts = [f"{undated} of them before days and commits were kept"] if undated else []
     if dated:
-        said.append(
+        parts.append(
             f"{sum(entry.faults for entry in dated)} from {days[0]} to {days[-1]}, at the commits "
             f"{', '.join(commits)}"
         )
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 def _verdicts(rounds: Sequence[RoundEntry]) -> list[str]:

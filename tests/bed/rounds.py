@@ -87,8 +87,6 @@ def run_round(
             planned=len(made.faults),
             records=verdict.records,
             outputs=verdict.outputs,
-            taken=verdict.taken,
-            taken_read=verdict.taken_read,
             repairs=repairs,
             **verdict.counts,
             elapsed_s=round(time.monotonic() - began_s, 1),
@@ -171,11 +169,7 @@ def _line(entry: FaultEntry) -> str:
 
 def _good(verdict: RoundVerdict, repairs: int) -> str:
     again = f", {repairs} decisions written again" if repairs else ""
-    gone = f" ({verdict.taken} gone from the input, {verdict.taken_read} of them read before)"
-    return (
-        f"{verdict.records} records{gone if verdict.taken else ''}{again}, nothing lost, doubled "
-        "or reordered"
-    )
+    return f"{verdict.records} records{again}, nothing lost, doubled or reordered"
 
 
 def _keep(path: Path, text: str) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.regions.mortal_sink import Doom, MortalSink
 from sluice import HdfsSink, KafkaSink, KafkaSource, PartitionCommit, Roll
-from sluice.connectors.hdfs.rolling import rolling_sink as rolling
+from sluice.connectors.hdfs.rolling import roll_plan as rolling
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.job.job import Job
 from tests.chaos.command_line import exclaim, parsed

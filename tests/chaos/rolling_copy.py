@@ -3,7 +3,7 @@
 from pyspark.sql import SparkSession
 
 from sluice import HdfsSink, KafkaSource, Roll
-from sluice.connectors.hdfs.rolling import rolling_sink as rolling
+from sluice.connectors.hdfs.rolling import roll_plan as rolling
 from sluice.runtime.job.job import Job
 from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 from tests.chaos.command_line import exclaim, parsed

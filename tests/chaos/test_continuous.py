@@ -173,7 +173,7 @@ def test_continuous_order_a_task_whose_driver_is_frozen_and_was_superseded_ends(
             timeout_s=START_S,
             what="the end of the first driver's task",
         )
-        assert "silent for too long" not in first.log()
+        assert "not answered for too long" not in first.log()
         assert first.is_driver_paused()
 
         first.resume_driver()

@@ -165,7 +165,7 @@ def test_fence_first_and_abort_before_skip_a_stale_coordinator_wakes_behind_a_ki
     with Scenario(RESTLESS_REGIONS, kafka.bootstrap, tmp_path, setting) as scenario:
         first = _stand_still(scenario)
         for kill in kills((failpoint,), hit=1):
-            scenario.kill_at(kill, on_progress=lambda: doom.ask("in-2", PRE_COMMITTED))
+            scenario.kill_at(kill, on_progress=lambda: doom.request("in-2", PRE_COMMITTED))
         _wake(scenario, first)
 
 

@@ -115,7 +115,7 @@ def _kill_regions(
     """Ask for the deaths of so many regions at once, and wait until they have come."""
     dead = len(doom.deaths()) + size
     for number in dice.sample(range(regions), size):
-        doom.ask(f"in-{number}", dice.choice(MOMENTS))
+        doom.request(f"in-{number}", dice.choice(MOMENTS))
     wait_for(
         lambda: _attempts(program) and len(doom.deaths()) >= dead,
         what=f"{size} regions to die",

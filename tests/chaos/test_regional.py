@@ -26,7 +26,7 @@ def survive(
     with Scenario(RESTLESS_REGIONS, kafka.bootstrap, directory, setting) as scenario:
         for kill in kills:
             # Not at once: a region that has no snapshot yet takes all others with it.
-            scenario.kill_at(kill, on_progress=lambda: doom.ask("in-2", PRE_COMMITTED))
+            scenario.kill_at(kill, on_progress=lambda: doom.request("in-2", PRE_COMMITTED))
         scenario.finish()
 
 

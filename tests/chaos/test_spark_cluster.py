@@ -208,7 +208,7 @@ def test_ids_never_reused_a_task_that_dies_behind_a_shuffle_is_tried_again_alone
         program = started(scenario, cluster)
         (region,) = [found["region"] for found in status_of(scenario)["regions"]]
         for count, moment in enumerate((WRITTEN, PRE_COMMITTED), start=1):
-            doom.ask(region, moment)
+            doom.request(region, moment)
             wait_for(
                 lambda count=count: len(doom.deaths()) >= count,  # type: ignore[misc]
                 timeout_s=START_S,
@@ -231,7 +231,7 @@ def test_what_a_task_of_a_cluster_drops_is_on_record_and_nothing_else_is_missing
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, dropping) as scenario:
         program = started(scenario, cluster)
         (region,) = [found["region"] for found in status_of(scenario)["regions"]]
-        doom.ask(region, WRITTEN)
+        doom.request(region, WRITTEN)
         wait_for(lambda: on_record(scenario.checkpoint), timeout_s=START_S, what="a drop")
         scenario.feeder.close()
 

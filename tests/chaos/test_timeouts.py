@@ -249,6 +249,6 @@ def test_two_phase_repair_away_beyond_the_timeout_at_every_regional_step(
     )
     with opened[-1] as scenario:
         for kill in beds.kills((failpoint,), hit=1):
-            scenario.kill_at(kill, on_progress=lambda: doom.ask("in-2", PRE_COMMITTED))
+            scenario.kill_at(kill, on_progress=lambda: doom.request("in-2", PRE_COMMITTED))
         doom.take("in-2")  # else a repair takes it, which writes in the driver
         scenario.return_home(scenario.await_timeouts())

@@ -57,7 +57,6 @@ def _play(
             "both",
             [("kill", "driver"), ("cut", "namenode"), ("clock", "kafka-2"), ("pause", "worker-2")],
         ),
-        ("copy-unclean", [("unclean-election", "kafka-2"), ("kill", "kafka-3")]),
     ],
 )
 def test_a_short_round_has_a_clean_verdict(
@@ -76,7 +75,7 @@ def test_a_slice_of_chaos_and_soak(engine: None, tmp_path: Path) -> None:
 
     def look(pipeline: Pipeline) -> None:
         for _ in range(_LOOKS):
-            sampler.look(pipeline)
+            sampler.append_sample(pipeline)
             pipeline.rest(_EVERY_S)
 
     _play(tmp_path, "copy", [("kill", "kafka-1"), ("cut", "worker-2"), ("zombie", "driver")], look)

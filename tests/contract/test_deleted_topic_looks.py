@@ -20,7 +20,7 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 cluster = KafkaCluster(KafkaConnection(bootstrap_servers=sys.argv[1]))
 there = (sys.argv[2], 0)
 for number in range(2_500):
-    look = cluster.look([(f"gone-{number}", 0), there], timeout_s=300)
+    look = cluster.fetch_view([(f"gone-{number}", 0), there], timeout_s=300)
     assert look.latest.keys() == look.earliest.keys() == {there}
 """
 

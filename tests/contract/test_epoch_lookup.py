@@ -4,7 +4,7 @@ import pytest
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
-from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochQuestion
+from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochRequest
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import UnreachableError
 from tests.kafka_fixture import TopicFactory
@@ -14,8 +14,8 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.integration
 
 
-def _question(leader_epoch: int, current: int = -1) -> EpochQuestion:
-    return EpochQuestion(leader_epoch=leader_epoch, current_leader_epoch=current)
+def _question(leader_epoch: int, current: int = -1) -> EpochRequest:
+    return EpochRequest(leader_epoch=leader_epoch, current_leader_epoch=current)
 
 
 def test_ends_of_several_partitions_are_told(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
@@ -24,7 +24,7 @@ def test_ends_of_several_partitions_are_told(kafka: EmbeddedKafka, topic: TopicF
     produce(kafka.bootstrap, name, [Record(value=b"", partition=n) for n in (0, 1, 1)])
     cluster = KafkaCluster(KafkaConnection(bootstrap_servers=kafka.bootstrap))
     keys = [(name, n) for n in range(3)]
-    looked = cluster.look(keys, timeout_s=60).latest
+    looked = cluster.fetch_view(keys, timeout_s=60).latest
     current = looked[keys[0]].leader_epoch
     assert current is not None, "the broker tells who leads"
 
@@ -41,7 +41,7 @@ def test_a_leader_does_not_answer_for_a_later_one(
     """It may not know of it yet, so it is asked again, for as long as there is time."""
     name = topic()
     cluster = KafkaCluster(KafkaConnection(bootstrap_servers=kafka.bootstrap))
-    current = cluster.look([(name, 0)], timeout_s=60).latest[name, 0].leader_epoch
+    current = cluster.fetch_view([(name, 0)], timeout_s=60).latest[name, 0].leader_epoch
     assert current is not None
 
     def is_refused() -> bool:

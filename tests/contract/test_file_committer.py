@@ -45,10 +45,10 @@ class Place:
         return encode_file_set(found, operator_id="op")
 
     def commit(
-        self, *entries: StateEntry, after_crash: bool = False, is_staged_seen: bool = True
+        self, *entries: StateEntry, after_crash: bool = False, is_staged_verified: bool = True
     ) -> list[CommitReport]:
         """By a committer of its own, as in another process."""
-        committer = FileCommitter(self.open, is_staged_seen=is_staged_seen)
+        committer = FileCommitter(self.open, is_staged_verified=is_staged_verified)
         try:
             return committer.commit(entries, timeout_s=_TIMEOUT_S, after_crash=after_crash)
         finally:
@@ -175,7 +175,7 @@ def test_rename_settled_a_staged_file_of_another_length_is_not_published(
     (staged,) = (name for name in place.staged() if name.endswith(f"/{_FINAL[0]}"))
     place.spoil(f".staging/{staged}")
     for _ in range(2):
-        (report,) = place.commit(entry, after_crash=after_crash, is_staged_seen=False)
+        (report,) = place.commit(entry, after_crash=after_crash, is_staged_verified=False)
         assert report.outcome is CommitOutcome.UNKNOWN
         assert f".staging/{staged} has {len(b'something else')} bytes" in report.detail
     assert set(place.published()) == {f"{name}-0" for name in _FINAL[1:]}
@@ -188,7 +188,7 @@ def test_files_that_were_not_seen_are_published_as_others_are(
     """Also again, when nothing is staged any more."""
     entry = place.stage()
     for _ in range(2):
-        reports = place.commit(entry, after_crash=after_crash, is_staged_seen=False)
+        reports = place.commit(entry, after_crash=after_crash, is_staged_verified=False)
         assert outcomes(reports) == [CommitOutcome.COMMITTED]
     assert place.published() == {f"{name}-0": name.encode() for name in _FINAL}
 

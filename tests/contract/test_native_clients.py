@@ -65,7 +65,7 @@ def _fresh() -> Iterator[None]:
 
 def _forget() -> None:
     native_library.library_of_process.cache_clear()
-    native_library.tell.cache_clear()
+    native_library.log_choice.cache_clear()
 
 
 @pytest.fixture

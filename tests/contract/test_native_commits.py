@@ -37,9 +37,9 @@ def _settled(harness: Harness, act: Callable[[Attempt, NativeCommits], None]) ->
     attempt = begun(harness, 3)
     entry, commits = committable(attempt.identity), NativeCommits()
     commits.begin("main", 1)
-    commits.told(BatchKey(region="main", attempt_id=1, batch_id=0), (entry,))
-    commits.wakes(lambda: act(attempt, commits))
-    committer = TasksFirst(lambda: KafkaCommitter(harness.wire), commits, answer_s=0.2)
+    commits.add_epoch(BatchKey(region="main", attempt_id=1, batch_id=0), (entry,))
+    commits.wake_polls_with(lambda: act(attempt, commits))
+    committer = TasksFirst(lambda: KafkaCommitter(harness.wire), commits, report_s=0.2)
     (report,) = committer.commit([entry], timeout_s=300, after_crash=False)
     assert report.outcome is CommitOutcome.COMMITTED
     assert committer.await_visible(timeout_s=300)
@@ -59,7 +59,7 @@ def test_a_native_commit_that_is_acknowledged_counts(harness: Harness) -> None:
 
     def answered(attempt: Attempt, commits: NativeCommits) -> None:
         _commit_natively(attempt)
-        commits.answered("main", 1, [CommittedEpoch(batch_id=0, operators=("sink-1",))])
+        commits.report("main", 1, [CommittedEpoch(batch_id=0, operators=("sink-1",))])
 
     _settled(harness, answered)
     assert harness.visible() == 3

@@ -17,7 +17,7 @@ import sluice
 from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
-from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochQuestion
+from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochRequest
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import DataLostError, StreamError, UnreachableError
 from sluice.runtime.job.job import Job
@@ -129,7 +129,7 @@ def test_a_leader_that_is_newer_than_the_look_is_asked_for_what_it_knows(written
     assert position.leader_epoch is not None
     written.kafka.restart()
     cluster = KafkaCluster(KafkaConnection(bootstrap_servers=written.kafka.bootstrap))
-    question = EpochQuestion(leader_epoch=0, current_leader_epoch=position.leader_epoch)
+    question = EpochRequest(leader_epoch=0, current_leader_epoch=position.leader_epoch)
     assert cluster.epoch_ends({(written.topic, 0): question}, timeout_s=TIMEOUT_S) == {
         (written.topic, 0): 10
     }

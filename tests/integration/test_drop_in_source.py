@@ -384,7 +384,7 @@ def test_batch_read_that_cannot_be_whole_is_refused(
         ({"startingOffset": "earliest"}, "Did you mean startingOffsets"),
         ({"kafka.isolation.level": "read_uncommitted"}, "exactly-once"),
         ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit"),
-        ({"subscribePattern": "x", "subscribe": "y"}, "exactly one way"),
+        ({"subscribePattern": "x", "subscribe": "y"}, "exactly one of three"),
     ],
 )
 def test_wrong_options_are_refused_by_name(

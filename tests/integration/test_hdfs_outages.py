@@ -10,9 +10,8 @@ from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoor
 from sluice.runtime.contracts import SinkContext
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.errors import StorageError, StorageUnreachableError
-from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system import FileSystem, require_writable
 from sluice.runtime.storage.file_system_opening import open_file_system
-from sluice.runtime.storage.retried_reads import require_writable
 from tests.hdfs_admin import safe_mode, space_quota
 
 pytestmark = pytest.mark.integration

@@ -164,7 +164,7 @@ def test_a_wrong_password_is_named_as_such(
     secure_kafka: SecureKafka, hot_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not as a time-out, although the client only times out."""
-    monkeypatch.setattr("sluice.connectors.kafka.client.logins.LASTING_S", 2.0)
+    monkeypatch.setattr("sluice.connectors.kafka.client.login_refusals.LASTING_S", 2.0)
     options = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",

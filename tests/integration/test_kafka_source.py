@@ -442,7 +442,7 @@ def test_reads_over_sasl_ssl_and_refuses_a_wrong_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And shows no password, however much is logged."""
-    monkeypatch.setattr("sluice.connectors.kafka.client.logins.LASTING_S", 2.0)
+    monkeypatch.setattr("sluice.connectors.kafka.client.login_refusals.LASTING_S", 2.0)
     caplog.set_level(logging.DEBUG)
     name = create_topic(secure_kafka.plain_bootstrap)
     produce(secure_kafka.plain_bootstrap, name, [b"secret"])

@@ -203,7 +203,7 @@ def test_local_uris_are_read_as_hadoop_reads_them(uri: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "named"),
     [
-        ("s3a://bucket/x", "s3a: is not supported"),
+        ("s3a://bucket/x", "s3a: has no tested way"),
         ("abfs://c@a/x", "abfs: is not supported"),
         ("viewfs:///x", "viewfs: is not supported"),
         ("dbfs:/x", "dbfs: is not supported"),

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice import HdfsSink, KafkaSink, KafkaSource, Roll
-from sluice.connectors.hdfs.staging.held_files import HELD_KIND
+from sluice.connectors.hdfs.staging.pending_files import PENDING_KIND
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.errors import RegionGivenUpError
@@ -88,7 +88,7 @@ def test_restore_by_attempt_a_job_goes_on_with_other_numbers_of_regions(
         left = newest(directory)
         names.append({region.region for region in left.regions})
         held = [e.kind for region in left.regions for e in region.operator_states]
-        assert HELD_KIND in held, "files are held when the number of regions changes"
+        assert PENDING_KIND in held, "files are held when the number of regions changes"
         assert any(split.end_offset for region in left.regions for split in region.splits)
     run(2, RECORDS)
     last = newest(directory)

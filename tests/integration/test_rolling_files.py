@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import Row
 
 from sluice import HdfsSink, Roll
-from sluice.connectors.hdfs.rolling import rolling_sink as rolling
+from sluice.connectors.hdfs.rolling import roll_plan as rolling
 from sluice.connectors.hdfs.rolling.spark_merging import AppendingMerger
-from sluice.connectors.hdfs.staging.held_files import decode_held_files
+from sluice.connectors.hdfs.staging.pending_files import decode_pending_files
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
 from sluice.connectors.hdfs.writing.frame_writer import StagingDirectory
 from sluice.connectors.hdfs.writing.spark_saver import session_file_system
@@ -132,7 +132,7 @@ def test_files_with_decision_merged_rows_are_those_that_were_written(
         region.epoch(frame)
     assert data_files(target) == []
     (state,) = region.states
-    assert len(decode_held_files(state).files) == 4 * 2
+    assert len(decode_pending_files(state).files) == 4 * 2
     region.epoch(frames[0].limit(0), is_last=True)
     assert region.states == ()
     assert len(data_files(target)) == 4
@@ -175,10 +175,10 @@ def test_files_with_decision_merged_avro_is_what_was_written(
     assert _avro_rows(tmp_path / "rolled") == _avro_rows(tmp_path / "plain")
 
     region.states = states
-    (held,) = (decode_held_files(state) for state in states)
+    (held,) = (decode_pending_files(state) for state in states)
     cut = tmp_path / held.files[0].path
     cut.write_bytes(cut.read_bytes()[:-1])
-    with pytest.raises(StorageError, match="not what the last checkpoint says"):
+    with pytest.raises(StorageError, match="differs from the last checkpoint"):
         region.epoch(frame.limit(0), is_last=True)
 
 

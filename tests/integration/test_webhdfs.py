@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFile
 from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
-from sluice.connectors.hdfs.writing.spark_tasks import session_task_files
+from sluice.connectors.hdfs.writing.task_saver import session_task_files
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
@@ -229,7 +229,7 @@ def test_a_name_that_is_too_long_is_an_error_of_the_rows(
     """Not of a disk: no later try is given a shorter one."""
     file = files.create(f"{root}/day={'x' * 300}/rows")
     file.stream.write(b"row")
-    with pytest.raises(ConfigError, match="name is too long"):
+    with pytest.raises(ConfigError, match="name that is too long"):
         file.finish()
 
 

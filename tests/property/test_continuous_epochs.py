@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
+from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.continuous.checkpoint_client import EndedEpoch
-from sluice.runtime.continuous.native_commits import AskedCommits
+from sluice.runtime.continuous.native_commits import RequestedCommits
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.continuous.task_messages import CommittedEpoch
 from sluice.runtime.contracts import CommitOutcome, CommitReport
@@ -63,11 +63,11 @@ class _Courier:
     def start(self) -> None:
         """Nothing to begin."""
 
-    def take(self) -> Barrier | None:
+    def take_barrier(self) -> Barrier | None:
         barrier, self._barrier = self._barrier, None
         return barrier
 
-    def hand_over(self, ended: EndedEpoch) -> None:
+    def submit_epoch(self, ended: EndedEpoch) -> None:
         self._ended = ended
 
     def close(self) -> None:
@@ -119,13 +119,13 @@ class _Attempt:
         self.loop = TaskLoop(
             record.region,
             attempt_id,
-            follower=LogFollower(splits, world.logs),
-            checkpoint_client=self.checkpoint_client,  # type: ignore[arg-type]  # what the loop uses of it
+            stream=LogFollower(splits, world.logs),
+            client=self.checkpoint_client,  # type: ignore[arg-type]  # what the loop uses of it
             open_writers=self._open,
             functions=FunctionRun,
             begins_after=world.driver.core.last_committed,
         )
-        world.barrier_service.open(AttemptLog(region=record.region, attempt_id=attempt_id))
+        world.barrier_service.open(AttemptEpochs(region=record.region, attempt_id=attempt_id))
 
     def _open(self, scope: EpochScope) -> TaskWriters[RecordingWriter]:
         writer = RecordingWriter(scope)
@@ -157,7 +157,7 @@ class Epochs(RuleBasedStateMachine):
         self.logs = dict.fromkeys(range(_PARTITIONS), 0)
         self.writers: dict[bytes, RecordingWriter] = {}
         self.seen: dict[int, list[int]] = {number: [] for number in self.logs}
-        self.asked: AskedCommits | None = None
+        self.asked: RequestedCommits | None = None
         self.decided: set[bytes] = set()
         self.ended: set[bytes] = set()
         self.natively = 0
@@ -267,7 +267,7 @@ class Epochs(RuleBasedStateMachine):
         if self.driver.committing is not None and self.asked is None:
             entries = self.driver.committing.committables
             self.decided |= {entry.payload for entry in entries}
-            self.asked = self.barrier_service.commits.ask(entries)
+            self.asked = self.barrier_service.commits.request(entries)
 
     @precondition(lambda self: self.asked is not None)
     @rule()
@@ -278,7 +278,7 @@ class Epochs(RuleBasedStateMachine):
         assert action is not None
         assert asked is not None
         self.driver.committing = self.asked = None
-        for entry in asked.acknowledged(timeout_s=0.0):
+        for entry in asked.await_acknowledged(timeout_s=0.0):
             assert entry.payload in self.ended, "only what was acknowledged is believed"
         for entry in action.committables:
             self._commit(entry.payload)

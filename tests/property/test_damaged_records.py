@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from sluice.connectors.hdfs.partition_commit.partition_state import decode_state
 from sluice.connectors.hdfs.staging.committables import decode_file_set
-from sluice.connectors.hdfs.staging.held_files import decode_held_files
+from sluice.connectors.hdfs.staging.pending_files import decode_pending_files
 from sluice.connectors.kafka.sink.handles import decode_handle
 from sluice.runtime.checkpoint.acceptance import decode_accepted, decode_unsettled
 from sluice.runtime.checkpoint.checkpoint_store import open_store
@@ -45,7 +45,7 @@ _READERS: dict[str, Callable[[bytes], object]] = {
 _CODECS: dict[str, tuple[str, Callable[[StateEntry], object]]] = {
     "kafka-transaction-v1.json": ("kafka-transaction", decode_handle),
     "staged-files-v1.json": ("staged-files", decode_file_set),
-    "held-files-v1.json": ("held-files", decode_held_files),
+    "pending-files-v1.json": ("pending-files", decode_pending_files),
     "open-partitions-v1.json": ("open-partitions", decode_state),
     "record-counts-v1.json": ("record-counts", decode_totals),
     "dropped-ranges-v1.json": ("dropped-ranges", decode_drops),
@@ -154,10 +154,10 @@ def test_every_golden_payload_is_tried() -> None:
 @pytest.mark.parametrize("place", [-1, 2, True])
 def test_a_held_file_of_no_staging_directory_is_damage(place: object) -> None:
     """Not an index out of range, and not the last directory of the list."""
-    content = json.loads((_DATA / "held-files-v1.json").read_bytes())
+    content = json.loads((_DATA / "pending-files-v1.json").read_bytes())
     content["files"][0][1] = place
     with pytest.raises(DamagedCheckpointError):
-        decode_held_files(in_an_entry("held-files-v1.json", json.dumps(content).encode()))
+        decode_pending_files(in_an_entry("pending-files-v1.json", json.dumps(content).encode()))
 
 
 _FILES = {

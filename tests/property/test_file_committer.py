@@ -35,14 +35,14 @@ def _staged(disk: Disk, number: int, files: int) -> StateEntry:
     files=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     runs=st.lists(st.tuples(_faults, st.booleans()), max_size=4),
     abandoned=st.integers(0, 2),
-    is_staged_seen=st.booleans(),
+    is_staged_verified=st.booleans(),
 )
 def test_rename_settled_decided_files_are_published_once_and_others_never(
     files: list[int],
     runs: list[tuple[list[Fault], bool]],
     abandoned: int,
     *,
-    is_staged_seen: bool,
+    is_staged_verified: bool,
 ) -> None:
     """Rule `rename-settled`: however often committers die, are refused or are not answered.
 
@@ -58,7 +58,13 @@ def test_rename_settled_decided_files_are_published_once_and_others_never(
         for n in range(count)
     }
     for faults, after_crash in runs:
-        _run(disk, decided, iter(faults), after_crash=after_crash, is_staged_seen=is_staged_seen)
+        _run(
+            disk,
+            decided,
+            iter(faults),
+            after_crash=after_crash,
+            is_staged_verified=is_staged_verified,
+        )
         disk.land_late_steps()
         _look(disk, wanted)
     _run(disk, decided, iter(()), after_crash=True, final=True)
@@ -75,7 +81,7 @@ def _run(
     faults: Iterator[Fault],
     *,
     after_crash: bool,
-    is_staged_seen: bool = True,
+    is_staged_verified: bool = True,
     final: bool = False,
 ) -> None:
     """One committer that tries until it dies, or has no faults left."""
@@ -84,7 +90,7 @@ def _run(
         return FakeFileSystem(disk, uri=uri, fault=lambda _: next(faults, Fault.NONE))
 
     # One at a time, so that a seed replays.
-    committer = FileCommitter(opened, at_once=1, is_staged_seen=is_staged_seen)
+    committer = FileCommitter(opened, at_once=1, is_staged_verified=is_staged_verified)
     try:
         reports = committer.commit(decided, timeout_s=60, after_crash=after_crash)
     except SimulatedCrashError:

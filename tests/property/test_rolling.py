@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.connectors.hdfs.rolling.rolling_sink import (
+from sluice.connectors.hdfs.rolling.roll_plan import (
     FAN_IN,
     FILES_AT_ONCE,
     Plan,
@@ -21,11 +21,11 @@ from sluice.connectors.hdfs.rolling.rolling_sink import (
     plan,
     settle,
 )
-from sluice.connectors.hdfs.staging.held_files import (
-    HeldFile,
-    HeldFiles,
-    decode_held_files,
-    encode_held_files,
+from sluice.connectors.hdfs.staging.pending_files import (
+    PendingFile,
+    PendingFiles,
+    decode_pending_files,
+    encode_pending_files,
 )
 
 SIZE = 1_000
@@ -53,9 +53,9 @@ class Region:
     """
 
     share: int = 1000
-    held: tuple[HeldFile, ...] = ()
+    held: tuple[PendingFile, ...] = ()
     rows: dict[str, list[int]] = field(default_factory=dict)
-    published: list[HeldFile] = field(default_factory=list)
+    published: list[PendingFile] = field(default_factory=list)
     now_ms: int = 0
     _names: int = 0
 
@@ -66,14 +66,14 @@ class Region:
         self._require_all_once((*self.held, *own), planned)
         merged = [[self._merge(merge)] for merge in planned.merges]
         outcome = settle(planned, merged, ROLL)
-        self.held = outcome.hold
+        self.held = outcome.keep
         self.published.extend(outcome.publish)
 
-    def stage(self, directory: str, length: int) -> HeldFile:
+    def stage(self, directory: str, length: int) -> PendingFile:
         """A new file of one row, staged now."""
         name = self._name()
         self.rows[name] = [self._names]
-        return HeldFile(
+        return PendingFile(
             directory=directory,
             staging="root/main.1/1-a",
             staged=name,
@@ -83,13 +83,13 @@ class Region:
             last_ms=self.now_ms,
         )
 
-    def _merge(self, merge: object) -> HeldFile:
+    def _merge(self, merge: object) -> PendingFile:
         name, files = self._name(), merge.files  # type: ignore[attr-defined]
         assert len(files) > 1
         assert len({file.directory for file in files}) == 1
         self.rows[name] = [row for file in files for row in self.rows[file.staged]]
         length = max(sum(file.length_bytes for file in files) * self.share // 1000, 1)
-        made: HeldFile = merge.merged(  # type: ignore[attr-defined]
+        made: PendingFile = merge.merged(  # type: ignore[attr-defined]
             staging="root/main.1/2-b", staged=name, length_bytes=length, rows=len(self.rows[name])
         )
         assert made.rows == merge.rows  # type: ignore[attr-defined]
@@ -99,12 +99,12 @@ class Region:
         self._names += 1
         return f"part-{self._names}"
 
-    def _require_all_once(self, files: Iterable[HeldFile], planned: Plan) -> None:
-        placed = [*planned.publish, *planned.hold]
+    def _require_all_once(self, files: Iterable[PendingFile], planned: Plan) -> None:
+        placed = [*planned.publish, *planned.keep]
         placed += [file for merge in planned.merges for file in merge.files]
         assert sorted(file.staged for file in placed) == sorted(file.staged for file in files)
 
-    def rows_of(self, files: Iterable[HeldFile]) -> list[int]:
+    def rows_of(self, files: Iterable[PendingFile]) -> list[int]:
         return sorted(row for file in files for row in self.rows[file.staged])
 
 
@@ -143,7 +143,7 @@ def test_nothing_is_held_longer_than_the_policy_says(
             due_ms = region.now_ms + round(again_s * 1000)
             early = plan(region.held, ROLL, now_ms=due_ms - 1, is_last=False)
             late = plan(region.held, ROLL, now_ms=due_ms, is_last=False)
-            assert len(late.hold) < len(early.hold) + len(early.merges)
+            assert len(late.keep) < len(early.keep) + len(early.merges)
         region.now_ms += wait_ms
 
 
@@ -209,7 +209,7 @@ def test_files_that_are_merged_to_be_held_are_held_however_many_the_writer_makes
     planned = plan(region.held, ROLL, now_ms=0, is_last=False)
     (merge,) = planned.merges
     outcome = settle(planned, [merge.files[:2]], ROLL)
-    assert outcome.hold == merge.files[:2]
+    assert outcome.keep == merge.files[:2]
     assert outcome.publish == ()
 
 
@@ -233,10 +233,10 @@ def test_files_are_few_whatever_the_epochs(sizes: list[int], share: int) -> None
 def test_what_a_record_names_grows_with_the_logarithm_of_the_epochs(count: int) -> None:
     """And each row is written again about once per level."""
     roll = Roll(size="1t", age=10**6)
-    held: tuple[HeldFile, ...] = ()
+    held: tuple[PendingFile, ...] = ()
     merged_files = 0
     for number in range(count):
-        own = HeldFile(
+        own = PendingFile(
             directory="",
             staging="root/main.1/1-a",
             staged=f"part-{number}",
@@ -251,7 +251,7 @@ def test_what_a_record_names_grows_with_the_logarithm_of_the_epochs(count: int) 
             for m in planned.merges
         ]
         merged_files += sum(file.rows or 0 for merge in planned.merges for file in merge.files)
-        held = settle(planned, done, roll).hold
+        held = settle(planned, done, roll).keep
     levels = 1 + int(math.log(count, FAN_IN))
     assert len(held) <= levels * (FAN_IN - 1) + 1
     assert merged_files <= count * levels
@@ -264,7 +264,7 @@ paths = st.text(min_size=1, max_size=8).filter(lambda t: not ({"", ".", ".."} & 
 @given(
     files=st.lists(
         st.builds(
-            HeldFile,
+            PendingFile,
             directory=st.one_of(st.just(""), paths),
             staging=paths,
             staged=paths,
@@ -278,8 +278,8 @@ paths = st.text(min_size=1, max_size=8).filter(lambda t: not ({"", ".", ".."} & 
         unique_by=lambda file: file.path,
     )
 )
-def test_what_is_held_comes_back_from_a_record_as_it_was(files: list[HeldFile]) -> None:
-    held = HeldFiles(target="hdfs://name/lake/orders", layout="x", files=tuple(files))
-    entry = encode_held_files(held, operator_id="op")
-    assert decode_held_files(entry) == held
-    assert (entry.operator_id, entry.state_name) == ("op", "held-files")
+def test_what_is_held_comes_back_from_a_record_as_it_was(files: list[PendingFile]) -> None:
+    held = PendingFiles(target="hdfs://name/lake/orders", layout="x", files=tuple(files))
+    entry = encode_pending_files(held, operator_id="op")
+    assert decode_pending_files(entry) == held
+    assert (entry.operator_id, entry.state_name) == ("op", "pending-files")

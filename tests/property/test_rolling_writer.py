@@ -17,10 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sluice.connectors.hdfs.committing.file_committer import FileCommitter
 from sluice.connectors.hdfs.committing.file_sweep import StagingSweeper
 from sluice.connectors.hdfs.rolling.merging import JoiningMerger
-from sluice.connectors.hdfs.rolling.rolling_sink import Roll
+from sluice.connectors.hdfs.rolling.roll_plan import Roll
 from sluice.connectors.hdfs.rolling.rolling_writer import RollingFrameWriter
 from sluice.connectors.hdfs.staging.committables import StagedFile, decode_file_set
-from sluice.connectors.hdfs.staging.held_files import decode_held_files, encode_held_files
+from sluice.connectors.hdfs.staging.pending_files import decode_pending_files, encode_pending_files
 from sluice.connectors.hdfs.staging.staged_names import final_name, staging_root
 from sluice.connectors.hdfs.writing.frame_writer import (
     FileFrameWriter,
@@ -180,12 +180,12 @@ class RollingSink(RuleBasedStateMachine):
     @rule()
     def the_region_has_become_one_of_two(self) -> None:
         """A run with another number of regions goes on with what both held, entry by entry."""
-        entries = [decode_held_files(entry) for entry in self.records[-1].states]
+        entries = [decode_pending_files(entry) for entry in self.records[-1].states]
         held = tuple(file for entry in entries for file in entry.files)
         if len(held) < 2:
             return
         self.records[-1].states = tuple(
-            encode_held_files(replace(entries[0], files=files), operator_id="op")
+            encode_pending_files(replace(entries[0], files=files), operator_id="op")
             for files in (held[1:], held[:1])
         )
         self._restart()
@@ -233,7 +233,7 @@ class RollingSink(RuleBasedStateMachine):
     def _rows_held(self, record: Record) -> Counter[int]:
         found: Counter[int] = Counter()
         for entry in record.states:
-            for file in decode_held_files(entry).files:
+            for file in decode_pending_files(entry).files:
                 data = self.disk.files[file.path]
                 assert len(data) == file.length_bytes
                 found.update(int(line) for line in data.split())

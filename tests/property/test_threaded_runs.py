@@ -18,7 +18,7 @@ from sluice.connectors.kafka.sink.committer import transaction_sweep as sweep
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
 from sluice.connectors.kafka.sink.producers.producer_slots import SlotBook, SlotEvent
 from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
-from sluice.runtime.continuous.barrier_service import AttemptLog
+from sluice.runtime.continuous.barrier_service import AttemptEpochs
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.continuous.task_messages import EpochResult
@@ -171,15 +171,15 @@ def _a_sweep_skips_an_id(patch: pytest.MonkeyPatch) -> None:
 def _tasks_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
     """For a coordinator that is silent."""
 
-    def patiently(self: CheckpointClient, ask: Callable[[], Any]) -> Any:
+    def call_forever(self: CheckpointClient, call: Callable[[], Any]) -> Any:
         while True:
             try:
-                return ask()
+                return call()
             except UnreachableError:
                 if self._is_closed:
                     return None
 
-    patch.setattr(CheckpointClient, "_patiently", patiently)
+    patch.setattr(CheckpointClient, "_call", call_forever)
 
 
 def _tasks_ask_nobody_who_leads(patch: pytest.MonkeyPatch) -> None:
@@ -189,15 +189,15 @@ def _tasks_ask_nobody_who_leads(patch: pytest.MonkeyPatch) -> None:
 
 def _an_epoch_counts_each_time_it_is_told(patch: pytest.MonkeyPatch) -> None:
     """An answer that is lost has its records counted again."""
-    acknowledge = AttemptLog._acknowledge  # noqa: SLF001 - goes on with the real one
+    acknowledge = AttemptEpochs.acknowledge
 
-    def counted(self: AttemptLog, coordinator: Any, result: EpochResult) -> None:
-        told = self._told
-        if told is not None and told.batch == result.batch:
+    def counted(self: AttemptEpochs, coordinator: Any, result: EpochResult) -> None:
+        last = self._last_ack
+        if last is not None and last.batch == result.batch:
             self.operator_states = self._acknowledgement(result).region.operator_states
         acknowledge(self, coordinator, result)
 
-    patch.setattr(AttemptLog, "_acknowledge", counted)
+    patch.setattr(AttemptEpochs, "acknowledge", counted)
 
 
 def _tasks_commit_what_they_hold(patch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def _asked_is_committed(patch: pytest.MonkeyPatch) -> None:
         found = self._living(attempts)
         return frozenset(e for attempt in found for told in attempt.told.values() for e in told)
 
-    patch.setattr(NativeCommits, "await_answers", believed)
+    patch.setattr(NativeCommits, "await_reports", believed)
 
 
 def _nobody_tells_the_courier(patch: pytest.MonkeyPatch) -> None:

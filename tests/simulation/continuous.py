@@ -12,11 +12,10 @@ import pyarrow as pa
 
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.connectors.kafka.sink.producers.producer_pool import Lease
-from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
+from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient
-from sluice.runtime.continuous.continuous_sink import ContinuousSink
-from sluice.runtime.continuous.coordinator_timeout import LostTimeout
-from sluice.runtime.continuous.native_commits import AskedCommits, NativeCommits, TasksFirst
+from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
+from sluice.runtime.continuous.native_commits import NativeCommits, RequestedCommits, TasksFirst
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import (
@@ -70,9 +69,9 @@ class _Commits(NativeCommits):
         super().__init__()
         self._engine = engine
 
-    def ask(self, entries: Collection[StateEntry]) -> AskedCommits:
+    def request(self, entries: Collection[StateEntry]) -> RequestedCommits:
         """See `NativeCommits.ask`."""
-        asked = super().ask(entries)
+        asked = super().request(entries)
         self._engine.move_tasks()
         return asked
 
@@ -90,7 +89,7 @@ class Engine:
         """The sink, whose tasks commit first."""
         made = ContinuousSink(sink, self.commits, LostTimeout(None))
         made.committer = TasksFirst(
-            lambda: sink.committer, self.commits, answer_s=0.0, clock=self._world.clock
+            lambda: sink.committer, self.commits, report_s=0.0, clock=self._world.clock
         )
         return made
 
@@ -195,7 +194,7 @@ class _Link:
 class _Courier(CheckpointClient):
     """Without its thread: it goes on when it is told, and waits for the task's epoch in between."""
 
-    owes = False
+    owes_epoch = False
 
     def start(self) -> None:
         """See `CheckpointClient.start`."""
@@ -206,24 +205,24 @@ class _Courier(CheckpointClient):
     @property
     def holds(self) -> bool:
         """Whether there is something left to commit, or to be committed by others."""
-        return bool(self._held)
+        return bool(self._pre_committed)
 
     def go_on(self) -> bool:
         """As far as it comes without waiting; False: the life is being stopped."""
-        if not self.owes:
-            return self._go_on()
+        if not self.owes_epoch:
+            return self._run_epoch()
         if self._ended is None:
             return True
-        self.owes = False
-        return super()._end_epoch()
+        self.owes_epoch = False
+        return super()._acknowledge_epoch()
 
-    def _end_epoch(self) -> bool:
-        self.owes = True
+    def _acknowledge_epoch(self) -> bool:
+        self.owes_epoch = True
         return True
 
     def let_go(self) -> None:
         """Its task ends: others finish what it holds."""
-        for ended in self._held.values():
+        for ended in self._pre_committed.values():
             ended.release()
 
 
@@ -333,8 +332,8 @@ class Task:
         self._loop = TaskLoop(
             restored.region,
             attempt_id,
-            follower=LogFollower([split.at_end() for split in restored.splits], self.world.ends),
-            checkpoint_client=self._checkpoint_client,
+            stream=LogFollower([split.at_end() for split in restored.splits], self.world.ends),
+            client=self._checkpoint_client,
             open_writers=self._open,
             functions=FunctionRun,
             begins_after=self._begins_after,
@@ -421,7 +420,7 @@ class ContinuousAttempt:
         self.dead = False
         self._process = process
         self._world = process.world
-        self._book = AttemptLog(
+        self._book = AttemptEpochs(
             region=self.region,
             attempt_id=attempt_id,
             operator_states=restored.operator_states,

@@ -19,40 +19,42 @@ __all__ = ["CONTINUOUS_MUTATIONS"]
 def trust_tasks_that_do_not_answer(patch: pytest.MonkeyPatch) -> None:
     """Rule `outcome-from-broker`: if no task reports an acknowledged commit, the coordinator asks
     the broker for the outcome."""
-    await_answers = NativeCommits.await_answers
+    await_answers = NativeCommits.await_reports
 
     def broken(
         self: Any, attempts: Mapping[str, int], *, timeout_s: float
     ) -> frozenset[StateEntry]:
         heard = await_answers(self, attempts, timeout_s=timeout_s)
-        told = [entries for attempt in self._living(attempts) for entries in attempt.told.values()]
+        told = [
+            entries for attempt in self._running(attempts) for entries in attempt.epochs.values()
+        ]
         return heard.union(*told)
 
-    patch.setattr(NativeCommits, "await_answers", broken)
+    patch.setattr(NativeCommits, "await_reports", broken)
 
 
 def commit_reported_transactions(patch: pytest.MonkeyPatch) -> None:
     """A task commits a transaction after its decision, not after it has reported the
     transaction."""
-    end_epoch = CheckpointClient._end_epoch  # noqa: SLF001 - broken on purpose
+    end_epoch = CheckpointClient._acknowledge_epoch  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any) -> bool:
         goes_on = end_epoch(self)
-        for batch_id in list(self._held):
+        for batch_id in list(self._pre_committed):
             self._commit(batch_id)
         return goes_on
 
-    patch.setattr(CheckpointClient, "_end_epoch", broken)
+    patch.setattr(CheckpointClient, "_acknowledge_epoch", broken)
 
 
 def resume_at_the_own_offsets(patch: pytest.MonkeyPatch) -> None:
     """Rule `restore-by-attempt`: an epoch has the splits and start offsets of its barrier."""
 
     def broken(self: Any, barrier: Any) -> Any:
-        at = self._follower.positions()
+        at = self._stream.positions()
         missing = [split for split in barrier.splits if split.key not in at]
         if missing:
-            self._follower.restart_at([*barrier.splits])
+            self._stream.restart_at([*barrier.splits])
         self._epoch.starts = {split.key: split.start_offset for split in barrier.splits}
         return barrier
 

@@ -160,7 +160,7 @@ def forget_open_files_of_removed_regions(patch: pytest.MonkeyPatch) -> None:
 def clean_files_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
     """Rule `files-with-decision`: ``sluice files clean`` keeps every file that a checkpoint
     names."""
-    patch.setattr(files_survey, "_held_files", lambda record: iter(()))
+    patch.setattr(files_survey, "_pending_files", lambda record: iter(()))
 
 
 def clean_files_of_the_newest_run(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from sluice.connectors.hdfs.staging.committables import (
     StagedFile,
     decode_file_set,
 )
-from sluice.connectors.hdfs.staging.held_files import HELD_KIND, decode_held_files
+from sluice.connectors.hdfs.staging.pending_files import PENDING_KIND, decode_pending_files
 from sluice.runtime.model.model import CheckpointRecord, SplitRange, StateEntry
 from tests.fake_file_system import Disk
 from tests.simulation.lineage import Lineages
@@ -117,7 +117,7 @@ class FileWatch:
         self._held = {}
         for region in record.regions:
             for entry in region.operator_states:
-                if entry.kind == HELD_KIND:
+                if entry.kind == PENDING_KIND:
                     self._hold(entry)
         self._held_after[record.checkpoint_id] = dict(self._held), Counter(self._held_rows)
         self.held += bool(self._held)
@@ -144,7 +144,7 @@ class FileWatch:
         return self._rows_of(staged, file.length_bytes)
 
     def _hold(self, entry: StateEntry) -> None:
-        for file in decode_held_files(entry).files:
+        for file in decode_pending_files(entry).files:
             self._held[file.path] = file.length_bytes
             self._held_rows.update(self._rows_of(file.path, file.length_bytes))
 

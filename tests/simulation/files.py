@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
 from sluice.connectors.hdfs.rolling.merging import JoiningMerger
-from sluice.connectors.hdfs.rolling.rolling_sink import Roll
+from sluice.connectors.hdfs.rolling.roll_plan import Roll
 from sluice.connectors.hdfs.rolling.rolling_writer import RollingFrameWriter
 from sluice.connectors.hdfs.staging.committables import StagedFile
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, final_name

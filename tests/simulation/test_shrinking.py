@@ -52,7 +52,7 @@ def test_a_broken_rule_is_told_in_a_few_moves(name: str, monkeypatch: pytest.Mon
     assert len(small.moves) <= 12
     told = story(small)
     assert told.startswith("1. ")
-    assert "place 1: decided by session-" in told
+    assert "slot 1: decided by session-" in told
     assert told.splitlines()[-1].startswith(f"ViolationError: {small.what}")
 
 

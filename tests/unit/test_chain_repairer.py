@@ -191,7 +191,7 @@ def test_two_phase_repair_what_does_not_tell_all_that_it_held_is_not_written_aga
 ) -> None:
     """The rest of it would be lost without a word."""
     assert ranges_to_replay([SPLIT], [("in", 0, 5, 9)])
-    with pytest.raises(TransactionLostError, match="does not say which records"):
+    with pytest.raises(TransactionLostError, match="does not name its source ranges"):
         ranges_to_replay([SPLIT], recorded)
 
 

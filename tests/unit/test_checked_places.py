@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.source.reader import range_reader as reading
-from sluice.connectors.kafka.source.reader.seek import place_of, seek_surely
+from sluice.connectors.kafka.source.reader.seek import resume_position, seek_with_retries
 from sluice.connectors.kafka.source.reader.streaming_reader import KafkaStreamingReader
 from sluice.runtime.contracts import RecordsRead
 from tests.fakes import ManualClock
@@ -43,9 +44,8 @@ class Refusing:
             raise KafkaException(KafkaError(self.code))
 
     def is_done(self, *, timeout_s: float) -> bool:
-        until_s = self.clock() + timeout_s
-        return seek_surely(
-            self, _PLACE, until_s=until_s, clock=self.clock, pause=self.clock.advance
+        return seek_with_retries(
+            self, _PLACE, deadline=Deadline(timeout_s, self.clock), pause=self.clock.advance
         )
 
 
@@ -82,13 +82,13 @@ def test_a_seek_that_no_assignment_waits_for_is_not_tried_again() -> None:
 def test_it_goes_on_behind_the_last_record(
     read: RecordsRead | None, place: tuple[int, int | None]
 ) -> None:
-    found = place_of(split(), 7, read)
+    found = resume_position(split(), 7, read)
     assert (found.offset, found.leader_epoch) == place
 
 
 def test_it_goes_on_where_it_began_where_no_record_can_be_asked_for() -> None:
     """Records before that would be taken for read."""
-    found = place_of(replace(split(), start_offset=2), 2, RecordsRead(1, 4))
+    found = resume_position(replace(split(), start_offset=2), 2, RecordsRead(1, 4))
     assert found.offset == 2
     assert found.leader_epoch is None
 

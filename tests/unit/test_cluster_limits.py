@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.client.logins import LASTING_S
+from sluice.connectors.kafka.client.login_refusals import LASTING_S
 from sluice.connectors.kafka.sink.producers.cluster_limits import (
     ClusterLimits,
     KnownLimits,

@@ -90,7 +90,8 @@ def test_a_source_tells_its_codec_also_where_it_may_not_read_how_large_batches_g
         "sluice.connectors.kafka.kafka_source.KafkaCluster", lambda *_, **__: cluster
     )
     monkeypatch.setattr(
-        "sluice.connectors.kafka.source.enumerator.topic_compression.look_at", lambda *_, **__: load
+        "sluice.connectors.kafka.source.enumerator.topic_compression.fetch_topic_load",
+        lambda *_, **__: load,
     )
     source = KafkaSource(bootstrap_servers="b:9092", topics=["orders"])
     assert source.compression(timeout_s=1) == "zstd"

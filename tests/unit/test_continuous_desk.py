@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
-from sluice.runtime.continuous.heartbeat import TaskHeartbeat
+from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService, TaskHeartbeat
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.errors import ConfigError, FencedError, PoisonRecordsError, UnreachableError
 from sluice.runtime.functions.at_most_once import Drops, dropped_in_all, encode_drops
@@ -60,10 +59,10 @@ class PlayedCoordinator:
 
 
 def _barrier_service(
-    coordinator: PlayedCoordinator, book: AttemptLog | None = None
+    coordinator: PlayedCoordinator, book: AttemptEpochs | None = None
 ) -> BarrierService:
     barrier_service = BarrierService(coordinator)  # type: ignore[arg-type]  # what the desk uses of it
-    barrier_service.open(book or AttemptLog(region="main", attempt_id=7, functions=(_FUNCTION,)))
+    barrier_service.open(book or AttemptEpochs(region="main", attempt_id=7, functions=(_FUNCTION,)))
     return barrier_service
 
 
@@ -133,7 +132,7 @@ def test_functions_that_count_nothing_are_in_no_counts() -> None:
     """Beside one that does: without a policy every failure is the task's."""
     coordinator = PlayedCoordinator()
     plain = ChainedFunction(name="trim", operator_id="t", function=lambda batch: batch)
-    book = AttemptLog(region="main", attempt_id=7, functions=(plain, _FUNCTION))
+    book = AttemptEpochs(region="main", attempt_id=7, functions=(plain, _FUNCTION))
     barrier_service = _barrier_service(coordinator, book)
     barrier_service.acknowledge(replace(_result(0), counts=(), examples=(), failed_rows=()))
     (ack,) = coordinator.acks
@@ -146,7 +145,7 @@ def test_what_was_left_out_before_is_on_record_in_each_epoch() -> None:
     coordinator = PlayedCoordinator()
     left_out = encode_drops(Drops(in_all=12, ranges=(("input", 0, 3, 15),)), operator_id="source")
     barrier_service = _barrier_service(
-        coordinator, AttemptLog(region="main", attempt_id=7, operator_states=(left_out,))
+        coordinator, AttemptEpochs(region="main", attempt_id=7, operator_states=(left_out,))
     )
     for batch_id in range(2):
         barrier_service.acknowledge(_result(batch_id, skipped=0))
@@ -161,7 +160,7 @@ def test_dead_letters_that_are_read_again_refuse_the_epoch() -> None:
     function = ChainedFunction(
         name="parse", operator_id="f", function=lambda batch: batch, policy=policy
     )
-    book = AttemptLog(region="main", attempt_id=7, functions=(function,))
+    book = AttemptEpochs(region="main", attempt_id=7, functions=(function,))
     with pytest.raises(ConfigError, match="topics=input"):
         _barrier_service(coordinator, book).acknowledge(_result(0))
     assert not coordinator.acks
@@ -176,13 +175,13 @@ def test_what_is_committed_on_record_is_kept_no_longer() -> None:
     coordinator.committed |= {_batch(0), _batch(1)}
     barrier_service.next_barrier("main", 7, wait_s=0.0, has_read=False)
     told = [committable(f"epoch {batch_id}") for batch_id in range(3)]
-    assert barrier_service.commits.ask(told).entries == {told[2]}
+    assert barrier_service.commits.request(told).entries == {told[2]}
 
 
 def test_who_is_no_continuous_region_is_heard_without_an_answer() -> None:
     """A micro-batch task tells of its waits by the same way; one without a book gets no barrier."""
     barrier_service = _barrier_service(PlayedCoordinator())
-    barrier_service.heard(BatchKey(region="of another engine", attempt_id=0, batch_id=0))
+    barrier_service.note_heartbeat(BatchKey(region="of another engine", attempt_id=0, batch_id=0))
     with pytest.raises(FencedError, match="newest=None"):
         barrier_service.next_barrier("of another engine", 0, wait_s=0.0, has_read=False)
 
@@ -190,10 +189,10 @@ def test_who_is_no_continuous_region_is_heard_without_an_answer() -> None:
 def test_a_task_is_heard_by_what_it_tells_beside_its_questions() -> None:
     """One that waits for brokers asks for no barrier yet; an older life's is not its."""
     for attempt_id, is_heard in ((6, False), (7, True)):
-        book = AttemptLog(region="main", attempt_id=7)
+        book = AttemptEpochs(region="main", attempt_id=7)
         barrier_service = _barrier_service(PlayedCoordinator(), book)
-        barrier_service.heard(replace(_batch(0), attempt_id=attempt_id))
-        assert book.pulse.has_asked is is_heard
+        barrier_service.note_heartbeat(replace(_batch(0), attempt_id=attempt_id))
+        assert book.heartbeat.has_begun is is_heard
 
 
 def test_a_commit_hurries_no_barrier_and_a_barrier_no_task() -> None:
@@ -202,7 +201,7 @@ def test_a_commit_hurries_no_barrier_and_a_barrier_no_task() -> None:
     coordinator = PlayedCoordinator()
     barrier_service = _barrier_service(coordinator)
     barrier_service.acknowledge(_result(0))
-    barrier_service.commits.ask([committable("epoch 0")])
+    barrier_service.commits.request([committable("epoch 0")])
     coordinator.barriers = [barrier]
     found = barrier_service.next_barrier("main", 7, wait_s=30.0, has_read=False)
     assert (found.barrier, found.to_commit) == (barrier, (0,))
@@ -212,7 +211,7 @@ def test_callback_after_commit_an_older_life_gets_no_barrier_and_is_not_heard() 
     """Also if it only woke up late: its region goes on elsewhere."""
     coordinator = PlayedCoordinator()
     barrier_service = _barrier_service(coordinator)
-    barrier_service.open(AttemptLog(region="main", attempt_id=9))
+    barrier_service.open(AttemptEpochs(region="main", attempt_id=9))
     with pytest.raises(FencedError):
         barrier_service.next_barrier("main", 7, wait_s=0.0, has_read=False)
     with pytest.raises(FencedError):
@@ -234,7 +233,7 @@ def test_outcome_from_broker_an_id_is_free_again_once_its_epoch_is_committed_on_
 def test_what_a_life_has_open_is_what_is_not_known_to_be_committed() -> None:
     """For whoever takes over (`abort-before-skip`)."""
     coordinator = PlayedCoordinator()
-    book = AttemptLog(region="main", attempt_id=7)
+    book = AttemptEpochs(region="main", attempt_id=7)
     barrier_service = _barrier_service(coordinator, book)
     barrier_service.acknowledge(_result(0))
     barrier_service.acknowledge(_result(1))
@@ -247,7 +246,7 @@ def test_what_a_life_has_open_is_what_is_not_known_to_be_committed() -> None:
 
 def test_a_life_that_is_being_stopped_tells_its_task() -> None:
     """At once, instead of a barrier; also one that waits for brokers, and asks for none."""
-    book = AttemptLog(region="main", attempt_id=7)
+    book = AttemptEpochs(region="main", attempt_id=7)
     barrier_service = _barrier_service(PlayedCoordinator(), book)
     assert not barrier_service.is_stopping(_batch(0))
     assert barrier_service.is_stopping(replace(_batch(0), attempt_id=6))
@@ -263,7 +262,7 @@ def test_a_task_is_told_what_to_commit_and_its_answer_is_heard() -> None:
     barrier_service = _barrier_service(coordinator)
     barrier_service.acknowledge(_result(0))
     assert barrier_service.next_barrier("main", 7, wait_s=0.0, has_read=False).to_commit == ()
-    asked = barrier_service.commits.ask([committable("epoch 0"), committable("another one's")])
+    asked = barrier_service.commits.request([committable("epoch 0"), committable("another one's")])
     assert asked.entries == {committable("epoch 0")}
     assert coordinator.looks == 1, "whoever waits for a barrier is woken"
     for _ in range(2):  # the first answer may be lost
@@ -273,37 +272,37 @@ def test_a_task_is_told_what_to_commit_and_its_answer_is_heard() -> None:
     told = [CommittedEpoch(batch_id=0, operators=("sink",))]
     found = barrier_service.next_barrier("main", 7, wait_s=0.0, has_read=False, committed=told)
     assert found.to_commit == ()
-    assert asked.acknowledged(timeout_s=0.0) == asked.entries
+    assert asked.await_acknowledged(timeout_s=0.0) == asked.entries
 
 
 def test_callback_after_commit_what_an_older_life_says_of_commits_is_not_heard() -> None:
     """It gets no answer but that it is over."""
     barrier_service = _barrier_service(PlayedCoordinator())
-    barrier_service.open(AttemptLog(region="main", attempt_id=9))
+    barrier_service.open(AttemptEpochs(region="main", attempt_id=9))
     barrier_service.acknowledge(replace(_result(0), batch=replace(_batch(0), attempt_id=9)))
-    asked = barrier_service.commits.ask([committable("epoch 0")])
+    asked = barrier_service.commits.request([committable("epoch 0")])
     told = [CommittedEpoch(batch_id=0, operators=("sink",))]
     with pytest.raises(FencedError):
         barrier_service.next_barrier("main", 7, wait_s=0.0, has_read=False, committed=told)
-    assert asked.acknowledged(timeout_s=0.0) == frozenset()
+    assert asked.await_acknowledged(timeout_s=0.0) == frozenset()
 
 
 @pytest.mark.parametrize("how", ["stopped", "fenced", "replaced"])
 def test_a_life_that_is_over_is_not_asked_to_commit(how: str) -> None:
     """What it told is finished by the driver, at once."""
     coordinator = PlayedCoordinator()
-    book = AttemptLog(region="main", attempt_id=7)
+    book = AttemptEpochs(region="main", attempt_id=7)
     barrier_service = _barrier_service(coordinator, book)
     barrier_service.acknowledge(_result(0))
     if how == "stopped":
         book.stop()
     elif how == "replaced":
-        barrier_service.open(AttemptLog(region="main", attempt_id=9))
+        barrier_service.open(AttemptEpochs(region="main", attempt_id=9))
     else:
         coordinator.poll_refusal = FencedError("over", {}, "")
         with pytest.raises(FencedError):
             barrier_service.next_barrier("main", 7, wait_s=0.0, has_read=False)
-    assert not barrier_service.commits.ask([committable("epoch 0")]).entries
+    assert not barrier_service.commits.request([committable("epoch 0")]).entries
 
 
 def test_messages_survive_json() -> None:
@@ -319,33 +318,33 @@ def test_messages_survive_json() -> None:
 def test_a_task_that_owes_nothing_and_asks_nothing_is_missed() -> None:
     """Between two barriers no checkpoint's time-out watches over it; with one, that does."""
     coordinator, clock = PlayedCoordinator(), ManualClock()
-    book = AttemptLog(
-        region="main", attempt_id=7, functions=(_FUNCTION,), pulse=TaskHeartbeat(clock)
+    book = AttemptEpochs(
+        region="main", attempt_id=7, functions=(_FUNCTION,), heartbeat=TaskHeartbeat(clock)
     )
     clock.advance(50.0)
-    assert book.pulse.silent_s() == 0.0, "it has not begun yet"
+    assert book.heartbeat.overdue_s() == 0.0, "it has not begun yet"
     book.next_barrier(coordinator, wait_s=0.0, has_read=False)  # type: ignore[arg-type]
     clock.advance(5.0)
-    assert book.pulse.silent_s() == 5.0
+    assert book.heartbeat.overdue_s() == 5.0
     coordinator.barriers.append(
         Barrier(checkpoint_id=4, region="main", attempt_id=7, splits=(split(0, 0, 10),))
     )
     book.next_barrier(coordinator, wait_s=0.0, has_read=True)  # type: ignore[arg-type]
     clock.advance(50.0)
-    assert book.pulse.silent_s() == 0.0
+    assert book.heartbeat.overdue_s() == 0.0
     book.acknowledge(coordinator, _result(0))  # type: ignore[arg-type]
     clock.advance(3.0)
-    assert book.pulse.silent_s() == 3.0
-    with book.pulse.question():
+    assert book.heartbeat.overdue_s() == 3.0
+    with book.heartbeat.request():
         clock.advance(9.0)
-        assert book.pulse.silent_s() == 0.0, "a question that takes long is one that was asked"
+        assert book.heartbeat.overdue_s() == 0.0, "a question that takes long is one that was asked"
 
 
 def test_a_question_whose_answer_comes_behind_its_epoch_owes_nothing() -> None:
     """The task had asked again meanwhile, and was given the same barrier: what it owed is told."""
     coordinator, clock = PlayedCoordinator(), ManualClock()
-    book = AttemptLog(
-        region="main", attempt_id=7, functions=(_FUNCTION,), pulse=TaskHeartbeat(clock)
+    book = AttemptEpochs(
+        region="main", attempt_id=7, functions=(_FUNCTION,), heartbeat=TaskHeartbeat(clock)
     )
     barrier_service = _barrier_service(coordinator, book)
     barrier = Barrier(checkpoint_id=4, region="main", attempt_id=7, splits=(split(0, 0, 10),))
@@ -357,4 +356,4 @@ def test_a_question_whose_answer_comes_behind_its_epoch_owes_nothing() -> None:
     coordinator.poll_barrier = late  # type: ignore[method-assign]
     barrier_service.next_barrier("main", 7, wait_s=0.0, has_read=True)
     clock.advance(5.0)
-    assert book.pulse.silent_s() == 5.0
+    assert book.heartbeat.overdue_s() == 5.0

@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from sluice.runtime.continuous.barrier_service import AttemptLog
-from sluice.runtime.continuous.heartbeat import LONGEST_STEP_S, TaskHeartbeat
+from sluice.runtime.continuous.barrier_service import LONGEST_STEP_S, AttemptEpochs, TaskHeartbeat
 from sluice.runtime.contracts import AttemptState, RegionAttempt
 from sluice.runtime.errors import ConfigError, MissingRequirementError
 from sluice.runtime.model.model import RegionRecord
@@ -55,7 +54,7 @@ class Waiting:
 
     spark: BusySpark
     clock: ManualClock
-    book: AttemptLog
+    book: AttemptEpochs
     region: HostedRegion
 
     def state(self) -> AttemptState:
@@ -71,9 +70,9 @@ class Waiting:
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
     """Nobody waits for the good end of a task that never began."""
-    monkeypatch.setattr("sluice.runtime.spark.tasks.continuous_attempt._GOOD_END_S", 0.01)
+    monkeypatch.setattr("sluice.runtime.spark.tasks.continuous_attempt._ORDERLY_END_S", 0.01)
     clock, spark = ManualClock(), BusySpark()
-    book = AttemptLog(region="main", attempt_id=7, pulse=TaskHeartbeat(clock))
+    book = AttemptEpochs(region="main", attempt_id=7, heartbeat=TaskHeartbeat(clock))
 
     def begin(_: RegionAttempt) -> ContinuousAttempt:
         session: Any = spark
@@ -112,7 +111,7 @@ def _chain() -> ContinuousChain:
 def test_a_function_that_cannot_be_sent_ends_its_life_for_good() -> None:
     """Another life would fail likewise: the job ends with what to do."""
     session: Any = BusySpark()
-    book = AttemptLog(region="main", attempt_id=7, pulse=TaskHeartbeat(ManualClock()))
+    book = AttemptEpochs(region="main", attempt_id=7, heartbeat=TaskHeartbeat(ManualClock()))
     chain = replace(_chain(), splits=cast(Any, (threading.Lock(),)))
     attempt = ContinuousAttempt(session, chain, book, heartbeat_timeout_s=_SILENCE_S)
     attempt.start()
@@ -133,7 +132,7 @@ def test_a_task_that_gets_no_core_ends_its_life_after_two_minutes(waiting: Waiti
     assert found.state is AttemptState.ENDED
     assert isinstance(found.error, MissingRequirementError)
     assert "does not begin [region=main waited_s=120]" in str(found.error)
-    assert "are all of them taken" in str(found.error)
+    assert "has a free core" in str(found.error)
     assert waiting.state() is AttemptState.ENDED, "and who did not hear it hears it again"
 
 
@@ -152,7 +151,7 @@ def test_a_job_that_comes_behind_its_cancellation_is_cancelled_too(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The life was stopped while its job was still being made ready."""
-    monkeypatch.setattr("sluice.runtime.spark.tasks.continuous_attempt._CANCEL_AGAIN_S", 0.01)
+    monkeypatch.setattr("sluice.runtime.spark.tasks.continuous_attempt._CANCEL_PAUSE_S", 0.01)
     waiting.spark.too_early = 2
     assert waiting.region.stop(7, timeout_s=PATIENCE_S)
     assert waiting.spark.cancelled == ["main.7 job"] * 3
@@ -160,7 +159,7 @@ def test_a_job_that_comes_behind_its_cancellation_is_cancelled_too(
 
 def test_a_task_that_has_asked_once_has_its_core(waiting: Waiting) -> None:
     """From then on its silence counts, not how long ago its life began."""
-    with waiting.book.pulse.question():
+    with waiting.book.heartbeat.request():
         waiting.watched(2 * _SILENCE_S)  # a long answer is no silence
         assert waiting.state() is AttemptState.RUNNING
     waiting.watched(_SILENCE_S)
@@ -168,12 +167,12 @@ def test_a_task_that_has_asked_once_has_its_core(waiting: Waiting) -> None:
     waiting.clock.advance(0.5)
     found = waiting.region.status(timeout_s=1.0)
     assert found.state is AttemptState.ENDED
-    assert "not heard of [region=main attempt_id=7 silent_s=600.5]" in str(found.error)
+    assert "sends no heartbeat [region=main attempt_id=7 overdue_s=600.5]" in str(found.error)
 
 
 def test_a_task_is_not_silent_for_as_long_as_its_driver_was_paused(waiting: Waiting) -> None:
     """Nobody listened: it may have asked all along, and asks within a moment if it lives."""
-    with waiting.book.pulse.question():
+    with waiting.book.heartbeat.request():
         pass
     waiting.clock.advance(10 * _SILENCE_S)
     assert waiting.state() is AttemptState.RUNNING

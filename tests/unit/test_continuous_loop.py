@@ -34,13 +34,13 @@ class HandCourier:
     def start(self) -> None:
         """Nothing to begin."""
 
-    def take(self) -> Barrier | None:
+    def take_barrier(self) -> Barrier | None:
         if self.error is not None:
             raise self.error
         barrier, self.barrier = self.barrier, None
         return barrier
 
-    def hand_over(self, ended: EndedEpoch) -> None:
+    def submit_epoch(self, ended: EndedEpoch) -> None:
         self.ended.append(ended)
 
     def close(self) -> None:
@@ -61,8 +61,8 @@ class Bench:
         self.loop = TaskLoop(
             "main",
             7,
-            follower=self.follower,
-            checkpoint_client=self.checkpoint_client,  # type: ignore[arg-type]  # what the loop uses of it
+            stream=self.follower,
+            client=self.checkpoint_client,  # type: ignore[arg-type]  # what the loop uses of it
             open_writers=self._open,
             functions=functions,
             begins_after=3,

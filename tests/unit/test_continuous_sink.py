@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from sluice.runtime.continuous.continuous_sink import ContinuousSink
-from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.contracts import Committer, SinkContext, SweepReport, SweepView
 

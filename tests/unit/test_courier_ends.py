@@ -64,11 +64,11 @@ def test_a_courier_that_waits_for_an_epoch_ends_with_its_task(
     epoch = PlayedEpoch(4)
     checkpoint_client.start()
     _taken(checkpoint_client)
-    checkpoint_client.hand_over(epoch)
+    checkpoint_client.submit_epoch(epoch)
     assert _taken(checkpoint_client).checkpoint_id == 5
     _ends_at_once(checkpoint_client, monkeypatch)
     assert epoch.events == ["pre-commit", "release"]
-    assert checkpoint_client.take() is None, "and has met no error in that"
+    assert checkpoint_client.take_barrier() is None, "and has met no error in that"
 
 
 def test_a_courier_that_asks_ends_with_its_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,7 @@ def test_a_frame_that_is_no_stream_is_refused_with_what_to_do(named: type[DataSo
 
 
 def test_who_reads_the_format_of_files_is_told_how() -> None:
-    with pytest.raises(ConfigError, match=r"not read .*spark\.read\.parquet"):
+    with pytest.raises(ConfigError, match=r"only writes .*spark\.read\.parquet"):
         FilesFormat({"path": "/lake/orders"}).schema()
 
 
@@ -171,5 +171,5 @@ def test_files_of_whole_results_are_refused() -> None:
 def test_types_that_tasks_cannot_write_are_refused_by_name(kind: DataType) -> None:
     """A variant reaches them as a struct of bytes, and would become one in the files."""
     given = FilesFormat({"path": "/lake/orders", "checkpointLocation": "/at"})
-    with pytest.raises(ConfigError, match=r"no type for this column .*column=v "):
+    with pytest.raises(ConfigError, match=r"cannot write a column of this type .*column=v "):
         given.streamWriter(StructType().add("n", IntegerType()).add("v", kind), overwrite=False)

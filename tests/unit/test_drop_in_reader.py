@@ -120,7 +120,7 @@ def test_a_log_of_sparks_own_source_is_told_with_the_offsets_to_begin_at(
     read_to = {"orders": {"0": 4}}
     source = reader()
     assert source.partitions(read_to, read_to) == [], "as Spark asks first, whatever is logged"
-    with pytest.raises(ConfigError, match="Spark's own Kafka source") as refused:
+    with pytest.raises(ConfigError, match="checkpoint of Spark's Kafka source") as refused:
         go_on(source, read_to)
     assert 'read_to={"orders": {"0": 4}}' in str(refused.value)
     assert "startingOffsets" in str(refused.value)

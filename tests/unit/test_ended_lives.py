@@ -31,7 +31,7 @@ def test_why_a_life_ended_is_said_where_the_next_one_begins(
     told = [line for each in caplog.records if "restarted" in (line := each.getMessage())]
     assert len(told) == 1
     assert told[0].startswith("region restarted: region=left attempt_id=")
-    assert "why=UnreachableError: a broker went away" in told[0]
+    assert "cause=UnreachableError: a broker went away" in told[0]
 
 
 def test_abort_before_skip_a_life_that_is_over_says_what_it_left_open(

@@ -7,13 +7,13 @@ import pytest
 
 from sluice.connectors.kafka.client.wire_client import WireClient, kafka_errors
 from sluice.connectors.kafka.source.enumerator import leader_epochs as epoch_lookup
-from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochQuestion
+from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochRequest
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.runtime.errors import AuthenticationError, UnreachableError
 from tests.played_wire import CONNECTION, PlayedClient, said
 
 _FIRST, _SECOND = ("orders", 0), ("orders", 1)
-_QUESTION = EpochQuestion(leader_epoch=3, current_leader_epoch=5)
+_QUESTION = EpochRequest(leader_epoch=3, current_leader_epoch=5)
 
 Answer = tuple[type[kafka_errors.KafkaError] | None, int]
 Ask = Callable[..., Mapping[PartitionKey, int]]
@@ -75,7 +75,9 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
     def asked(client: _Leaders, *keys: PartitionKey) -> Mapping[PartitionKey, int]:
         monkeypatch.setattr(WireClient, "connect", lambda *_: client)
         monkeypatch.setattr(epoch_lookup, "Net", lambda client, _: client)
-        return epoch_lookup.ask(CONNECTION, dict.fromkeys(keys, _QUESTION), timeout_s=1)
+        return epoch_lookup.fetch_epoch_ends(
+            CONNECTION, dict.fromkeys(keys, _QUESTION), timeout_s=1
+        )
 
     return asked
 

@@ -111,7 +111,9 @@ def test_a_task_that_does_not_see_the_drivers_directory_writes_nothing(
     (tmp_path / "out" / ".sluice-staging-orders").rename(tmp_path / "elsewhere")
     with CoordinatorClient(run.address) as client:
         writer = _writer(run, 0, client)
-        with pytest.raises(ConfigError, match=r"does not see the directory.* mount it"):
+        with pytest.raises(
+            ConfigError, match=r"does not see the driver's staging directory.* Mount one"
+        ):
             writer.write(_ROWS)
     assert not (tmp_path / "out" / ".sluice-staging-orders").exists()
 

@@ -204,7 +204,7 @@ def test_a_store_that_fails_at_the_end_leaves_the_record_to_be_watched(
     runs.fault = Fault.REFUSED
     with caplog.at_level(logging.INFO):
         first.close()
-    assert "owner record was left behind: target=fake:///data/orders" in caplog.text
+    assert "lease was not released: target=fake:///data/orders" in caplog.text
     runs.fault = Fault.NONE
     runs.claimed(COPY)
     assert runs.waited_s == pytest.approx(WATCH_S)

@@ -11,7 +11,11 @@ from typer.testing import CliRunner
 
 from sluice.connectors.hdfs.committing.file_lease import FileLeaseStore
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
-from sluice.connectors.hdfs.staging.held_files import HeldFile, HeldFiles, encode_held_files
+from sluice.connectors.hdfs.staging.pending_files import (
+    PendingFile,
+    PendingFiles,
+    encode_pending_files,
+)
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_root
 from sluice.connectors.hdfs.tools.files_cli import app
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, slot_name
@@ -63,7 +67,7 @@ class Ended:
     def hold(self, attempt: StagingAttempt, name: str = "part-0") -> StateEntry:
         """What a record says that goes on holding the attempt's file."""
         root = staging_root("orders", job_uid=JOB_UID, operator_id="op")
-        file = HeldFile(
+        file = PendingFile(
             directory="",
             staging=f"{root}/{attempt.path}",
             staged=name,
@@ -72,8 +76,8 @@ class Ended:
             first_ms=0,
             last_ms=0,
         )
-        held = HeldFiles(target=f"file://{self.data}/orders", layout="x", files=(file,))
-        return encode_held_files(held, operator_id="op")
+        held = PendingFiles(target=f"file://{self.data}/orders", layout="x", files=(file,))
+        return encode_pending_files(held, operator_id="op")
 
     def decide(
         self, checkpoint_id: int, *entries: StateEntry, states: tuple[StateEntry, ...] = ()
@@ -170,7 +174,7 @@ def test_what_a_checkpoint_holds_is_shown_and_never_an_orphan(job: Ended) -> Non
     job.decide(1, states=(job.hold(gone, "part-9"),))
     job.decide(3)
     lines = job.run("list")["files"]
-    assert [(line["standing"], line["rows"]) for line in lines] == [("held", 2), ("missing", 2)]
+    assert [(line["standing"], line["rows"]) for line in lines] == [("pending", 2), ("missing", 2)]
     assert held.path in lines[0]["uri"]
     assert job.run("clean", "--delete")["orphans"] == []
     job.decide(4)
@@ -227,7 +231,7 @@ def test_lease_guards_outputs_what_a_run_of_another_directory_has_staged_is_no_o
     answer = CliRunner().invoke(app, [*words, str(job.directory / "checkpoint")])
     assert isinstance(answer.exception, FencedError)
     assert "file:///original" in str(answer.exception)
-    assert "delete the record '.sluice-lease' there" in str(answer.exception)
+    assert "delete the lease '.sluice-lease' there" in str(answer.exception)
     assert list(job.data.rglob("part-0"))
 
 

@@ -69,12 +69,12 @@ def test_a_task_without_rows_writes_nothing(tmp_path: Path) -> None:
 def test_what_a_task_refuses_keeps_its_type(tmp_path: Path) -> None:
     """Spark would make it an error of its own, and try again."""
     too_long = pa.record_batch({"city": ["x" * 300], "n": [1]})
-    with pytest.raises(ConfigError, match="name of a directory"):
+    with pytest.raises(ConfigError, match="cannot name a directory"):
         answered(task(tmp_path), ROWS, too_long)
 
 
 def test_a_task_writes_only_where_the_driver_publishes(tmp_path: Path) -> None:
     """Another host's disk is not that place, and the task says so at once."""
-    with pytest.raises(ConfigError, match="does not see the directory"):
+    with pytest.raises(ConfigError, match="does not see the driver's staging directory"):
         answered(task(tmp_path / "not" / "here"), ROWS)
     assert list(tmp_path.iterdir()) == []

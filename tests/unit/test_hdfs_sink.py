@@ -46,12 +46,12 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("settings", "said"),
         [
-            ({}, "no directory"),
+            ({}, "the directory is empty"),
             ({"path": "/"}, "target"),
-            ({"path": "s3a://bucket/x"}, "s3a: is not supported"),
+            ({"path": "s3a://bucket/x"}, "s3a: has no tested way"),
             ({"path": "/data/_x"}, "target"),
             ({"path": "/data/x", "format": "parket"}, "Did you mean parquet"),
-            ({"path": "/data/x", "options": {"Path": "/data/y"}}, "no option of its format"),
+            ({"path": "/data/x", "options": {"Path": "/data/y"}}, "no option path"),
             ({"path": "/data/x", "options": {"maxRecordsPerFile": "x"}}, "Give a whole number"),
             ({"path": "/data/x", "options": {"maxRecordsPerFile": 1.5}}, "maxRecordsPerFile"),
             ({"path": "/data/x", "options": {"parquet.block.size": "x"}}, "number of bytes"),
@@ -99,10 +99,10 @@ class TestSettings:
             ({"columns": ["vlaue"]}, "Did you mean value"),
             ({"partition_by": ["kye"]}, "Did you mean key"),
             ({"partition_by": ["key"], "columns": ["value"]}, "no such column to partition by"),
-            ({"partition_by": ["key"], "columns": ["key"]}, "nothing is left"),
-            ({"partition_by": ["_hidden"]}, "not be seen"),
-            ({"columns": ["key", "value", "key"]}, "written twice"),
-            ({"partition_by": ["key", "key"]}, "written twice"),
+            ({"partition_by": ["key"], "columns": ["key"]}, "files would be empty"),
+            ({"partition_by": ["_hidden"]}, "not see"),
+            ({"columns": ["key", "value", "key"]}, "have one name"),
+            ({"partition_by": ["key", "key"]}, "have one name"),
         ],
     )
     def test_columns_are_checked(self, settings: dict[str, list[str]], said: str) -> None:
@@ -260,7 +260,7 @@ class TestCoordinator:
             if commit is None:
                 second.check(timeout_s=1)
             else:
-                with pytest.raises(ConfigError, match="stands in two jobs"):
+                with pytest.raises(ConfigError, match="two running jobs"):
                     second.check(timeout_s=1)
         finally:
             second.close()

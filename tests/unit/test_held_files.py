@@ -9,26 +9,26 @@ from typing import Any
 import pytest
 
 from sluice import HdfsSink, Roll
-from sluice.connectors.hdfs.rolling.rolling_sink import again_in_s, plan, settle
+from sluice.connectors.hdfs.rolling.roll_plan import again_in_s, plan, settle
 from sluice.connectors.hdfs.staging.committables import InvalidFileSetError
-from sluice.connectors.hdfs.staging.held_files import (
-    HELD_KIND,
-    HeldFile,
-    HeldFiles,
-    decode_held_files,
-    encode_held_files,
-    held_partitions,
+from sluice.connectors.hdfs.staging.pending_files import (
+    PENDING_KIND,
+    PendingFile,
+    PendingFiles,
+    decode_pending_files,
+    encode_pending_files,
+    pending_partitions,
 )
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 
-VERSION_1 = Path(__file__).parent.parent / "data" / "held-files-v1.json"
+VERSION_1 = Path(__file__).parent.parent / "data" / "pending-files-v1.json"
 ROOT = ".sluice-staging-orders/5b2f/0a1b/main.3"
-HELD = HeldFiles(
+HELD = PendingFiles(
     target="hdfs://h:9000/data/orders",
     layout="0123456789abcdef",
     files=(
-        HeldFile(
+        PendingFile(
             directory="dt=1",
             staging=f"{ROOT}/9-00000000000000000000000000000002",
             staged="merged-00000/sluice_group=0/part-00000-x-c000.snappy.parquet",
@@ -38,7 +38,7 @@ HELD = HeldFiles(
             last_ms=5000,
             level=1,
         ),
-        HeldFile(
+        PendingFile(
             directory="",
             staging=f"{ROOT}/7-00000000000000000000000000000001",
             staged="part-00001-x-c000.json",
@@ -52,33 +52,33 @@ HELD = HeldFiles(
 
 
 def test_version_1_is_read_for_ever() -> None:
-    entry = encode_held_files(HELD, operator_id="op")
+    entry = encode_pending_files(HELD, operator_id="op")
     old = dataclasses.replace(entry, payload=VERSION_1.read_bytes())
-    assert decode_held_files(old) == HELD
+    assert decode_pending_files(old) == HELD
     assert json.loads(entry.payload) == json.loads(VERSION_1.read_bytes())
 
 
 def test_partitions_of_held_files_are_told_from_a_sinks_states() -> None:
     """Nobody may call such a partition complete."""
-    other = dataclasses.replace(encode_held_files(HELD, operator_id="op"), kind="other")
-    assert held_partitions([other, encode_held_files(HELD, operator_id="op")]) == {"", "dt=1"}
+    other = dataclasses.replace(encode_pending_files(HELD, operator_id="op"), kind="other")
+    assert pending_partitions([other, encode_pending_files(HELD, operator_id="op")]) == {"", "dt=1"}
 
 
 def test_a_start_knows_what_it_restores_and_shows_it() -> None:
     """Or it would refuse every checkpoint that holds files."""
-    entry = encode_held_files(HELD, operator_id="op")
+    entry = encode_pending_files(HELD, operator_id="op")
     shown = installed_kinds().describe(entry)
     assert shown is not None
     assert (shown["target"], shown["length_bytes"]) == (HELD.target, 2100)
-    assert installed_kinds().latest_versions[HELD_KIND] == entry.version
+    assert installed_kinds().latest_versions[PENDING_KIND] == entry.version
 
 
 def test_what_cannot_be_read_is_refused() -> None:
-    entry = encode_held_files(HELD, operator_id="op")
+    entry = encode_pending_files(HELD, operator_id="op")
     with pytest.raises(UnsupportedFormatError):
-        decode_held_files(dataclasses.replace(entry, version=2))
+        decode_pending_files(dataclasses.replace(entry, version=2))
     with pytest.raises(DamagedCheckpointError):
-        decode_held_files(dataclasses.replace(entry, payload=b'{"files": []}'))
+        decode_pending_files(dataclasses.replace(entry, payload=b'{"files": []}'))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_files_that_the_writer_splits_are_not_merged_again() -> None:
         merge.merged(staging=ROOT, staged=f"part-{n}", length_bytes=900, rows=3) for n in (0, 1)
     ]
     outcome = settle(planned, [parts], roll)
-    assert (len(outcome.publish), len(outcome.hold)) == (2, 0)
+    assert (len(outcome.publish), len(outcome.keep)) == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_files_with_decision_a_directory_rolls_when_it_is_old_idle_or_over(
     late = dataclasses.replace(HELD.files[1], last_ms=60_000)
     files = (HELD.files[0], late)
     outcome = settle(plan(files, roll, now_ms=now_ms, is_last=is_last), [], roll)
-    assert (len(outcome.publish), len(outcome.hold)) == (published, 2 - published)
+    assert (len(outcome.publish), len(outcome.keep)) == (published, 2 - published)
     assert again_in_s(files, roll, now_ms=6_000) == 1.0
 
 
@@ -189,8 +189,8 @@ def test_files_with_decision_a_clock_that_was_set_back_holds_no_row_longer_than_
     roll = Roll(age=55.0, idle=20.0)
     day_ms = 86_400_000
     ahead = tuple(dataclasses.replace(f, first_ms=day_ms, last_ms=day_ms) for f in HELD.files)
-    held = settle(plan(ahead, roll, now_ms=1_000, is_last=False), [], roll).hold
+    held = settle(plan(ahead, roll, now_ms=1_000, is_last=False), [], roll).keep
     assert {(file.first_ms, file.last_ms) for file in held} == {(1_000, 1_000)}
     assert again_in_s(held, roll, now_ms=1_000) == 20.0
     late = settle(plan(held, roll, now_ms=21_000, is_last=False), [], roll)
-    assert (len(late.publish), len(late.hold)) == (len(HELD.files), 0)
+    assert (len(late.publish), len(late.keep)) == (len(HELD.files), 0)

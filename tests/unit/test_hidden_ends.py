@@ -103,11 +103,11 @@ def test_only_a_position_that_readers_do_not_see_costs_a_question() -> None:
     cluster.create("orders", FakeLog(latest=10), FakeLog(latest=5, end=9))
     bench = Bench(cluster)
     start = bench.start()
-    assert cluster.end_questions == [{("orders", 0), ("orders", 1)}]  # once, of all
+    assert cluster.end_requests == [{("orders", 0), ("orders", 1)}]  # once, of all
     bench.cut(bench.cut(start))
-    assert len(cluster.end_questions) == 1
+    assert len(cluster.end_requests) == 1
     behind = Bench(cluster, startingOffsets='{"orders":{"0":10,"1":9}}')
     start = behind.start()
-    cluster.end_questions.clear()
+    cluster.end_requests.clear()
     behind.cut(start)
-    assert cluster.end_questions == [{("orders", 1)}]
+    assert cluster.end_requests == [{("orders", 1)}]

@@ -222,8 +222,12 @@ def described() -> Iterator[tuple[str, list[Pipeline], list[bool]]]:
     yield "no source", [], []
     yield "no sink", [Pipeline(StubSource())], [False]
     random = Step(kind="transform", name="f", uid=None, function=identity, deterministic=False)
-    yield "replay", [Pipeline(StubSource(), [random], [StubSink()])], [True]
-    yield "replay", [Pipeline(StubSource(), [random], [StubSink("a"), StubSink("b")])], [False]
+    yield "nondeterministic", [Pipeline(StubSource(), [random], [StubSink()])], [True]
+    yield (
+        "nondeterministic",
+        [Pipeline(StubSource(), [random], [StubSink("a"), StubSink("b")])],
+        [False],
+    )
     twice = [Pipeline(StubSource(), [], [StubSink("a")]), Pipeline(StubSource(), [], [StubSink()])]
     dirty = StubSource("dirty", yields_only_committed=False)
     mixed = [StubSink("loose", is_exactly_once=False), StubSink("exact")]

@@ -11,7 +11,7 @@ from sluice.connectors.kafka.client.client_options import Role, translate_names
 from sluice.connectors.kafka.client.confluent import (
     KafkaError,
     KafkaException,
-    ToldOnceAMinute,
+    OncePerMinute,
     make_admin,
     make_consumer,
     make_producer,
@@ -347,7 +347,7 @@ def test_a_name_that_does_not_resolve_is_told_once_a_minute(
     """librdkafka says it with each of its tries: hundreds of lines for one misspelt host."""
     log = logging.getLogger("sluice.connectors.kafka.librdkafka")
     clock = FakeClock()
-    once = ToldOnceAMinute(clock=clock)
+    once = OncePerMinute(clock=clock)
 
     def told(host: str) -> bool:
         text = f"[thrd:{host}/bootstrap]: {host}/bootstrap: Failed to resolve '{host}': not known"
@@ -362,7 +362,7 @@ def test_a_name_that_does_not_resolve_is_told_once_a_minute(
     assert not told("localhst:9092")
     clock.pass_time(1)
     assert told("localhst:9092")
-    assert any(isinstance(each, ToldOnceAMinute) for each in log.filters)
+    assert any(isinstance(each, OncePerMinute) for each in log.filters)
 
 
 def test_librdkafkas_own_name_for_the_servers_is_theirs_everywhere() -> None:

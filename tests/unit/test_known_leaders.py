@@ -92,7 +92,7 @@ def _cluster() -> KafkaCluster:
 
 def test_a_look_asks_known_leaders_alone(admin: _Admin) -> None:
     """What is deleted is not asked for: the client would look for it."""
-    look = _cluster().look(KEYS, timeout_s=1)
+    look = _cluster().fetch_view(KEYS, timeout_s=1)
     assert look.earliest.keys() == look.latest.keys() == THERE
     assert look.topics.keys() == {"orders"}
     assert admin.asked == [THERE, THERE]
@@ -126,13 +126,13 @@ def test_what_was_described_a_moment_ago_is_not_described_again(admin: _Admin) -
 def test_what_is_deleted_between_two_looks_is_not_asked_for_again(admin: _Admin) -> None:
     """Its leader was known; whoever hears that it is gone forgets that."""
     cluster = _cluster()
-    assert cluster.look(KEYS, timeout_s=1).latest.keys() == THERE
+    assert cluster.fetch_view(KEYS, timeout_s=1).latest.keys() == THERE
     del admin.leaders["orders", 1]
     admin.known.clear()
-    assert cluster.look(KEYS, timeout_s=1).latest.keys() == {KEYS[0]}
+    assert cluster.fetch_view(KEYS, timeout_s=1).latest.keys() == {KEYS[0]}
     admin.leaders.clear()
     admin.known.clear()
-    assert not cluster.look(KEYS, timeout_s=1).latest
+    assert not cluster.fetch_view(KEYS, timeout_s=1).latest
 
 
 def test_what_is_deleted_while_it_is_asked_for_is_left_out_and_another_error_is_told(
@@ -141,10 +141,10 @@ def test_what_is_deleted_while_it_is_asked_for_is_left_out_and_another_error_is_
     """Whether to go on without it is the source's to say."""
     for said in (("UNKNOWN_TOPIC_OR_PART",), ("_NOENT", "No leaders found")):
         admin.refused = {KEYS[1]: said}
-        assert _cluster().look(KEYS, timeout_s=1).latest.keys() == {KEYS[0]}
+        assert _cluster().fetch_view(KEYS, timeout_s=1).latest.keys() == {KEYS[0]}
     admin.refused = {KEYS[1]: ("TOPIC_AUTHORIZATION_FAILED",)}
     with pytest.raises(AuthenticationError):
-        _cluster().look(KEYS, timeout_s=1)
+        _cluster().fetch_view(KEYS, timeout_s=1)
 
 
 def test_brokers_are_not_asked_again_without_a_pause(admin: _Admin) -> None:
@@ -162,7 +162,7 @@ def test_a_partition_without_a_leader_is_asked_for_when_it_has_one(admin: _Admin
     admin.leaders["orders", 1], leader = None, admin.leaders["orders", 1]
     cluster = _cluster()
     with pytest.raises(UnreachableError, match="LEADER_NOT_AVAILABLE"):
-        cluster.look(KEYS, timeout_s=0)
-    assert cluster.look(KEYS[:1], timeout_s=1).latest.keys() == {KEYS[0]}
+        cluster.fetch_view(KEYS, timeout_s=0)
+    assert cluster.fetch_view(KEYS[:1], timeout_s=1).latest.keys() == {KEYS[0]}
     admin.leaders["orders", 1] = leader
-    assert cluster.look(KEYS, timeout_s=1).latest.keys() == THERE
+    assert cluster.fetch_view(KEYS, timeout_s=1).latest.keys() == THERE

@@ -37,7 +37,7 @@ def test_publish_whole_a_record_is_on_the_disk_before_it_has_its_name(
 def test_a_file_in_the_place_of_a_directory_is_told_as_that(tmp_path: Path, below: str) -> None:
     """The disk is well."""
     (tmp_path / "file").write_bytes(b"x")
-    with pytest.raises(StorageError, match="this is no directory") as caught:
+    with pytest.raises(StorageError, match="the path is no directory") as caught:
         LocalFileSystem(tmp_path / "file" / below).entries("")
     assert "disk" not in str(caught.value)
 
@@ -105,5 +105,5 @@ def test_a_mount_whose_server_is_away_is_waited_for(
 
 
 def test_a_name_that_is_too_long_is_no_failure_of_the_disk(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="name is too long"):
+    with pytest.raises(ConfigError, match="name that is too long"):
         LocalFileSystem(tmp_path).make_directories(f"day={'x' * 300}")

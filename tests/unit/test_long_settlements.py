@@ -44,7 +44,9 @@ def start(store: FakeStore, disk: Disk, clock: ManualClock, *, is_broken: bool =
     def opened(uri: str) -> FileSystem:
         return FakeFileSystem(disk, uri=uri, fault=fault, turn=lambda: clock.advance(CALL_S))
 
-    sink = FileSinkCoordinator(TARGET, opened, renames_at_once=1, is_staged_seen=False, clock=clock)
+    sink = FileSinkCoordinator(
+        TARGET, opened, renames_at_once=1, is_staged_verified=False, clock=clock
+    )
     sequence = StartSequence(
         plan=PLAN,
         settings=CheckpointSettings(),

@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.runtime.errors import StorageError
-from sluice.runtime.storage.retried_reads import require_writable
+from sluice.runtime.storage.file_system import require_writable
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 
 KEPT = {"below/file": b"kept"}

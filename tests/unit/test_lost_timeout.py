@@ -4,8 +4,7 @@ import pytest
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
-from sluice.runtime.continuous.continuous_sink import ContinuousSink
-from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.errors import ConfigError
 from tests.transaction_harness import FakeHarness

@@ -17,11 +17,11 @@ from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoor
 from sluice.connectors.hdfs.partition_commit import partition_marks as marks
 from sluice.connectors.hdfs.partition_commit.partition_state import decode_state
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
-from sluice.connectors.hdfs.staging.held_files import (
-    HeldFile,
-    HeldFiles,
-    encode_held_files,
-    held_partitions,
+from sluice.connectors.hdfs.staging.pending_files import (
+    PendingFile,
+    PendingFiles,
+    encode_pending_files,
+    pending_partitions,
 )
 from sluice.runtime.contracts import (
     AttemptRegistry,
@@ -108,7 +108,7 @@ def test_rows_whose_partition_has_no_time_are_written_and_never_waited_for(sink_
     sink = sink_of(PartitionCommit(trigger="partition-time"))
     sink.decide(sink.write("dt=1970-01-01", "dt=__HIVE_DEFAULT_PARTITION__"), watermark_ms=10**9)
     assert sink.marked == ["dt=1970-01-01"]
-    with pytest.raises(ConfigError, match="make no time"):
+    with pytest.raises(ConfigError, match="are no time"):
         sink.write("dt=soon")
     sink.coordinator.close()
 
@@ -142,7 +142,7 @@ def test_files_of_another_target_or_layout_are_no_partitions_of_this_one(
 
 def _holding(path: str) -> StagedFrame:
     """A batch without rows that holds on to a file of the partition."""
-    file = HeldFile(
+    file = PendingFile(
         directory=path,
         staging=".s/a",
         staged=f"{path}/part-0",
@@ -151,8 +151,8 @@ def _holding(path: str) -> StagedFrame:
         first_ms=0,
         last_ms=0,
     )
-    held = HeldFiles(target=f"{PARENT}/orders", layout="l", files=(file,))
-    states = (encode_held_files(held, operator_id="op"),)
+    held = PendingFiles(target=f"{PARENT}/orders", layout="l", files=(file,))
+    states = (encode_pending_files(held, operator_id="op"),)
     return StagedFrame(rows=0, committables=(), operator_states=states)
 
 
@@ -162,8 +162,8 @@ def test_a_partition_held_by_an_earlier_run_may_make_no_time_under_new_settings(
     """Its rows are decided: each start would stop at them. A new one of that kind still stops."""
     sink = sink_of(PartitionCommit(trigger="partition-time"))
     answer = _holding("dt=soon")
-    sink.writer = sink.marks.writer(_Answering(answer), held=held_partitions)
-    with pytest.raises(ConfigError, match="make no time"):
+    sink.writer = sink.marks.writer(_Answering(answer), pending=pending_partitions)
+    with pytest.raises(ConfigError, match="are no time"):
         sink.write()
     sink.states = answer.operator_states
     sink.decide(sink.write(), watermark_ms=10**9)
@@ -175,13 +175,13 @@ def test_late_rows_that_a_decision_holds_are_no_error_of_a_later_run(sink_of: Si
     """They came when late rows were marked again; ``error`` stops at those that come now."""
     first = sink_of(PartitionCommit())
     first.decide(first.write("dt=1"))
-    first.writer = first.marks.writer(_Answering(_holding("dt=1")), held=held_partitions)
+    first.writer = first.marks.writer(_Answering(_holding("dt=1")), pending=pending_partitions)
     first.decide(first.write())
     first.coordinator.close()
 
     second = sink_of(PartitionCommit(on_late="error"), first)
     inner = second.writer
-    second.writer = second.marks.writer(_Answering(_holding("dt=1")), held=held_partitions)
+    second.writer = second.marks.writer(_Answering(_holding("dt=1")), pending=pending_partitions)
     second.decide(second.write())
     second.writer, second.states = inner, ()
     with pytest.raises(LateRecordsError):
@@ -307,9 +307,9 @@ def test_a_sink_object_of_two_jobs_that_run_is_refused(sink_of: SinkOf, disk: Di
         f"{PARENT}/orders", lambda uri: FakeFileSystem(disk, uri=uri), marks=sink.marks
     )
     context = replace(sink.context, leader_session_id="another")
-    with pytest.raises(ConfigError, match="two jobs"):
+    with pytest.raises(ConfigError, match="two running jobs"):
         other.check(timeout_s=1.0)
-    with pytest.raises(ConfigError, match="two jobs"):
+    with pytest.raises(ConfigError, match="two running jobs"):
         other.claim(context, timeout_s=1.0)
     sink.decide(sink.write("dt=1"))
     assert sink.marked == ["dt=1"]

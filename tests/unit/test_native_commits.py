@@ -41,20 +41,20 @@ class ByHand:
 class Rig:
     """Two lives that have each told one epoch of one transaction, attempt 7."""
 
-    def __init__(self, *, answer_s: float = PATIENCE_S) -> None:
+    def __init__(self, *, report_s: float = PATIENCE_S) -> None:
         self.commits = NativeCommits()
         self.by_hand = ByHand()
-        self.committer = TasksFirst(lambda: self.by_hand, self.commits, answer_s=answer_s)
+        self.committer = TasksFirst(lambda: self.by_hand, self.commits, report_s=report_s)
         self.entries = {name: committable(name) for name in _REGIONS}
         for name, entry in self.entries.items():
             self.commits.begin(name, 7)
-            self.commits.told(BatchKey(region=name, attempt_id=7, batch_id=4), (entry,))
+            self.commits.add_epoch(BatchKey(region=name, attempt_id=7, batch_id=4), (entry,))
 
     def answer(
         self, region: str, *, attempt_id: int = 7, operators: tuple[str, ...] = ("sink",)
     ) -> None:
         epochs = [CommittedEpoch(batch_id=4, operators=operators)]
-        self.commits.answered(region, attempt_id, epochs)
+        self.commits.report(region, attempt_id, epochs)
 
     def commit(self, *asked: Callable[[], None], after_crash: bool = False) -> dict[str, str]:
         """Both epochs are decided; what tasks do when they are asked. Who committed what."""
@@ -63,7 +63,7 @@ class Rig:
             for act in asked:
                 act()
 
-        self.commits.wakes(wake)
+        self.commits.wake_polls_with(wake)
         reports = self.committer.commit(
             list(self.entries.values()), timeout_s=PATIENCE_S, after_crash=after_crash
         )
@@ -96,12 +96,12 @@ def test_outcome_from_broker_a_commit_that_was_not_acknowledged_is_settled_by_th
 
 def test_continuous_order_a_task_that_does_not_answer_is_waited_for_with_a_bound() -> None:
     """Paused, or cut off; what it says later is not heard any more."""
-    rig = Rig(answer_s=0.05)
+    rig = Rig(report_s=0.05)
     rig.commit(lambda: rig.answer("main"))
     assert rig.handed == [(["side"], True)]
-    assert rig.commits.wanted("side", 7) == ()
+    assert rig.commits.requested("side", 7) == ()
     rig.answer("side")
-    assert rig.commits.await_answers({"side": 7}, timeout_s=0) == frozenset()
+    assert rig.commits.await_reports({"side": 7}, timeout_s=0) == frozenset()
 
 
 @pytest.mark.parametrize("successor", [False, True])
@@ -130,9 +130,9 @@ def test_a_life_that_ends_while_it_is_waited_for_ends_the_wait() -> None:
 
 def test_callback_after_commit_an_older_life_is_not_heard() -> None:
     """Its transactions were settled, or belong to nobody."""
-    rig = Rig(answer_s=0.05)
+    rig = Rig(report_s=0.05)
     rig.commits.begin("side", 9)
-    rig.commits.told(BatchKey(region="side", attempt_id=9, batch_id=4), (rig.entries["side"],))
+    rig.commits.add_epoch(BatchKey(region="side", attempt_id=9, batch_id=4), (rig.entries["side"],))
     rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side", attempt_id=7))
     assert rig.handed == [(["side"], True)]
 
@@ -150,7 +150,7 @@ def test_a_second_try_is_the_drivers_alone() -> None:
     rig = Rig()
     rig.commit(after_crash=True)
     assert rig.handed == [(["main", "side"], True)]
-    assert rig.commits.wanted("main", 7) == ()
+    assert rig.commits.requested("main", 7) == ()
 
 
 def test_an_epoch_of_two_sinks_is_committed_with_one_question() -> None:
@@ -158,9 +158,9 @@ def test_an_epoch_of_two_sinks_is_committed_with_one_question() -> None:
     rig = Rig()
     other = replace(committable("other"), operator_id="other")
     batch = BatchKey(region="main", attempt_id=7, batch_id=4)
-    rig.commits.told(batch, (rig.entries["main"], other))
+    rig.commits.add_epoch(batch, (rig.entries["main"], other))
     rig.commit(lambda: rig.answer("main", operators=("sink", "other")), lambda: rig.answer("side"))
-    rig.commits.wakes(lambda: None)
+    rig.commits.wake_polls_with(lambda: None)
     (report,) = rig.committer.commit([other], timeout_s=PATIENCE_S, after_crash=False)
     assert report.detail == "the task's commit was accepted"
     assert rig.handed == []
@@ -173,7 +173,7 @@ def test_outcome_from_broker_what_a_task_may_have_committed_before_it_died_is_se
     rig = Rig()
     other = replace(committable("other"), operator_id="other")
     batch = BatchKey(region="main", attempt_id=7, batch_id=4)
-    rig.commits.told(batch, (rig.entries["main"], other))
+    rig.commits.add_epoch(batch, (rig.entries["main"], other))
     rig.commit(lambda: rig.answer("main", operators=("sink", "other")), lambda: rig.answer("side"))
     rig.commits.begin("main", 9)
     rig.committer.commit([other], timeout_s=PATIENCE_S, after_crash=False)
@@ -184,13 +184,13 @@ def test_an_answer_is_forgotten_once_its_epoch_is_committed_on_record() -> None:
     """Nothing is kept for the life of a task."""
     rig = Rig()
     rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side"))
-    rig.commits.settled("main", 7, through=4)
-    assert rig.commits.ask(rig.entries.values()).attempts == {"side": 7}
+    rig.commits.remove_epochs("main", 7, through=4)
+    assert rig.commits.request(rig.entries.values()).attempts == {"side": 7}
 
 
 def test_what_nobody_has_asked_for_is_not_heard() -> None:
     """An answer to an earlier question, say."""
-    rig = Rig(answer_s=0.05)
+    rig = Rig(report_s=0.05)
     rig.answer("main")
     rig.commit(lambda: rig.answer("side"))
     assert rig.handed == [(["main"], True)]
@@ -198,15 +198,15 @@ def test_what_nobody_has_asked_for_is_not_heard() -> None:
 
 def test_continuous_order_a_silent_task_is_waited_for_once_and_not_for_each_sink() -> None:
     """Until it is heard of again; meanwhile the driver does what it would have done."""
-    rig = Rig(answer_s=0.01)
+    rig = Rig(report_s=0.01)
     assert set(rig.commit().values()) == {"by hand"}
     wanted: list[tuple[int, ...]] = []
 
     def look() -> None:
-        wanted.append(rig.commits.wanted("main", 7))
+        wanted.append(rig.commits.requested("main", 7))
 
     assert set(rig.commit(look).values()) == {"by hand"}
-    rig.commits.answered("main", 7, ())
+    rig.commits.report("main", 7, ())
     rig.commit(look)
     assert wanted == [(), (4,)]
 
@@ -227,7 +227,7 @@ def test_outcome_from_broker_what_is_given_up_is_aborted_by_the_driver_alone() -
     (report,) = rig.committer.abort([entry], timeout_s=PATIENCE_S)
     assert report.outcome is CommitOutcome.ABORTED
     assert rig.by_hand.aborted == [entry]
-    assert rig.commits.wanted("main", 7) == ()
+    assert rig.commits.requested("main", 7) == ()
 
 
 @dataclass

@@ -11,7 +11,7 @@ from sluice.runtime.coordinator.core.events import EndJob, RegionFailed, StopReq
 from sluice.runtime.errors import StorageError, StorageUnreachableError
 from sluice.runtime.process.wait_log import WaitLog
 from sluice.runtime.spark.run.outages import Outages
-from sluice.runtime.storage.hadoop_errors import Said, Trouble, trouble_of
+from sluice.runtime.storage.hadoop_errors import FailureKind, JavaException, failure_kind
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.core_driver import FAST, CoreDriver
 from tests.fakes import ManualClock
@@ -26,67 +26,87 @@ NO_NODE = (
 @pytest.mark.parametrize(
     ("trouble", "name", "text"),
     [
-        (Trouble.UNREACHABLE, "ConnectException", "Call From a to b failed: Connection refused"),
-        (Trouble.UNREACHABLE, "SafeModeException", "Cannot create /x. Name node is in safe mode."),
-        (Trouble.UNREACHABLE, "StandbyException", "Operation category WRITE is not supported"),
-        (Trouble.UNREACHABLE, "RetriableException", "NameNode still not started"),
-        (Trouble.UNREACHABLE, "IOException", "NameNode still not started"),
-        (Trouble.UNREACHABLE, "SocketException", "Call From a to b failed on socket exception: x"),
-        (Trouble.UNREACHABLE, "SocketException", "Network is unreachable"),
-        (Trouble.UNREACHABLE, "EOFException", "End of File Exception between local host is: a"),
-        (Trouble.UNREACHABLE, "IOException", NO_NODE.format(running=0, excluded="no")),
-        (Trouble.UNREACHABLE, "IOException", NO_NODE.format(running=1, excluded=1)),
-        (Trouble.UNREACHABLE, "IOException", "All datanodes [DatanodeInfo[1]] are bad. Aborting"),
-        (Trouble.UNREACHABLE, "BlockMissingException", "Could not obtain block"),
-        (Trouble.FULL, "IOException", NO_NODE.format(running=1, excluded="no")),
-        (Trouble.FULL, "IOException", "No space left on device"),
-        (Trouble.FULL, "DSQuotaExceededException", "The DiskSpace quota of /p is exceeded"),
-        (Trouble.FULL, "NSQuotaExceededException", "The NameSpace quota of /p is exceeded"),
-        (Trouble.FULL, "MaxDirectoryItemsExceededException", "limit=1048576 items=1048576"),
-        (Trouble.DENIED, "AccessControlException", "Permission denied: user=a, access=WRITE"),
-        (Trouble.UNSUPPORTED, "UnsupportedFileSystemException", "No FileSystem for scheme x"),
-        (Trouble.UNSUPPORTED, "PathComponentTooLongException", "limit=255 length=301"),
         (
-            Trouble.UNSUPPORTED,
+            FailureKind.UNREACHABLE,
+            "ConnectException",
+            "Call From a to b failed: Connection refused",
+        ),
+        (
+            FailureKind.UNREACHABLE,
+            "SafeModeException",
+            "Cannot create /x. Name node is in safe mode.",
+        ),
+        (FailureKind.UNREACHABLE, "StandbyException", "Operation category WRITE is not supported"),
+        (FailureKind.UNREACHABLE, "RetriableException", "NameNode still not started"),
+        (FailureKind.UNREACHABLE, "IOException", "NameNode still not started"),
+        (
+            FailureKind.UNREACHABLE,
+            "SocketException",
+            "Call From a to b failed on socket exception: x",
+        ),
+        (FailureKind.UNREACHABLE, "SocketException", "Network is unreachable"),
+        (FailureKind.UNREACHABLE, "EOFException", "End of File Exception between local host is: a"),
+        (FailureKind.UNREACHABLE, "IOException", NO_NODE.format(running=0, excluded="no")),
+        (FailureKind.UNREACHABLE, "IOException", NO_NODE.format(running=1, excluded=1)),
+        (
+            FailureKind.UNREACHABLE,
+            "IOException",
+            "All datanodes [DatanodeInfo[1]] are bad. Aborting",
+        ),
+        (FailureKind.UNREACHABLE, "BlockMissingException", "Could not obtain block"),
+        (FailureKind.FULL, "IOException", NO_NODE.format(running=1, excluded="no")),
+        (FailureKind.FULL, "IOException", "No space left on device"),
+        (FailureKind.FULL, "DSQuotaExceededException", "The DiskSpace quota of /p is exceeded"),
+        (FailureKind.FULL, "NSQuotaExceededException", "The NameSpace quota of /p is exceeded"),
+        (FailureKind.FULL, "MaxDirectoryItemsExceededException", "limit=1048576 items=1048576"),
+        (FailureKind.DENIED, "AccessControlException", "Permission denied: user=a, access=WRITE"),
+        (FailureKind.UNSUPPORTED, "UnsupportedFileSystemException", "No FileSystem for scheme x"),
+        (FailureKind.UNSUPPORTED, "PathComponentTooLongException", "limit=255 length=301"),
+        (
+            FailureKind.UNSUPPORTED,
             "RpcException",
             "RPC response has a length of 9 exceeds maximum data length",
         ),
-        (Trouble.OTHER, "IOException", "Stream is corrupted"),
+        (FailureKind.OTHER, "IOException", "Stream is corrupted"),
     ],
 )
-def test_what_hadoop_says_tells_what_to_do(trouble: Trouble, name: str, text: str) -> None:
+def test_what_hadoop_says_tells_what_to_do(trouble: FailureKind, name: str, text: str) -> None:
     """Wait for what comes back, call a human for what does not; also behind Spark's own error."""
-    said = Said(name=name, text=f"java.io.{name}: {text}")
-    assert trouble_of([said]) is trouble
-    assert trouble_of([Said(name="SparkException", text="Job aborted"), said]) is trouble
+    said = JavaException(name=name, text=f"java.io.{name}: {text}")
+    assert failure_kind([said]) is trouble
+    assert failure_kind([JavaException(name="SparkException", text="Job aborted"), said]) is trouble
 
 
 @pytest.mark.parametrize(
     "said",
     [
         [
-            Said(
+            JavaException(
                 name="IllegalArgumentException",
                 text="java.lang.IllegalArgumentException: java.net.UnknownHostException: nn-0",
             ),
-            Said(name="UnknownHostException", text="java.net.UnknownHostException: nn-0"),
+            JavaException(name="UnknownHostException", text="java.net.UnknownHostException: nn-0"),
         ],
         # As PySpark has it, where a session is there.
-        [Said(name="IllegalArgumentException", text="java.net.UnknownHostException: nn-0")],
+        [
+            JavaException(
+                name="IllegalArgumentException", text="java.net.UnknownHostException: nn-0"
+            )
+        ],
     ],
 )
-def test_a_namenode_whose_name_is_gone_is_away(said: list[Said]) -> None:
+def test_a_namenode_whose_name_is_gone_is_away(said: list[JavaException]) -> None:
     """Hadoop's client calls it a wrong argument when it is made; it comes back with the server."""
-    assert trouble_of(said) is Trouble.UNREACHABLE
+    assert failure_kind(said) is FailureKind.UNREACHABLE
 
 
 def test_a_human_is_called_also_when_a_connection_was_lost_too() -> None:
     """A used up quota is not waited for."""
     said = [
-        Said(name="SocketTimeoutException", text="late"),
-        Said(name="DSQuotaExceededException", text="exceeded"),
+        JavaException(name="SocketTimeoutException", text="late"),
+        JavaException(name="DSQuotaExceededException", text="exceeded"),
     ]
-    assert trouble_of(said) is Trouble.FULL
+    assert failure_kind(said) is FailureKind.FULL
 
 
 def test_an_outage_costs_no_tolerable_failure() -> None:
@@ -150,7 +170,7 @@ class Store:
 def wait(outages: Outages, store: Store, *, until_s: float, committed: int = 0) -> float | None:
     """Ask ten times a second, as the job's thread does; when the region might begin."""
     while store.clock() - 1_000 < until_s:
-        if outages.may_begin("main", committed=committed, look=store.look):
+        if outages.may_begin("main", committed=committed, probe=store.look):
             return store.clock() - 1_000
         store.clock.advance(0.1)
     return None
@@ -182,7 +202,7 @@ def test_a_store_that_answers_and_takes_no_epoch_is_not_tried_for_ever() -> None
     store = Store(clock, until_s=0.0)
     outages = Outages(limit_s=60.0, clock=clock)
     begun: list[float | None] = []
-    with pytest.raises(StorageUnreachableError, match="takes no epoch"):
+    with pytest.raises(StorageUnreachableError, match="no epoch was committed"):
         begun.extend(iter(lambda: wait(outages, store, until_s=200.0), None))
     assert len(begun) < 20
     assert wait(outages, store, until_s=200.0, committed=1) is not None, "a commit ends an outage"

@@ -144,7 +144,7 @@ def test_what_regions_that_are_no_more_had_open_is_marked_by_those_that_go_on() 
 def test_a_partition_with_staged_or_held_files_is_not_complete() -> None:
     """Whatever the watermark says: its files are not all there to be read."""
     sink = MarkedSink(by_time())
-    sink.stage("main", hour(0), held=[hour(0)])
+    sink.stage("main", hour(0), pending=[hour(0)])
     sink.watermarks["main"] = 5 * HOUR_MS
     sink.decide()
     sink.tell()
@@ -166,7 +166,7 @@ def test_a_partition_whose_files_came_since_it_was_due_is_not_begun(held: list[s
     sink.decide()
     sink.tell_ledger()
     (due,) = sink.ledger.due()
-    sink.stage("main", hour(0), held=held)
+    sink.stage("main", hour(0), pending=held)
     assert not sink.ledger.begin(due)
     sink.decide()
     sink.tell_ledger()
@@ -350,7 +350,7 @@ def test_version_1_of_the_state_is_read_for_ever() -> None:
     assert found.opened[hour(7).replace("1970-01-01", "2026-03-01")] == OpenPartition(
         path="dt=2026-03-01/hour=7", first_seen_ms=1_772_000_000_000, checkpoint_id=42
     )
-    assert found.opened["dt=2026-03-01/hour=6"].is_held
+    assert found.opened["dt=2026-03-01/hour=6"].is_pending
     assert found.marked == {"dt=2026-03-01/hour=6": {"main": 31, "other": 30}}
     assert encode_state(found, operator_id="op").payload == payload
 

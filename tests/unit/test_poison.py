@@ -270,7 +270,7 @@ def test_a_function_that_returns_no_batch_is_refused_by_name(
 
     task = Task(chained(forgetful, policy), chained(lambda batch: batch, None, "behind"))
     with pytest.raises(
-        ConfigError, match=rf"is no RecordBatch \[function=f given={kind}\]"
+        ConfigError, match=rf"return a RecordBatch \[function=f returned={kind}\]"
     ) as said:
         task.through(source_rows(b"1", b"2"))
     assert isinstance(said.value, PERMANENT_ERRORS)

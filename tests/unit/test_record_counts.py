@@ -61,7 +61,7 @@ def test_totals_go_on_from_the_record_before() -> None:
     before = [
         encode_totals(COUNTS, operator_id="a"),
         encode_totals(COUNTS, operator_id="gone"),
-        dataclasses.replace(encode_totals(COUNTS, operator_id="a"), kind="held-files"),
+        dataclasses.replace(encode_totals(COUNTS, operator_id="a"), kind="pending-files"),
     ]
     after = totals_after(before, {"b": RecordCounts(read=1), "a": RecordCounts(read=1, skipped=1)})
     assert {entry.operator_id: decode_totals(entry) for entry in after} == {

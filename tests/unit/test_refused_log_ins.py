@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluice.connectors.kafka.client.confluent import KafkaError, KafkaException, error_codes
-from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.client.login_refusals import LoginRefusals
 from sluice.connectors.kafka.client.wire_client import Net, WireClient, kafka_errors
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
 from sluice.connectors.kafka.sink.committer.transaction_requests import EndOutcome, TransactionState
@@ -210,7 +210,7 @@ def test_one_refusal_while_brokers_are_away_ends_no_job(
     more after a while is meant, over as many calls as that takes; an answer ends it."""
     cluster, client = admin
     clock = FakeClock()
-    refusals = cluster._refusals = Refusals(clock=clock)  # noqa: SLF001
+    refusals = cluster._refusals = LoginRefusals(clock=clock)  # noqa: SLF001
     client._tell = refusals.note  # noqa: SLF001
     assert cluster.topic_names(timeout_s=1) == {"orders"}
 
@@ -241,13 +241,13 @@ def test_a_broker_that_refuses_beside_others_that_answer_is_named(
     client.is_refused, client.unanswered = True, 1
     with pytest.raises(UnreachableError, match="log_in_refused="):
         cluster.topic_names(timeout_s=0)
-    cluster._relearn(1.0)  # noqa: SLF001
+    cluster._refresh_metadata(1.0)  # noqa: SLF001
     client.unanswered = 1
     with pytest.raises(UnreachableError, match="log_in_refused="):
         cluster.topic_names(timeout_s=0)
 
 
-def test_a_cluster_that_cannot_be_reached_says_what_the_client_said_of_it(
+def test_a_cluster_that_cannot_be_reached_says_what_the_client_error_of_it(
     admin: tuple[KafkaCluster, PlayedAdmin],
 ) -> None:
     """A misspelt host and a closed port are two mistakes; that all brokers are down is neither."""
@@ -260,18 +260,18 @@ def test_a_cluster_that_cannot_be_reached_says_what_the_client_said_of_it(
     client.unanswered = 1
     with pytest.raises(UnreachableError) as caught:
         cluster.topic_names(timeout_s=0)
-    assert caught.value.args[1]["client_said"] == reason
+    assert caught.value.args[1]["client_error"] == reason
     client.why_away = []
     client.unanswered = 1
     with pytest.raises(UnreachableError) as caught:
         cluster.topic_names(timeout_s=0)
-    assert "client_said" not in caught.value.args[1]
+    assert "client_error" not in caught.value.args[1]
 
 
 def test_refusals_that_last_for_a_quarter_of_a_minute_are_meant() -> None:
     """A token that could not be had is asked for again after 10 s."""
     clock = FakeClock()
-    refusals = Refusals(clock=clock)
+    refusals = LoginRefusals(clock=clock)
     refusals.note(KafkaError(AWAY))
     clock.pass_time(60)
     assert refusals.last is None
@@ -323,7 +323,7 @@ def test_a_question_behind_an_election_is_asked_again_where_its_log_in_is_refuse
 
     monkeypatch.setattr(WireClient, "connect", connect)
     cluster, clock = KafkaCluster(CONNECTION, pause=lambda _: None), FakeClock()
-    cluster._lookup_refusals = Refusals(clock=clock)  # noqa: SLF001
+    cluster._lookup_refusals = LoginRefusals(clock=clock)  # noqa: SLF001
     for _ in range(3):
         with pytest.raises(UnreachableError):
             cluster.epoch_ends({}, timeout_s=1)
@@ -341,12 +341,12 @@ def test_refusals_with_an_answer_between_them_are_not_one_that_lasts(
     def ask(*_: object, **__: object) -> Mapping[PartitionKey, int]:
         answer = answers.pop(0)
         if answer is not None:
-            raise epoch_lookup.LogInRefusedError(NO_TOKEN) from answer
+            raise epoch_lookup.LoginRefusedError(NO_TOKEN) from answer
         return {}
 
-    monkeypatch.setattr(epoch_lookup, "ask", ask)
+    monkeypatch.setattr(epoch_lookup, "fetch_epoch_ends", ask)
     cluster, clock = KafkaCluster(CONNECTION, pause=lambda _: None), FakeClock()
-    cluster._lookup_refusals = Refusals(clock=clock)  # noqa: SLF001
+    cluster._lookup_refusals = LoginRefusals(clock=clock)  # noqa: SLF001
     for is_answered in (False, True, False):
         with contextlib.nullcontext() if is_answered else pytest.raises(UnreachableError):
             cluster.epoch_ends({}, timeout_s=1)
@@ -361,7 +361,7 @@ def test_a_question_that_finds_no_broker_is_asked_again(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(WireClient, "connect", connect)
     with pytest.raises(UnreachableError, match="nobody listens"):
-        epoch_lookup.ask(CONNECTION, {}, timeout_s=1)
+        epoch_lookup.fetch_epoch_ends(CONNECTION, {}, timeout_s=1)
 
 
 def test_a_question_that_no_log_in_can_ask_is_refused_at_once(
@@ -374,4 +374,4 @@ def test_a_question_that_no_log_in_can_ask_is_refused_at_once(
 
     monkeypatch.setattr(WireClient, "connect", connect)
     with pytest.raises(AuthenticationError, match="UnsupportedSaslMechanism"):
-        epoch_lookup.ask(CONNECTION, {}, timeout_s=1)
+        epoch_lookup.fetch_epoch_ends(CONNECTION, {}, timeout_s=1)

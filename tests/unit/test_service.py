@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
+from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import (
@@ -120,7 +120,7 @@ def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(
 ) -> None:
     """It asks for no barrier yet, and was taken for one that Spark does not run."""
     barrier_service = BarrierService(coordinator)
-    book = AttemptLog(region="main", attempt_id=0)
+    book = AttemptEpochs(region="main", attempt_id=0)
     barrier_service.open(book)
     with (
         CoordinatorService(coordinator, barrier_service=barrier_service) as service,
@@ -128,9 +128,9 @@ def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(
     ):
         with pytest.raises(FencedError):
             client.waits(dataclasses.replace(BATCH, attempt_id=-1), "a producer", why="away")
-        assert not book.pulse.has_asked, "by the task of another life"
+        assert not book.heartbeat.has_begun, "by the task of another life"
         client.waits(BATCH, "a producer", why="away")
-        assert book.pulse.has_asked
+        assert book.heartbeat.has_begun
 
 
 def test_a_writer_learns_that_its_batch_is_decided(

@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 import pytest
 
-from sluice.connectors.kafka.source.enumerator.cluster_view import SharedLook
-from sluice.connectors.kafka.source.enumerator.discovery import Look, OffsetFact
+from sluice.connectors.kafka.source.enumerator.cluster_view import SharedView
+from sluice.connectors.kafka.source.enumerator.discovery import ClusterView, OffsetFact
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.runtime.errors import UnreachableError
 
@@ -21,17 +21,17 @@ class Bench:
         self.timeouts_s: list[float] = []
         self.ends = dict.fromkeys(ALL, 100)
         self.leaderless: set[PartitionKey] = set()
-        self.shared = SharedLook(self, lambda: self.now_s)  # type: ignore[arg-type]
+        self.shared = SharedView(self, lambda: self.now_s)  # type: ignore[arg-type]
 
-    def look(self, keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
+    def fetch_view(self, keys: Collection[PartitionKey], *, timeout_s: float) -> ClusterView:
         self.asked.append(set(keys))
         self.timeouts_s.append(timeout_s)
         if self.leaderless & set(keys):
             raise UnreachableError("no leader", {}, "Wait.")
         facts = {key: OffsetFact(offset=self.ends[key]) for key in keys}
-        return Look(topics={}, earliest={}, latest=facts)
+        return ClusterView(topics={}, earliest={}, latest=facts)
 
-    def cut(self, *numbers: int, start: int = 0) -> Look:
+    def cut(self, *numbers: int, start: int = 0) -> ClusterView:
         starts = {("orders", number): start for number in numbers}
         return self.shared.of(starts, ALL, timeout_s=10.0)
 

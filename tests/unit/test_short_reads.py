@@ -44,7 +44,7 @@ def test_a_batch_read_that_stops_short_says_so_where_loss_is_allowed(
     assert bounds(ranges) == {"orders-0": (0, 10), "orders-1": (0, 20)}
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert "fewer records are read than asked for" in record.getMessage()
+    assert "fewer records are read than requested" in record.getMessage()
     assert "orders-0: readable=10 ending=11" in record.getMessage()
     assert "orders-1" not in record.getMessage()
 
@@ -60,7 +60,7 @@ def ending_at(log: FakeLog, timestamp_ms: int) -> dict[str, tuple[int, int]]:
     cluster = FakeSourceCluster()
     cluster.create("orders", log)
     bench = Bench(cluster, bounded=True, endingTimestamp=str(timestamp_ms))
-    ranges = bench.enumerator.cut_surely(bench.start(), max_records=None, timeout_s=1, whole=True)
+    ranges = bench.enumerator.cut_to_ends(bench.start(), max_records=None, timeout_s=1, whole=True)
     bench.enumerator.require_readable_ends(ranges)
     return bounds(ranges)
 
@@ -115,7 +115,7 @@ def test_an_ending_that_is_yet_to_come_is_what_can_be_read_now() -> None:
 
 def planned(bench: Bench, start: tuple[SplitRange, ...]) -> dict[str, tuple[int, int]]:
     """What ``spark.read`` reads."""
-    return bounds(bench.enumerator.cut_surely(start, max_records=None, timeout_s=30.0, whole=True))
+    return bounds(bench.enumerator.cut_to_ends(start, max_records=None, timeout_s=30.0, whole=True))
 
 
 def planned_without_a_leader(bench: Bench) -> dict[str, tuple[int, int]]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
+from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.coordinator.core.events import FetchBarrierOffsets, RegionBarrierOffsets
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -110,7 +110,7 @@ def test_a_task_is_answered_though_its_brokers_are_not(
     """Else it takes the coordinator for dead, and stops: an outage would end a healthy job."""
     barrier_service = BarrierService(coordinator)
     for region in REGIONS:
-        barrier_service.open(AttemptLog(region=region, attempt_id=0))
+        barrier_service.open(AttemptEpochs(region=region, attempt_id=0))
     source.is_away, over = True, threading.Event()
     took: dict[str, list[float]] = {region: [] for region in REGIONS}
     tasks = [

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from sluice.connectors.kafka.source.enumerator.discovery import Look
+from sluice.connectors.kafka.source.enumerator.discovery import ClusterView
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.source_options import SourceOptions
@@ -153,7 +153,7 @@ def test_a_truncated_log_is_an_error_whatever_fail_on_data_loss_says(
         with pytest.raises(DataLostError, match=r"orders-0\[7,10\).*Start from a new") as caught:
             bench.cut(position)
     assert "orders-1" not in str(caught.value)
-    assert len(bench.cluster.epoch_questions) == 1
+    assert len(bench.cluster.epoch_requests) == 1
     assert bench.enumerator.lost_records == 0
 
 
@@ -169,7 +169,7 @@ def test_a_log_that_was_cut_off_behind_the_position_is_read_on() -> None:
     again = bench.cut(position)
     assert {split.name: split.leader_epoch for split in again} == {"orders-0": 1, "orders-1": 1}
     bench.cut(again)
-    assert len(bench.cluster.epoch_questions) == 1
+    assert len(bench.cluster.epoch_requests) == 1
 
 
 def test_each_later_leader_is_asked() -> None:
@@ -322,14 +322,14 @@ def test_a_bounded_run_judges_a_short_log_however_long_the_first_look_takes() ->
     """On a busy machine: a read from behind the end gave no records, and no word."""
     bench = Bench(bounded=True, startingOffsets='{"orders": {"0": 30, "1": 0}}')
     position = bench.start()
-    look = bench.cluster.look
+    look = bench.cluster.fetch_view
 
-    def slow(keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
+    def slow(keys: Collection[PartitionKey], *, timeout_s: float) -> ClusterView:
         bench.clock.pass_time(0.9)
         return look(keys, timeout_s=timeout_s)
 
     with (
-        patch.object(bench.cluster, "look", slow),
+        patch.object(bench.cluster, "fetch_view", slow),
         pytest.raises(DataLostError, match=r"orders-0\[10,30\)"),
     ):
         bench.cut(position)

@@ -354,7 +354,7 @@ def test_losses_of_two_topics_are_not_taken_for_one_another() -> None:
 def test_who_wants_what_there_is_does_not_wait_for_more(at_once: bool, end: int) -> None:
     """The last batch of a query, say: the least number of offsets is for those that follow."""
     bench = Bench(minOffsetsPerTrigger="1000", assign='{"orders":[0]}')
-    found = bench.enumerator.cut_surely(
+    found = bench.enumerator.cut_to_ends(
         bench.start(), max_records=None, timeout_s=TIMEOUT_S, at_once=at_once
     )
     assert bounds(found) == {"orders-0": (0, end)}

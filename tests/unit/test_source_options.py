@@ -101,7 +101,7 @@ def test_options_that_sluice_owns_are_refused(name: str) -> None:
 )
 def test_what_to_read_is_said_in_exactly_one_way(ways: dict[str, str]) -> None:
     text = error_of({"kafka.bootstrap.servers": "b:9092", **ways})
-    assert "exactly one way" in text
+    assert "exactly one of three" in text
     assert all(way in text for way in ways)
 
 
@@ -298,7 +298,7 @@ def test_kafka_source_takes_its_arguments_and_refuses_repetition() -> None:
         KafkaSource(bootstrap_servers="b:9092", topics=["a"], options={"Subscribe": "b"})
     with pytest.raises(ConfigError, match="list of names"):
         KafkaSource(bootstrap_servers="b:9092", topics="a")
-    with pytest.raises(ConfigError, match="exactly one way"):
+    with pytest.raises(ConfigError, match="exactly one of three"):
         KafkaSource(bootstrap_servers="b:9092")
     with pytest.raises(ConfigError, match="no such column"):
         KafkaSource(bootstrap_servers="b:9092", topics=["a"], columns=["valeu"])

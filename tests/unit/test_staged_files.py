@@ -16,7 +16,11 @@ from sluice.connectors.hdfs.staging.committables import (
     decode_file_set,
     encode_file_set,
 )
-from sluice.connectors.hdfs.staging.held_files import HeldFile, HeldFiles, encode_held_files
+from sluice.connectors.hdfs.staging.pending_files import (
+    PendingFile,
+    PendingFiles,
+    encode_pending_files,
+)
 from sluice.connectors.hdfs.staging.staged_names import (
     StagingAttempt,
     final_name,
@@ -194,11 +198,11 @@ class TestOrphans:
     def test_files_with_decision_what_a_record_holds_stays_however_old_its_life(self) -> None:
         """Of this sink; also where the coordinator has declared it an orphan of its batch."""
         one = attempt(attempt_id=1)
-        held = HeldFiles(
+        held = PendingFiles(
             target="hdfs://h:1/data/orders",
             layout="x",
             files=(
-                HeldFile(
+                PendingFile(
                     directory="",
                     staging=f"{ROOT}/{one.path}",
                     staged="part-0",
@@ -210,9 +214,9 @@ class TestOrphans:
             ),
         )
         declared = RegisteredAttempt(batch=one.batch, operator_id="op", resource=one.path)
-        kept = (encode_held_files(held, operator_id="op"),)
+        kept = (encode_pending_files(held, operator_id="op"),)
         assert not self.gone(one, self.view(kept=kept, orphans=(declared,)))
-        assert self.gone(one, self.view(kept=(encode_held_files(held, operator_id="other"),)))
+        assert self.gone(one, self.view(kept=(encode_pending_files(held, operator_id="other"),)))
         assert self.gone(attempt(attempt_id=1), self.view(kept=kept))
 
     def test_ids_never_reused_what_a_settled_batch_left_and_nobody_names_goes(self) -> None:

@@ -83,7 +83,9 @@ def test_a_task_whose_files_are_not_here_is_named() -> None:
     """CSV and JSON do not tell how many rows they hold: it wrote to a disk of its own."""
     found, _ = output({f"dt=1/{HEADER}": b"a", f"dt=2/{ROWS}": b"b"})
     assert len(found.files(rows=5, tasks={0, 1}, checkpoint_id=1)) == 2
-    with pytest.raises(IllegalTransitionError, match=r"no files of tasks.*missing_tasks=2,7"):
+    with pytest.raises(
+        IllegalTransitionError, match=r"files of some tasks are missing.*missing_tasks=2,7"
+    ):
         found.files(rows=5, tasks={0, 2, 7}, checkpoint_id=1)
 
 

@@ -220,7 +220,7 @@ def test_a_name_that_is_too_long_is_an_error_of_the_rows(
 ) -> None:
     """As Spark's own writer on HDFS has it: no later try is given a shorter one."""
     files: TaskFiles = LocalTaskFiles() if is_local else _files(fake)
-    with pytest.raises(ConfigError, match="name is too long"):
+    with pytest.raises(ConfigError, match="name that is too long"):
         _written(files, f"{tmp_path}/day={'x' * 300}/file", b"row")
 
 
@@ -295,5 +295,5 @@ def test_a_directory_that_cannot_be_looked_at_is_not_called_absent(tmp_path: Pat
     (tmp_path / "root").symlink_to(tmp_path / "root")  # for ever: ELOOP
     with pytest.raises(StorageError):
         LocalTaskFiles().require(str(tmp_path / "root"))
-    with pytest.raises(ConfigError, match="does not see the directory"):
+    with pytest.raises(ConfigError, match="does not see the driver's staging directory"):
         LocalTaskFiles().require(str(tmp_path / "absent"))

@@ -15,7 +15,7 @@ from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFiles
 from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.connectors.hdfs.writing import task_writer
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
-from sluice.connectors.hdfs.writing.task_writer import StagingPlace, TaskWriter
+from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
 from sluice.runtime.errors import ConfigError, StorageError
 from sluice.runtime.model.model import BatchKey
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
@@ -57,7 +57,7 @@ def _writer(
         form=form or _parquet(),
         partitions=PartitionPaths(columns=by),
         schema=_ROWS.schema,
-        place=StagingPlace(path=directory, attempt=_ATTEMPT, subtask=3, checkpoint_id=42),
+        place=StagingLocation(path=directory, attempt=_ATTEMPT, subtask=3, checkpoint_id=42),
     )
 
 
@@ -108,7 +108,7 @@ def test_no_rows_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("limit", ["_MOST_OPEN", "_MOST_HELD_BYTES"])
+@pytest.mark.parametrize("limit", ["_MOST_OPEN", "_MOST_BUFFERED_BYTES"])
 def test_more_partitions_than_fit_get_more_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
@@ -130,7 +130,7 @@ def test_rows_of_partitions_that_are_open_are_bounded_too(
     them. The fullest is finished, and goes on in another file."""
     writer = _writer(str(tmp_path))
     writer.write(_ROWS)
-    monkeypatch.setattr(task_writer, "_MOST_HELD_BYTES", 2 * _ROWS.column("n").nbytes)
+    monkeypatch.setattr(task_writer, "_MOST_BUFFERED_BYTES", 2 * _ROWS.column("n").nbytes)
     for _ in range(3):
         writer.write(_ROWS)
     files = writer.finish()

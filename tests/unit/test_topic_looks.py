@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.client.login_refusals import LoginRefusals
 from sluice.connectors.kafka.source.reader.consumers import PooledConsumer
 from sluice.runtime.model.model import SplitRange
 from tests.fakes import ManualClock
@@ -33,7 +33,7 @@ class SlowCluster:
 def pooled(cluster: SlowCluster) -> PooledConsumer:
     """A consumer of that cluster, which knows nothing yet."""
     key: Any = None  # nothing is made anew
-    refusals = Refusals({"servers": "slow:9092"}, clock=cluster.clock)
+    refusals = LoginRefusals({"servers": "slow:9092"}, clock=cluster.clock)
     return PooledConsumer(
         consumer=cast(Any, cluster), key=key, refusals=refusals, clock=cluster.clock
     )

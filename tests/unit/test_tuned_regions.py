@@ -13,7 +13,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.job_graph import Region, regions_of
 from sluice.runtime.graph.pipeline import Pipeline, Step
 from sluice.runtime.job.job import Job
-from sluice.runtime.spark.run.tuned_regions import tuned
+from sluice.runtime.spark.run.region_layout import tuned
 
 SERVERS = {"bootstrap_servers": "b:9092"}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluice.connectors.kafka.client.confluent import KafkaException
-from sluice.connectors.kafka.client.logins import LASTING_S
+from sluice.connectors.kafka.client.login_refusals import LASTING_S
 from sluice.connectors.kafka.sink.producers.producer_errors import UnansweredError, UnsentError
 from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer

@@ -202,6 +202,6 @@ def test_a_topic_that_is_deleted_under_a_look_has_no_number() -> None:
     """Its end came in time, and what it is did not: both are asked for at once."""
     bench = Bench()
     position = bench.start()
-    look = bench.cluster.look(list(map(key_of, position)), timeout_s=TIMEOUT_S)
-    with patch.object(bench.cluster, "look", lambda *_, **__: replace(look, topics={})):
+    look = bench.cluster.fetch_view(list(map(key_of, position)), timeout_s=TIMEOUT_S)
+    with patch.object(bench.cluster, "fetch_view", lambda *_, **__: replace(look, topics={})):
         assert bench.enumerator.measure(position, timeout_s=TIMEOUT_S) == {}

@@ -357,10 +357,10 @@ def test_a_life_that_its_host_has_forgotten_is_brought_back(
     """Another one that lives there is not taken for it: nobody would read the region's input."""
     watched.begin("left")
     watch_told(watched, attempt_id=attempt_id, error=error)
-    assert watched.attempts.is_restless, "a successor is wanted"
+    assert watched.attempts.is_restarting, "a successor is wanted"
     wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
     attempts = watched.coordinator.status().regions[0].attempts
-    assert "forgotten its life" in str(attempts[-1].why)
+    assert "does not know the attempt" in str(attempts[-1].why)
 
 
 def test_a_life_that_somebody_has_ended_without_a_word_ends_the_job(watched: Watched) -> None:
@@ -396,20 +396,20 @@ def test_the_way_to_a_new_life_is_gone_without_pauses(watched: Watched) -> None:
     watched.fail_once("left")
     watched.job.source.ends |= {0: 5, 1: 5}
     watched.run()
-    assert not watched.attempts.is_restless
+    assert not watched.attempts.is_restarting
     left = watched.regions.queries["left"][0]
     wait_for(lambda: not left.is_active, poll_s=0.005)
     watched.attempts.watch()
-    assert watched.attempts.is_restless
+    assert watched.attempts.is_restarting
     watched.clock.advance(5.0)
-    assert not watched.attempts.is_restless, "what takes so long waits for something else"
+    assert not watched.attempts.is_restarting, "what takes so long waits for something else"
     wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
-    assert not watched.attempts.is_restless
+    assert not watched.attempts.is_restarting
     error = DeliveryError("too large", {"topic": "t"}, "Make room.")
     watched.coordinator.fail("left", watched.regions.attempt_ids["left"][-1], error)
     wait_for(lambda: watched.coordinator.is_suspended("left"), poll_s=0.005)
     watched.attempts.watch()
-    assert not watched.attempts.is_restless
+    assert not watched.attempts.is_restarting
 
 
 def test_a_life_of_which_nobody_knows_whether_it_began_is_asked_for_without_pauses(
@@ -423,8 +423,8 @@ def test_a_life_of_which_nobody_knows_whether_it_began_is_asked_for_without_paus
         watched.coordinator, {"left": handle}, outage_limit_s=20.0, clock=watched.clock
     )
     watched.run()
-    assert watched.attempts.is_restless
+    assert watched.attempts.is_restarting
     handle.share = 0.0
     watched.attempts.watch()
-    assert not watched.attempts.is_restless
+    assert not watched.attempts.is_restarting
     assert len(watched.regions.queries["left"]) == 1

@@ -6,12 +6,12 @@ import org.apache.flink.table.api.TableEnvironment;
 /**
  * Flink SQL, exactly-once: every value gains a "!". Arguments: bootstrap input output directory interval_ms.
  *
- * <p>Settings, and why. Parallelism 2: one subtask for each core, two partitions each. Object reuse, which Flink's
- * documentation advises where no function keeps its input: the operators are chained and hand rows over without a
- * copy. Checkpoints every interval, exactly-once and aligned: there is no shuffle whose barriers could wait; their
- * directory is local, as everybody's is. The format {@code raw} neither parses nor escapes. The transaction timeout is
- * below the broker's maximum and far above the interval, as the connector's documentation asks. {@code linger.ms} and
- * {@code batch.size} are everybody's; all else, the consumer's fetch sizes too, is Flink's default.
+ * <p>Settings, and why. Parallelism 2: one subtask for each core, two partitions each. Object reuse: Flink's
+ * documentation recommends it if no function keeps its input, and chained operators then pass rows without a copy.
+ * Checkpoints every interval, exactly-once and aligned, because no shuffle delays barriers. Their directory is local, as
+ * for all contenders. The format {@code raw} neither parses nor escapes. The transaction timeout is below the broker's
+ * maximum and far above the interval, as the connector's documentation recommends. {@code linger.ms} and
+ * {@code batch.size} are as for all contenders; all other settings, with the fetch sizes, are Flink's defaults.
  */
 public final class FlinkSqlCopy {
   private FlinkSqlCopy() {}

@@ -14,10 +14,10 @@ import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThr
  * Kafka Streams, exactly_once_v2: every value gains a "!". Arguments: bootstrap input output directory interval_ms.
  *
  * <p>Settings, and why. {@code exactly_once_v2} has one producer for each thread, and reads committed records only.
- * Two threads: one for each core, two partitions each. {@code commit.interval.ms} is the interval of the run; Streams'
- * own default with this guarantee is 100. Bytes in and out, so nothing is decoded. {@code linger.ms} and {@code batch.size}
- * are everybody's, and four batches of that size fit into the producer's default buffer; there is no state, so neither
- * cache nor standby has a part in it. All else, {@code max.poll.records} too, is Streams' default.
+ * Two threads: one for each core, two partitions each. {@code commit.interval.ms} is the interval of the run; the
+ * default with this guarantee is 100. Bytes in and out avoid decoding. {@code linger.ms} and {@code batch.size} are as
+ * for all contenders, and four batches of that size fit into the producer's default buffer. Without state, caches and
+ * standbys have no effect. All other settings, with {@code max.poll.records}, are Streams' defaults.
  */
 public final class StreamsCopy {
   private StreamsCopy() {}

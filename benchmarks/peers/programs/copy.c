@@ -1,12 +1,12 @@
-/* The least a client of librdkafka can do: each record from where the consumer's fetch has put it
- * into the producer's buffer, with a `!` behind it, in transactions with the input's offsets.
+/* The minimum work of a client of librdkafka. It gives each record from the consumer's fetch buffer
+ * to the producer, with a `!` after it, in transactions with the input's offsets.
  *
- * copy BOOTSTRAP INPUT OUTPUT INTERVAL_MS PARTITIONS THREADS: until it is killed. Settings are those that
- * Sluice gives its clients. Values are neither decoded nor copied on the way, nothing of another
- * client or of a death is looked at: a bound for what others can reach, not a program to use.
+ * copy BOOTSTRAP INPUT OUTPUT INTERVAL_MS PARTITIONS THREADS: runs until it is killed, with the
+ * settings that Sluice gives its clients. It neither decodes nor copies values, and handles neither
+ * other clients nor failures: a bound for other programs, not a program to use.
  *
- * Compiled against the librdkafka that confluent-kafka ships, without its header: what is declared
- * here belongs to its public, stable interface (rdkafka.h).
+ * Compiled against the librdkafka of confluent-kafka, without its header. All declarations here
+ * belong to its public, stable interface (rdkafka.h).
  */
 #include <pthread.h>
 #include <stddef.h>
@@ -107,18 +107,18 @@ static int64_t now_ms(void) {
     return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* The byte behind a value is the record's number of headers, which has been read: the `!` stands
- * there while the producer copies. */
+/* The byte after a value is the number of headers, which librdkafka has parsed. The `!` replaces it
+ * while the producer copies the value. */
 static void send_on(rd_kafka_t *producer, rd_kafka_topic_t *output, message_t *message) {
-    char *behind = (char *)message->payload + message->length, kept = *behind;
-    *behind = '!';
+    char *after = (char *)message->payload + message->length, kept = *after;
+    *after = '!';
     while (rd_kafka_produce(output, message->partition, F_COPY, message->payload,
                             message->length + 1, message->key, message->key_length, NULL)) {
         if (rd_kafka_last_error() != QUEUE_FULL)
             end("a record was refused");
         rd_kafka_poll(producer, 5);
     }
-    *behind = kept;
+    *after = kept;
 }
 
 static void *copy(void *given) {

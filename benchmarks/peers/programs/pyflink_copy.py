@@ -2,10 +2,10 @@
 
 Settings, and why. Parallelism 2, object reuse, checkpoints, transaction timeout, ``linger.ms`` and
 ``batch.size``: see ``FlinkSqlCopy.java``. The execution mode is PyFlink's default, ``process``: a
-Python process for each subtask. Its other one, ``thread``, has all of them in the JVM, under one
-interpreter lock; tried here, its operator did not open, so it is not measured. Rows are handed over
-in bundles that end at their default size, or with a checkpoint. Strings, as PyFlink's connector of
-Kafka reads and writes them without a format of tables.
+Python process for each subtask. The other mode, ``thread``, has all subtasks in the JVM under one
+interpreter lock. Its operator did not open here, so it is not measured. Rows go to Python in
+bundles that end at their default size, or with a checkpoint. The values are strings, as PyFlink's
+Kafka connector reads and writes them without a format of tables.
 """
 
 import argparse

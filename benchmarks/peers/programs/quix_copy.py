@@ -1,11 +1,11 @@
 """Quix Streams, exactly-once: every value gains a "!". One process per core, in one group.
 
-Settings, and why. A process of Quix Streams works in one thread, and more of them are members of
-one consumer group: two, with two partitions each. Bytes in and out, so nothing is decoded.
-``commit_interval`` is the interval of the run: a transaction is committed each time. librdkafka
-reads committed records only, unless it is told otherwise. ``fetch.queue.backoff.ms`` is 5 as in
-ours and in the tuned loop by hand: librdkafka's default of 1000 costs three quarters of the rate.
-``linger.ms`` and ``batch.size`` are everybody's, and the producer's queue has room for an epoch.
+Settings, and why. A process of Quix Streams works in one thread, so two processes are members of
+one consumer group, with two partitions each. Bytes in and out avoid decoding.
+``commit_interval`` is the interval of the run, and each commit is a transaction. By default
+librdkafka reads committed records only. ``fetch.queue.backoff.ms`` is 5 as in ours and in the tuned
+hand-written loop: librdkafka's default of 1000 costs three quarters of the rate. ``linger.ms`` and
+``batch.size`` are as for all contenders, and the producer's queue has room for an epoch.
 """
 
 import argparse

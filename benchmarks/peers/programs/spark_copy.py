@@ -1,12 +1,12 @@
 """Spark's own Kafka source and sink, at least once: every value gains a "!".
 
 Settings, and why. ``local[2]``: a task for each core, two partitions each. The trigger is the
-interval of the run. Progress is tracked asynchronously, which Spark's performance tips offer for
-just this kind of query, without state and from Kafka to Kafka: offsets are written beside the work,
-once a second. No ``maxOffsetsPerTrigger``: a backlog is one batch, which is Spark's fastest. The
-web interface is off, as ours is. The heap is Spark's default of 1 GiB, as much as everybody's, and
-so are ``linger.ms``, ``batch.size`` and the isolation of what is read. Spark's sink has no
-transactions, so there is nothing stronger to measure.
+interval of the run. Spark's performance tips recommend asynchronous progress tracking for this kind
+of query, stateless and from Kafka to Kafka: Spark writes offsets once a second, beside the work. No
+``maxOffsetsPerTrigger``: a backlog is one batch, which is Spark's fastest. The web interface is
+off, as for ours. The heap is Spark's default of 1 GiB. It is the same for all contenders, as are
+``linger.ms``, ``batch.size`` and the isolation level. Spark's sink has no transactions, so a
+stronger guarantee cannot be measured.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Publishes staged files by renaming them, and deletes those that no decision names.
 
-What to do with one staged file, told by looking at both of its names: rule `rename-settled`. Pure.
+The lengths found under both names of a file decide its next step: rule `rename-settled`.
 """
 
 import contextlib
@@ -17,19 +17,18 @@ from sluice.runtime.contracts import Clock, CommitOutcome, CommitReport
 from sluice.runtime.errors import AuthenticationError, StorageError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
-from sluice.runtime.storage.retried_reads import close_quietly
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
 
 __all__ = ["RENAMES_AT_ONCE", "FileCommitter", "Step", "next_step"]
 
 
 class Step(enum.Enum):
-    """What is left to do for a file that a decision names."""
+    """The step that remains for a file that a decision names."""
 
     MOVE = "move"  # staged and whole: give it its final name
     NONE = "none"  # published, by us or by an earlier run
     DELETE_STAGED = "delete staged"  # published, and the staged name is still there
-    STOP = "stop"  # neither, or not what was recorded: a human must look
+    STOP = "stop"  # neither, or another length than recorded: a human must check
 
 
 def next_step(staged_bytes: int | None, final_bytes: int | None, *, length_bytes: int) -> Step:
@@ -56,22 +55,22 @@ RENAMES_AT_ONCE = 8
 """A NameNode answers renames from several callers at once; each waits for its edit log."""
 
 _DONE = CommitReport(outcome=CommitOutcome.COMMITTED)
-_LATE = CommitReport(outcome=CommitOutcome.PENDING, detail="time ran out before it was tried")
+_LATE = CommitReport(outcome=CommitOutcome.PENDING, detail="the time ran out before the try")
 _WORST = (CommitOutcome.UNKNOWN, CommitOutcome.PENDING, CommitOutcome.COMMITTED)
 _MOST_DETAILS = 5
 
 
 @dataclass(slots=True)
 class _Progress:
-    """What is done for one file set, so that the next try goes on there.
+    """The finished part of one file set, from which the next try continues.
 
-    A try has little time, and a set may have more files than it can look at: without this each
-    try would look at the published ones anew and come no further than the one before.
+    A try has little time, and a set may have more files than it can check. Without this record each
+    try would check the published files again and never get further.
 
     Attributes:
         directories: made.
         files: published.
-        reached: the most of both that it has had.
+        reached: the most of both so far.
     """
 
     directories: set[str] = field(default_factory=set)
@@ -79,14 +78,14 @@ class _Progress:
     reached: int = 0
 
     def is_further(self) -> bool:
-        """Whether it has come further than when it was last asked: what a failure has undone, and
-        is done again, does not count."""
+        """Whether it has got further since the last call. Work that a failure undid, and that
+        was repeated, does not count."""
         steps = len(self.directories) + len(self.files)
         reached, self.reached = self.reached, max(self.reached, steps)
         return steps > reached
 
     def note(self, files: Iterable[StagedFile], reports: Iterable[CommitReport]) -> None:
-        """What became of some files; after a failure directories are made again."""
+        """Record the outcomes of files; after a failure, directories are made again."""
         for file, report in zip(files, reports, strict=True):
             if report.outcome is CommitOutcome.COMMITTED:
                 self.files.add(file)
@@ -97,15 +96,15 @@ class _Progress:
 class FileCommitter:
     """Implements `sluice.runtime.contracts.Committer` for file sets of any target.
 
-    Driver or command line. A rename's answer is not believed unless it is yes: false, an error and
-    no answer are settled by looking at both names (`rename-settled`). Readers see whole files
-    only, and those of one epoch one after the other.
+    Driver or command line. A rename counts only if its answer is true. After false, an error or no
+    answer, the committer checks both names (`rename-settled`). Readers see whole files only; the
+    files of one epoch appear one after the other.
 
     Args:
         open_file_system: called once for each root.
-        at_once: renames under way; 1: in the caller's thread, one after the other.
-        is_staged_seen: whether this process has compared the staged files with what their writers
-            said, before the decision; else each is looked at before it is first moved.
+        at_once: number of renames at once; 1: in the caller's thread.
+        is_staged_verified: whether this process compared the staged files with the lengths that
+            their writers reported, before the decision; else it checks each before its first move.
         clock: monotonic seconds.
     """
 
@@ -114,11 +113,11 @@ class FileCommitter:
         open_file_system: OpenFileSystem,
         *,
         at_once: int = RENAMES_AT_ONCE,
-        is_staged_seen: bool = True,
+        is_staged_verified: bool = True,
         clock: Clock = time.monotonic,
     ) -> None:
         self._open = open_file_system
-        self._is_staged_seen = is_staged_seen
+        self._is_staged_verified = is_staged_verified
         self._clock = clock
         self._opened: dict[str, FileSystem] = {}
         self._under_way: dict[FileSet, _Progress] = {}
@@ -131,36 +130,38 @@ class FileCommitter:
     ) -> list[CommitReport]:
         """See `sluice.runtime.contracts.Committer.commit`."""
         deadline_s = self._clock() + timeout_s
-        publish = partial(self._publish, deadline_s=deadline_s, look_first=after_crash)
+        publish = partial(self._publish, deadline_s=deadline_s, check_first=after_crash)
         return [_guarded(partial(publish, decode_file_set(entry))) for entry in committables]
 
     def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
-        """See `abort`: deletes the attempts' staging directories."""
+        """See `Committer.abort`: deletes the attempts' staging directories."""
         deadline_s = self._clock() + timeout_s
         discard = partial(self._discard, deadline_s=deadline_s)
         return [_guarded(partial(discard, decode_file_set(entry))) for entry in committables]
 
     def await_visible(self, *, timeout_s: float) -> bool:
-        """See `await_visible`: a renamed file is there at once."""
+        """See `Committer.await_visible`: a renamed file is visible at once."""
         del timeout_s
         return True
 
     def close(self) -> None:
-        """End the threads, a rename under way is finished; and the clients."""
+        """End the threads, after the renames under way, and the clients."""
         if self._pool is not None:
             self._pool.shutdown()
         for fs in self._opened.values():
             close_quietly(fs)
 
-    def _publish(self, files: FileSet, *, deadline_s: float, look_first: bool) -> CommitReport:
+    def _publish(self, files: FileSet, *, deadline_s: float, check_first: bool) -> CommitReport:
         progress = self._under_way.setdefault(files, _Progress())
-        report = self._go_on(files, progress, deadline_s=deadline_s, look_first=look_first)
+        report = self._continue_publishing(
+            files, progress, deadline_s=deadline_s, check_first=check_first
+        )
         if report.outcome is not CommitOutcome.PENDING:
             return report
         return replace(report, has_progressed=progress.is_further())
 
-    def _go_on(
-        self, files: FileSet, progress: _Progress, *, deadline_s: float, look_first: bool
+    def _continue_publishing(
+        self, files: FileSet, progress: _Progress, *, deadline_s: float, check_first: bool
     ) -> CommitReport:
         fs = self._file_system(files)
         directories = sorted({_directory(files.final_path(file)) for file in files.files})
@@ -176,8 +177,10 @@ class FileCommitter:
         def publish(file: StagedFile) -> CommitReport:
             if self._clock() >= deadline_s:
                 return _LATE
-            is_seen = self._is_staged_seen
-            step = partial(_publish_one, fs, files, file, look_first=look_first, is_seen=is_seen)
+            is_verified = self._is_staged_verified
+            step = partial(
+                _publish_one, fs, files, file, check_first=check_first, is_verified=is_verified
+            )
             report = _guarded(step)
             failpoint("mid-rename")
             return report
@@ -198,8 +201,8 @@ class FileCommitter:
     def _each(
         self, step: Callable[[StagedFile], CommitReport], todo: Sequence[StagedFile]
     ) -> list[CommitReport]:
-        """Several at once. In a process that ends no pool takes work any more, and what is decided
-        is published all the same: one after the other, in the caller's thread."""
+        """Several at once. While the process ends, the pool takes no more work: then the
+        caller's thread publishes the rest, because these files are decided."""
         begun = [] if self._pool is None else _begun(self._pool, step, todo)
         try:
             return [each.result() for each in begun] + [step(file) for file in todo[len(begun) :]]
@@ -214,7 +217,8 @@ class FileCommitter:
         return CommitReport(outcome=CommitOutcome.ABORTED)
 
     def _tidy(self, fs: FileSystem, files: FileSet) -> None:
-        """The attempt's directory holds checksums and markers at most; the sweep finds it, too."""
+        """Delete the attempt's directory: it holds at most checksums and markers. The sweep
+        retries."""
         try:
             fs.delete(files.staging)
         except StreamError as err:
@@ -229,7 +233,7 @@ class FileCommitter:
 def _begun(
     pool: ThreadPoolExecutor, step: Callable[[StagedFile], CommitReport], todo: Iterable[StagedFile]
 ) -> list[Future[CommitReport]]:
-    """Of as many as the pool takes."""
+    """The futures of as many steps as the pool takes."""
     begun: list[Future[CommitReport]] = []
     with contextlib.suppress(RuntimeError):
         for file in todo:
@@ -238,7 +242,7 @@ def _begun(
 
 
 def _guarded(step: Callable[[], CommitReport]) -> CommitReport:
-    """What a file system did not do now it may do later; both names are still to be seen."""
+    """Turn a failure into PENDING: a later try can still check both names."""
     try:
         return step()
     except (StorageError, AuthenticationError) as err:
@@ -246,17 +250,17 @@ def _guarded(step: Callable[[], CommitReport]) -> CommitReport:
 
 
 def _publish_one(
-    fs: FileSystem, files: FileSet, file: StagedFile, *, look_first: bool, is_seen: bool
+    fs: FileSystem, files: FileSet, file: StagedFile, *, check_first: bool, is_verified: bool
 ) -> CommitReport:
     staged, final = files.staged_path(file), files.final_path(file)
-    if not (look_first or is_seen):
-        look_first = fs.length_bytes(staged) != file.length_bytes
-    if not look_first:
+    if not (check_first or is_verified):
+        check_first = fs.length_bytes(staged) != file.length_bytes
+    if not check_first:
         try:
             if fs.move(staged, final):
                 return _DONE
         except StorageError as err:
-            log.info("a rename did not answer, looking: file=%s error=%s", final, err)
+            log.info("a rename did not answer, checking both names: file=%s error=%s", final, err)
     found = fs.length_bytes(staged), fs.length_bytes(final)
     step = next_step(*found, length_bytes=file.length_bytes)
     if step is Step.STOP:
@@ -264,7 +268,7 @@ def _publish_one(
     if step is Step.DELETE_STAGED:
         fs.delete(staged)
     if step is Step.MOVE and not fs.move(staged, final):
-        detail = f"{final} was not published, and nothing has its name"
+        detail = f"{final} was not published, and no file has its name"
         return CommitReport(outcome=CommitOutcome.PENDING, detail=detail)
     return _DONE
 
@@ -275,8 +279,8 @@ def _report_stop(
     return CommitReport(
         outcome=CommitOutcome.UNKNOWN,
         detail=(
-            f"a decided file of {file.length_bytes} bytes and {file.rows} rows is not what was "
-            f"staged: {files.parent}/{files.staged_path(file)} has {_size(staged_bytes)}, "
+            f"a decided file of {file.length_bytes} bytes and {file.rows} rows was changed: "
+            f"{files.parent}/{files.staged_path(file)} has {_size(staged_bytes)}, "
             f"{files.parent}/{files.final_path(file)} has {_size(final_bytes)}"
         ),
     )

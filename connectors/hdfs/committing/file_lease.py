@@ -1,8 +1,8 @@
-"""Where the owner record of a file sink lies: in its staging directory (`lease-guards-outputs`).
+"""The lease of a file sink: a file in its staging directory (`lease-guards-outputs`).
 
-Two jobs never share one, for it is named after the job's uid. A job that was started from a copy of
-its checkpoint directory has the same uid: each would delete what the other one has staged, and both
-would publish the rows that they read.
+Two jobs never share a staging directory, because its name contains the job's uid. A job started
+from a copy of a checkpoint directory has the same uid: each of the two would delete the other's
+staged files, and both would publish the same rows.
 """
 
 from sluice.runtime.ownership.lease_record import LeaseRecord, OwnedName
@@ -11,17 +11,16 @@ from sluice.runtime.storage.file_system import FileSystem
 __all__ = ["LEASE_FILE", "FileLeaseStore", "owned_staging"]
 
 LEASE_FILE = ".sluice-lease"
-"""Of a sink, in its staging directory."""
+"""The name of the lease file in the staging directory."""
 
 
 def owned_staging(uri: str) -> OwnedName:
-    """What people are told about the staging directory at ``uri``."""
+    """The name and remedy in errors about the staging directory at ``uri``."""
     return OwnedName(
         kind="staging directory",
         name=uri,
-        remedy="Its checkpoint directory is a copy of this one's, or the other way round: a copy "
-        "is the same job. Let one of them run; for a job of its own give this one an empty "
-        "checkpoint directory.",
+        remedy="Run one of the two: one checkpoint directory is a copy of the other, and a copy "
+        "is the same job. For a separate job, give this one an empty checkpoint directory.",
     )
 
 
@@ -29,7 +28,7 @@ class FileLeaseStore:
     """Implements `sluice.runtime.ownership.lease_record.LeaseStore`. Driver; one thread at a time.
 
     Args:
-        fs: that the staging directory lies in; closed by whoever opened it.
+        fs: holds the staging directory; its opener closes it.
         root: `sluice.connectors.hdfs.staging.staged_names.staging_root` of the sink.
     """
 

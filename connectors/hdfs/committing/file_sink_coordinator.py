@@ -30,8 +30,7 @@ from sluice.runtime.errors import (
     StreamError,
 )
 from sluice.runtime.ownership.lease_record import Lease
-from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
-from sluice.runtime.storage.retried_reads import close_quietly
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
 
 __all__ = ["FileSinkCoordinator"]
 
@@ -44,16 +43,16 @@ _SPARKS_LOG = "_spark_metadata"
 class FileSinkCoordinator:
     """Implements `sluice.runtime.contracts.SinkCoordinator` for file sinks. Driver.
 
-    Several jobs may write into one directory, for the job's uid is part of every staged name. Two
-    runs of one job are kept apart by the seal in its checkpoint directory (`fence-first`); where
-    that was copied, by the owner record in the staging directory, which both share
+    Several jobs may write into one directory, because the job's uid is part of every staged name.
+    The fencing record in the checkpoint directory separates two runs of one job (`fence-first`). If
+    that directory was copied, the lease in the shared staging directory separates them
     (`lease-guards-outputs`).
 
     Args:
         target: URI of the directory that readers read.
         open_file_system: opens the one rooted at a URI.
-        marks: told of partitions that are complete; None: nobody is.
-        renames_at_once, is_staged_seen: see `FileCommitter`.
+        marks: makes the marks of complete partitions; None: no partition commit.
+        renames_at_once, is_staged_verified: see `FileCommitter`.
         clock: monotonic seconds.
         sleep: for seconds.
     """
@@ -67,7 +66,7 @@ class FileSinkCoordinator:
         *,
         marks: PartitionMarks | None = None,
         renames_at_once: int = RENAMES_AT_ONCE,
-        is_staged_seen: bool = True,
+        is_staged_verified: bool = True,
         clock: Clock = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -80,7 +79,10 @@ class FileSinkCoordinator:
         self._sleep = sleep
         self._claim: Lease | None = None
         self._files = FileCommitter(
-            open_file_system, at_once=renames_at_once, is_staged_seen=is_staged_seen, clock=clock
+            open_file_system,
+            at_once=renames_at_once,
+            is_staged_verified=is_staged_verified,
+            clock=clock,
         )
         self._marks = marks
         self._marked: tuple[MarkedRun, str] | None = None  # as which operator
@@ -89,7 +91,7 @@ class FileSinkCoordinator:
         )
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
-        """See `SinkCoordinator.check`; the file system's own client bounds each look."""
+        """See `SinkCoordinator.check`; the file system's client bounds each call."""
         del timeout_s
         if self._marks is not None:
             self._marks.require_free()
@@ -101,21 +103,19 @@ class FileSinkCoordinator:
             )
         if self._fs.exists(f"{self._name}/{_SPARKS_LOG}"):
             raise ConfigError(
-                "Spark's own file sink has written into the target, and Spark's readers list only "
-                "the files of its log",
+                "Spark's own file sink has written into the target",
                 {"log": f"{self._target}/{_SPARKS_LOG}"},
-                "They would never see what is published here. Give another path; or, once the "
-                "files that the log vouches for are known to be whole, and no query writes there "
-                "any more, delete that directory.",
+                "Give another path: Spark's readers list only the files of that log. Or delete the "
+                "log, after you checked that its files are whole and that no query writes there.",
             )
         return {}
 
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
-        """See `SinkCoordinator.claim`: takes the staging directory, makes the target, and tries a
-        rename between them. Watching another run's record takes 15 s.
+        """See `SinkCoordinator.claim`: takes the lease, makes the target, and tries a rename into
+        it. If another run's lease exists, watching it takes 15 s.
 
-        What forbids the rename, an encryption zone, a quota or a permission, is said before the
-        first decision instead of after it.
+        An encryption zone, a quota or a permission that forbids the rename is thus an error before
+        the first decision, not after it.
         """
         del timeout_s
         root = staging_root(self._name, job_uid=context.job_uid, operator_id=context.operator_id)
@@ -155,8 +155,8 @@ class FileSinkCoordinator:
         return StorageError(
             "a file cannot be renamed from the staging directory into the target",
             {"path": self._target, "staging": f"{self._parent}/{root}", "error": str(why)},
-            "Both must lie on one device (a mounted directory: give one below it), in one "
-            "encryption zone, within their quotas, and be writable.",
+            "Put both on one device (give a directory below a mount point), in one encryption "
+            "zone, within their quotas, and make them writable.",
         )
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
@@ -164,11 +164,11 @@ class FileSinkCoordinator:
         del timeout_s
         if self._sweeper is None:
             raise IllegalTransitionError(
-                "a file sink is swept before it was claimed",
+                "a file sink was swept before it was claimed",
                 {"path": self._target},
                 "This is a bug: please report it.",
             )
-        return SweepReport(aborted=self._sweeper.sweep(view))  # what is left hides nothing
+        return SweepReport(aborted=self._sweeper.sweep(view))  # files that remain hide nothing
 
     def _published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], timeout_s: float
@@ -183,7 +183,7 @@ class FileSinkCoordinator:
             self._claim.renew()
 
     def close(self) -> None:
-        """See `SinkCoordinator.close`: ends its own clients; the JVM belongs to the session."""
+        """See `SinkCoordinator.close`: ends its clients; the session owns the JVM."""
         if self._marked is not None:
             run, operator_id = self._marked
             run.leave(operator_id)
@@ -193,7 +193,7 @@ class FileSinkCoordinator:
             try:
                 claim.release()
             except StreamError as err:
-                log.info("owner record was left behind: target=%s error=%s", self._target, err)
+                log.info("lease was not released: target=%s error=%s", self._target, err)
         if self._opened is not None:
             close_quietly(self._opened)
 

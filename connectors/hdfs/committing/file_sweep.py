@@ -1,4 +1,4 @@
-"""Which staged attempts nobody will ever publish, and their deletion: rules `fence-first` and
+"""Finds staged attempts that can never be published, and deletes them: rules `fence-first` and
 `rename-settled`."""
 
 import logging
@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from sluice.connectors.hdfs.staging.committables import COMMITTABLE_KIND, decode_file_set
-from sluice.connectors.hdfs.staging.held_files import HELD_KIND, decode_held_files
+from sluice.connectors.hdfs.staging.pending_files import PENDING_KIND, decode_pending_files
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
 from sluice.runtime.checkpoint.leftover_files import HALF_MADE, Leftovers
 from sluice.runtime.contracts import Clock, SweepView
@@ -19,7 +19,7 @@ __all__ = ["StagingSweeper", "attempts_below", "orphans"]
 log = logging.getLogger(__name__)
 
 _OF_KILLED = re.compile(rf"{HALF_MADE.pattern}|\.sluice-probe-[0-9a-f]{{32}}")
-"""Owner records that were half made, and what a start or a region tried the store with."""
+"""Half-written leases, and probe files of starts and regions."""
 
 
 def orphans(
@@ -27,12 +27,12 @@ def orphans(
 ) -> list[StagingAttempt]:
     """The attempts among ``found`` that may be deleted.
 
-    An attempt is left alone unless neither a protected committable nor a record that can be
-    started from names it, and its region's life is over, or its batch is committed on record, or
-    the coordinator has declared exactly this attempt an orphan.
+    An attempt may be deleted if neither a protected committable nor a retained record names it, and
+    one of three is true: its region's attempt is over, its batch is committed on record, or the
+    coordinator has declared exactly this attempt an orphan.
 
     Args:
-        found: what lies under ``root``.
+        found: the attempts under ``root``.
         root: `sluice.connectors.hdfs.staging.staged_names.staging_root` of this sink and job.
         operator_id: of this sink.
     """
@@ -42,8 +42,8 @@ def orphans(
         if entry.kind == COMMITTABLE_KIND and entry.operator_id == operator_id
     }
     for entry in view.kept:
-        if entry.kind == HELD_KIND and entry.operator_id == operator_id:
-            protected |= decode_held_files(entry).stagings
+        if entry.kind == PENDING_KIND and entry.operator_id == operator_id:
+            protected |= decode_pending_files(entry).stagings
     declared = {one.resource for one in view.orphans if one.operator_id == operator_id}
     return [
         attempt
@@ -58,7 +58,7 @@ def orphans(
 
 
 def attempts_below(fs: FileSystem, root: str) -> Iterator[StagingAttempt]:
-    """What lies in one sink's staging, of all its lives; names that are not ours are left out."""
+    """The staged attempts of one sink, of all runs; foreign names are left out."""
     for directory in _attempts(fs, root):
         for found in fs.entries(f"{root}/{directory}"):
             attempt = StagingAttempt.parse(f"{directory}/{found.name}")
@@ -67,7 +67,7 @@ def attempts_below(fs: FileSystem, root: str) -> Iterator[StagingAttempt]:
 
 
 def _attempts(fs: FileSystem, root: str) -> list[str]:
-    """Directories of lives of regions; a start that was killed may leave a file among them."""
+    """Directories of regions' attempts; a start that was killed may leave a file among them."""
     return [entry.name for entry in fs.entries(root) if entry.is_directory]
 
 
@@ -112,7 +112,7 @@ class StagingSweeper:
         return deleted
 
     def _delete_empty_attempts(self, view: SweepView) -> None:
-        """One directory is made for each life of a region; the last one out deletes it."""
+        """Delete the empty directories of regions' attempts that are over."""
         for attempt in _attempts(self._fs, self._root):
             region, _, attempt_id = attempt.rpartition(".")
             is_over = attempt_id.isdecimal() and view.is_left_behind(region, int(attempt_id))

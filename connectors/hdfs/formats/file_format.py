@@ -1,4 +1,4 @@
-"""What a task asks of a file format: batches in, bytes of one whole file out."""
+"""The interface of a file format in a task: it takes batches and writes the bytes of one file."""
 
 from typing import BinaryIO, Protocol
 
@@ -19,15 +19,15 @@ class FormatWriter(Protocol):
         ...
 
     def close(self) -> int:
-        """Write what is left, and the footer; returns the rows of the file.
+        """Write the remaining rows and the footer; returns the rows of the file.
 
-        The stream stays open: to flush and close it is its owner's part. A writer that is not
-        closed leaves a file that no reader takes for whole, or one with fewer rows.
+        The stream stays open: its owner flushes and closes it. A writer that is not closed leaves a
+        file that readers refuse, or one with fewer rows.
         """
         ...
 
     def abandon(self) -> None:
-        """Write nothing more, not even when this object is collected; never raises."""
+        """Write nothing more, not even when this object is garbage-collected; never raises."""
         ...
 
 
@@ -36,7 +36,7 @@ class FileFormat(Protocol):
 
     @property
     def extension(self) -> str:
-        """End of a file's name as Spark's own writer gives it, ``.snappy.parquet``."""
+        """End of a file's name as Spark's own writer has it, ``.snappy.parquet``."""
         ...
 
     def check(self, schema: pa.Schema) -> None:

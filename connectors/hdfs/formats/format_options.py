@@ -1,7 +1,7 @@
 """Options of file formats, by the names that Spark's own writers have. Pure.
 
-Names are case-insensitive. A misspelt one is an error that names the nearest right one: Spark
-ignores it, and then the files are others than their author thinks.
+Names are case-insensitive. A misspelt name is an error that names the nearest option. Spark ignores
+such a name, and then writes other files than the user wanted.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,8 +23,8 @@ class Codec:
     """A compression.
 
     Attributes:
-        name: as the library that compresses calls it.
-        extension: that Spark's writers put before the format's own, with its dot; may be empty.
+        name: of the compression in its library.
+        extension: of file names, with its dot, as Spark's writers have it; may be empty.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Codec:
 
 
 class FormatOptions:
-    """What the user gave for one format, found by canonical name.
+    """The user's options for one format, by canonical name.
 
     Args:
         given: names in any case; those of the format only.
@@ -66,7 +66,7 @@ class FormatOptions:
         """The converted value, or the default.
 
         Raises:
-            ConfigError: ``convert`` raised ValueError; its text completes "Give …".
+            ConfigError: ``convert`` raised ValueError, whose text completes "Give …".
         """
         if name not in self._values:
             return default
@@ -74,13 +74,13 @@ class FormatOptions:
             return convert(self._values[name])
         except ValueError as err:
             raise ConfigError(
-                f"an option of the {self._of} format has a value that is not valid",
+                f"an option of the {self._of} format has an invalid value",
                 {"option": name, "value": self._values[name]},
                 f"Give {err}.",
             ) from None
 
     def codec(self, codecs: Mapping[str, Codec]) -> Codec:
-        """What ``compression`` names; the first of ``codecs`` when it is not given."""
+        """The codec that ``compression`` names; by default the first of ``codecs``."""
 
         def convert(value: str) -> Codec:
             if value.strip().lower() not in codecs:

@@ -11,7 +11,7 @@ from sluice.connectors.hdfs.formats.spark_types import conform, spark_schema
 
 __all__ = ["Parquet"]
 
-_ROW_GROUP_BYTES = 64 << 20  # of Arrow data; what a task holds of each open file
+_ROW_GROUP_BYTES = 64 << 20  # of Arrow data; what a task buffers of each open file
 _ROW_GROUP_ROWS = 1 << 20
 
 CODECS = {
@@ -54,14 +54,14 @@ class Parquet:
 
 
 class _ParquetFile:
-    """Gathers batches into row groups: each call of Arrow's writer makes one of its own."""
+    """Buffers batches into row groups, because each call of Arrow's writer makes one row group."""
 
     def __init__(self, stream: BinaryIO, schema: pa.Schema, parquet: Parquet) -> None:
         self._schema = schema
         self._limit_bytes = parquet.row_group_bytes
-        self._gathered: list[pa.RecordBatch] = []
-        self._gathered_bytes = 0
-        self._gathered_rows = 0
+        self._buffered: list[pa.RecordBatch] = []
+        self._buffered_bytes = 0
+        self._buffered_rows = 0
         self._rows = 0
         self._writer = pq.ParquetWriter(
             stream,
@@ -74,10 +74,10 @@ class _ParquetFile:
     def write(self, batch: pa.RecordBatch) -> None:
         """See `FormatWriter.write`."""
         conformed = conform(batch, self._schema)
-        self._gathered.append(conformed)
-        self._gathered_rows += conformed.num_rows
-        self._gathered_bytes += conformed.nbytes
-        if self._gathered_bytes >= self._limit_bytes or self._gathered_rows >= _ROW_GROUP_ROWS:
+        self._buffered.append(conformed)
+        self._buffered_rows += conformed.num_rows
+        self._buffered_bytes += conformed.nbytes
+        if self._buffered_bytes >= self._limit_bytes or self._buffered_rows >= _ROW_GROUP_ROWS:
             self._flush()
 
     def close(self) -> int:
@@ -91,8 +91,8 @@ class _ParquetFile:
         self._writer.is_open = False  # else it closes itself when it is collected
 
     def _flush(self) -> None:
-        if self._gathered_rows:
-            table = pa.Table.from_batches(self._gathered, self._schema)
+        if self._buffered_rows:
+            table = pa.Table.from_batches(self._buffered, self._schema)
             self._writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
-        self._rows += self._gathered_rows
-        self._gathered, self._gathered_bytes, self._gathered_rows = [], 0, 0
+        self._rows += self._buffered_rows
+        self._buffered, self._buffered_bytes, self._buffered_rows = [], 0, 0

@@ -1,7 +1,7 @@
-"""Arrow's types as Spark has them: what a file holds is what Spark can read back. Pure.
+"""Converts Arrow's types to Spark's, so that Spark can read each file. Pure.
 
-Arrow knows more types than Spark. Those that Spark has under another name or width are converted
-(dictionaries, large and fixed sizes, unsigned numbers, other units); the rest is refused by name.
+Arrow has more types than Spark. Types that Spark has under another name or width are converted:
+dictionaries, large and fixed sizes, unsigned numbers, other units. All others are refused by name.
 """
 
 from collections import Counter
@@ -51,7 +51,7 @@ _SAME = {
 
 
 def names_alike(names: Sequence[str]) -> list[str]:
-    """Those that differ from another one in case at most: Spark does not tell them apart."""
+    """The names that equal another one but for case: Spark does not distinguish them."""
     counts = Counter(name.lower() for name in names)
     return [name for name in names if counts[name.lower()] > 1]
 
@@ -60,15 +60,15 @@ def spark_schema(schema: pa.Schema) -> pa.Schema:
     """The schema with each type as Spark has it; names, order and nullability are kept.
 
     Raises:
-        ConfigError: there are no columns, two columns, or two fields of a struct, differ in case
-            at most (Spark cannot read them), or a column has a type that Spark does not have.
+        ConfigError: there are no columns; two columns, or two fields of a struct, are equal but for
+            case, so Spark cannot read them; or Spark has no type for a column.
     """
     twice = names_alike(schema.names)
     if twice or not schema.names:
         raise ConfigError(
-            "a file needs columns, each of its own name, upper and lower case being alike",
+            "a file needs columns whose names differ in more than case",
             {"columns": ",".join(schema.names), "twice": ",".join(twice)},
-            "Rename or drop columns; at least one must be left beside those of partition_by.",
+            "Rename or drop columns, and leave at least one beside those of partition_by.",
         )
     return pa.schema([_field(field, field.name) for field in schema])
 
@@ -77,15 +77,15 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch with the types of ``schema``, which came from `spark_schema`.
 
     Raises:
-        ConfigError: the columns are others, or a value does not fit.
+        ConfigError: the columns differ, or a value does not fit.
     """
     if batch.schema.equals(schema) and all(field.nullable for field in schema):
         return batch
     if batch.schema.names != schema.names:
         raise ConfigError(
-            "a batch has other columns than the file it is written to",
+            "a batch has other columns than its file",
             {"expected": ",".join(schema.names), "found": ",".join(batch.schema.names)},
-            "The function before the sink must return the same columns in the same order.",
+            "Return the same columns in the same order from the function before the sink.",
         )
     columns = [
         _converted(column, field) for column, field in zip(batch.columns, schema, strict=True)
@@ -94,7 +94,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def portions(batch: pa.RecordBatch, *, limit_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The batch in slices of about so many bytes, at least a row each."""
+    """The batch in slices of about ``limit_bytes``, with at least one row each."""
     rows = batch.num_rows
     step = max(1, rows * limit_bytes // max(batch.nbytes, limit_bytes))
     for start in range(0, rows, step):
@@ -102,7 +102,7 @@ def portions(batch: pa.RecordBatch, *, limit_bytes: int) -> Iterator[pa.RecordBa
 
 
 def with_leaves(schema: pa.Schema, change: Callable[[pa.Field], pa.Field]) -> pa.Schema:
-    """The schema with every field that is not nested, at any depth, as ``change`` makes it."""
+    """The schema with ``change`` applied to every field that is not nested, at any depth."""
     return pa.schema([_with_leaves(field, change) for field in schema])
 
 
@@ -176,10 +176,10 @@ def _nested(kind: pa.DataType, column: str) -> pa.DataType:
         return pa.map_(_type(kind.key_type, column), item)
     if kinds.is_struct(kind) and kind.num_fields and not _is_tagged(kind):
         fields = [kind.field(index) for index in range(kind.num_fields)]
-        # Spark asks it of every struct, however deep: of such a file it reads no column at all.
+        # Spark requires it of structs at any depth: otherwise it reads no column of the file.
         if twice := names_alike([field.name for field in fields]):
             raise ConfigError(
-                "the fields of a struct need each its own name, upper and lower case being alike",
+                "two fields of a struct are equal but for case",
                 {"column": column, "type": kind, "twice": ",".join(twice)},
                 "Rename or drop one of them in the function before the sink.",
             )
@@ -196,7 +196,7 @@ def _nested(kind: pa.DataType, column: str) -> pa.DataType:
 
 
 def _is_tagged(kind: pa.DataType) -> bool:
-    """A type of Spark's own in the form of a struct, which other writers would take it for."""
+    """Whether the struct stands for a type of Spark that other writers do not know."""
     tags = [kind.field(at).metadata or {} for at in range(kind.num_fields)]
     return any(_SPARKS_STRUCTS & each.keys() for each in tags)
 
@@ -209,7 +209,7 @@ def _decimal(kind: pa.DataType, column: str) -> pa.DataType:
 
 def _unknown(kind: pa.DataType, column: str) -> ConfigError:
     return ConfigError(
-        "files of tasks without a JVM have no type for this column",
+        "tasks without a JVM cannot write a column of this type",
         {"column": column, "type": kind},
         "Convert it in the function before the sink: numbers, text, bytes, dates, timestamps, "
         "decimals up to 38 digits, and lists, maps and structs of them.",
@@ -219,7 +219,7 @@ def _unknown(kind: pa.DataType, column: str) -> ConfigError:
 def _converted(column: pa.Array, field: pa.Field) -> pa.Array:
     if not field.nullable and column.null_count:
         raise ConfigError(
-            "a column that was declared without nulls has some",
+            "a column declared without nulls has nulls",
             {"column": field.name, "nulls": column.null_count},
             "Declare it nullable in the function before the sink.",
         )
@@ -229,7 +229,7 @@ def _converted(column: pa.Array, field: pa.Field) -> pa.Array:
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigError(
-            "a column does not fit the file it is written to",
+            "a column does not fit its file",
             {"column": field.name, "type": column.type, "expected": field.type, "error": error},
             "Convert it in the function before the sink.",
         ) from error

@@ -1,8 +1,8 @@
-"""Partition commit: telling readers that a partition is complete.
+"""Partition commit: notifies readers that a partition is complete.
 
-A partition is marked once every live region of the sink has passed it, after its files are
-published. `settings` is what a user says; `partition_time`, `state` and `trigger` decide and are
-pure; `ledger` keeps what a run knows; `policies` and `marker` do what was decided.
+A partition is marked after its files are published and every live region of the sink has passed it.
+`settings` holds the user's choices. `partition_time`, `partition_state` and `trigger` decide and
+are pure. `open_partitions` keeps the state of a run. `policies` and `marker` carry out the marks.
 """
 
 from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit, PartitionMark, Webhook

@@ -1,4 +1,4 @@
-"""Marks partitions beside the commits: a policy that fails is tried again and holds nothing up."""
+"""Marks partitions beside the commits: a policy that fails is retried and delays no commit."""
 
 import hashlib
 import logging
@@ -19,39 +19,40 @@ __all__ = ["PartitionMarker"]
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.5  # process time and idle time-outs pass without anybody saying so
-_NEWEST_S = 1.0  # so long an answer is taken for the next marks, too
+_POLL_S = 0.5  # no event reports that a process time or an idle time-out has passed
+_NEWEST_S = 1.0  # for so long one check is valid for further marks
 _RETRY_S = 1.0
 _MAX_RETRY_S = 60.0
 
 
 @dataclass(slots=True)
 class _Pause:
-    """Before something that failed is tried again; each one is longer."""
+    """The pause before a failed step is retried; each pause is longer than the one before."""
 
     length_s: float = _RETRY_S
     until_s: float = float("-inf")
 
     def begin(self, now_s: float) -> float:
-        """It has failed. Returns for how long it rests, in seconds."""
+        """Start a pause after a failure; returns its length in seconds."""
         length_s, self.length_s = self.length_s, min(2 * self.length_s, _MAX_RETRY_S)
         self.until_s = now_s + length_s
         return length_s
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _FailedMark:
     """A mark whose policies have not all run.
 
     Attributes:
         key: of the mark.
-        done: policies that have, by place.
-        may_be_told: somebody, by one of those or by one whose answer was lost.
-        pause: before the others are tried again.
+        done: positions of the policies that have run.
+        may_be_notified: whether a policy, also one whose answer was lost, may have notified a
+        reader.
+        pause: before the remaining policies are retried.
     """
 
     key: str
-    may_be_told: bool = False
+    may_be_notified: bool = False
     done: set[int] = field(default_factory=set)
     pause: _Pause = field(default_factory=_Pause)
 
@@ -59,17 +60,18 @@ class _Trouble:
 class PartitionMarker:
     """Runs the policies of the partitions that are due. Driver; a thread of its own, or `round`.
 
-    At least once: a mark that was made and is not in a record yet is made again by the next run,
-    with the same key.
+    At least once: if a mark is made but not yet in a record, the next run makes it again, with the
+    same key.
 
     Args:
-        ledger: says what is due.
+        ledger: knows which partitions are due.
         policies: by name, in order.
         context: of the sink.
         target: URI of the directory that the sink writes.
-        is_newest_run: whether no other run has taken over the job; it may fail. Asked before marks,
-            a second before them at the most: a process that was stopped for long wakes up in this
-            thread, too. One that is stopped between the answer and the mark makes that one.
+        is_newest_run: whether no other run has taken over the job; it may fail. The marker calls it
+            at most a second before a mark, because a process that was stopped for long may wake up
+            in this thread. If the process stops between the check and the mark, it still makes this
+            one mark.
     """
 
     def __init__(
@@ -90,12 +92,12 @@ class PartitionMarker:
         self._is_newest_run = is_newest_run
         self._rest = _Pause()
         self._newest_until_s = float("-inf")
-        self._troubles: dict[str, _Trouble] = {}  # until their marks are made, also while not due
+        self._failed: dict[str, _FailedMark] = {}  # until the mark is made, also if not due
         self._due: frozenset[str] = frozenset()
         self._warned = False
         self._condition = threading.Condition()
-        self._asked = 0
-        self._answered = 0
+        self._requested = 0
+        self._served = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="sluice-marks", daemon=True)
 
@@ -104,19 +106,20 @@ class PartitionMarker:
         self._thread.start()
 
     def look(self, *, timeout_s: float) -> None:
-        """Something was published. Returns when what is due was tried once, or after the bound.
+        """Mark after files were published. Returns after one try of each due mark, or after the
+        bound.
 
-        Where a policy is in trouble nobody waits for it.
+        Returns at once while a policy of a due partition fails.
         """
         with self._condition:
-            self._asked += 1
-            asked = self._asked
+            self._requested += 1
+            asked = self._requested
             self._condition.notify_all()
-            if not self._due & self._troubles.keys():
-                self._condition.wait_for(lambda: self._answered >= asked, timeout_s)
+            if not self._due & self._failed.keys():
+                self._condition.wait_for(lambda: self._served >= asked, timeout_s)
 
     def close(self, *, timeout_s: float) -> None:
-        """Try once more what is due, and end; what is left is marked by the next run."""
+        """Try each due mark once more, and end. The next run makes the remaining marks."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
@@ -128,19 +131,19 @@ class PartitionMarker:
         while not is_last:
             with self._condition:
                 self._condition.wait_for(
-                    lambda: self._stopping or self._asked > self._answered, _LOOK_S
+                    lambda: self._stopping or self._requested > self._served, _POLL_S
                 )
-                is_last, asked = self._stopping, self._asked
+                is_last, asked = self._stopping, self._requested
             try:
                 self.round()
             except Exception:  # marks wait; the job's data does not depend on them
-                log.exception("partitions could not be looked at: target=%s", self._target)
+                log.exception("partitions could not be marked, next time: target=%s", self._target)
             with self._condition:
-                self._answered = asked
+                self._served = asked
                 self._condition.notify_all()
 
     def round(self) -> None:
-        """Mark what is due, and try again what is in trouble if its time has come."""
+        """Make the marks that are due; retry failed ones after their pause."""
         self._warn_without_watermark()
         due = self._ledger.due()
         self._due = frozenset(one.path for one in due)
@@ -150,9 +153,9 @@ class PartitionMarker:
             self._try(one)
 
     def _is_ready(self, due: DuePartition) -> bool:
-        trouble = self._troubles.get(due.path)
-        is_new = trouble is None or trouble.key != self._mark(due).key
-        return is_new or self._clock() >= self._troubles[due.path].pause.until_s
+        failed = self._failed.get(due.path)
+        is_new = failed is None or failed.key != self._mark(due).key
+        return is_new or self._clock() >= self._failed[due.path].pause.until_s
 
     def _may_mark(self) -> bool:
         if self._clock() < self._rest.until_s:
@@ -161,12 +164,12 @@ class PartitionMarker:
             return True
         why = "another run has taken over this job"
         try:
-            asked_s = self._clock()
+            checked_s = self._clock()
             if self._is_newest_run():
                 self._rest = _Pause()
-                self._newest_until_s = asked_s + _NEWEST_S
+                self._newest_until_s = checked_s + _NEWEST_S
                 return True
-        except Exception as err:  # noqa: BLE001 - whatever a client raises, it is no answer
+        except Exception as err:  # noqa: BLE001 - whatever a client raises, the check has failed
             why = str(err)
         rest_s = self._rest.begin(self._clock())
         log.warning(
@@ -181,26 +184,28 @@ class PartitionMarker:
         if not self._ledger.begin(due):
             return
         mark = self._mark(due)
-        trouble = self._troubles.get(due.path)
-        if trouble is None or trouble.key != mark.key:
-            # Who may have been told under another key has been told.
-            is_told = trouble is not None and trouble.may_be_told
-            trouble = self._troubles[due.path] = _Trouble(key=mark.key, may_be_told=is_told)
+        failed = self._failed.get(due.path)
+        if failed is None or failed.key != mark.key:
+            # A reader that may have been notified under another key stays notified.
+            may_be_notified = failed is not None and failed.may_be_notified
+            failed = self._failed[due.path] = _FailedMark(
+                key=mark.key, may_be_notified=may_be_notified
+            )
         failpoint("before-partition-mark")
         for place, (name, run) in enumerate(self._policies):
-            if place in trouble.done:
+            if place in failed.done:
                 continue
             try:
                 run(mark)
             except Exception as err:  # noqa: BLE001 - a user's function, too, may raise anything
-                trouble.may_be_told |= not isinstance(err, MarkRefusedError)
-                self._put_off(due.path, trouble, name, err)
+                failed.may_be_notified |= not isinstance(err, MarkRefusedError)
+                self._put_off(due.path, failed, name, err)
                 return
-            trouble.may_be_told = True
-            trouble.done.add(place)
+            failed.may_be_notified = True
+            failed.done.add(place)
         failpoint("after-partition-mark")
         self._ledger.finish(due)
-        del self._troubles[due.path]
+        del self._failed[due.path]
         log.info(
             "partition marked: target=%s partition=%s sequence=%d late=%s",
             self._target,
@@ -209,10 +214,10 @@ class PartitionMarker:
             mark.is_late,
         )
 
-    def _put_off(self, path: str, trouble: _Trouble, policy: str, err: Exception) -> None:
-        if not trouble.may_be_told:
+    def _put_off(self, path: str, failed: _FailedMark, policy: str, err: Exception) -> None:
+        if not failed.may_be_notified:
             self._ledger.undo(path)
-        pause_s = trouble.pause.begin(self._clock())
+        pause_s = failed.pause.begin(self._clock())
         log.warning(
             "partition is not marked yet: target=%s partition=%s policy=%s again_in_s=%.0f "
             "error=%s",
@@ -227,8 +232,8 @@ class PartitionMarker:
         is_waiting = self._ledger.is_waiting_for_a_watermark and self._ledger.has_open
         if is_waiting and not self._warned:
             log.warning(
-                "no partition can be marked yet: a live split has had no record: target=%s. "
-                "Where that lasts, idle_timeout_s lets it hold nothing back",
+                "no partition can be marked yet, a live split had no record: target=%s; "
+                "set idle_timeout_s if that may last",
                 self._target,
             )
         self._warned = is_waiting

@@ -1,4 +1,4 @@
-"""A frame writer that keeps, in the region's record, which partitions wait for their mark."""
+"""A frame writer that records which partitions of its region wait for their mark."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -18,14 +18,14 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.model import StateEntry
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["MarkingFrameWriter", "nothing_held"]
+__all__ = ["MarkingFrameWriter", "nothing_pending"]
 
-HeldPartitions = Callable[[Sequence[StateEntry]], Collection[str]]
-"""Partitions of staged files that a writer keeps for a later decision, told from its states."""
+PendingPartitions = Callable[[Sequence[StateEntry]], Collection[str]]
+"""Returns, from a writer's states, the partitions of files that it keeps for a later decision."""
 
 
-def nothing_held(states: Sequence[StateEntry]) -> Collection[str]:
-    """Of a writer that has each file published by its batch's decision."""
+def nothing_pending(states: Sequence[StateEntry]) -> Collection[str]:
+    """For a writer whose files are all published by their batch's decision."""
     del states
     return ()
 
@@ -37,10 +37,10 @@ class MarkingFrameWriter:
     Attributes:
         writer: stages the files; its own states pass through.
         commit, ledger: of the sink.
-        file_system: gives the one rooted at the target's parent.
+        file_system: returns the file system rooted at the target's parent.
         target: URI of the directory that readers read.
-        columns: that the sink partitions by; None: not known, whatever is written counts.
-        held: see `HeldPartitions`.
+        columns: that the sink partitions by; None: unknown, so every partition counts.
+        held: see `PendingPartitions`.
     """
 
     writer: FrameWriter
@@ -49,28 +49,28 @@ class MarkingFrameWriter:
     file_system: Callable[[], FileSystem]
     target: str
     columns: tuple[str, ...] | None = None
-    held: HeldPartitions = nothing_held
+    pending: PendingPartitions = nothing_pending
 
     def write(self, frame: Frame, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
         """See `sluice.runtime.contracts.FrameWriter`.
 
         Raises:
-            LateRecordsError: rows came for a partition that is marked, and that is an error.
+            LateRecordsError: rows came for a marked partition, and the sink stops at late rows.
             ConfigError: a partition's values make no time.
         """
         mine = [entry for entry in scope.operator_states if entry.kind == STATE_KIND]
         others = tuple(entry for entry in scope.operator_states if entry.kind != STATE_KIND)
         previous = state_in(mine, target=self.target)
         staged = self.writer.write(frame, replace(scope, operator_states=others), registry)
-        accepted, held = set(self.held(others)), set(self.held(staged.operator_states))
-        written = self._timed(self._partitions(staged.committables) | held, accepted)
+        accepted, pending = set(self.pending(others)), set(self.pending(staged.operator_states))
+        written = self._timed(self._partitions(staged.committables) | pending, accepted)
         state = self.ledger.stage(
             scope.batch.region,
             previous=previous,
             written=written,
-            held=held & written,
+            pending=pending & written,
             accepted=accepted,
-            found_marked=self._marked(self.ledger.strangers(written)),
+            found_marked=self._marked(self.ledger.first_written(written)),
             checkpoint_id=scope.checkpoint_id,
         )
         entry = encode_state(state, operator_id=scope.operator_id)
@@ -85,8 +85,11 @@ class MarkingFrameWriter:
         self.writer.close()
 
     def _timed(self, paths: set[str], accepted: Collection[str]) -> set[str]:
-        """Without those that can have no time, because a value is null, or because an earlier run
-        held them under settings by which values needed to make none: nobody waits for them."""
+        """The partitions that have a time. A null value has none.
+
+        Values that an earlier run kept pending may have no time under the present settings. The
+        marker never marks partitions without a time.
+        """
         if not self.commit.is_by_partition_time:
             return paths
         return {path for path in paths if self._has_time(path, is_new=path not in accepted)}
@@ -100,7 +103,7 @@ class MarkingFrameWriter:
             return False
 
     def _marked(self, paths: Collection[str]) -> set[str]:
-        """Partitions whose success file is there: marked by an earlier run, or by someone else."""
+        """Partitions whose success file exists: an earlier run or another program marked them."""
         if not paths or not self.commit.has_success_file:
             return set()
         fs, name = self.file_system(), self.commit.success_file_name
@@ -108,8 +111,8 @@ class MarkingFrameWriter:
         return {p for p in paths if fs.length_bytes(f"{directory}/{p}/{name}") is not None}
 
     def _partitions(self, committables: Sequence[StateEntry]) -> set[str]:
-        """Partitions that get files; what another run held for another target, or in another
-        layout of directories, is in none of them."""
+        """Partitions that get files. Files that another run kept for another target or directory
+        layout are in none of them."""
         found = [decode_file_set(e) for e in committables if e.kind == COMMITTABLE_KIND]
         paths = {
             file.final.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""What one run knows of a sink's partitions: written, published, marked."""
+"""The partitions of a sink that one run has written, published or marked."""
 
 import threading
 import time
@@ -26,30 +26,30 @@ _REMEMBERED = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Silence:
-    """For how long a region has had no records, as far as its cuts have seen.
+class _IdleTime:
+    """For how long a region has had no records, measured at its barriers.
 
-    A decision comes long after its cuts where another region's batch is long, and nobody looks for
-    records meanwhile. The cut of one that is completed comes behind the one before was told: so
-    far at least there was nothing.
+    If another region's batch is long, a decision comes long after its barriers, and no task reads
+    records in between. The barrier of a completed checkpoint comes after the report of the one
+    before: at least until that report there were no records.
 
     Attributes:
         since_s: clock when it last had records.
-        told_s: clock when it was told of ``checkpoint_id``, which it has completed.
-        seen_s: how long it was silent up to the cut of that.
+        told_s: clock when the coordinator reported ``checkpoint_id``, which the region completed.
+        seen_s: how long it had no records before the barrier of that checkpoint.
     """
 
     since_s: float
-    told_s: float
+    reported_s: float
     checkpoint_id: int
-    seen_s: float = 0.0
+    idle_s: float = 0.0
 
-    def after(self, checkpoint_id: int, *, now_s: float) -> "_Silence":
-        """One more checkpoint is completed without records; or is told of again."""
+    def after(self, checkpoint_id: int, *, now_s: float) -> "_IdleTime":
+        """Returns the value after one more checkpoint without records, or the same one again."""
         if checkpoint_id == self.checkpoint_id:
             return self
-        seen_s = self.told_s - self.since_s
-        return replace(self, told_s=now_s, checkpoint_id=checkpoint_id, seen_s=seen_s)
+        idle_s = self.reported_s - self.since_s
+        return replace(self, reported_s=now_s, checkpoint_id=checkpoint_id, idle_s=idle_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class _Region:
     is_completed: bool
     has_splits: bool
     watermark_ms: int | None
-    silence: _Silence
+    idle: _IdleTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +72,12 @@ class _Staged:
 class PartitionLedger:
     """Partitions of one sink, over all its regions. Driver; every method is thread-safe.
 
-    A sink that stands in several pipelines is several operators, each with regions of its own:
-    nothing is due before all of them have been heard.
+    A sink in several pipelines is several operators, each with regions of its own. Nothing is due
+    before the regions of all operators are reported.
 
-    Batches are written in their regions' callbacks, decisions are told by the coordinator, marks
-    are made by the marker's thread; here they meet, so that no file is staged unseen while its
-    partition is being marked. Nothing here must outlive the run: the regions' records hold it.
+    The regions' callbacks write batches, the coordinator reports decisions, and the marker's thread
+    makes marks. They meet here under one lock, so that no file is staged unnoticed while its
+    partition is being marked. The regions' records keep all that must outlive the run.
 
     Args:
         commit: what the user asked for.
@@ -103,8 +103,8 @@ class PartitionLedger:
         self._writers: dict[str, set[str]] = {}  # regions by operator
         self._staged: dict[str, _Staged] = {}
         self._marked: dict[str, dict[str, int]] = {}
-        self._told_id = 0  # of the last decision that was told
-        self._unheard: set[str] = set()
+        self._reported_id = 0  # of the last decision that was reported
+        self._unreported: set[str] = set()
         self._restored: set[str] = set()  # regions whose marks by earlier runs are known
         self._seen: set[str] = set()  # written by this run, and not marked since
         self._begun: set[str] = set()
@@ -113,10 +113,12 @@ class PartitionLedger:
 
     # --- the batch callbacks ----------------------------------------------------------------------
 
-    def strangers(self, paths: Collection[str]) -> set[str]:
-        """Partitions that this run writes for the first time: the store may know them as marked.
+    def first_written(self, paths: Collection[str]) -> set[str]:
+        """The partitions that this run writes for the first time: an earlier run may have marked
+        them.
 
-        Also those that a record has as open: a run that was killed may have marked them since.
+        Partitions that a record has as open are among them: a run that was killed may have marked
+        them after that record.
         """
         with self._lock:
             return set(paths) - self._seen - self._marked.keys()
@@ -127,7 +129,7 @@ class PartitionLedger:
         *,
         previous: PartitionState | None,
         written: Collection[str],
-        held: Collection[str],
+        pending: Collection[str],
         accepted: Collection[str] = (),
         found_marked: Collection[str],
         checkpoint_id: int,
@@ -138,16 +140,19 @@ class PartitionLedger:
             previous: in the region's last decided record.
             written: partitions that the batch has rows for.
             held: partitions with files that the batch's decision does not publish.
-            accepted: partitions whose rows earlier decisions hold: no error any more, however late.
-            found_marked: of `strangers`, those that the store says are marked.
-            checkpoint_id: that the batch was cut for.
+            accepted: partitions whose rows an earlier decision kept pending: they are no error,
+                however late.
+            found_marked: those of `first_written` whose success file is in the store.
+            checkpoint_id: of the batch's barrier.
         Raises:
-            LateRecordsError: rows came for what is marked, or being marked, and that is an error.
+            LateRecordsError: rows came for a partition that is marked or being marked, and the sink
+                stops at late rows.
         """
         with self._lock:
-            # That one may be decided without it, and marks tell of later ones meanwhile. Whatever
-            # they tell of is decided, and this batch is not: a mark of it has a higher number.
-            checkpoint_id = max(checkpoint_id, self._told_id + 1)
+            # That checkpoint may be decided without this batch, and marks may cover later ones in
+            # between. A mark covers decided batches only, and this batch is not decided: its number
+            # must be higher.
+            checkpoint_id = max(checkpoint_id, self._reported_id + 1)
             previous = self._mine(previous)
             if previous is not None:
                 self._restore_marks(region, previous)
@@ -158,13 +163,13 @@ class PartitionLedger:
                 raise self._late_error(late - set(accepted))
             self._seen |= set(written)
             self._staged[region] = _Staged(
-                checkpoint_id=checkpoint_id, paths=frozenset(written) | frozenset(held)
+                checkpoint_id=checkpoint_id, paths=frozenset(written) | frozenset(pending)
             )
             return after_batch(
                 previous,
                 region=region,
                 written=written,
-                held=held,
+                pending=pending,
                 late=late,
                 marked={path: dict(through) for path, through in self._marked.items()},
                 forgotten_ms=self._forgotten_ms,
@@ -174,7 +179,7 @@ class PartitionLedger:
             )
 
     def _mine(self, state: PartitionState | None) -> PartitionState | None:
-        """An earlier run may have written elsewhere: of those partitions nothing is said here."""
+        """None if an earlier run wrote to another target: its partitions are not this ledger's."""
         return state if state is not None and state.target == self._target else None
 
     def _is_late(self, path: str, previous: PartitionState | None) -> bool:
@@ -188,27 +193,28 @@ class PartitionLedger:
 
     def _late_error(self, late: Collection[str]) -> LateRecordsError:
         return LateRecordsError(
-            "records came for partitions that readers were told are complete, or may have been",
+            "late records came for partitions that may be marked complete",
             {"partitions": ",".join(sorted(late)[:5]), "count": len(late)},
-            "Nothing of their epoch is visible, and nothing is lost. Start with "
-            "on_late='re-mark' to write them and mark these partitions again, or with a function "
-            "that sends such records elsewhere; a larger delay makes them rarer.",
+            "Start with on_late='re-mark' to write them and mark these partitions again, or send "
+            "such records elsewhere in a function before the sink. Nothing is lost; a larger "
+            "delay makes late records rarer.",
         )
 
     # --- the coordinator --------------------------------------------------------------------------
 
     def expect(self, operator_id: str) -> None:
-        """Nothing is due before this operator's regions are told of."""
+        """Make nothing due before the regions of this operator are reported."""
         with self._lock:
-            self._unheard.add(operator_id)
+            self._unreported.add(operator_id)
 
     def published(
         self, operator_id: str, regions: Sequence[RegionProgress], *, checkpoint_id: int
     ) -> None:
-        """A decision's files are published: these are all regions that write by the operator."""
+        """Take a decision whose files are published, with all regions that write by the
+        operator."""
         with self._lock:
-            self._told_id = max(self._told_id, checkpoint_id)
-            self._unheard.discard(operator_id)
+            self._reported_id = max(self._reported_id, checkpoint_id)
+            self._unreported.discard(operator_id)
             self._forget_gone(operator_id, {region.region for region in regions})
             for region in regions:
                 state = state_in(region.operator_states, target=self._target)
@@ -218,8 +224,8 @@ class PartitionLedger:
                     del self._staged[region.region]
 
     def _forget_gone(self, operator_id: str, names: set[str]) -> None:
-        """A run with other regions settles a checkpoint of those that are no more: nobody waits for
-        them once its own are told of, which go on with what they had open."""
+        """Forget regions that no longer exist. A run with other regions first settles a
+        checkpoint of the earlier ones; its own regions then resume their open partitions."""
         for name in self._writers.get(operator_id, set()) - names:
             self._regions.pop(name, None)
             self._staged.pop(name, None)
@@ -235,23 +241,24 @@ class PartitionLedger:
             or known.watermark_ms != told.least_watermark_ms
             or (known.state != state and state is not None and state.has_rows)
         ):
-            silence = _Silence(since_s=now_s, told_s=now_s, checkpoint_id=checkpoint_id)
+            idle = _IdleTime(since_s=now_s, reported_s=now_s, checkpoint_id=checkpoint_id)
         elif told.is_completed:
-            silence = known.silence.after(checkpoint_id, now_s=now_s)
+            idle = known.idle.after(checkpoint_id, now_s=now_s)
         else:
-            silence = known.silence
+            idle = known.idle
         self._regions[name] = _Region(
             state=state,
             is_completed=told.is_completed,
             has_splits=told.has_splits,
             watermark_ms=told.least_watermark_ms,
-            silence=silence,
+            idle=idle,
         )
         if state is not None:
             self._restore_marks(name, state)
 
     def _restore_marks(self, region: str, state: PartitionState) -> None:
-        """What earlier runs marked; of its own marks a run knows more than any record."""
+        """Take over the marks of earlier runs, once for each region: of its own marks a run
+        knows more than a record."""
         if region in self._restored:
             return
         self._restored.add(region)
@@ -265,7 +272,7 @@ class PartitionLedger:
 
     @property
     def has_open(self) -> bool:
-        """Whether anything waits for its mark."""
+        """Whether a partition waits for its mark."""
         with self._lock:
             return bool(self._open_paths())
 
@@ -279,13 +286,13 @@ class PartitionLedger:
             )
 
     def due(self) -> list[DuePartition]:
-        """The partitions that are to be marked now."""
+        """The partitions to mark now."""
         with self._lock:
             return self._due()
 
     def _due(self, path: str | None = None) -> list[DuePartition]:
-        """Of all partitions, or of one."""
-        if self._unheard:
+        """The partitions to mark now, among all or only ``path``."""
+        if self._unreported:
             return []
         views = {name: self._view(region) for name, region in self._regions.items()}
         self._watermark_ms = passed_ms(views.values(), before_ms=self._watermark_ms)
@@ -300,7 +307,7 @@ class PartitionLedger:
 
     def _view(self, region: _Region) -> RegionView:
         timeout_s = self._commit.idle_timeout_s
-        is_silent = timeout_s is not None and region.silence.seen_s >= timeout_s
+        is_silent = timeout_s is not None and region.idle.idle_s >= timeout_s
         return RegionView(
             state=region.state,
             is_completed=region.is_completed,
@@ -309,12 +316,13 @@ class PartitionLedger:
         )
 
     def begin(self, due: DuePartition) -> bool:
-        """Before the first policy runs; False when it is not due any more, as it was told by `due`.
+        """Begin a mark, before its first policy runs. False: it is no longer due as `due` returned
+        it.
 
-        Files of it may have been staged since, or are even published or held.
+        Files of it may have been staged since, and even published or kept pending.
 
-        Rows that come from here on are late: of a policy that fails nobody knows whether readers
-        were told, and its answer alone was lost.
+        Rows that come from here on are late: if a policy fails, it is unknown whether it notified
+        readers, because only its answer may be lost.
         """
         with self._lock:
             if due not in self._due(due.path):
@@ -323,13 +331,14 @@ class PartitionLedger:
             return True
 
     def undo(self, path: str) -> None:
-        """No policy has told anybody. The store is asked once more before rows are taken."""
+        """Take back a mark of which no policy notified a reader. The next rows of the partition
+        look up its success file again."""
         with self._lock:
             self._begun.discard(path)
             self._seen.discard(path)
 
     def finish(self, due: DuePartition) -> None:
-        """Every policy has run."""
+        """End a mark whose policies have all run."""
         with self._lock:
             self._begun.discard(due.path)
             self._seen.discard(due.path)
@@ -339,7 +348,7 @@ class PartitionLedger:
             self._forget()
 
     def _forget(self) -> None:
-        """Keep the newest marks, and those of partitions that a record still has as open."""
+        """Keep the newest marks, and marks of partitions that a record still has as open."""
         named = {
             path
             for region in self._regions.values()

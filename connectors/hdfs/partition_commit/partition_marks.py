@@ -1,13 +1,13 @@
-"""All of partition commit that a sink has, and that one run of it has; made and ended together."""
+"""The parts of partition commit that one sink has, and that one run of it has."""
 
 import threading
 from collections.abc import Callable, Sequence
 
 from sluice.connectors.hdfs.partition_commit.marker import PartitionMarker
 from sluice.connectors.hdfs.partition_commit.marking_frame_writer import (
-    HeldPartitions,
     MarkingFrameWriter,
-    nothing_held,
+    PendingPartitions,
+    nothing_pending,
 )
 from sluice.connectors.hdfs.partition_commit.open_partitions import PartitionLedger
 from sluice.connectors.hdfs.partition_commit.policies import policies_of
@@ -25,18 +25,17 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.errors import ConfigError, IllegalTransitionError
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
-from sluice.runtime.storage.retried_reads import close_quietly
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
 
 __all__ = ["MarkedRun", "MarkingCommitter", "PartitionMarks"]
 
 _WAIT_S = 1.0
-_CLOSE_S = 5.0  # a webhook under way then is asked again by the next run
-_TOLD = CommitReport(outcome=CommitOutcome.COMMITTED)
+_CLOSE_S = 5.0  # the next run repeats a webhook that is under way then
+_REPORTED = CommitReport(outcome=CommitOutcome.COMMITTED)
 
 
 class MarkedRun:
-    """What one run knows and does, for all operators that the sink is in it. Driver.
+    """One run's ledger and marker, for all operators of the sink. Driver.
 
     Args:
         commit, target, open_file_system: see `PartitionMarks`.
@@ -70,7 +69,7 @@ class MarkedRun:
         self._marker.start()
 
     def join(self, operator_id: str) -> None:
-        """One more operator writes by this sink."""
+        """Add an operator that writes by this sink."""
         with self._lock:
             self._operators.add(operator_id)
         self.ledger.expect(operator_id)
@@ -83,18 +82,19 @@ class MarkedRun:
         checkpoint_id: int,
         timeout_s: float,
     ) -> None:
-        """A decision's files are published: mark what is due, and wait for it a moment."""
+        """Take a decision whose files are published; wait up to a second for the marks that are
+        due."""
         self.ledger.published(operator_id, regions, checkpoint_id=checkpoint_id)
         self._marker.look(timeout_s=min(timeout_s, _WAIT_S))
 
     @property
     def is_over(self) -> bool:
-        """Whether no operator of it is left."""
+        """Whether no operator is left."""
         with self._lock:
             return not self._operators
 
     def leave(self, operator_id: str) -> None:
-        """The last one out marks what is due, within a bound."""
+        """Remove an operator; with the last one, make the marks that are due, within a bound."""
         with self._lock:
             self._operators.discard(operator_id)
             if self._operators:
@@ -114,7 +114,8 @@ class MarkedRun:
         return has_last_record(self._records, session=self.session)
 
     def file_system(self) -> FileSystem:
-        """Rooted at the target's parent: one client for the marker and all writers of a run."""
+        """The file system rooted at the target's parent: one client for the marker and all
+        writers."""
         with self._lock:
             if self._opened is None:
                 self._opened = self._open(self._parent)
@@ -122,7 +123,7 @@ class MarkedRun:
 
 
 class PartitionMarks:
-    """Kept by a sink; a run of its job begins with the first operator that is claimed. Driver.
+    """The marks of one sink; its run begins with the first operator that is claimed. Driver.
 
     Args:
         commit: what the user asked for.
@@ -140,20 +141,21 @@ class PartitionMarks:
         self._run: MarkedRun | None = None
 
     def require_free(self) -> None:
-        """Asked before a run begins.
+        """Refuse a second run at once; called before a run begins.
 
         Raises:
-            ConfigError: another one is under way, whose partitions would be taken for this one's.
+            ConfigError: another run is under way, and its partitions would be mixed with this
+                one's.
         """
         if self._run is not None and not self._run.is_over:
             raise ConfigError(
-                "one object of a file sink with partition commit stands in two jobs that run",
+                "two running jobs share one file sink with partition commit",
                 {"path": self._target},
                 "Make an HdfsSink for each Job; or stop the other one first.",
             )
 
     def begin(self, context: SinkContext) -> MarkedRun:
-        """An operator of this sink is the job's own from here on: what is due is marked.
+        """Start marking for an operator that its job has claimed.
 
         Raises:
             ConfigError: see `require_free`.
@@ -172,7 +174,7 @@ class PartitionMarks:
         """The run under way."""
         if self._run is None:
             raise IllegalTransitionError(
-                "partitions are written before their sink was claimed",
+                "partitions were written before their sink was claimed",
                 {"path": self._target},
                 "This is a bug: please report it.",
             )
@@ -183,9 +185,9 @@ class PartitionMarks:
         inner: FrameWriter,
         *,
         columns: tuple[str, ...] | None = None,
-        held: HeldPartitions = nothing_held,
+        pending: PendingPartitions = nothing_pending,
     ) -> FrameWriter:
-        """``inner``, which keeps track of the partitions that it writes."""
+        """``inner``, wrapped so that it records the partitions it writes."""
         return MarkingFrameWriter(
             writer=inner,
             commit=self._commit,
@@ -193,27 +195,27 @@ class PartitionMarks:
             file_system=self.run.file_system,
             target=self._target,
             columns=columns,
-            held=held,
+            pending=pending,
         )
 
 
 class MarkingCommitter:
     """`sluice.runtime.contracts.Committer` and `CommitListener` around a committer of files.
 
-    The wait is for the usual case, in which a mark is made before its checkpoint is committed on
-    record: killed in between, the next start is told again and marks.
+    It waits so that usually a mark is made before its checkpoint is committed on record. If the
+    process is killed in between, the next start reports the checkpoint again and marks.
 
     Args:
         inner: publishes the files.
-        told: takes the checkpoint's id, the regions' progress, and a time-out; returns at once
-            where a policy fails.
+        report: takes the checkpoint's id, the regions' progress and a time-out; returns at once if
+            a policy fails.
     """
 
     def __init__(
         self, inner: Committer, told: Callable[[int, Sequence[RegionProgress], float], object]
     ) -> None:
         self._inner = inner
-        self._told = told
+        self._report = told
 
     def commit(
         self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
@@ -233,5 +235,5 @@ class MarkingCommitter:
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
         """See `sluice.runtime.contracts.CommitListener`."""
-        self._told(checkpoint_id, regions, timeout_s)
-        return _TOLD
+        self._report(checkpoint_id, regions, timeout_s)
+        return _REPORTED

@@ -1,4 +1,4 @@
-"""What a region's record keeps of its partitions, and how a batch changes it. Pure."""
+"""The partitions in a region's record, and how a batch changes them. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,26 +23,26 @@ STATE_VERSION = 1
 STATE_NAME = "partitions"
 
 Marked = Mapping[str, Mapping[str, int]]
-"""By partition and region: the checkpoint id of the newest file that a mark has told of."""
+"""By partition and region: the checkpoint id of the newest file that a mark covers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPartition:
-    """A partition with files that no mark has told of, as far as the region knew.
+    """A partition with files that no mark covered when the region wrote its record.
 
     Attributes:
         path: relative to the target.
         first_seen_ms: when the region first wrote into it; the driver's wall clock.
-        checkpoint_id: the first that its newest file can join; grows from batch to batch.
-        is_late: it was marked, or forgotten, before these files came.
-        is_held: files of it are staged and no decision has published them yet.
+        checkpoint_id: the first that its newest file can be part of; grows from batch to batch.
+        is_late: it was marked before these files came, and perhaps forgotten since.
+        is_held: files of it are staged, and no decision has published them yet.
     """
 
     path: str
     first_seen_ms: int
     checkpoint_id: int
     is_late: bool = False
-    is_held: bool = False
+    is_pending: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +50,10 @@ class PartitionState:
     """A region's partitions after one of its batches.
 
     Attributes:
-        checkpoint_id: the first that the batch can join.
+        checkpoint_id: the first that the batch can be part of.
         opened: by path.
-        marked: what this run's marks had told of by then; the newest ones only.
-        forgotten_ms: the latest time of a partition that ``marked`` has no more, if it has one.
+        marked: the newest marks of this run at that time.
+        forgotten_ms: the latest time of a partition whose mark was dropped from ``marked``.
         target: URI of the directory that the partitions are in.
     """
 
@@ -65,15 +65,15 @@ class PartitionState:
 
     @property
     def has_rows(self) -> bool:
-        """Whether the batch itself had any."""
+        """Whether the batch itself had rows."""
         return any(one.checkpoint_id == self.checkpoint_id for one in self.opened.values())
 
     def only(self, path: str) -> "PartitionState":
-        """Without what it says of other partitions."""
+        """The state reduced to one partition."""
         return replace(self, opened={path: self.opened[path]} if path in self.opened else {})
 
     def unmarked(self, region: str, marked: Marked) -> dict[str, OpenPartition]:
-        """The region's partitions with files that no mark has told of."""
+        """The region's partitions with files that no mark covers."""
         return {
             path: found
             for path, found in self.opened.items()
@@ -86,7 +86,7 @@ def after_batch(
     *,
     region: str,
     written: Collection[str],
-    held: Collection[str],
+    pending: Collection[str],
     late: Collection[str],
     marked: Marked,
     forgotten_ms: int | None,
@@ -101,18 +101,18 @@ def after_batch(
         written: partitions that the batch has rows for.
         held: partitions with staged files that this batch's decision does not publish.
         late: those of ``written`` that had been marked before.
-        marked, forgotten_ms: what is marked now.
+        marked, forgotten_ms: the marks now.
         target: of the sink.
     """
     opened = {} if previous is None else previous.unmarked(region, marked)
     kept = {
         path: OpenPartition(
             path=path,
-            # Of a clock that was ahead, and is set back, nothing is to be waited for.
+            # If the clock was ahead and is set back, the partition does not wait for the old time.
             first_seen_ms=min(opened[path].first_seen_ms, now_ms) if path in opened else now_ms,
             checkpoint_id=checkpoint_id if path in written else opened[path].checkpoint_id,
             is_late=path in late or (path in opened and opened[path].is_late),
-            is_held=path in held,
+            is_pending=path in pending,
         )
         for path in sorted({*opened, *written})
     }
@@ -130,7 +130,7 @@ def encode_state(state: PartitionState, *, operator_id: str) -> StateEntry:
     content = {
         "checkpoint_id": state.checkpoint_id,
         "open": [
-            [p.path, p.first_seen_ms, p.checkpoint_id, int(p.is_late), int(p.is_held)]
+            [p.path, p.first_seen_ms, p.checkpoint_id, int(p.is_late), int(p.is_pending)]
             for p in state.opened.values()
         ],
         "marked": [
@@ -158,19 +158,22 @@ def decode_state(entry: StateEntry) -> PartitionState:
 
 
 def state_in(entries: Iterable[StateEntry], *, target: str) -> PartitionState | None:
-    """The state of a target among an operator's entries, which may be of other kinds, too.
+    """The state of a target among an operator's entries, which may have other kinds.
 
-    A region that goes on with what others kept that are no more has several: they become one.
+    A region that takes over from removed regions has several states: they become one.
     """
     states = (decode_state(entry) for entry in entries if entry.kind == STATE_KIND)
-    # An earlier run may have written elsewhere: of those partitions nothing is said here.
+    # An earlier run may have written to another target: its partitions do not count here.
     found = [state for state in states if state.target == target]
     return found[0] if len(found) == 1 else _joined(found)
 
 
 def _joined(states: Sequence[PartitionState]) -> PartitionState | None:
-    """Of regions that became one. What any of them had open is open, and behind every mark that the
-    one which goes on was told of: a mark of its own files says nothing of the others'."""
+    """The state of several regions that became one.
+
+    All their open partitions stay open, with numbers above every mark of the remaining region: its
+    marks do not cover files of other regions.
+    """
     if not states:
         return None
     through = max(state.checkpoint_id for state in states)
@@ -188,7 +191,7 @@ def _joined(states: Sequence[PartitionState]) -> PartitionState | None:
                 first_seen_ms=min(one.first_seen_ms, other.first_seen_ms),
                 checkpoint_id=through + 1,
                 is_late=one.is_late or other.is_late,
-                is_held=one.is_held or other.is_held,
+                is_pending=one.is_pending or other.is_pending,
             )
     forgotten = [state.forgotten_ms for state in states if state.forgotten_ms is not None]
     return PartitionState(
@@ -207,9 +210,9 @@ def _from_content(content: Mapping[str, object]) -> PartitionState:
             first_seen_ms=number(first_seen_ms),
             checkpoint_id=number(checkpoint_id),
             is_late=bool(number(is_late)),
-            is_held=bool(number(is_held)),
+            is_pending=bool(number(is_pending)),
         )
-        for path, first_seen_ms, checkpoint_id, is_late, is_held in rows(content["open"])
+        for path, first_seen_ms, checkpoint_id, is_late, is_pending in rows(content["open"])
     ]
     marked: dict[str, dict[str, int]] = {}
     for path, region, checkpoint_id in rows(content["marked"]):

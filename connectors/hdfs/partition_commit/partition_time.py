@@ -1,4 +1,4 @@
-"""The time of a partition, told by its values. Pure.
+"""The time of a partition, computed from its values. Pure.
 
 Source: Flink's DefaultPartTimeExtractor: a pattern of ``$column``; without one, the first value.
 """
@@ -33,11 +33,11 @@ def values_of(partition: str) -> dict[str, str | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTimes:
-    """Tells the time at which partitions begin.
+    """Computes the time at which a partition begins.
 
     Attributes:
         pattern: see `PartitionCommit.timestamp_pattern`.
-        zone: in which the values are meant.
+        zone: time zone of the values.
     """
 
     pattern: str | None
@@ -45,16 +45,17 @@ class PartitionTimes:
 
     @property
     def columns(self) -> frozenset[str]:
-        """That the pattern names."""
+        """The columns that the pattern names."""
         return frozenset(_COLUMN.findall(self.pattern or ""))
 
     def begins_ms(self, partition: str) -> int | None:
-        """Epoch milliseconds; None where a value is null: such a partition has no time.
+        """The begin in epoch milliseconds; None if a value is null.
 
-        Of a wall clock's time that comes twice, the later one: it is over then for certain.
+        If the wall clock shows the time twice, the later one counts: then it has passed for
+        certain.
 
         Raises:
-            ConfigError: the values make no time.
+            ConfigError: the values are no time.
         """
         values = values_of(partition)
         needed = self.columns or set(list(values)[:1])
@@ -69,7 +70,7 @@ class PartitionTimes:
             moments = [wall.replace(tzinfo=self.zone, fold=fold).timestamp() for fold in (0, 1)]
         except (ValueError, OverflowError) as err:
             raise ConfigError(
-                "the values of a partition make no time",
+                "the values of a partition are no time",
                 {"partition": partition, "pattern": self.pattern or "the first column"},
                 "Give a timestamp_pattern such as '$dt $hour:00:00' that fits them, filter such "
                 "rows in the function before the sink, or trigger by process-time.",

@@ -1,4 +1,4 @@
-"""How readers are told that a partition is complete. Thin; the marker's thread calls it."""
+"""Policies that notify readers of a complete partition. The marker's thread calls them."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,14 +13,14 @@ from sluice.runtime.storage.file_system import FileSystem
 __all__ = ["MarkRefusedError", "RunPolicy", "policies_of", "post", "write_success_file"]
 
 RunPolicy: TypeAlias = Callable[[PartitionMark], object]
-"""Runs one policy; any error means that it has to be run again, and all but `MarkRefusedError` that
-nobody knows whether readers have been told."""
+"""Runs one policy. After any error it must run again; after all but `MarkRefusedError` it is
+unknown whether readers were notified."""
 
-_PERHAPS_TAKEN = frozenset({408, 409, 425, 429})  # of the answers that say no
+_PERHAPS_TAKEN = frozenset({408, 409, 425, 429})  # may still have been accepted
 
 
 class MarkRefusedError(UnreachableError):
-    """A policy could not be run, and has told nobody."""
+    """A policy could not run, and no reader was notified."""
 
 
 def policies_of(
@@ -29,7 +29,7 @@ def policies_of(
     """Name and function of each policy, in order.
 
     Args:
-        file_system: gives the one rooted at the parent of the target.
+        file_system: returns the file system rooted at the parent of the target.
     """
     return [_policy(commit, file_system, policy) for policy in commit.policies]
 
@@ -46,11 +46,12 @@ def _policy(
 
 
 def write_success_file(fs: FileSystem, name: str, mark: PartitionMark) -> None:
-    """An empty file in the partition; made anew, with a new time, where the partition was late.
+    """Write an empty file into the partition; if the partition was late, again, with a new time.
 
     Raises:
-        MarkRefusedError: it is not there. What a lost answer lets appear later, the next rows find.
-        StorageError: nobody knows.
+        MarkRefusedError: the file is absent. If a lost request creates it later, the next rows find
+            it.
+        StorageError: it is unknown whether the file was written.
     """
     directory = mark.target.rpartition("/")[2]
     path = f"{directory}/{mark.partition}/{name}"
@@ -62,7 +63,9 @@ def write_success_file(fs: FileSystem, name: str, mark: PartitionMark) -> None:
         if mark.is_late or fs.length_bytes(path) is not None:
             raise
         raise MarkRefusedError(
-            "a success file was not written", {"path": path, "error": err}, "It is tried again."
+            "a success file was not written",
+            {"path": path, "error": err},
+            "Check that the target may be written; the job tries again.",
         ) from err
 
 
@@ -70,8 +73,8 @@ def post(webhook: Webhook, mark: PartitionMark) -> None:
     """Send the mark.
 
     Raises:
-        MarkRefusedError: nobody listens, or the answer is a plain no.
-        UnreachableError: no answer, or another one than 200 to 299.
+        MarkRefusedError: no server listens, or the answer refuses for certain.
+        UnreachableError: no answer, or one outside 200 to 299.
     """
     with urllib3.PoolManager(retries=False, timeout=webhook.timeout_s) as pool:
         try:
@@ -87,11 +90,11 @@ def post(webhook: Webhook, mark: PartitionMark) -> None:
                 redirect=False,
             )
         except urllib3.exceptions.HTTPError as err:
-            has_asked = not isinstance(
+            was_sent = not isinstance(
                 err,
                 urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError,
             )
-            raise (UnreachableError if has_asked else MarkRefusedError)(
+            raise (UnreachableError if was_sent else MarkRefusedError)(
                 "a webhook did not answer",
                 {"webhook": webhook.place, "error": type(err).__name__},
                 "It is asked again.",

@@ -1,4 +1,4 @@
-"""What a user says about partition commit, in the words of Flink's file system connector."""
+"""Settings of partition commit, named as in Flink's file system connector."""
 
 import enum
 import urllib.parse
@@ -18,14 +18,14 @@ _SUCCESS_FILE = "success-file"
 
 
 class Trigger(enum.StrEnum):
-    """What makes a partition complete."""
+    """The event that makes a partition complete."""
 
     PROCESS_TIME = "process-time"  # the driver's clock, from the partition's first file
     PARTITION_TIME = "partition-time"  # the watermark, against the time in the partition's values
 
 
 class OnLate(enum.StrEnum):
-    """What to do with records for a partition that is marked already."""
+    """The reaction to records for a partition that is already marked."""
 
     RE_MARK = "re-mark"  # publish them, then run the policies again
     ERROR = "error"  # stop the job before their epoch is acknowledged
@@ -33,16 +33,16 @@ class OnLate(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMark:
-    """What a policy is told: this partition is complete, as far as the job can know.
+    """The value that a policy gets: this partition is complete, as far as the job can know.
 
     Attributes:
         job_name, job_uid, operator_id: of the job and its sink.
         target: URI of the directory that the sink writes.
         partition: directory below it, such as ``dt=2026-01-01/hour=07``.
         values: by partition column, as text; None for null and for an empty text.
-        sequence: the first checkpoint that the newest file can have joined; grows when the
-            partition is marked again.
-        is_late: whether it was marked before, or was already past when its files came.
+        sequence: the first checkpoint that the newest file can be part of; grows with each further
+            mark.
+        is_late: whether it was marked before, or its time had passed before its files came.
         key: the same for each repetition of one mark, and for no other.
     """
 
@@ -59,7 +59,7 @@ class PartitionMark:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Posts each mark as JSON to a server; any answer of 200 to 299 means that it took it.
+    """Posts each mark as JSON to a server; an answer of 200 to 299 accepts it.
 
     At least once: ``Idempotency-Key`` is the same for each repetition of one mark.
 
@@ -77,25 +77,25 @@ class Webhook:
         parts = urllib.parse.urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or self.timeout_s <= 0:
             raise ConfigError(
-                "a webhook needs an address of a server, and a time-out above zero",
+                "a webhook needs a server address and a positive time-out",
                 {"url": self.place, "timeout_s": self.timeout_s},
                 "Write Webhook(url='https://host/path').",
             )
 
     @property
     def place(self) -> str:
-        """The address without what may be secret in it."""
+        """The address without the parts that may be secret."""
         parts = urllib.parse.urlsplit(self.url)
         return f"{parts.scheme}://{parts.hostname or ''}"
 
 
 Policy: TypeAlias = str | Webhook | Callable[[PartitionMark], object]
-"""``success-file``, a webhook, or a function of the user's, which runs in the driver."""
+"""``success-file``, a webhook, or a user's function, which runs in the driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCommit:
-    """When partitions are complete, and how readers are told.
+    """When partitions are complete, and how readers are notified.
 
     Attributes:
         trigger: ``process-time``: from the first file on; ``partition-time``: the watermark passed
@@ -163,7 +163,7 @@ class PartitionCommit:
 
     @property
     def has_success_file(self) -> bool:
-        """Whether the store itself tells which partitions are marked."""
+        """Whether a success file shows which partitions are marked."""
         return _SUCCESS_FILE in self.policies
 
     @property
@@ -173,7 +173,7 @@ class PartitionCommit:
 
     @property
     def watermarks(self) -> EventTime | None:
-        """What is asked of the region's tasks."""
+        """The watermarks that the region's tasks must report."""
         timeout_s = self.idle_timeout_s
         asked = EventTime(
             delay_ms=round(self.watermark_delay_s * 1000),
@@ -183,27 +183,27 @@ class PartitionCommit:
 
     @property
     def times(self) -> PartitionTimes:
-        """How a partition's time is told."""
+        """How to compute a partition's time from its values."""
         return PartitionTimes(
             pattern=self.timestamp_pattern, zone=time_zone(self.watermark_time_zone)
         )
 
     def check_columns(self, partition_by: Sequence[str]) -> None:
-        """Refuse a sink without partitions, or whose partitions cannot have a time.
+        """Refuse a sink without partitions, or with partitions that cannot have a time.
 
         Raises:
-            ConfigError: it names the column.
+            ConfigError: names the column.
         """
         if not partition_by:
             raise ConfigError(
-                "a sink without partitions has none to commit",
+                "partition commit needs a sink with partitions",
                 {"partition_by": ""},
                 "Name columns in partition_by, or leave partition_commit out.",
             )
         unknown = sorted(self.times.columns - set(partition_by))
         if unknown and self.is_by_partition_time:
             raise ConfigError(
-                "the time of a partition is to be made of a column that is no partition's",
+                "timestamp_pattern names a column that is not in partition_by",
                 {"columns": ",".join(unknown), "partition_by": ",".join(partition_by)},
                 "Name columns of partition_by in timestamp_pattern.",
             )
@@ -232,7 +232,7 @@ def _require_known(setting: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         guess = nearest(value, set(known))
         raise ConfigError(
-            "partition commit has no such choice",
+            "partition commit has no such setting value",
             {setting: value, "known": ",".join(known)},
             f"Did you mean {guess}?" if guess else "Use one of these.",
         )

@@ -1,7 +1,7 @@
-"""Which partitions are due, told from the last records of all regions. Pure.
+"""Which partitions are due, from the last records of all regions. Pure.
 
-Source: Flink's PartitionTimeCommitTrigger and ProcTimeCommitTrigger. Unlike there, silence marks
-nothing, and neither does the end of a bounded run: a later run may go on with the same partition.
+Source: Flink's PartitionTimeCommitTrigger and ProcTimeCommitTrigger. Unlike Flink, neither a time
+without records nor the end of a bounded run marks a partition: a later run may add files to it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,13 +20,13 @@ __all__ = ["DuePartition", "RegionView", "due_partitions", "passed_ms"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionView:
-    """A region as its last decided record has it, all of whose files are published.
+    """A region after its last decided record, whose files are all published.
 
     Attributes:
         state: None before its first batch.
-        is_completed: False: carried, so newer work of it is still to come.
-        is_idle: it has had no batch for as long as the idle time-out, or reads no split at all.
-        watermark_ms: the least of its live splits, None when one has none.
+        is_completed: False: the checkpoint skipped it, so newer work of it is still to come.
+        is_idle: it had no records for the idle time-out, or reads no split.
+        watermark_ms: the least of its live splits; None if one has none.
     """
 
     state: PartitionState | None
@@ -36,22 +36,22 @@ class RegionView:
 
     @property
     def is_live(self) -> bool:
-        """Whether partitions wait for it."""
+        """Whether partitions must wait for it."""
         return not self.is_completed or not self.is_idle
 
     def only(self, path: str) -> "RegionView":
-        """As if it had written into one partition."""
+        """The region reduced to one partition."""
         return replace(self, state=None if self.state is None else self.state.only(path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuePartition:
-    """A partition that is to be marked.
+    """A partition to mark.
 
     Attributes:
         path: relative to the target.
-        through: checkpoint id of the newest file by region: what the mark tells of.
-        is_late: it was marked before, or forgotten.
+        through: by region the checkpoint id of the newest file that the mark covers.
+        is_late: it was marked before, and perhaps forgotten since.
     """
 
     path: str
@@ -65,10 +65,10 @@ class DuePartition:
 
 
 def passed_ms(regions: Iterable[RegionView], *, before_ms: int | None) -> int | None:
-    """What every live region has passed; None: not everyone has a watermark.
+    """The least watermark of all live regions; None if one has no watermark.
 
     Args:
-        before_ms: what it was before, which it stays while no region is live.
+        before_ms: the value before, which stays while no region is live.
     """
     every = list(regions)
     live = [region.watermark_ms for region in every if region.is_live]
@@ -90,7 +90,7 @@ def due_partitions(
     """The partitions to be marked now, oldest first.
 
     Args:
-        marked: what marks have told of.
+        marked: the files that marks cover.
         staged: partitions with files that are not published yet: none of them is complete.
         watermark_ms: see `passed_ms`.
         now_ms: the driver's wall clock.
@@ -103,7 +103,7 @@ def due_partitions(
     whole = {
         path: opened
         for path, opened in found.items()
-        if path not in staged and not any(one.is_held for one in opened.values())
+        if path not in staged and not any(one.is_pending for one in opened.values())
     }
     if commit.is_by_partition_time:
         due = [path for path in whole if _has_passed(commit, path, watermark_ms)]
@@ -124,7 +124,7 @@ def due_partitions(
 def _has_passed(commit: PartitionCommit, path: str, watermark_ms: int | None) -> bool:
     try:
         begins_ms = commit.times.begins_ms(path)
-    except ConfigError:  # an earlier run's, under settings by which values needed to make no time
+    except ConfigError:  # an earlier run's partition: under its settings, values needed no time
         return False
     if begins_ms is None or watermark_ms is None:
         return False

@@ -1,4 +1,4 @@
-"""Many staged files into one, each value as it was written."""
+"""Merges staged files into one; values stay as they were written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ __all__ = ["FileMerger", "JoiningMerger", "MergedFile"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedFile:
-    """What a merge wrote, durable.
+    """A durable file that a merge wrote.
 
     Attributes:
         staged: relative to the staging directory.
         length_bytes: of it.
-        rows: in it; None where the format does not tell without reading it.
+        rows: in it; None if the format has no row count in its footer.
     """
 
     staged: str
@@ -31,7 +31,7 @@ class FileMerger(Protocol):
 
     @property
     def counts_rows(self) -> bool:
-        """Whether it tells the rows of what it wrote, by which a loss is noticed."""
+        """Whether it counts the rows of the files that it wrote, so that a loss is noticed."""
         ...
 
     def merge(
@@ -40,8 +40,9 @@ class FileMerger(Protocol):
         """Write each group's rows into one file; more only where the writer splits files.
 
         Args:
-            frame: of the present batch; only its columns and its session are asked for.
-            groups: paths relative to the root of the file system; they stay as they are.
+            frame: of the present batch; only its columns and its session are used.
+            groups: paths relative to the root of the file system; the merge does not change these
+                files.
             directory: of the present attempt.
         """
         ...
@@ -49,8 +50,8 @@ class FileMerger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JoiningMerger:
-    """For formats whose files stay whole when one is put behind the other: JSON lines and CSV
-    without a header, plain or in gzip, which is read member by member."""
+    """Concatenates files: JSON lines, or CSV without a header, plain or in gzip, whose members
+    readers read one after the other."""
 
     counts_rows: ClassVar[bool] = False
 

@@ -1,11 +1,12 @@
-"""A frame of one batch, staged and held until its files roll: rule `files-with-decision`."""
+"""Stages the frame of one batch, and keeps its files pending until they roll: rule
+`files-with-decision`."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sluice.connectors.hdfs.rolling.merging import FileMerger
-from sluice.connectors.hdfs.rolling.rolling_sink import (
+from sluice.connectors.hdfs.rolling.roll_plan import (
     Merge,
     Outcome,
     Roll,
@@ -14,12 +15,12 @@ from sluice.connectors.hdfs.rolling.rolling_sink import (
     settle,
 )
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
-from sluice.connectors.hdfs.staging.held_files import (
-    HELD_KIND,
-    HeldFile,
-    HeldFiles,
-    decode_held_files,
-    encode_held_files,
+from sluice.connectors.hdfs.staging.pending_files import (
+    PENDING_KIND,
+    PendingFile,
+    PendingFiles,
+    decode_pending_files,
+    encode_pending_files,
 )
 from sluice.connectors.hdfs.staging.staged_names import rolled_name
 from sluice.connectors.hdfs.writing.frame_writer import FileFrameWriter, StagingDirectory
@@ -27,7 +28,7 @@ from sluice.runtime.contracts import AttemptRegistry, Frame, StagedFrame, TaskSc
 from sluice.runtime.errors import IllegalTransitionError, StorageError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.storage.retried_reads import close_quietly
+from sluice.runtime.storage.file_system import close_quietly
 
 __all__ = ["RollingFrameWriter"]
 
@@ -40,19 +41,19 @@ def _wall_ms() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RollingFrameWriter:
-    """`sluice.runtime.contracts.FrameWriter` that may hold files, or finds some that are held.
+    """`sluice.runtime.contracts.FrameWriter` that keeps files pending over epochs.
 
-    Driver, in the batch callback, which returns only once its checkpoint is committed on record:
-    what it is given as state is what the last decided record holds. Whatever it writes lies in
-    directories of the present attempt, so an epoch that is aborted has touched nothing that is
-    held. Files that another layout or target left are published at once, as they are.
+    Driver, in the batch callback, which returns only after its checkpoint is committed on record.
+    So the state that it gets is the state of the last decided record. It writes only into
+    directories of the present attempt: an aborted epoch has touched no pending file. Pending files
+    of another layout or target are published at once, as they are.
 
     Attributes:
         files: stages the frame.
-        roll: the policy; None: nothing is held.
+        roll: the policy; None: no file stays pending.
         merger: merges files of one layout.
         layout: of a frame's files.
-        wall_ms: wall clock; it says when rows were staged, also to later runs.
+        wall_ms: wall clock; later runs read from it when rows were staged.
     """
 
     files: FileFrameWriter
@@ -63,16 +64,16 @@ class RollingFrameWriter:
 
     def write(self, frame: Frame, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
         """See `sluice.runtime.contracts.FrameWriter`."""
-        held = _held_in(scope.operator_states)
-        if self.roll is None and not held:
+        pending = _pending_in(scope.operator_states)
+        if self.roll is None and not pending:
             return self.files.write(frame, scope, registry)
         directory = self.files.open(self.files.target, scope, registry)
         staged = self.files.save(frame, directory)
         now_ms = self.wall_ms()
         own = tuple(_own_file(file, directory, now_ms) for file in staged.files)
         layout = self.layout(frame)
-        mine, others = self._parted(held, layout)
-        outcome = Outcome(publish=own, hold=())
+        mine, others = self._parted(pending, layout)
+        outcome = Outcome(publish=own, keep=())
         if self.roll is not None:
             files = (*mine, *own)
             outcome = self._rolled(frame, files, scope, directory, now_ms=now_ms, roll=self.roll)
@@ -82,8 +83,8 @@ class RollingFrameWriter:
         return StagedFrame(
             rows=staged.rows,
             committables=tuple(encode_file_set(s, operator_id=scope.operator_id) for s in sets),
-            operator_states=self._state(outcome.hold, layout, scope),
-            again_in_s=again_in_s(outcome.hold, self.roll, now_ms=now_ms) if self.roll else None,
+            operator_states=self._state(outcome.keep, layout, scope),
+            again_in_s=again_in_s(outcome.keep, self.roll, now_ms=now_ms) if self.roll else None,
         )
 
     def require_writable(self, *, job_uid: str, operator_id: str) -> None:
@@ -95,12 +96,12 @@ class RollingFrameWriter:
         self.files.close()
 
     def _parted(
-        self, held: Sequence[HeldFiles], layout: str
-    ) -> tuple[tuple[HeldFile, ...], list[HeldFiles]]:
-        """Held files that go on under the present settings, and those that do not."""
-        mine: list[HeldFile] = []
-        others: list[HeldFiles] = []
-        for each in held:
+        self, pending: Sequence[PendingFiles], layout: str
+    ) -> tuple[tuple[PendingFile, ...], list[PendingFiles]]:
+        """Pending files of the present settings, and those of other settings."""
+        mine: list[PendingFile] = []
+        others: list[PendingFiles] = []
+        for each in pending:
             is_same = (each.target, each.layout) == (self.files.target, layout)
             if is_same and self.roll is not None:
                 mine += each.files
@@ -111,7 +112,7 @@ class RollingFrameWriter:
     def _rolled(
         self,
         frame: Frame,
-        files: Sequence[HeldFile],
+        files: Sequence[PendingFile],
         scope: TaskScope,
         directory: StagingDirectory,
         *,
@@ -124,14 +125,14 @@ class RollingFrameWriter:
 
     def _merged(
         self, frame: Frame, merges: Sequence[Merge], directory: StagingDirectory
-    ) -> list[list[HeldFile]]:
+    ) -> list[list[PendingFile]]:
         failpoint("before-merge")
-        if not self.merger.counts_rows:  # else a look at each file would say nothing more
-            with self.files.outages_told(directory):
+        if not self.merger.counts_rows:  # a merger that counts rows finds a damaged file itself
+            with self.files.outages_reported(directory):
                 for file in (file for merge in merges for file in merge.files):
                     _require_whole(file, directory, directory.fs.length_bytes(file.path))
         groups = [[file.path for file in merge.files] for merge in merges]
-        with self.files.outages_told(directory):
+        with self.files.outages_reported(directory):
             answers = self.merger.merge(frame, groups, directory)
         failpoint("after-merge")
         found = [
@@ -157,39 +158,42 @@ class RollingFrameWriter:
         registry: AttemptRegistry,
         directory: StagingDirectory,
     ) -> Iterator[FileSet]:
-        """What the decision publishes, in a directory that its commit may delete."""
+        """The file set that the decision publishes, in a directory that its commit may delete."""
         if not outcome.publish:
             return
         into = directory
-        if any(file.staging == directory.path for file in outcome.hold):
+        if any(file.staging == directory.path for file in outcome.keep):
             into = self.files.open(self.files.target, scope, registry)
         yield _file_set(outcome.publish, self.files.target, into, own=directory.path)
 
-    def _given_up(self, held: HeldFiles, scope: TaskScope, registry: AttemptRegistry) -> FileSet:
-        """Another run held them under other settings: where they were meant for, as they are."""
-        into = self.files.open(held.target, scope, registry)
+    def _given_up(
+        self, pending: PendingFiles, scope: TaskScope, registry: AttemptRegistry
+    ) -> FileSet:
+        """Files that another run kept under other settings: published to their own target, as
+        they are."""
+        into = self.files.open(pending.target, scope, registry)
         try:
-            return _file_set(held.files, held.target, into, own=into.path)
+            return _file_set(pending.files, pending.target, into, own=into.path)
         finally:
-            if held.target != self.files.target:
+            if pending.target != self.files.target:
                 close_quietly(into.fs)
 
     def _state(
-        self, hold: tuple[HeldFile, ...], layout: str, scope: TaskScope
+        self, keep: tuple[PendingFile, ...], layout: str, scope: TaskScope
     ) -> tuple[StateEntry, ...]:
-        if not hold:
+        if not keep:
             return ()
-        held = HeldFiles(target=self.files.target, layout=layout, files=hold)
-        return (encode_held_files(held, operator_id=scope.operator_id),)
+        pending = PendingFiles(target=self.files.target, layout=layout, files=keep)
+        return (encode_pending_files(pending, operator_id=scope.operator_id),)
 
 
-def _held_in(states: Sequence[StateEntry]) -> list[HeldFiles]:
-    """One, or several where the region goes on with what others held that are no more."""
-    return [decode_held_files(entry) for entry in states if entry.kind == HELD_KIND]
+def _pending_in(states: Sequence[StateEntry]) -> list[PendingFiles]:
+    """One entry, or several if the region takes over from regions that no longer exist."""
+    return [decode_pending_files(entry) for entry in states if entry.kind == PENDING_KIND]
 
 
-def _own_file(file: StagedFile, directory: StagingDirectory, now_ms: int) -> HeldFile:
-    return HeldFile(
+def _own_file(file: StagedFile, directory: StagingDirectory, now_ms: int) -> PendingFile:
+    return PendingFile(
         directory=file.final.rpartition("/")[0],
         staging=directory.path,
         staged=file.staged,
@@ -201,25 +205,25 @@ def _own_file(file: StagedFile, directory: StagingDirectory, now_ms: int) -> Hel
 
 
 def _require_all_rows(
-    merge: Merge, written: Sequence[HeldFile], directory: StagingDirectory
+    merge: Merge, written: Sequence[PendingFile], directory: StagingDirectory
 ) -> None:
-    """A merge neither loses rows nor adds any, where the format tells; it is never empty."""
+    """Refuse a merge that lost or added rows, if the format counts them, or that is empty."""
     counts = [file.rows for file in written if file.rows is not None]
-    is_told = merge.rows is not None and len(counts) == len(written)
-    if not written or (is_told and sum(counts) != merge.rows):
+    may_be_notified = merge.rows is not None and len(counts) == len(written)
+    if not written or (may_be_notified and sum(counts) != merge.rows):
         raise IllegalTransitionError(
-            "a merged file does not hold the rows that it was made of",
+            "a merged file does not hold the rows of its parts",
             {"staging": directory.path, "rows": merge.rows, "found": sum(counts)},
-            "Nothing of it becomes visible. Are unreadable files passed over "
-            "(spark.sql.files.ignoreCorruptFiles, ignoreMissingFiles)? Else please report it.",
+            "Unset spark.sql.files.ignoreCorruptFiles and ignoreMissingFiles, which skip "
+            "unreadable files; else report this. No row becomes visible.",
         )
 
 
 def _file_set(
-    files: Sequence[HeldFile], target: str, into: StagingDirectory, *, own: str
+    files: Sequence[PendingFile], target: str, into: StagingDirectory, *, own: str
 ) -> FileSet:
-    """Files of several attempts as one set: what this epoch wrote is moved, the rest is copied,
-    for the records that can be started from still name it."""
+    """Files of several attempts as one set. Files that this epoch wrote are moved; others are
+    copied, because retained records still name them."""
     numbers: dict[str, int] = {}
     found: list[StagedFile] = []
     for position, file in enumerate(files):
@@ -239,14 +243,14 @@ def _file_set(
             )
         )
     if any(file.staging != into.path for file in files):
-        into.fs.sync_directory(f"{into.path}/{_ROLLED}")  # a move alone is not durable
+        into.fs.sync_directory(f"{into.path}/{_ROLLED}")  # a move is durable only after this
     into.make_names_durable([file.staged for file in found])
     counts = [file.rows for file in found if file.rows is not None]
     rows = sum(counts) if len(counts) == len(found) else None
     return FileSet(target=target, staging=into.path, rows=rows, files=tuple(found))
 
 
-def _bring(file: HeldFile, into: StagingDirectory, staged: str, *, is_fresh: bool) -> None:
+def _bring(file: PendingFile, into: StagingDirectory, staged: str, *, is_fresh: bool) -> None:
     path = f"{into.path}/{staged}"
     if is_fresh:
         into.fs.make_directories(path.rpartition("/")[0])
@@ -256,22 +260,26 @@ def _bring(file: HeldFile, into: StagingDirectory, staged: str, *, is_fresh: boo
     _require_whole(file, into, length_bytes)
 
 
-def _require_whole(file: HeldFile, directory: StagingDirectory, length_bytes: int | None) -> None:
-    """A file whose rows nobody counts is known by its length alone."""
+def _require_whole(
+    file: PendingFile, directory: StagingDirectory, length_bytes: int | None
+) -> None:
+    """Refuse a file of another length than recorded: without a row count only the length shows
+    it."""
     if length_bytes != file.length_bytes:
         raise StorageError(
-            "a held file is not what the last checkpoint says",
+            "a pending file differs from the last checkpoint's record of it",
             {
                 "file": f"{directory.fs.uri}/{file.path}",
                 "length_bytes": file.length_bytes,
                 "found": length_bytes,
             },
-            "Nothing is published. Has something else deleted or changed it?",
+            "Restore the file, or start from an earlier checkpoint: another program changed or "
+            "deleted it. Nothing is published.",
         )
 
 
 def _tidy(directory: StagingDirectory, sets: Sequence[FileSet], outcome: Outcome) -> None:
-    """An attempt whose files nobody names, or that has none, need not wait for the sweep."""
-    needed = {file.staging for file in outcome.hold} | {found.staging for found in sets}
+    """Delete an attempt's directory at once if no record names a file in it."""
+    needed = {file.staging for file in outcome.keep} | {found.staging for found in sets}
     if directory.path not in needed:
         directory.fs.delete(directory.path)

@@ -1,4 +1,4 @@
-"""Staged files merged in the session's JVM: rows by Spark, Avro block by block."""
+"""Merges staged files in the session's JVM: rows by Spark, Avro block by block."""
 
 import contextlib
 import functools
@@ -35,7 +35,7 @@ _PATTERN = re.compile(r"([\\{}\[\]*?])")
 
 
 def merger_for(saver: SparkFrameSaver) -> FileMerger:
-    """Merges files of a saver's format exactly."""
+    """The merger that keeps values of a saver's format exactly."""
     if saver.format_name == "avro":
         return AppendingMerger()
     if saver.format_name in ("json", "csv"):
@@ -44,7 +44,8 @@ def merger_for(saver: SparkFrameSaver) -> FileMerger:
 
 
 def layout_of(saver: SparkFrameSaver) -> Callable[[DataFrame], str]:
-    """Files of one layout may be merged: told by format and options, columns and types."""
+    """Returns the layout of a frame's files, from format, options, columns and types: files of
+    one layout may be merged."""
 
     def layout(frame: DataFrame) -> str:
         schema = chosen(frame, saver.columns).schema.json()
@@ -59,10 +60,10 @@ def layout_of(saver: SparkFrameSaver) -> Callable[[DataFrame], str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkFileMerger:
-    """`FileMerger` by reading and writing rows, so that a merged file is as good as a large one.
+    """`FileMerger` that reads and writes rows, so that a merged file is like a large one.
 
-    One Spark job for many groups: the callback waits for it, and starting one takes longer than
-    most merges. Not exact for text formats, which forget types.
+    One Spark job merges many groups, because starting a job takes longer than most merges. Not
+    exact for text formats, which lose types.
 
     Attributes:
         saver: wrote them.
@@ -114,7 +115,7 @@ class SparkFileMerger:
         return writer.options(**COMMITTER)
 
     def _schema(self, frame: DataFrame) -> StructType:
-        """Of the files: columns to partition by are in no file."""
+        """The schema of the files, which lack the columns to partition by."""
         whole = chosen(frame, self.saver.columns).schema
         return StructType(
             [field for field in whole.fields if field.name not in self.saver.partition_by]
@@ -192,14 +193,14 @@ def _append(sources: Sequence[str], uri: str) -> None:
 
 def _describe_alike(writer: Any, part: Any, codecs: Any) -> None:  # noqa: ANN401 - Java objects
     writer.setCodec(codecs.fromString(part.getMetaString("avro.codec") or "null"))
-    # Spark says there by which calendar the file's dates are meant.
+    # Spark records the calendar of the file's dates there.
     for key in part.getMetaKeys():
         if not key.startswith("avro."):
             writer.setMeta(key, part.getMeta(key))
 
 
 def _literal(path: str) -> str:
-    """A path that Spark's reader does not take for a pattern."""
+    """The path, escaped so that Spark's reader takes it as no pattern."""
     return _PATTERN.sub(r"\\\1", path)
 
 

@@ -35,9 +35,10 @@ class StagedFile:
 
     Attributes:
         staged: relative to the set's staging directory.
-        final: relative to the target; it holds the attempt's id, so it has one content for ever.
+        final: relative to the target; it contains the attempt's id, so it never has another
+        content.
         length_bytes: > 0.
-        rows: in the file; None where the format does not tell without reading it.
+        rows: in the file; None if the format has no row count in its footer.
     """
 
     staged: str
@@ -62,13 +63,14 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSet:
-    """What one batch of one sink wrote: published whole, or deleted whole, from any process.
+    """The files that one batch of one sink wrote: any process may publish or delete them, all at
+    once.
 
     Attributes:
         target: URI of the directory that readers read.
-        staging: directory of this attempt, relative to the parent of ``target``; nobody else's.
-        rows: in all files; >= 1, because a batch without rows has no file set. None where several
-            epochs' rows are published and the format does not tell how many.
+        staging: directory of this attempt alone, relative to the parent of ``target``.
+        rows: in all files; >= 1, because a batch without rows has no file set. None if several
+            epochs' rows are published and the format has no row count in its footer.
         files: at least one.
     """
 

@@ -1,7 +1,7 @@
-"""Names of staged and of published files. Pure.
+"""Names of staged and published files. Pure.
 
-Staging lies beside the target, in a hidden directory of its own: not below it, where a reader's
-pattern finds it, and in the same parent, so that a rename publishes (`rename-settled`).
+Staging is a hidden directory beside the target. Below the target, a reader's pattern might find it.
+In the same parent, a rename publishes a file (`rename-settled`).
 """
 
 import re
@@ -25,10 +25,10 @@ __all__ = [
 _PREFIX = ".sluice-staging-"
 _URI = re.compile(r"(?P<parent>.*[^/])/+(?P<name>[^/]+)/*")
 HIDDEN = (".", "_")
-"""How a name begins that Hadoop's readers, and so Spark's, leave out."""
+"""First characters of names that Hadoop's and Spark's readers skip."""
 _ATTEMPT = re.compile(r"(?P<batch>\d+)-(?P<attempt>[0-9a-f]{32})")
-# A name has at most 255 bytes, and one that is too long would be found out after the decision. A
-# region may be named after many topics; the attempt alone makes the name unique.
+# A name has at most 255 bytes, and a longer one would fail after the decision. A region may be
+# named after many topics; the attempt alone makes the name unique.
 _MOST_OF_A_REGION = 100
 _SPARKS = re.compile(r"part-(?P<subtask>\d+)-[0-9a-f-]{36}(?P<rest>.*)")
 
@@ -37,7 +37,7 @@ def split_target(uri: str) -> tuple[str, str]:
     """The parent's URI and the name of a target directory.
 
     Raises:
-        ConfigError: the target has no parent to stage in, or a name that readers pass over.
+        ConfigError: the target has no parent to stage in, or a name that readers skip.
     """
     match = _URI.fullmatch(uri)
     if match is None or match["parent"].endswith(":") or match["name"].startswith(HIDDEN):
@@ -50,7 +50,7 @@ def split_target(uri: str) -> tuple[str, str]:
 
 
 def staging_root(target_name: str, *, job_uid: str, operator_id: str) -> str:
-    """Where one sink of one job stages, relative to the target's parent."""
+    """The staging directory of one sink of one job, relative to the target's parent."""
     return f"{_PREFIX}{target_name}/{job_uid}/{operator_id}"
 
 
@@ -69,8 +69,9 @@ class StagingAttempt:
     """``{region}.{attempt_id}/{batch id}-{attempt_id}``: a directory that one attempt writes.
 
     Attributes:
-        batch: for which it was written.
-        attempt: 32 hexadecimal digits, drawn at random; a zombie cannot write over another's file.
+        batch: that it was written for.
+        attempt: 32 random hexadecimal digits, so that a zombie cannot overwrite another attempt's
+            file.
     """
 
     batch: BatchKey
@@ -83,12 +84,12 @@ class StagingAttempt:
 
     @property
     def directory(self) -> str:
-        """Of its region's life, relative to `staging_root`."""
+        """Directory of its region's attempt, relative to `staging_root`."""
         return f"{self.batch.region}.{self.batch.attempt_id}"
 
     @property
     def path(self) -> str:
-        """Relative to `staging_root`; also what is registered with the coordinator."""
+        """Path relative to `staging_root`; the attempt registers under it with the coordinator."""
         return f"{self.directory}/{self.batch.batch_id}-{self.attempt}"
 
     @classmethod
@@ -104,7 +105,7 @@ class StagingAttempt:
 
 
 def final_name(attempt: StagingAttempt, written: str, *, checkpoint_id: int) -> str:
-    """The name that readers see: it says where the file comes from, and has one content for ever.
+    """The name that readers see: it shows the file's origin, and never has another content.
 
     Args:
         attempt: that wrote it.
@@ -115,9 +116,9 @@ def final_name(attempt: StagingAttempt, written: str, *, checkpoint_id: int) -> 
     match = _SPARKS.fullmatch(written)
     if match is None:
         raise ConfigError(
-            "a file in the staging directory has a name that is not a writer's",
+            "a file in the staging directory has a foreign name",
             {"name": written, "staging": attempt.path},
-            "Does a committer of your own (spark.sql.sources.commitProtocolClass) name the files?",
+            "Unset spark.sql.sources.commitProtocolClass: files need Spark's own names.",
         )
     subtask, rest = match["subtask"], match["rest"]
     region = attempt.batch.region[:_MOST_OF_A_REGION]
@@ -129,7 +130,7 @@ def rolled_name(attempt: StagingAttempt, written: str, *, number: int, checkpoin
 
     Args:
         attempt: whose decision publishes it.
-        written: a writer's name; what follows the first dot says what the file is.
+        written: a writer's name; the part after the first dot is the file's type.
         number: among the files that the decision publishes in one directory.
         checkpoint_id: that the batch was expected to join.
     """

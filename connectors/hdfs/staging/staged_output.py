@@ -1,4 +1,5 @@
-"""What a writer left in its staging directory: listed, counted where that can be, made durable."""
+"""Lists the files in a staging directory after a write, counts rows if possible, and makes all
+durable."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
@@ -12,12 +13,11 @@ from sluice.runtime.storage.file_system import Entry, FileSystem
 __all__ = ["StagedOutput", "make_names_durable"]
 
 _ONE_FILE_SYSTEM = (
-    "Do all hosts see one file system there? If so, it is a bug: please report it with these "
-    "numbers."
+    "Mount one file system on all hosts; if it is one already, report this bug with these numbers."
 )
 _OF_TASK = re.compile(r"part-(\d+)-")  # its number, in Spark's names
 _MOST_NAMED = 10
-_SPARKS_OWN = "_temporary"  # where tasks write before they commit to the directory
+_SPARKS_OWN = "_temporary"  # tasks write there before they commit to the directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class StagedOutput:
         fs: rooted at the parent of the target.
         root: `sluice.connectors.hdfs.staging.staged_names.staging_root` of the sink.
         attempt: that wrote it.
-        count: rows in the file at a URI; None where the format does not tell without reading it.
-        leaves_rows_out: the writer writes nothing of some rows, such as nulls in CSV's only column:
-            the file of a task that had no others is empty.
+        count: rows in the file at a URI; None if the format has no row count in its footer.
+        leaves_rows_out: the writer omits some rows, such as nulls in CSV's only column, so a task's
+            file may be empty.
     """
 
     fs: FileSystem
@@ -47,15 +47,15 @@ class StagedOutput:
     def files(
         self, *, rows: int | None, checkpoint_id: int, tasks: Set[int] = frozenset()
     ) -> tuple[StagedFile, ...]:
-        """The files that hold ``rows``, durable; None: nobody counted them while they were written.
+        """The files that hold ``rows``, durable. None: the rows were not counted during the write.
 
         A writer without rows leaves nothing, an empty file, or one with a header alone.
 
         Args:
-            tasks: of Spark, by number: each of these has written a file.
+            tasks: numbers of the Spark tasks that have each written a file.
 
         Raises:
-            IllegalTransitionError: what is there is not what was written.
+            IllegalTransitionError: the files do not hold the rows that were written.
         """
         if rows == 0:
             return ()
@@ -70,17 +70,17 @@ class StagedOutput:
         return found
 
     def require(self, files: Sequence[StagedFile]) -> None:
-        """Of what tasks say they wrote: each file is here with its length, and its directories
-        are durable. Others are here, too, where a task was tried again.
+        """Check that each file that tasks reported exists with its length, and make its directories
+        durable. Retried tasks may have left more files.
 
         Raises:
-            IllegalTransitionError: a file is not here, or is another one.
+            IllegalTransitionError: a file is absent, or has another length.
         """
         for file in files:
             found = self.fs.length_bytes(f"{self.path}/{file.staged}")
             if found != file.length_bytes:
                 raise IllegalTransitionError(
-                    "a file that a task staged is not what the driver sees there",
+                    "a file that a task staged looks different to the driver",
                     {
                         "file": f"{self.fs.uri}/{self.path}/{file.staged}",
                         "written": file.length_bytes,
@@ -116,11 +116,11 @@ class StagedOutput:
                 yield path, entry
 
     def _require_all_rows(self, files: tuple[StagedFile, ...], rows: int, tasks: Set[int]) -> None:
-        """What is listed must be what was written; how much of it, where the format tells."""
+        """Refuse a listing that does not match the write; row for row if the format counts rows."""
         found = sum(file.rows or 0 for file in files)
         if self.count is not None:
             is_whole = found == rows
-        else:  # where rows are left out, it is known of the tasks whose files are here
+        else:  # if the writer omits rows, the tasks' files show that they wrote
             is_whole = rows > 0 and bool(files or (tasks and self.leaves_rows_out))
         if not is_whole:
             raise IllegalTransitionError(
@@ -130,13 +130,13 @@ class StagedOutput:
             )
 
     def _require_all_tasks(self, paths: Sequence[str], tasks: Set[int]) -> None:
-        """What tasks wrote to a disk of their own is not here at all, not even an empty file."""
+        """Refuse a missing file of a task: it may have written to a disk of its own host."""
         names = (path.rpartition("/")[2] for path in paths)
         found = {int(named[1]) for name in names if (named := _OF_TASK.match(name))}
         missing = sorted(tasks - found)
         if missing:
             raise IllegalTransitionError(
-                "there are no files of tasks that have written some",
+                "files of some tasks are missing",
                 {
                     "staging": f"{self.fs.uri}/{self.path}",
                     "files": len(paths),

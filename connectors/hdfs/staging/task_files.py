@@ -21,20 +21,20 @@ class TaskFile(Protocol):
 
     @property
     def stream(self) -> BinaryIO:
-        """Takes the bytes; not to be closed by who writes them."""
+        """Takes the bytes; the format writer must not close it."""
         ...
 
     def finish(self) -> int:
         """Close the file whole and as durable as the store makes it; returns its bytes.
 
         Raises:
-            StorageError: it is not certain that the file is whole: the attempt has failed, and
-                what is there is an orphan. A file is never finished twice.
+            StorageError: the file may not be whole: the attempt has failed, and the file is an
+                orphan. A file is never finished twice.
         """
         ...
 
     def abandon(self) -> None:
-        """Close without a promise; what is there, whole or not, is for the sweep. Never raises."""
+        """Close without a promise; the sweep deletes the file. Never raises."""
         ...
 
 
@@ -42,16 +42,16 @@ class TaskFiles(Protocol):
     """Makes files below a store's root. A picklable value, made on the driver, used in tasks."""
 
     def check(self) -> None:
-        """Whether tasks can write at all; asked by the driver, once, before any task starts.
+        """Check that tasks can write at all; the driver calls it once, before any task starts.
 
         Raises:
-            UnreachableError: nobody answered in time.
+            UnreachableError: no server answered in time.
             AuthenticationError: this user may not, or not without a ticket.
         """
         ...
 
     def require(self, directory: str) -> None:
-        """Refuse to write where the driver, which publishes, would not find it.
+        """Refuse to write in a directory that the driver, which publishes, would not find.
 
         Args:
             directory: absolute, without scheme; the driver has made it.
@@ -64,7 +64,7 @@ class TaskFiles(Protocol):
         """A new file; directories above it are made.
 
         Args:
-            path: absolute, without scheme; a name that nobody else writes.
+            path: absolute, without scheme; only this attempt uses the name.
         Raises:
             StorageError: the name is taken, or the store failed.
             AuthenticationError: this user may not write there.
@@ -82,10 +82,10 @@ class LocalTaskFiles:
         """See `TaskFiles.require`: a decided file on another host's disk stops a query for good."""
         if not LocalFileSystem(Path(directory)).exists(""):
             raise ConfigError(
-                "a task does not see the directory in which the driver publishes files",
+                "a task does not see the driver's staging directory",
                 {"path": directory, "host": socket.gethostname()},
-                "A file: target must be one directory for the driver and every executor: mount "
-                "it, or write to hdfs://. If it was deleted, restart the query.",
+                "Mount one directory for the driver and every executor, or write to hdfs://. If it "
+                "was deleted, restart the query.",
             )
 
     def create(self, path: str) -> "_LocalFile":
@@ -124,7 +124,7 @@ class _LocalFile:
 
 
 class _LocalStream(io.BufferedWriter):
-    """Says which file it is that the disk has no room for."""
+    """A file whose write errors name the file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path, "xb"), _BUFFER_BYTES)

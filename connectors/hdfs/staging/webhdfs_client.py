@@ -1,11 +1,11 @@
-"""Writing files to HDFS over WebHDFS, from a process without a JVM.
+"""Writes files to HDFS over WebHDFS, from a process without a JVM.
 
 A file is created in two steps: the NameNode names a DataNode, which takes the bytes and is an
 HDFS client itself. Measured on Hadoop 3.5.0 (tests/integration/test_webhdfs.py):
 
-- Once the connection ends, however it ends, the DataNode closes the file: a writer that dies
-  leaves a shorter file that looks whole, and no lease. So a length is told by who wrote it and
-  compared before the file is published, and a name is used by one attempt only.
+- After the connection ends for any reason, the DataNode closes the file: a writer that dies leaves
+  a shorter file that looks whole, and no lease. So the writer reports the length, the publisher
+  compares it, and one attempt alone uses a name.
 - A DataNode that dies leaves a file of length 0 with a lease; its owner may delete it all the same.
 - A second CREATE of the name, with ``overwrite=false``, is refused and changes nothing.
 """
@@ -31,15 +31,15 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.storage.file_system import NAME_TOO_LONG
-from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_question
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_target
 
 __all__ = ["WebHdfsTaskFiles"]
 
 _CONNECT_TIMEOUT_S = 5.0
 _CALL_TIMEOUT_S = 10.0
-_STREAM_TIMEOUT_S = 120.0  # a DataNode whose pipeline is being rebuilt is silent for a while
+_STREAM_TIMEOUT_S = 120.0  # a DataNode that rebuilds its pipeline does not answer for a while
 _DEADLINE_S = 60.0
-_CHECK_S = 15.0  # what cannot be reached at a start is said well within 30 s
+_CHECK_S = 15.0  # a start reports an unreachable server well within 30 s
 _SETTLE_S = 10.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -47,7 +47,7 @@ _CHUNK_BYTES = 1 << 20
 _MOST_EXCLUDED = 3
 _END_OF_CHUNKS = b"0\r\n\r\n"
 _DENIED = ("AccessControlException", "AuthorizationException", "SecurityException")
-# A DataNode passes on no name of what the NameNode has thrown.
+# A DataNode does not pass on the name of the NameNode's exception.
 _TOO_LONG = "maximum path component name limit"
 _NOT_NOW = ("StandbyException", "RetriableException", "SafeModeException")
 
@@ -58,17 +58,17 @@ class WebHdfsTaskFiles:
 
     Attributes:
         address: of the NameNodes.
-        deadline_s: so long NameNodes may be away, or standby, before a call fails.
+        deadline_s: time for which NameNodes may be away or standby before a call fails.
     """
 
     address: WebHdfsAddress
     deadline_s: float = _DEADLINE_S
 
     def require(self, directory: str) -> None:
-        """See `TaskFiles.require`: there is one tree for all."""
+        """See `TaskFiles.require`: all hosts see one tree."""
 
     def create(self, path: str) -> "_HdfsFile":
-        """See `TaskFiles.create`; a DataNode that does not listen is passed over."""
+        """See `TaskFiles.create`; a DataNode that does not listen is excluded."""
         name_node = _NameNode(self.address, deadline_s=self.deadline_s)
         tried: list[str] = []
         excluded: list[str] = []
@@ -83,7 +83,7 @@ class WebHdfsTaskFiles:
                     raise _unreachable(path, error, tried) from error
 
     def check(self) -> None:
-        """See `TaskFiles.check`: asks a NameNode anything."""
+        """See `TaskFiles.check`: sends one request to a NameNode."""
         deadline_s = min(self.deadline_s, _CHECK_S)
         _NameNode(self.address, deadline_s=deadline_s).length_bytes("/")
 
@@ -104,7 +104,7 @@ class _HdfsFile:
         return cast(BinaryIO, self._chunks)
 
     def finish(self) -> int:
-        """See `TaskFile.finish`: a lost answer is settled by looking at the length."""
+        """See `TaskFile.finish`: after a lost answer, the file's length decides."""
         try:
             self._chunks.finish()
         except _AnswerLostError as error:
@@ -123,11 +123,11 @@ class _HdfsFile:
             found = self._name_node.length_bytes(self._path)
             if found == expected:
                 return
-            time.sleep(_FIRST_PAUSE_S)  # a DataNode closes the file without a word to us
+            time.sleep(_FIRST_PAUSE_S)  # the DataNode closes the file without an event for us
         raise StorageError(
             "a staged file is not whole",
             {"path": self._path, "length_bytes": found, "expected": expected, "error": error},
-            "The batch is written again; look into the DataNodes' logs if it stays so.",
+            "Read the DataNodes' logs if it happens again; the batch is written again.",
         ) from error
 
 
@@ -136,13 +136,13 @@ class _AnswerLostError(Exception):
 
 
 class _Chunks(io.RawIOBase):
-    """Bytes as chunks of an HTTP request, gathered to a useful size."""
+    """Sends bytes as chunks of an HTTP request, buffered to a useful size."""
 
     def __init__(self, connection: http.client.HTTPConnection, path: str) -> None:
         super().__init__()
         self._connection = connection
         self._path = path
-        self._gathered = bytearray()
+        self._buffered = bytearray()
         self._taken_bytes = 0
 
     def writable(self) -> bool:
@@ -154,22 +154,22 @@ class _Chunks(io.RawIOBase):
         return self._taken_bytes
 
     def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer
-        """Take bytes; they are sent once there are enough."""
+        """Take bytes; send them when a chunk is full."""
         view = memoryview(data).cast("B")
         self._taken_bytes += len(view)
-        if len(self._gathered) + len(view) < _CHUNK_BYTES:
-            self._gathered += view
+        if len(self._buffered) + len(view) < _CHUNK_BYTES:
+            self._buffered += view
             return len(view)
-        self._send_gathered()
+        self._send_buffered()
         if len(view) < _CHUNK_BYTES:
-            self._gathered += view
+            self._buffered += view
         else:
             self._send(view)
         return len(view)
 
     def finish(self) -> None:
         """Send the rest and wait for the DataNode to close the file."""
-        self._send_gathered()
+        self._send_buffered()
         try:
             self._connection.send(_END_OF_CHUNKS)
             answer = self._connection.getresponse()
@@ -182,14 +182,14 @@ class _Chunks(io.RawIOBase):
             raise _refused("close", self._path, answer.status, body)
 
     def abandon(self) -> None:
-        """Drop the connection; the DataNode closes the file as it stands."""
-        self._gathered.clear()
+        """Drop the connection; the DataNode closes the file with the bytes it has."""
+        self._buffered.clear()
         self._connection.close()
 
-    def _send_gathered(self) -> None:
-        if self._gathered:
-            self._send(memoryview(bytes(self._gathered)))
-            self._gathered.clear()
+    def _send_buffered(self) -> None:
+        if self._buffered:
+            self._send(memoryview(bytes(self._buffered)))
+            self._buffered.clear()
 
     def _send(self, data: memoryview) -> None:
         try:
@@ -200,7 +200,7 @@ class _Chunks(io.RawIOBase):
             raise self._explained(error) from error
 
     def _explained(self, error: OSError) -> StreamError:
-        """A DataNode that gives up says why, and closes; often the answer is still readable."""
+        """The DataNode's own error, if its last answer is still readable."""
         with contextlib.suppress(OSError, http.client.HTTPException):
             answer = self._connection.getresponse()
             body = answer.read()
@@ -208,12 +208,13 @@ class _Chunks(io.RawIOBase):
         return StorageError(
             "a DataNode stopped taking a staged file",
             {"path": self._path, "error": error},
-            "The batch is written again; check that the DataNodes run and have space.",
+            "Check that the DataNodes run and have space; the batch is written again.",
         )
 
 
 class _NameNode:
-    """The active NameNode's HTTP interface; calls are repeated until it answers or time is up."""
+    """The active NameNode's HTTP interface; calls are retried until it answers or the deadline
+    passes."""
 
     def __init__(self, address: WebHdfsAddress, *, deadline_s: float) -> None:
         self._address = address
@@ -226,7 +227,7 @@ class _NameNode:
         )
 
     def data_node_for(self, path: str, excluded: list[str]) -> str:
-        """Where to PUT the bytes of a new file."""
+        """The address that takes the bytes of a new file."""
         parameters = {"overwrite": "false"}
         if excluded:
             parameters["excludedatanodes"] = ",".join(excluded)
@@ -237,7 +238,7 @@ class _NameNode:
         return location
 
     def length_bytes(self, path: str) -> int | None:
-        """Of a file; None when there is none."""
+        """The length of a file; None if there is no file."""
         answer = self._call("GET", path, "GETFILESTATUS", {})
         if answer.status == http.client.NOT_FOUND:
             return None
@@ -253,7 +254,7 @@ class _NameNode:
         self, method: str, path: str, operation: str, parameters: Mapping[str, str]
     ) -> urllib3.BaseHTTPResponse:
         user = self._address.user
-        target = web_hdfs_question(path, operation, user=user, parameters=parameters)
+        target = web_hdfs_target(path, operation, user=user, parameters=parameters)
         deadline, pause = time.monotonic() + self._deadline_s, _FIRST_PAUSE_S
         while True:
             problem: object
@@ -267,7 +268,7 @@ class _NameNode:
             self._active = (self._active + 1) % len(self._address.name_nodes)
             if time.monotonic() + pause > deadline:
                 raise _unreachable(path, problem, self._address.name_nodes)
-            time.sleep(pause)  # a NameNode tells nobody when it becomes active
+            time.sleep(pause)  # no event reports that a NameNode became active
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _url(self, target: str) -> str:
@@ -275,9 +276,9 @@ class _NameNode:
 
 
 def _address_of(location: str) -> list[str]:
-    """By which a NameNode finds the DataNode to leave out. It takes neither a host's name, nor the
-    port of HTTP: with a port it looks for the one that blocks go through. None where the name has
-    no address of IPv4: others it does not take, either."""
+    """The IPv4 address by which a NameNode excludes a DataNode; empty if the host has none. A
+    NameNode takes no host name, no IPv6 address, and no HTTP port: it compares the port of block
+    transfers."""
     try:
         return [socket.gethostbyname(urlsplit(location).hostname or "")]
     except OSError:
@@ -303,7 +304,7 @@ def _refused(action: str, path: str, status: int, body: bytes) -> StreamError:
     name, where = _exception_name(body), {"path": path, "status": status, "error": _message(body)}
     if status == http.client.UNAUTHORIZED:
         return AuthenticationError(
-            "this HDFS asks for Kerberos, which tasks without a JVM do not speak",
+            "this HDFS requires Kerberos, which tasks without a JVM do not have",
             where,
             "Write through a Job: its files are written by Spark's JVM.",
         )
@@ -343,7 +344,7 @@ def _message(body: bytes) -> str:
 def _remote_exception(body: bytes) -> Mapping[str, object]:
     try:
         found: Any = parsed_json(body)
-        said = found["RemoteException"]
+        error = found["RemoteException"]
     except (ValueError, LookupError, TypeError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return error if isinstance(error, dict) else {}

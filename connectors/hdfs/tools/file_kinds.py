@@ -1,4 +1,4 @@
-"""What file sinks keep in records, for people: by the entry point group ``sluice.kinds``."""
+"""Shows the entries of file sinks in records: the entry point group ``sluice.kinds``."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,11 @@ from sluice.connectors.hdfs.staging.committables import (
     COMMITTABLE_VERSION,
     decode_file_set,
 )
-from sluice.connectors.hdfs.staging.held_files import HELD_KIND, HELD_VERSION, decode_held_files
+from sluice.connectors.hdfs.staging.pending_files import (
+    PENDING_KIND,
+    PENDING_VERSION,
+    decode_pending_files,
+)
 from sluice.runtime.checkpoint.format.committable_kinds import EntryKind
 from sluice.runtime.model.model import StateEntry
 
@@ -30,8 +34,8 @@ def _describe_staged(entry: StateEntry) -> Mapping[str, object]:
     }
 
 
-def _describe_held(entry: StateEntry) -> Mapping[str, object]:
-    found = decode_held_files(entry)
+def _describe_pending(entry: StateEntry) -> Mapping[str, object]:
+    found = decode_pending_files(entry)
     return {
         "target": found.target,
         "layout": found.layout,
@@ -42,9 +46,9 @@ def _describe_held(entry: StateEntry) -> Mapping[str, object]:
 
 STAGED_FILES = (
     EntryKind(kind=COMMITTABLE_KIND, latest_version=COMMITTABLE_VERSION, describe=_describe_staged),
-    EntryKind(kind=HELD_KIND, latest_version=HELD_VERSION, describe=_describe_held),
+    EntryKind(kind=PENDING_KIND, latest_version=PENDING_VERSION, describe=_describe_pending),
 )
-"""Files that one batch of a file sink staged, and those that are held over epochs."""
+"""Files that one batch of a file sink staged, and files pending over epochs."""
 
 
 def _describe_partitions(entry: StateEntry) -> Mapping[str, object]:

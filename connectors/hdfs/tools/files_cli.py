@@ -1,4 +1,4 @@
-"""``sluice files``: what a job's file sinks published, staged and left; the job may be gone."""
+"""``sluice files``: lists published, staged and orphaned files of a job, which need not run."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -66,8 +66,8 @@ def clean(
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[tuple[str, Sequence[Place], OpenFileSystem]]:
-    """The checkpoint directory's URI, what it holds, and the way to the files; one JVM at most for
-    them."""
+    """The checkpoint directory's URI, its slots, and a function that opens the files' file
+    systems with at most one JVM."""
     uri, _ = split_place(path)
     with command_store(uri) as store, contextlib.ExitStack() as stack:
         jvm: list[Any] = []

@@ -1,6 +1,6 @@
-"""A job's files as its checkpoint directory and its file systems know them.
+"""Finds a job's files from its checkpoint directory and its file systems.
 
-What ``sluice files`` shows and deletes; needs neither the job nor Spark.
+``sluice files`` shows and deletes them; it needs neither the job nor Spark.
 """
 
 import enum
@@ -16,7 +16,11 @@ from sluice.connectors.hdfs.staging.committables import (
     StagedFile,
     decode_file_set,
 )
-from sluice.connectors.hdfs.staging.held_files import HELD_KIND, HeldFiles, decode_held_files
+from sluice.connectors.hdfs.staging.pending_files import (
+    PENDING_KIND,
+    PendingFiles,
+    decode_pending_files,
+)
 from sluice.connectors.hdfs.staging.staged_names import split_target, staging_root
 from sluice.runtime.checkpoint.inspect.inspection import Place
 from sluice.runtime.checkpoint.retained_states import states_of
@@ -36,12 +40,12 @@ __all__ = [
 
 
 class Standing(enum.Enum):
-    """Where a file is that a checkpoint names."""
+    """The place of a file that a checkpoint names."""
 
     PUBLISHED = "published"
     STAGED = "staged"
-    HELD = "held"  # staged, for a later epoch to publish
-    MISSING = "missing"  # neither, or not as it was recorded
+    PENDING = "pending"  # staged, for a later epoch to publish
+    MISSING = "missing"  # neither, or of another length than recorded
 
 
 _STANDING = {
@@ -59,9 +63,9 @@ class FileLine:
     Attributes:
         checkpoint_id, checkpoint: the record, and how it stands (`Place.standing`).
         sink: name of the operator.
-        uri: the final name; of a held file, which has none yet, the staged one.
+        uri: the final name; a pending file has none yet, so its staged name.
         standing: where the file is now.
-        rows: None where the format does not tell.
+        rows: None if the format has no row count in its footer.
         length_bytes: as recorded.
     """
 
@@ -118,17 +122,17 @@ def file_lines(places: Sequence[Place], open_file_system: OpenFileSystem) -> Ite
                     rows=file.rows,
                     length_bytes=file.length_bytes,
                 )
-        for operator_id, held in _held_files(place.record):
-            parent, _ = split_target(held.target)
+        for operator_id, pending in _pending_files(place.record):
+            parent, _ = split_target(pending.target)
             fs = open_file_system(parent)
-            for kept in held.files:
+            for kept in pending.files:
                 is_there = fs.length_bytes(kept.path) == kept.length_bytes
                 yield FileLine(
                     checkpoint_id=place.checkpoint_id,
                     checkpoint=place.standing,
                     sink=names.get(operator_id, operator_id),
                     uri=f"{parent}/{kept.path}",
-                    standing=Standing.HELD if is_there else Standing.MISSING,
+                    standing=Standing.PENDING if is_there else Standing.MISSING,
                     rows=kept.rows,
                     length_bytes=kept.length_bytes,
                 )
@@ -139,26 +143,26 @@ def orphans_of(
 ) -> Iterator[Orphan]:
     """Staged attempts of earlier runs that no checkpoint in the directory names.
 
-    The newest run's are left to itself and to the next start, which sweep them: it may be running.
+    Those of the newest run are left out: it may be running, and it or the next start sweeps them.
 
     Args:
         places: all of the checkpoint directory.
         checkpoint_uri: of that directory.
     Raises:
-        DamagedCheckpointError: a checkpoint that cannot be read may name any of them.
-        FencedError: a run of another checkpoint directory has the staging, or had it last, and
-            its checkpoints may.
+        DamagedCheckpointError: a checkpoint cannot be read, and may name any of them.
+        FencedError: a run of another checkpoint directory has or had the lease, and its checkpoints
+            may name them.
     """
     records = [place.record for place in places if place.record is not None]
     if len(records) < len(places):
         raise DamagedCheckpointError(
-            "which staged files nobody needs cannot be told: a checkpoint cannot be read",
+            "orphans are unknown, because a checkpoint cannot be read",
             {"checkpoint_ids": [each.checkpoint_id for each in places if each.record is None]},
-            "See `sluice checkpoint list`; it may name any of them.",
+            "Run `sluice checkpoint list`: a damaged checkpoint may name any staged file.",
         )
     named = {files.staging for record in records for _, files in _file_sets(record)}
     for record in records:
-        named.update(*(held.stagings for _, held in _held_files(record)))
+        named.update(*(pending.stagings for _, pending in _pending_files(record)))
     newest_run = first_slot_of_newest_run(records)
     for sink, job_uid in _sinks(records).items():
         parent, name = split_target(sink.target)
@@ -179,18 +183,18 @@ def orphans_of(
 def _require_ours(
     owner: LeaseRecord | None, *, session: str, checkpoint_uri: str, staging: str
 ) -> None:
-    """Only the checkpoints of who has the staging say what of it is needed
+    """Refuse a foreign lease: only its owner's checkpoints name the needed files
     (`lease-guards-outputs`)."""
     if owner is None or not is_of_another_directory(
         owner, session=session, checkpoint_uri=checkpoint_uri
     ):
         return
     raise FencedError(
-        "a run of another checkpoint directory has this staging directory, or had it last",
+        "a run of another checkpoint directory has the lease on this staging",
         {"staging": staging, "checkpoint": owner.checkpoint_uri, "host": owner.host},
-        "One directory is a copy of the other, and only the other one's checkpoints say what of it "
-        "is needed: give the command that one. If there is none but this one, as it was moved, or "
-        f"the other job is gone for good, delete the record {LEASE_FILE!r} there.",
+        "Give the command that checkpoint directory: one is a copy of the other, and only its "
+        "checkpoints name the needed files. If it was moved to here, or its job is gone for "
+        f"good, delete the lease {LEASE_FILE!r} there.",
     )
 
 
@@ -219,10 +223,10 @@ def _file_sets(record: CheckpointRecord) -> Iterator[tuple[str, FileSet]]:
                 yield entry.operator_id, decode_file_set(entry)
 
 
-def _held_files(record: CheckpointRecord) -> Iterator[tuple[str, HeldFiles]]:
+def _pending_files(record: CheckpointRecord) -> Iterator[tuple[str, PendingFiles]]:
     for entry in states_of(record):
-        if entry.kind == HELD_KIND:
-            yield entry.operator_id, decode_held_files(entry)
+        if entry.kind == PENDING_KIND:
+            yield entry.operator_id, decode_pending_files(entry)
 
 
 def _standing_of(fs: FileSystem, files: FileSet, file: StagedFile) -> Standing:

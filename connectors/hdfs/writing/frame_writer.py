@@ -1,4 +1,4 @@
-"""The frame of one batch into a staging directory of its own, whoever writes the files."""
+"""Writes the frame of one batch into a staging directory of its own."""
 
 import contextlib
 import functools
@@ -20,8 +20,12 @@ from sluice.runtime.contracts import (
 from sluice.runtime.errors import StorageUnreachableError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.model import BatchKey
-from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
-from sluice.runtime.storage.retried_reads import close_quietly, require_writable
+from sluice.runtime.storage.file_system import (
+    FileSystem,
+    OpenFileSystem,
+    close_quietly,
+    require_writable,
+)
 
 __all__ = ["FileFrameWriter", "FrameSaver", "SavedFrame", "StagingDirectory"]
 
@@ -30,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingDirectory:
-    """What one attempt of a batch writes into, and nobody else.
+    """The directory that one attempt of a batch alone writes into.
 
     Attributes:
         fs: rooted at the parent of the target.
@@ -55,17 +59,17 @@ class StagingDirectory:
         return f"{self.fs.uri}/{self.path}"
 
     def make_names_durable(self, files: Iterable[str]) -> None:
-        """So that synced files, named relative to this directory, are found after a crash."""
+        """Make synced files, named relative to this directory, findable after a crash."""
         make_names_durable(self.fs, self.root, [f"{self.path}/{file}" for file in files])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFrame:
-    """What a saver left in the staging directory.
+    """The files that a saver left in the staging directory.
 
     Attributes:
-        rows: that the frame had; CSV's files hold fewer, where its only column is null.
-        files: durable; none where there was nothing to write.
+        rows: of the frame; CSV files hold fewer if their only column is null.
+        files: durable; none if the frame had no rows.
     """
 
     rows: int
@@ -76,7 +80,7 @@ class FrameSaver(Protocol):
     """Writes a frame's rows as files. Driver; `save` in the batch callback."""
 
     def check(self, frame: Frame) -> None:
-        """Refuse rows like this frame's, which is never run; nothing is touched.
+        """Refuse a frame of this schema; the frame is not run and nothing is written.
 
         Raises:
             ConfigError: files, or directories, cannot hold them; names the column.
@@ -84,9 +88,9 @@ class FrameSaver(Protocol):
         ...
 
     def save(self, frame: Frame, directory: StagingDirectory) -> SavedFrame:
-        """Run the frame once; what it returns is on disk, whole, and all that the frame had.
+        """Run the frame once; the returned files are on disk, whole, with all rows of the frame.
 
-        A task that ran twice has left one set of files in the answer.
+        A task that ran twice adds only one set of files.
         """
         ...
 
@@ -95,13 +99,13 @@ class FrameSaver(Protocol):
 class FileFrameWriter:
     """`sluice.runtime.contracts.FrameWriter`: a staging directory for each attempt of a batch.
 
-    What lost attempts of tasks left stays there, and is deleted with the directory.
+    Files of lost task attempts stay there, and are deleted with the directory.
 
     Attributes:
         target: URI of the directory that readers read.
         saver: writes the files.
         open_file_system: opens the one rooted at a URI.
-        draw: a new attempt for a batch, of a name that nobody else has.
+        draw: makes a new attempt for a batch, with a name of its own.
     """
 
     target: str
@@ -111,7 +115,8 @@ class FileFrameWriter:
 
     @functools.cached_property
     def _fs(self) -> FileSystem:
-        """One client for all batches of a life: each that is opened stays in the session's JVM."""
+        """One client for all batches of an attempt, because each opened client stays in the
+        session's JVM."""
         return self.open_file_system(split_target(self.target)[0])
 
     def write(self, frame: Frame, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
@@ -129,21 +134,21 @@ class FileFrameWriter:
         )
 
     def save(self, frame: Frame, directory: StagingDirectory) -> SavedFrame:
-        """Run the frame into a directory that is open."""
+        """Run the frame into an open directory."""
         failpoint("before-stage")
-        with self.outages_told(directory):
+        with self.outages_reported(directory):
             saved = self.saver.save(frame, directory)
         failpoint("after-stage")
         return saved
 
     @contextlib.contextmanager
-    def outages_told(self, directory: StagingDirectory) -> Iterator[None]:
-        """Whatever a failure looks like from here: it may be that the store went away."""
+    def outages_reported(self, directory: StagingDirectory) -> Iterator[None]:
+        """Raise `StorageUnreachableError` instead of any failure while the store is away."""
         try:
             yield
         except StorageUnreachableError:
             raise
-        except Exception:  # goes on as it is, unless the store says that it is away
+        except Exception:  # raised unchanged, unless the store is away
             self._require_there(directory.root)
             raise
 
@@ -172,7 +177,7 @@ class FileFrameWriter:
         require_writable(self._fs, staging_root(name, job_uid=job_uid, operator_id=operator_id))
 
     def _require_there(self, root: str) -> None:
-        """Raise only for an outage; any other failure was the frame's own."""
+        """Raise only for an outage; any other failure is the frame's own."""
         try:
             require_writable(self._fs, root)
         except StorageUnreachableError:

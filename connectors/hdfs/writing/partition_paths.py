@@ -30,13 +30,13 @@ _LONGEST_NAME_BYTES = 255  # of local file systems, and by default of a NameNode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPaths:
-    """Splits batches by the values of some columns; those columns are in the path alone.
+    """Splits batches by the values of some columns, which are then only in the path.
 
     A picklable value, made on the driver and used in tasks.
 
     Attributes:
         columns: outermost directory first; may be empty.
-        session_zone: Spark's session time zone, in which instants are spelt.
+        session_zone: Spark's session time zone, used to spell instants.
     """
 
     columns: tuple[str, ...]
@@ -46,9 +46,9 @@ class PartitionPaths:
         """The schema of the files: that of the rows, without the partition columns.
 
         Raises:
-            ConfigError: a column is unknown or named twice, or another one differs from it in case
-                alone, no other column is left, or its type has no spelling as a directory; or its
-                name hides its directories.
+            ConfigError: a column is unknown, named twice, or equal to another one but for case; no
+                other column is left; its type has no spelling as a directory; or its name hides its
+                directories.
         """
         for column in self.columns:
             if column not in schema.names or self.columns.count(column) > 1:
@@ -60,27 +60,28 @@ class PartitionPaths:
                 )
             if column.startswith(HIDDEN):
                 raise ConfigError(
-                    "rows in directories of this column would not be seen by readers",
+                    "readers would not see directories of this column",
                     {"column": column},
-                    "Hadoop's readers pass over names that begin with '.' or '_': rename it.",
+                    "Rename it: Hadoop's readers skip names that begin with '.' or '_'.",
                 )
             _spelling(schema.field(column), self.session_zone)
         self._require_own_names(schema.names)
         left = [field for field in schema if field.name not in self.columns]
         if not left:
             raise ConfigError(
-                "all columns are partition columns, so files would be empty",
+                "all columns are partition columns, so the files would be empty",
                 {"partition_by": ",".join(self.columns)},
                 "Leave at least one column to the files.",
             )
         return pa.schema(left)
 
     def _require_own_names(self, names: Sequence[str]) -> None:
-        """Spark would read the value of a directory for the column of a file, and say nothing."""
+        """Refuse names equal but for case: Spark would read a directory's value for a file's
+        column."""
         for column in names_alike(names):
             if column in self.columns:
                 raise ConfigError(
-                    "a column to partition by needs its own name, upper and lower case being alike",
+                    "a column to partition by equals another one but for case",
                     {"column": column, "columns": ",".join(names)},
                     "Rename or drop the other one.",
                 )
@@ -89,7 +90,7 @@ class PartitionPaths:
         """The rows of each directory, in their order, without the partition columns.
 
         Args:
-            batch: of a schema that `check` has seen.
+            batch: of a schema that `check` accepted.
         Returns:
             Paths relative to the target, ``""`` where there are no partition columns; no path
             twice, no batch without rows.
@@ -130,7 +131,8 @@ class PartitionPaths:
 
 
 def escaped(name: str) -> str:
-    """A name or value with ``%3A`` for characters that paths, URIs or shells give a meaning."""
+    """A name or value with ``%3A`` and the like for special characters of paths, URIs and
+    shells."""
     return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", name)
 
 
@@ -138,7 +140,7 @@ def _directory(column: str, value: str | None) -> str:
     directory = f"{escaped(column)}={escaped(value) if value else DEFAULT_PARTITION}"
     if "\0" in directory or len(directory.encode()) > _LONGEST_NAME_BYTES:
         raise ConfigError(
-            "a value of a partition column cannot be the name of a directory",
+            "a value of a partition column cannot name a directory",
             {"column": column, "bytes": len(directory.encode()), "limit": _LONGEST_NAME_BYTES},
             "Partition by a shorter column, or shorten it in the function before the sink.",
         )
@@ -146,14 +148,14 @@ def _directory(column: str, value: str | None) -> str:
 
 
 def _names(field: pa.Field, values: pa.Array, spelling: Callable[..., str]) -> list[str]:
-    """Directories of distinct values, of which one may be null."""
+    """Directories of distinct values; one may be null."""
     try:
         spelt = [None if value is None else spelling(value) for value in values.to_pylist()]
     except (OverflowError, ValueError) as error:
         raise ConfigError(
             "a value of a partition column has no spelling as a directory",
             {"column": field.name, "type": field.type, "error": error},
-            "Years must be from 1 to 9999: change it in the function before the sink.",
+            "Keep years from 1 to 9999 in the function before the sink.",
         ) from error
     return [_directory(field.name, value) for value in spelt]
 

@@ -1,4 +1,4 @@
-"""Files written by Spark's own writers, and Hadoop's `FileSystem` as the session has it."""
+"""Writes files by Spark's own writers, and opens Hadoop's `FileSystem` of the session."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,11 +23,11 @@ from sluice.runtime.spark.session.spark_session import active_session
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
 from sluice.runtime.storage.hadoop_errors import (
-    Said,
+    JavaException,
     causes_of,
-    said_by,
-    said_of,
-    trouble_of,
+    exception_of,
+    exceptions_of,
+    failure_kind,
     typed,
 )
 
@@ -48,7 +48,7 @@ _TASKS = "tasks"
 _COUNT_S = 60.0
 _LOCAL = "file://"  # a footer read by Arrow takes 1 ms, by Hadoop's client 20 ms
 _OF_WORKERS = ("EOFException", "SocketException")  # a Python worker has died
-_HADOOPS = "local host is"  # how Hadoop begins to say between whom a connection was lost
+_HADOOP_TEXT = "local host is"  # how Hadoop begins to say between whom a connection was lost
 
 
 def session_file_system(uri: str) -> FileSystem:
@@ -73,10 +73,10 @@ class SparkFrameSaver:
     format_name: str
     partition_by: tuple[str, ...]
     columns: tuple[str, ...] | None
-    options: Mapping[str, str] = field(repr=False)  # keys of encrypted formats are options, too
+    options: Mapping[str, str] = field(repr=False)  # may hold keys of encrypted formats
 
     def check(self, frame: DataFrame) -> None:
-        """See `FrameSaver`: what Spark asks when it begins to write."""
+        """See `FrameSaver`: runs the checks that Spark runs when it begins to write."""
         with refusals(self.format_name, self.partition_by):
             rows = chosen(frame, self.columns)
         jvm: Any = rows.sparkSession._jvm  # noqa: SLF001 - PySpark has no public way
@@ -94,14 +94,16 @@ class SparkFrameSaver:
                 apart = [F.col(_quoted(column)) for column in self.partition_by]
                 in_files = _java_schema(rows.drop(*apart))
                 sources.DataSourceUtils.verifySchema(form, in_files, False)
-                if self.format_name in ROW_COUNTS:  # by column: Spark would find neither of two
-                    is_case_told = conf.caseSensitiveAnalysis()
-                    sql.util.SchemaUtils.checkSchemaColumnNameDuplication(in_files, is_case_told)
+                if self.format_name in ROW_COUNTS:  # by column: Spark would find none of two
+                    is_case_sensitive = conf.caseSensitiveAnalysis()
+                    sql.util.SchemaUtils.checkSchemaColumnNameDuplication(
+                        in_files, is_case_sensitive
+                    )
                 self._prepare(rows, form, in_files)
 
     def _prepare(self, rows: DataFrame, form: Any, in_files: Any) -> None:  # noqa: ANN401 - Java objects
-        """Let Spark read the options, as it does on the driver before each write; nothing is
-        written."""
+        """Let Spark read the options, as it does on the driver before each write, without
+        writing."""
         jvm: Any = rows.sparkSession._jvm  # noqa: SLF001 - PySpark has no public way
         java_session = _java_session(rows)
         given = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(self.options))
@@ -117,13 +119,13 @@ class SparkFrameSaver:
             raise self._refused(err) from err
 
     def _refused(self, err: Exception) -> ConfigError:
-        said = said_by(err)
+        chain = exceptions_of(err)
         return ConfigError(
-            "Spark's writer does not take these options",
+            "Spark's writer refuses these options",
             {
                 "format": self.format_name,
                 "options": ",".join(sorted(self.options)),  # keys of encrypted formats are values
-                "error": said[-1].text,
+                "error": chain[-1].text,
             },
             "Choose other options, or another format.",
         )
@@ -143,10 +145,10 @@ class SparkFrameSaver:
         return SavedFrame(rows=rows or 0, files=files)
 
     def _written(self, frame: DataFrame, uri: str) -> tuple[int | None, frozenset[int]]:
-        """Run the frame into files; returns its rows, counted on the way, and which tasks had any,
-        where the files do not tell how many rows they hold.
+        """Run the frame into files; returns the number of rows, counted during the write. If the
+        files have no row count, it also returns the tasks that had rows.
 
-        None: Spark took the count out of a plan that is empty by itself.
+        None: Spark removed the count from a plan that is always empty.
         """
         counted = Observation()
         count = F.count(F.lit(1)).alias(_ROWS)
@@ -168,26 +170,26 @@ class SparkFrameSaver:
         return (None if number is None else int(number)), frozenset(found.get(_TASKS) or ())
 
     def _spelt(self, rows: DataFrame) -> DataFrame:
-        """Rows whose directories' values are as they are spelt there. Two values of one spelling,
-        as bytes that are no UTF-8 or the hour that comes twice, Spark's tasks take for two
-        directories, and fail when they begin a file of the second one."""
+        """Rows with partition values as directories spell them. Two values may have one
+        spelling: bytes that are not UTF-8, or times in a repeated hour. Spark's tasks take these
+        for two directories, and fail when they begin the second one's file."""
         has_own_zone = any(key.strip().lower() == "timezone" for key in self.options)
         for column in self.partition_by:
             if has_own_zone and isinstance(rows.schema[column].dataType, TimestampType):
-                continue  # spelt in another zone than a cast has
+                continue  # Spark spells it in another zone than the cast
             spelt = F.make_valid_utf8(F.col(_quoted(column)).cast("string"))
             rows = rows.withColumn(column, spelt)
         return rows
 
 
 def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
-    """The frame with these columns alone, in this order; None: with all."""
+    """The frame with only these columns, in this order; None: all columns."""
     return frame if columns is None else frame.select(*map(_quoted, columns))
 
 
 def _read_patterns(jvm: Any, options: Mapping[str, str]) -> None:  # noqa: ANN401 - py4j's view
-    """Raise what Spark's tasks would of how dates and times shall be spelt, row by row; the active
-    session says by which of Spark's two readers of patterns."""
+    """Raise the errors that Spark's tasks would raise for date and time patterns at each row.
+    The active session chooses which of Spark's two pattern parsers checks them."""
     patterns = {key.strip().lower(): value for key, value in options.items()}
     util = jvm.org.apache.spark.sql.catalyst.util
     dates, times = (getattr(util, f"{kind}Formatter$") for kind in ("Date", "Timestamp"))
@@ -202,7 +204,7 @@ def _read_patterns(jvm: Any, options: Mapping[str, str]) -> None:  # noqa: ANN40
 
 
 def session_writes(format_name: str) -> bool:
-    """Whether Spark's own writer of this format is on the class path; of Avro's it may not be."""
+    """Whether Spark's own writer of this format is on the class path; Avro's may be absent."""
     sql = _session(format_name)._jvm.org.apache.spark.sql  # noqa: SLF001 - no public way
     try:
         sql.execution.datasources.DataSource.lookupDataSource(
@@ -223,12 +225,12 @@ def _java_schema(frame: DataFrame) -> Any:  # noqa: ANN401 - a Java object
 
 @contextlib.contextmanager
 def refusals(format_name: str, partition_by: Sequence[str]) -> Iterator[None]:
-    """What Spark refuses by type; a user's own error passes as it is."""
+    """Turn Spark's refusals into ConfigError; a user's own error passes unchanged."""
     try:
         yield
     except AnalysisException as err:
         raise ConfigError(
-            "Spark's writer does not take these rows, or its options",
+            "Spark's writer refuses these rows or options",
             {
                 "format": format_name,
                 "partition_by": ",".join(partition_by),
@@ -240,53 +242,53 @@ def refusals(format_name: str, partition_by: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def failures(uri: str) -> Iterator[None]:
-    """A file system's failures by type; all else passes as it is."""
+    """Turn failures of a file system into typed errors; others pass unchanged."""
     try:
         yield
     except Py4JJavaError as err:
-        said = _said_by_storage(err.java_exception)
-        if not said:
+        chain = _storage_exceptions(err.java_exception)
+        if not chain:
             raise
         raise typed(
-            trouble_of(said), "write the staged files", {"staging": uri, "error": said[0].text}
+            failure_kind(chain), "write the staged files", {"staging": uri, "error": chain[0].text}
         ) from err
 
 
-def _said_by_storage(error: Any) -> list[Said]:  # noqa: ANN401 - a Java object
-    """What a file system said, if it is a cause of ``error``."""
+def _storage_exceptions(error: Any) -> list[JavaException]:  # noqa: ANN401 - a Java object
+    """The exceptions of a file system among the causes of ``error``."""
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way
     found = []
     for cause in causes_of(error):
-        said = said_of(cause)
-        of_worker = said.name in _OF_WORKERS and _HADOOPS not in said.text
+        exception = exception_of(cause)
+        of_worker = exception.name in _OF_WORKERS and _HADOOP_TEXT not in exception.text
         if not of_worker and is_instance_of(gateway, cause, "java.io.IOException"):
-            found.append(said)
+            found.append(exception)
     return found
 
 
 def _counted(observed: Observation, *, timeout_s: float = _COUNT_S) -> dict[str, Any]:
-    """What was observed of a write that is over; Spark tells it a moment later, by an event.
+    """The values observed in a finished write; Spark reports them shortly after, by an event.
 
     Raises:
         UnreachableError: the event did not come; Spark drops some when it has too many.
     """
-    told: Any = observed._jo  # noqa: SLF001 - its own `get` waits for ever
+    values: Any = observed._jo  # noqa: SLF001 - its `get` has no time-out
     wait = _session(_ROWS)._jvm.scala.concurrent  # noqa: SLF001 - no public way
     limit = wait.duration.Duration.create(int(timeout_s * 1000), "ms")
     try:
-        wait.Await.ready(told.future(), limit)
+        wait.Await.ready(values.future(), limit)
     except Py4JJavaError as err:
         raise UnreachableError(
-            "Spark did not say how many rows it wrote",
+            "Spark did not report how many rows it wrote",
             {"timeout_s": timeout_s},
-            "The epoch is written again. If it comes again, raise "
-            "spark.scheduler.listenerbus.eventqueue.capacity.",
+            "Raise spark.scheduler.listenerbus.eventqueue.capacity if this happens again; the "
+            "epoch is written again.",
         ) from err
     return observed.get
 
 
 def _quoted(column: str) -> str:
-    """A name as it is, also with a dot in it."""
+    """The name in backticks, so that a dot in it is no field access."""
     return "`" + column.replace("`", "``") + "`"
 
 
@@ -297,13 +299,13 @@ _FORMATS: Mapping[str, Callable[[Any], Any]] = {
     "csv": lambda sources: sources.csv.CSVFileFormat(),
 }
 COMMITTER: Mapping[str, str] = {
-    # No empty file that says that the directory is whole.
+    # No empty success file in the directory.
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # By the second one a task puts its files into the directory one by one: those of an attempt
-    # that dies meanwhile stay, beside other ones of the next attempt.
+    # With version 2 a task moves its files into the directory one by one. Files of an attempt that
+    # dies meanwhile would stay beside those of the next attempt.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
 }
-"""Options of Spark's writers, for Hadoop's committer, whatever the session says."""
+"""Options of Spark's writers for Hadoop's committer; they override the session's."""
 
 
 def _parquet_rows(uri: str) -> int:
@@ -333,11 +335,11 @@ def _orc_rows(uri: str) -> int:
 
 
 ROW_COUNTS: Mapping[str, Callable[[str], int]] = {"parquet": _parquet_rows, "orc": _orc_rows}
-"""Rows in the file at a URI, by format, where a look at its footer tells."""
+"""By format: reads the row count from the footer of the file at a URI."""
 
 
 def session_hadoop(uri: str) -> tuple[Any, Any, Any]:
-    """The session's JVM, its Hadoop configuration, and ``uri`` as a path there."""
+    """The session's JVM, its Hadoop configuration, and ``uri`` as a Hadoop path."""
     context = _session(uri)
     jvm, conf = context._jvm, context._jsc.hadoopConfiguration()  # noqa: SLF001 - no public way
     return jvm, conf, jvm.org.apache.hadoop.fs.Path(uri)
@@ -347,6 +349,6 @@ def _session(wanted: str) -> Any:  # noqa: ANN401 - its ways to Java have no typ
     context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark has no public way
     if context is None:
         raise IllegalTransitionError(
-            "there is no Spark session any more", {"wanted": wanted}, "Start the job again."
+            "the Spark session has ended", {"wanted": wanted}, "Start the job again."
         )
     return context

@@ -1,14 +1,16 @@
-"""What a task runs at the end of a frame whose files Python writes: rows in, one answer out.
+"""Writes a frame's files by Python tasks: each task takes rows and yields one answer.
 
-Frames whose files Python tasks write: Avro, where Spark's own is not on the class path.
+A Job uses it for Avro if spark-avro is not on the class path.
 """
 
 import functools
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -18,19 +20,28 @@ from sluice.connectors.hdfs.formats.file_format import FileFormat
 from sluice.connectors.hdfs.staging.committables import StagedFile
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, without_scheme
 from sluice.connectors.hdfs.staging.staged_output import StagedOutput
-from sluice.connectors.hdfs.staging.task_files import TaskFiles
+from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFiles
+from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.connectors.hdfs.writing.frame_writer import SavedFrame, StagingDirectory
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.spark_saver import chosen
-from sluice.connectors.hdfs.writing.spark_tasks import session_task_files
-from sluice.connectors.hdfs.writing.task_writer import StagingPlace, TaskWriter
-from sluice.runtime.errors import ConfigError, StreamError
+from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
+from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
 from sluice.runtime.model.model import BatchKey
+from sluice.runtime.spark.session.session_web_hdfs import session_web_address
+from sluice.runtime.storage.file_system_opening import needs_jvm
 
-__all__ = ["ANSWER_SCHEMA", "FrameTask", "TaskFrameSaver", "files_of"]
+__all__ = [
+    "ANSWER_SCHEMA",
+    "FrameTask",
+    "TaskFrameSaver",
+    "default_fs",
+    "files_of",
+    "session_task_files",
+]
 
 ANSWER_SCHEMA = "answer binary"
-"""Of the rows that tasks yield, in Spark's words."""
+"""Spark schema of the rows that tasks yield."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +51,8 @@ class FrameTask:
     Attributes:
         files: how tasks write to the target's store.
         form: of the files.
-        partitions: columns that become directories; has checked the rows' schema.
-        root: of the sink's staging, absolute, without scheme; the driver has made it.
+        partitions: columns that become directories; they have checked the rows' schema.
+        root: of the sink's staging, absolute, without scheme; made by the driver.
         path: of the attempt's staging directory, below ``root``.
         batch: whose rows these are.
         checkpoint_id: that the batch is expected to join.
@@ -58,8 +69,8 @@ class FrameTask:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all rows; yield one row, pickled: the files, or the typed error that ended it.
 
-        Spark sees a finished task then: the error keeps its type, and what was refused is not
-        tried again.
+        For Spark the task has then succeeded: the error keeps its type, and Spark does not retry
+        it.
         """
         answer: tuple[StagedFile, ...] | StreamError
         try:
@@ -84,14 +95,14 @@ class FrameTask:
             raise
 
     def _writer(self, schema: pa.Schema) -> TaskWriter:
-        """Names are drawn for each attempt of each task: two of one task share no file."""
+        """A writer with names of its own: two attempts of one task share no file."""
         self.files.require(self.root)
         return TaskWriter(
             files=self.files,
             form=self.form,
             partitions=self.partitions,
             schema=schema,
-            place=StagingPlace(
+            place=StagingLocation(
                 path=self.path,
                 attempt=StagingAttempt.draw(self.batch),
                 subtask=_subtask(),
@@ -123,7 +134,7 @@ _ZONE = "spark.sql.session.timeZone"
 
 @dataclass(frozen=True, kw_only=True)  # no slots: it keeps what its tasks need
 class TaskFrameSaver:
-    """`FrameSaver`: the frame's rows go through Arrow into tasks that write the files.
+    """`FrameSaver`: passes the frame's rows through Arrow to tasks that write the files.
 
     Attributes:
         target: URI of the directory that readers read.
@@ -142,7 +153,7 @@ class TaskFrameSaver:
         return session_task_files(self.target)
 
     def check(self, frame: DataFrame) -> None:
-        """See `FrameSaver`; also refuses a file system that such tasks cannot write to."""
+        """See `FrameSaver`; also refuses a file system that tasks without a JVM cannot write to."""
         self._partitions(chosen(frame, self.columns))
         self._files.check()
 
@@ -166,7 +177,7 @@ class TaskFrameSaver:
         return SavedFrame(rows=sum(file.rows or 0 for file in files), files=files)
 
     def _partitions(self, rows: DataFrame) -> PartitionPaths:
-        """Directories that, with the format, can hold such rows; else ConfigError."""
+        """The partitions of such rows; ConfigError if directories or format cannot hold them."""
         zone = str(rows.sparkSession.conf.get(_ZONE))
         partitions = PartitionPaths(columns=self.partition_by, session_zone=zone)
         self.form.check(partitions.check(_arrow_schema(rows.schema)))
@@ -178,7 +189,30 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
         return to_arrow_schema(schema, timezone="UTC")
     except PySparkException as err:
         raise ConfigError(
-            "tasks without a JVM cannot be given a column of this type",
+            "tasks without a JVM cannot take a column of this type",
             {"columns": schema.simpleString(), "error": str(err).splitlines()[0]},
             "Convert it before the sink.",
         ) from err
+
+
+def session_task_files(uri: str) -> TaskFiles:
+    """How tasks write to the file system of ``uri``; made on the driver, used in tasks.
+
+    Raises:
+        ConfigError: Hadoop's configuration requires Kerberos or HTTPS, or has no WebHDFS address.
+    """
+    if not needs_jvm(uri):
+        return LocalTaskFiles()
+    return WebHdfsTaskFiles(address=session_web_address(_context(), uri))
+
+
+def default_fs() -> str:
+    """The file system in which Spark resolves a path without a scheme."""
+    return str(_context()._jsc.hadoopConfiguration().get("fs.defaultFS"))  # noqa: SLF001 - no public way
+
+
+def _context() -> Any:  # noqa: ANN401 - only private attributes are used
+    context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark has no public way
+    if context is None:
+        raise IllegalTransitionError("the Spark session has ended", {}, "Start the job again.")
+    return context

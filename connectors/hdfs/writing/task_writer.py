@@ -1,4 +1,4 @@
-"""One task's rows into staged files, by partition, with a bound on what is held in memory."""
+"""Writes one task's rows into staged files by partition, with a bound on memory."""
 
 import uuid
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, final_na
 from sluice.connectors.hdfs.staging.task_files import TaskFile, TaskFiles
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 
-__all__ = ["StagingPlace", "TaskWriter"]
+__all__ = ["StagingLocation", "TaskWriter"]
 
 _MOST_OPEN = 64  # each is a connection to a DataNode
-_HELD_BY_ONE_BYTES = 64 << 20  # what a format gathers before it writes
-_MOST_HELD_BYTES = 256 << 20
+_BUFFERED_BY_ONE_BYTES = 64 << 20  # what a format buffers before it writes
+_MOST_BUFFERED_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagingPlace:
-    """Where one attempt of one task stages its files.
+class StagingLocation:
+    """The staging location of one attempt of one task.
 
     Attributes:
         path: absolute path, without scheme, of the attempt's own directory.
-        attempt: that writes there, and nobody else.
+        attempt: that alone writes there.
         subtask: of the sink; >= 0.
         checkpoint_id: that the batch is expected to join; part of the final names.
     """
@@ -38,8 +38,8 @@ class StagingPlace:
 class TaskWriter:
     """Splits rows by partition and writes a file for each. Python worker, one thread, one batch.
 
-    Where rows go to more partitions than may be open, or held in memory, the fullest file is
-    finished, and its partition gets another one later.
+    If rows go to more partitions than may be open or buffered, it finishes the fullest file; later
+    rows of that partition get another file.
 
     Args:
         files: of the target's store.
@@ -56,7 +56,7 @@ class TaskWriter:
         form: FileFormat,
         partitions: PartitionPaths,
         schema: pa.Schema,
-        place: StagingPlace,
+        place: StagingLocation,
     ) -> None:
         self._files = files
         self._form = form
@@ -82,7 +82,7 @@ class TaskWriter:
             self._make_room(_MOST_OPEN)
 
     def finish(self) -> tuple[StagedFile, ...]:
-        """Finish all files; none where there were no rows. Raises as `write`."""
+        """Finish all files; returns none if there were no rows. Raises as `write`."""
         while self._open:
             self._finish(next(iter(self._open)))
         return tuple(self._finished)
@@ -109,11 +109,13 @@ class TaskWriter:
         return _OpenFile(file, writer, staged=staged, final=_below(directory, final))
 
     def _make_room(self, most_open: int) -> None:
-        while len(self._open) > most_open or self._held_bytes() > _MOST_HELD_BYTES:
-            self._finish(max(self._open, key=lambda directory: self._open[directory].held_bytes))
+        while len(self._open) > most_open or self._buffered_bytes() > _MOST_BUFFERED_BYTES:
+            self._finish(
+                max(self._open, key=lambda directory: self._open[directory].buffered_bytes)
+            )
 
-    def _held_bytes(self) -> int:
-        return sum(file.held_bytes for file in self._open.values())
+    def _buffered_bytes(self) -> int:
+        return sum(file.buffered_bytes for file in self._open.values())
 
     def _finish(self, directory: str) -> None:
         self._finished.append(self._open[directory].finish())
@@ -129,9 +131,9 @@ class _OpenFile:
         self._given_bytes = 0
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """At most what the writer holds of this file."""
-        return min(self._given_bytes, _HELD_BY_ONE_BYTES)
+        return min(self._given_bytes, _BUFFERED_BY_ONE_BYTES)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append."""
@@ -139,7 +141,7 @@ class _OpenFile:
         self._writer.write(rows)
 
     def finish(self) -> StagedFile:
-        """Write the rest, close, and say what is there."""
+        """Write the rest and close; returns the staged file."""
         rows = self._writer.close()
         length_bytes = self._file.finish()
         return StagedFile(

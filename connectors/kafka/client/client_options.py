@@ -29,7 +29,7 @@ PREFIX = "kafka."
 
 
 class Role(enum.Enum):
-    """What a client is for; options of another role are left out of its configuration."""
+    """The kind of a client; options of another role are left out of its configuration."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"
@@ -99,7 +99,7 @@ _RENAMED: Mapping[str, str] = {
     "ssl.truststore.location": "ssl.ca.location",
 }
 
-# Of a producer librdkafka's own name means less: how long the leader may wait for its followers.
+# A producer's request.timeout.ms in librdkafka bounds only a leader's wait for its followers.
 _RENAMED_ELSEWHERE = {"request.timeout.ms": "socket.timeout.ms"}
 
 # Interpreted by `sluice.connectors.kafka.client.connection`, under Java's name or our own.
@@ -205,8 +205,10 @@ def check_known(options: Mapping[str, str]) -> None:
 
 
 def is_sendable(text: str) -> bool:
-    """Whether a Kafka client can be told it: C strings end at their first null, and a lone
-    surrogate has no UTF-8."""
+    """Whether a Kafka client can send a text.
+
+    C strings end at their first null, and a lone surrogate has no UTF-8.
+    """
     return "\0" not in text and text.encode("utf-8", "replace").decode() == text
 
 
@@ -216,9 +218,9 @@ def refuse_owned(
     """Refuse settings that Sluice owns, and those that would silently weaken the guarantee.
 
     Args:
-        reads_only: what is for producers does nothing, so it may stand there.
+        reads_only: producer options have no effect, so they are accepted.
     Raises:
-        ConfigError: names the option and what to use in its place.
+        ConfigError: names the option and its replacement.
     """
     for name in sorted(options):
         if name in _OWNED:
@@ -284,7 +286,7 @@ def _converted(convert: Callable[[str], str], name: str, value: str) -> str:
         return convert(value)
     except ValueError:
         raise ConfigError(
-            "the value of a Kafka option is no number",
+            "the value of a Kafka option is not a number",
             {"option": PREFIX + name, "value": value},
             "Give it as Kafka's clients take it, without a unit.",
         ) from None
@@ -299,7 +301,7 @@ def _bytes_to_kib(value: str) -> str:
 
 
 def _socket_timeout(value: str) -> str:
-    # More than this librdkafka does not take.
+    # librdkafka accepts no more.
     return str(min(int(value), 300_000)) if value.strip().isdecimal() else value
 
 

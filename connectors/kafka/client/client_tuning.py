@@ -1,10 +1,7 @@
-"""From a task's memory to the settings of its clients: queues, fetches, batches. Pure.
+"""Settings of a task's clients from its memory: queues, fetches, batches, hot path. Pure.
 
-librdkafka bounds payloads, and what it needs beside them for each record is more than a small
-record itself; so every queue is bounded twice, in bytes and in records. The measurements behind
-the numbers are in ``docs/research/tuning.md``.
-
-The setting that chooses how records get from Kafka into Arrow and back. Pure.
+librdkafka bounds payloads, but its bookkeeping for a record is larger than a small record. So every
+queue is bounded twice, in bytes and in records. ``docs/research/tuning.md`` has the measurements.
 """
 
 import enum
@@ -25,54 +22,54 @@ __all__ = [
     "claimed_by_writer",
     "hot_path_of",
     "read_settings",
-    "says_compression",
+    "sets_compression",
     "write_settings",
 ]
 
 
 class HotPath(enum.Enum):
-    """Who moves the records of a task."""
+    """How a task moves records between Kafka and Arrow."""
 
-    AUTO = "auto"  # compiled code where it can be had, else confluent-kafka's own calls
-    NATIVE = "native"  # compiled code; where it cannot be had, the task fails and says why
-    PLAIN = "plain"  # confluent-kafka's own calls, one Python object per record
+    AUTO = "auto"  # compiled code if it is available, else confluent-kafka
+    NATIVE = "native"  # compiled code; the task fails if it is not available
+    PLAIN = "plain"  # confluent-kafka, one Python object per record
 
 
 def hot_path_of(given: HotPath | str) -> HotPath:
-    """The setting, in words or as it is.
+    """Parse the setting.
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: there is no such value.
     """
     return choice_of(HotPath, given, setting="hotPath")
 
 
 MOST_SENT_MESSAGE_BYTES = 1_048_576
-"""Of a sink, unless the user says otherwise: Java's ``max.request.size``."""
+"""Default of a sink: that of Java's ``max.request.size``."""
 
 _KIB = 1024
-# What librdkafka keeps for a record beside its key and value, the allocator's share included.
+# librdkafka's bookkeeping for a record, without key and value, with the allocator's share.
 _CONSUMED_RECORD_BYTES = 400
 _PRODUCED_RECORD_BYTES = 256
-# A queue that has room for one more record is given a whole fetch, by each broker at once.
+# A queue with room for one record gets a whole fetch from each broker at the same time.
 _BROKERS = 3
 _USUAL_MESSAGE_BYTES = 1_000_000  # librdkafka's message.max.bytes; no fetch may be smaller
 _MOST_PARTITION_BYTES = 1 << 20
 _MOST_QUEUE_KIB = 2**21 - 1  # librdkafka's own limits
 _MOST_QUEUE_RECORDS = 10_000_000
 _LEAST_RECORDS = 1_000
-_PATIENT_LINGER_MS = 100
+_LONG_LINGER_MS = 100
 _USUAL_LINGER_MS = 20
-# Records without a key or partition stay with a partition for so long; librdkafka's own is twice
-# the linger, for which all of a short epoch would go to one.
+# Records without a key or partition go to one partition for so long. librdkafka's default is twice
+# the linger: all of a short epoch would go to one partition.
 _STICKY_MS = 40
-# More than a task can send; so with the usual linger the queue is not full before it is over.
+# More than a task can send: the queue does not fill within the usual linger.
 _SENT_KIB_PER_MS = 512
 _SENT_PER_MS = 2_000
 _MOST_BATCH_RECORDS = 100_000
 _BATCH_COPIES = 16
-# The offsets of an Arrow column of bytes have 32 bits. Half of what they count, for without the hot
-# path the next batch is only guessed from the last one, and its records may be larger.
+# The offsets of an Arrow column of bytes have 32 bits. Half of that, because the plain path
+# estimates the next batch from the last one, and its records may be larger.
 _MOST_BATCH_BYTES = 1 << 30
 
 _QUEUE_KIB = ("queued.max.messages.kbytes",)
@@ -91,18 +88,16 @@ _COMPRESSION = ("compression.type", "compression.codec")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """Of one consumer, and of the batches made of its records. Picklable.
+    """Settings of one consumer, and of the batches of its records. Picklable.
 
-    A task reads with one consumer at a time, whatever the number of its splits: they share its
-    queue.
+    A task reads with one consumer at a time; all its splits share the queue.
 
     Attributes:
         queue_kib, queue_records: fetching ahead pauses when either is reached.
-        fetch_bytes: most that a broker is asked for at once; a larger record batch comes all the
-            same.
-        partition_bytes: most of one partition.
-        batch_bytes: of an Arrow batch, about: the next batch has as many records as the last one's
-            mean size allows.
+        fetch_bytes: largest fetch from a broker; a larger record batch comes all the same.
+        partition_bytes: largest part of one partition in it.
+        batch_bytes: approximate size of an Arrow batch: the mean record size of the last batch
+            decides the number of records in the next one.
     """
 
     queue_kib: int
@@ -122,20 +117,20 @@ class ReadSettings:
 
     @property
     def most_bytes(self) -> int:
-        """What the consumer may hold, of records that are larger than their bookkeeping."""
+        """Memory of the consumer, if records are larger than their bookkeeping."""
         return claimed_by_reader(self.librdkafka())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSettings:
-    """Of one producer. Picklable.
+    """Settings of one producer. Picklable.
 
-    A sink has one producer at a time that holds records: an epoch's are flushed before the next
-    one's are sent. The others, made ready or waiting for their decision, are empty.
+    Only one producer of a sink holds records at a time: it flushes an epoch before the next one
+    begins. Prepared producers, and those that wait for a decision, are empty.
 
     Attributes:
         queue_kib, queue_records: the writer waits when either is reached.
-        codec: how record batches are compressed; None: as librdkafka does unless told, not at all.
+        codec: compression of record batches; None: librdkafka's default, no compression.
     """
 
     queue_kib: int
@@ -149,13 +144,15 @@ class WriteSettings:
 
     @property
     def most_bytes(self) -> int:
-        """What the producer may hold, and the Arrow rows that its reports refer to."""
+        """Memory of the producer, and of the Arrow rows that its delivery reports refer to."""
         return claimed_by_writer(self.librdkafka())
 
 
 def claimed_by_reader(options: Mapping[str, object]) -> int:
-    """Bytes that these settings of a consumer take: a user's own, or all of them, whether it reads
-    ranges or follows; ``options`` by librdkafka's names."""
+    """Return the bytes that these settings of a consumer take, for ranges and for streams.
+
+    ``options``: the user's settings, or all of them, by librdkafka's names.
+    """
     return (
         _given(options, _QUEUE_KIB) * _KIB
         + _given(options, _QUEUE_RECORDS) * _CONSUMED_RECORD_BYTES
@@ -164,7 +161,7 @@ def claimed_by_reader(options: Mapping[str, object]) -> int:
 
 
 def claimed_by_writer(options: Mapping[str, object]) -> int:
-    """As `claimed_by_reader`, of a producer."""
+    """As `claimed_by_reader`, for a producer."""
     return (
         2 * _given(options, _SEND_KIB) * _KIB
         + _given(options, _SEND_RECORDS) * _PRODUCED_RECORD_BYTES
@@ -175,10 +172,10 @@ def read_settings(memory: TaskMemory, options: Mapping[str, object]) -> ReadSett
     """Settings of a consumer.
 
     Args:
-        memory: of the task, in which the user's own settings are claimed.
+        memory: of the task, less the user's own settings.
         options: the user's own, by librdkafka's names; they win.
     Raises:
-        ConfigError: the largest fetch that is asked for does not fit.
+        ConfigError: the largest fetch does not fit.
     """
     part = memory.reading_bytes
     message_bytes = _given(options, _MESSAGE) or _USUAL_MESSAGE_BYTES
@@ -192,7 +189,7 @@ def read_settings(memory: TaskMemory, options: Mapping[str, object]) -> ReadSett
                 "message.max.bytes": message_bytes,
                 "for_reading_mib": part >> 20,
             },
-            "Raise it, or lower kafka.message.max.bytes (max.request.size) of the source.",
+            "Raise the task memory, or lower the source's kafka.message.max.bytes.",
         )
     # Fetches of large messages leave less for the queue.
     share = part // 4 if own_fetch else min(part // 4, (part - fetch_bytes * _BROKERS) // 2)
@@ -224,7 +221,7 @@ def write_settings(memory: TaskMemory, options: Mapping[str, object]) -> WriteSe
                 "message_kib": message_kib,
                 "for_each_sink_mib": part >> 20,
             },
-            "Raise it, or lower kafka.message.max.bytes (max.request.size) of the sink.",
+            "Raise the task memory, or lower the sink's kafka.message.max.bytes.",
         )
     return WriteSettings(
         # A queue smaller than a record would never take it.
@@ -243,20 +240,19 @@ def batch_settings(
     partitions: int | None,
     is_seen_at_once: bool,
 ) -> dict[str, int]:
-    """When a producer sends a batch, by librdkafka's names; a flush does not wait for it.
+    """Return batch size and linger of a producer, by librdkafka's names. A flush does not linger.
 
-    A partition has one batch on its way at a time. Once a record behind it has waited for the
-    linger, librdkafka calls ``poll`` without a pause until the answer is there, on a core that the
-    broker may need; so a record waits for long where no `read_committed` reader could see it any
-    sooner. But a queue that is full before any of its batches takes no record until the linger is
-    over: for long only where a batch is full before the queue is, however the records are spread
-    (``docs/adr/0016``).
+    A partition has one batch in flight. After the next record has waited for the linger, librdkafka
+    calls ``poll`` without a pause until the answer arrives, on a core that the broker may need. So
+    the linger is long if no `read_committed` reader could see a record sooner. A queue that is full
+    before any batch takes no record until the linger ends. A long linger therefore needs batches
+    that are always full before the queue is (``docs/adr/0016``).
 
     Args:
         queue: of the producer.
         options: the user's own, by librdkafka's names.
-        batch_bytes: of a batch at most, unless the user says otherwise.
-        partitions: of all topics that are written to; None: not known.
+        batch_bytes: default of the largest batch.
+        partitions: of all output topics; None: unknown.
         is_seen_at_once: a record is visible when it is sent, not when its transaction ends.
     """
     batch_bytes = _given(options, _BATCH_BYTES) or batch_bytes
@@ -269,21 +265,21 @@ def batch_settings(
             partitions * batch_bytes + message_bytes <= queue.queue_kib * _KIB
             and partitions * batch_records <= queue.queue_records
         ):
-            patient = {_LINGER[0]: _PATIENT_LINGER_MS, _STICKY[0]: _STICKY_MS}
-            return {**settings, _BATCH_RECORDS[0]: batch_records, **patient}
+            long = {_LINGER[0]: _LONG_LINGER_MS, _STICKY[0]: _STICKY_MS}
+            return {**settings, _BATCH_RECORDS[0]: batch_records, **long}
     fills_ms = min(queue.queue_kib // _SENT_KIB_PER_MS, queue.queue_records // _SENT_PER_MS)
     return {**settings, _LINGER[0]: _within(fills_ms, 1, _USUAL_LINGER_MS)}
 
 
-def says_compression(options: Mapping[str, object]) -> bool:
+def sets_compression(options: Mapping[str, object]) -> bool:
     """Whether the user has chosen how a sink compresses; ``options`` by librdkafka's names."""
     return any(name in options for name in _COMPRESSION)
 
 
 def _require_room_for_message(options: Mapping[str, object]) -> None:
-    """Where the user has given both. A queue alone may be for records that are all small."""
+    """Check queue and message size if the user has set both."""
     queue_kib, message_bytes = _given(options, _SEND_KIB), _given(options, _MESSAGE)
-    # Of whole KiB, for Java's name of the queue is given in bytes, and rounded down.
+    # In whole KiB: Java's option of the queue is in bytes and was rounded down.
     if 0 < queue_kib < message_bytes // _KIB:
         raise ConfigError(
             "a producer's queue is smaller than the largest message of a sink",
@@ -298,7 +294,7 @@ def _within(wanted: int, least: int, most: int) -> int:
 
 
 def _given(options: Mapping[str, object], names: tuple[str, ...]) -> int:
-    """The user's own value under any of its names; 0: none."""
+    """Return the user's value under any of its names; 0: none."""
     for name in names:
         if name in options:
             try:
@@ -307,6 +303,6 @@ def _given(options: Mapping[str, object], names: tuple[str, ...]) -> int:
                 raise ConfigError(
                     "a Kafka option is not a whole number",
                     {"option": f"kafka.{name}", "value": options[name]},
-                    "Correct it.",
+                    "Give a whole number.",
                 ) from None
     return 0

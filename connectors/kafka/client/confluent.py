@@ -1,8 +1,8 @@
 """The edge to confluent-kafka: the only module that imports it.
 
-Everybody else takes the classes from here and makes clients with `make_producer`,
-`make_consumer` and `make_admin`, so that librdkafka's own log lines reach Python's logging, and
-`translate` turns its errors into ours.
+Other modules import the classes from here, and make clients with `make_producer`, `make_consumer`
+and `make_admin`. So librdkafka's log lines reach Python's logging, and `translate` turns its errors
+into ours.
 """
 
 import logging
@@ -75,9 +75,9 @@ __all__ = [
     "NewPartitions",
     "NewTopic",
     "OffsetSpec",
+    "OncePerMinute",
     "Producer",
     "ResourceType",
-    "ToldOnceAMinute",
     "TopicCollection",
     "TopicPartition",
     "error_codes",
@@ -89,7 +89,7 @@ __all__ = [
 ]
 
 CLIENT_VERSION = str(confluent_kafka.__version__)
-"""Of confluent-kafka, which brings the librdkafka of the same version."""
+"""Version of confluent-kafka, and of the librdkafka in its wheel."""
 
 # librdkafka's lines arrive here while the client is polled.
 _librdkafka_log = logging.getLogger("sluice.connectors.kafka.librdkafka")
@@ -99,50 +99,50 @@ _CONNECTION_LOST = re.compile(
 )
 
 _UNRESOLVED = re.compile(r"Failed to resolve '([^']+)'")
-_SAME_AGAIN_S = 60.0
+_REPEAT_S = 60.0
 
 
-class ToldOnceAMinute(logging.Filter):
-    """Lets a broker's name that does not resolve be told once a minute.
+class OncePerMinute(logging.Filter):
+    """Logs a host name that does not resolve once a minute.
 
-    librdkafka says it with each of its tries, of each client: hundreds of lines for one misspelt
-    host. It stays a warning, for the name may be one that brokers advertise, and then the records
-    of their partitions stay away and nothing else says why. Process-wide; any thread.
+    librdkafka logs it at each try of each client: hundreds of lines for one misspelt host. It stays
+    a warning: if brokers advertise the name, no other line explains why records of their partitions
+    are missing. Process-wide; any thread.
     """
 
     def __init__(self, *, clock: Clock = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._told_s: dict[str, float] = {}  # as many as brokers have names
+        self._logged_s: dict[str, float] = {}  # one entry per host name
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is told."""
+        """Whether to log a record."""
         found = _UNRESOLVED.search(record.getMessage())
         if found is None:
             return True
-        now_s, told_s = self._clock(), self._told_s.get(found[1])
-        if told_s is not None and now_s - told_s < _SAME_AGAIN_S:
+        now_s, logged_s = self._clock(), self._logged_s.get(found[1])
+        if logged_s is not None and now_s - logged_s < _REPEAT_S:
             return False
-        self._told_s[found[1]] = now_s
+        self._logged_s[found[1]] = now_s
         return True
 
 
-class _MendedByItself(logging.Filter):
-    """Makes a lost connection INFO: librdkafka calls it an error each time, and connects again.
+class _SelfRepairing(logging.Filter):
+    """Logs a lost connection at INFO: librdkafka logs an error each time, and reconnects.
 
-    Python writes unhandled warnings to stderr, so a worker without logging printed lines for each
-    producer whenever a broker stopped. What lasts reaches the caller as an error, and what no
-    further try can mend (credentials, TLS, a wrong ``security.protocol``) stays as it is.
+    Python writes unhandled warnings to stderr, so a worker without logging would print lines for
+    each producer whenever a broker stops. A lasting failure reaches the caller as an error. Errors
+    that a retry cannot fix (credentials, TLS, a wrong ``security.protocol``) keep their level.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno <= logging.INFO or not _is_mended(record):
+        if record.levelno <= logging.INFO or not _is_self_repairing(record):
             return True
         record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
         return _librdkafka_log.isEnabledFor(logging.INFO)
 
 
-def _is_mended(record: logging.LogRecord) -> bool:
+def _is_self_repairing(record: logging.LogRecord) -> bool:
     text = record.getMessage()
     if text.startswith("GETPID "):
         return text.endswith(": retrying")
@@ -150,12 +150,12 @@ def _is_mended(record: logging.LogRecord) -> bool:
     return lost and "security.protocol" not in text
 
 
-_librdkafka_log.addFilter(_MendedByItself())
-_librdkafka_log.addFilter(ToldOnceAMinute())
+_librdkafka_log.addFilter(_SelfRepairing())
+_librdkafka_log.addFilter(OncePerMinute())
 
 
 def error_codes(*names: str) -> frozenset[int]:
-    """librdkafka's codes by name: half of them begin with an underscore but are public."""
+    """Return librdkafka's codes by name: half of them begin with an underscore but are public."""
     return frozenset(getattr(KafkaError, name) for name in names)
 
 
@@ -164,19 +164,19 @@ def error_codes(*names: str) -> frozenset[int]:
 
 (_LOG_TRUNCATION,) = error_codes("_LOG_TRUNCATION")
 LOG_TRUNCATION = KafkaError(_LOG_TRUNCATION).str()
-"""How librdkafka says, inside of an event, that a new leader lacks records that it has fetched."""
+"""Text of librdkafka's event that a new leader lacks records which the client has fetched."""
 
 (UNKNOWN_PARTITION,) = error_codes("_UNKNOWN_PARTITION")
-"""A record is for a partition that the topic has not, or not yet."""
+"""A record is for a partition that the topic does not have, or not yet."""
 
-(_NO_LOG_IN,) = error_codes("_AUTHENTICATION")
+(_NO_LOGIN,) = error_codes("_AUTHENTICATION")
 (_LOST,) = error_codes("_TRANSPORT")
 _NO_TOKEN = "Failed to acquire SASL OAUTHBEARER token"
 _Client = TypeVar("_Client")
 
 _UNREACHABLE = error_codes(
     "_ALL_BROKERS_DOWN",
-    "_DESTROY_BROKER",  # gone from the cluster while it was asked, as in a rolling restart
+    "_DESTROY_BROKER",  # left the cluster during a request, as in a rolling restart
     "_FAIL",
     "_NODE_UPDATE",
     "_RESOLVE",
@@ -197,9 +197,9 @@ _UNREACHABLE = error_codes(
     "NOT_COORDINATOR",
     "REQUEST_TIMED_OUT",
 )
-# A partition between two leaders, or a group between two coordinators: other words a moment later.
+# A partition between two leaders, or a group between two coordinators, for a moment.
 _MOVING = error_codes(
-    "_NOENT",  # none of the partitions that are asked for has a leader
+    "_NOENT",  # no requested partition has a leader
     "FENCED_LEADER_EPOCH",
     "KAFKA_STORAGE_ERROR",
     "NOT_LEADER_FOR_PARTITION",
@@ -242,7 +242,7 @@ _REFUSED_RECORD = error_codes(
     "UNSUPPORTED_COMPRESSION_TYPE",
 )
 _ABORTED = error_codes(
-    # Records thrown away because of an error that another report, or the client itself, names.
+    # Records discarded after an error that another report, or the client itself, names.
     "_PURGE_INFLIGHT",
     "_PURGE_QUEUE",
     "INVALID_TXN_STATE",
@@ -259,7 +259,7 @@ _MISCONFIGURED = error_codes(
 
 
 def librdkafka_path() -> Path | None:
-    """The shared library that confluent-kafka's wheel brings and has loaded; None: it has none."""
+    """Return the shared library in confluent-kafka's wheel; None: the wheel has none."""
     libraries = Path(confluent_kafka.__file__).parent.with_name("confluent_kafka.libs")
     return next(iter(sorted(libraries.glob("librdkafka*.so*"))), None)
 
@@ -271,7 +271,7 @@ def make_producer(config: Mapping[str, Any]) -> Producer:
         config: `KafkaConnection.librdkafka` and the caller's own settings.
     Raises:
         ConfigError: librdkafka refuses a setting.
-        UnreachableError, AuthenticationError: it needs a token, and none can be had.
+        UnreachableError, AuthenticationError: no token is available for its log-in.
     """
     return _made(Producer, config, "producer")
 
@@ -294,48 +294,48 @@ def _made(kind: Callable[..., _Client], config: Mapping[str, Any], name: str) ->
 
 
 def _token_failure(config: Mapping[str, Any]) -> StreamError | None:
-    """Why the client was given no token; None: it was, or needs none."""
+    """Return why no token was available; None: one was, or none is needed."""
     failure = getattr(config.get("oauth_cb"), "failure", None)
     return failure if isinstance(failure, StreamError) else None
 
 
 def _with_reasons(config: Mapping[str, Any]) -> dict[str, Any]:
-    """An issuer that is away looks to librdkafka like refused credentials, which end a job."""
-    tell = config.get("error_cb")
-    if tell is None or "oauth_cb" not in config:
+    """Report an unreachable token issuer as such: librdkafka reports refused credentials."""
+    report = config.get("error_cb")
+    if report is None or "oauth_cb" not in config:
         return dict(config)
 
-    def told(error: KafkaError) -> None:
+    def translated(error: KafkaError) -> None:
         failure = _token_failure(config)
-        is_ours = error.code() == _NO_LOG_IN and _NO_TOKEN in error.str()
+        is_ours = error.code() == _NO_LOGIN and _NO_TOKEN in error.str()
         if is_ours and isinstance(failure, UnreachableError):
             error = KafkaError(_LOST, str(failure))
-        tell(error)
+        report(error)
 
-    return {**config, "error_cb": told}
+    return {**config, "error_cb": translated}
 
 
 def translate(
     error: KafkaException | KafkaError, where: Mapping[str, object] | None = None
 ) -> StreamError:
-    """Our error for librdkafka's; raise it ``from`` the original.
+    """Return our error for librdkafka's; raise it ``from`` the original.
 
     Args:
-        error: what was raised, or what a delivery report or message carried.
+        error: an exception, or the error of a delivery report or message.
         where: names of topic, partition, servers, ids; no secrets.
     """
     cause = error.args[0] if isinstance(error, KafkaException) and error.args else error
     if not isinstance(cause, KafkaError):
         return DeliveryError("the Kafka client failed", {**(where or {}), "cause": cause}, _AGAIN)
     kind, remedy = _classify(cause)
-    said = (cause.str() or cause.name()).rstrip(".")  # brokers speak in sentences
-    return kind(f"Kafka: {said}", {**(where or {}), "code": cause.name()}, remedy)
+    text = (cause.str() or cause.name()).rstrip(".")  # brokers end texts with a full stop
+    return kind(f"Kafka: {text}", {**(where or {}), "code": cause.name()}, remedy)
 
 
 _CHECK_BROKERS = "Check that the brokers run and can be reached from here."
 _TOPIC_NAMES = (
-    "A topic's name has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and is neither "
-    "'.' nor '..'."
+    "Use a topic name of 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', but not '.' "
+    "or '..'."
 )
 _AGAIN = "Look at the broker's log, then start again from the last checkpoint."
 
@@ -353,11 +353,14 @@ def _classify(error: KafkaError) -> tuple[type[StreamError], str]:
     if code in _SOURCE_CHANGED:
         return SourceChangedError, "Create the topic, or correct its name."
     if code in _FENCED:
-        return FencedError, "A newer owner has this transactional id; this process must stop."
+        return FencedError, "Stop this process: a newer owner has its transactional id."
     if code in _MISCONFIGURED:
         return ConfigError, "Correct the kafka.* options."
     if code in _ABORTED or (error.txn_requires_abort() and code not in _REFUSED_RECORD):
-        return TransactionAbortedError, "It is written again in a new transaction."
+        return (
+            TransactionAbortedError,
+            "Wait: Sluice writes the records again in a new transaction.",
+        )
     if code in _MOVING:
         return UnreachableError, _CHECK_BROKERS
     return DeliveryError, _AGAIN

@@ -39,7 +39,7 @@ __all__ = ["MECHANISMS", "REDACTED", "KafkaConnection"]
 log = logging.getLogger(__name__)
 
 REDACTED = "[redacted]"
-"""Stands in place of a secret wherever settings are shown or stored."""
+"""Replaces a secret when settings are shown or stored."""
 
 _SECRET_OPTIONS = frozenset(
     {
@@ -57,14 +57,14 @@ _SECRET_OPTIONS = frozenset(
     }
 )
 _ADDRESSES = frozenset({"sasl.oauthbearer.token.endpoint.url"})
-# As the Java client's request.timeout.ms: so long a broker that hangs, while others lead in its
-# place, is waited for. librdkafka's own is a minute, and of transactions their time-out.
+# As the Java client's request.timeout.ms. It bounds the wait for a broker that hangs while another
+# one leads. librdkafka's default is a minute, and the transaction timeout for transactions.
 _ANSWER_MS = 30_000
-# confluent-kafka gives up a client that has no token after 10 s, and librdkafka asks that often.
-_TOKEN_PATIENCE_S = 5.0
+# confluent-kafka gives up a client without a token after 10 s; librdkafka asks every 10 s.
+_TOKEN_RETRY_S = 5.0
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""Of SASL, as both clients, and the embedded broker, know them."""
+"""SASL mechanisms that both clients and the embedded broker support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class KafkaConnection:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, oauth_token: TokenFunction | None = None) -> Self:
-        """From Spark options: takes those that begin with ``kafka.``, leaves the others alone.
+        """Take the Spark options that begin with ``kafka.``.
 
         Raises:
             ConfigError: an unknown, unsupported or incomplete ``kafka.*`` option.
@@ -118,7 +118,7 @@ class KafkaConnection:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """``host:port`` of each broker that is asked first."""
+        """``host:port`` of each bootstrap server."""
         return tuple(s.strip() for s in self.bootstrap_servers.split(",") if s.strip())
 
     def refuse_owned(self, *, exactly_once: bool, reads_only: bool = False) -> None:
@@ -216,22 +216,24 @@ class _Sasl:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether the option must not be shown; of an address, whether it holds a password."""
+    """Whether an option is secret: by its name, or because an address holds a password."""
     holds_it = name in _ADDRESSES and without_credentials(value) != value
     return name in _SECRET_OPTIONS or holds_it
 
 
 def _one_of(options: dict[str, str], *names: str) -> str:
-    """Take what is said under several names, which must be one thing: records would go to one
-    cluster, and their commits to another."""
-    said = {name: value for name in names if (value := options.pop(name, "").strip())}
-    if len(set(said.values())) > 1:
+    """Take an option that has several names; its values must be equal.
+
+    Otherwise records could go to one cluster, and their commits to another.
+    """
+    given = {name: value for name in names if (value := options.pop(name, "").strip())}
+    if len(set(given.values())) > 1:
         raise ConfigError(
             "an option is given twice, and differently",
-            {PREFIX + name: value for name, value in said.items()},
+            {PREFIX + name: value for name, value in given.items()},
             f"Give {PREFIX}{names[0]} alone.",
         )
-    return next(iter(said.values()), "")
+    return next(iter(given.values()), "")
 
 
 def _read_sasl(options: Mapping[str, str], token: TokenFunction | None) -> _Sasl:
@@ -291,17 +293,17 @@ def _token_function(options: Mapping[str, str], jaas: Mapping[str, str]) -> Toke
 def _extended(
     function: TokenFunction, options: Mapping[str, str], jaas: Mapping[str, str]
 ) -> TokenFunction:
-    """With extensions by librdkafka's option, and by those of Java's login module."""
-    told = {
+    """Add the extensions of librdkafka's option and of Java's login module."""
+    extensions = {
         name.removeprefix(prefix): value
         for prefix in _JAAS_EXTENSION
         for name, value in jaas.items()
         if name.startswith(prefix)
     }
-    told |= parse_extensions(options.get("sasl.oauthbearer.extensions", ""))
-    if not told:
+    extensions |= parse_extensions(options.get("sasl.oauthbearer.extensions", ""))
+    if not extensions:
         return function
-    return ExtendedToken(function=function, extensions=tuple(sorted(told.items())))
+    return ExtendedToken(function=function, extensions=tuple(sorted(extensions.items())))
 
 
 def _lifetime_s(jaas: Mapping[str, str]) -> float:
@@ -311,7 +313,7 @@ def _lifetime_s(jaas: Mapping[str, str]) -> float:
         return float(text)
     except ValueError:
         raise ConfigError(
-            "the lifetime of tokens is no number",
+            "the lifetime of tokens is not a number",
             {"option": "kafka.sasl.jaas.config", name: text},
             "Give seconds.",
         ) from None
@@ -339,7 +341,7 @@ def _refuse_unsendable(options: Mapping[str, str]) -> None:
     for name, value in options.items():
         if not is_sendable(value):
             raise ConfigError(
-                "an option holds a character that no Kafka client can be told",
+                "an option holds a character that no Kafka client can send",
                 {"option": PREFIX + name},  # never its value, which may be a secret
                 "Remove null characters and halves of surrogate pairs.",
             )
@@ -370,10 +372,10 @@ def _check_protocol(options: Mapping[str, str]) -> None:
 
 
 class _LibrdkafkaToken:
-    """librdkafka's form of a token function: called on a poll, again before expiry.
+    """librdkafka's form of a token function: called on a poll, and again before expiry.
 
     Attributes:
-        failure: of the last call; the client says only that there was one.
+        failure: of the last call; the client reports only that there was one.
     """
 
     def __init__(self, token: KeptToken) -> None:
@@ -382,7 +384,7 @@ class _LibrdkafkaToken:
 
     def __call__(self, _config: str) -> tuple[str, float, str, dict[str, str]]:
         try:
-            token = self._token.get(retry_for_s=_TOKEN_PATIENCE_S)
+            token = self._token.get(retry_for_s=_TOKEN_RETRY_S)
         except StreamError as err:
             self.failure = err
             raise

@@ -72,7 +72,7 @@ class UnsecuredToken:
 
     def __call__(self) -> OAuthToken:
         now_s = time.time()
-        # Whole seconds, past ones: the broker's clock, cut to milliseconds, may be behind ours.
+        # Whole seconds in the past: the broker's clock, in milliseconds, may be slower than ours.
         claims = {"sub": self.principal, "iat": int(now_s), "exp": now_s + self.lifetime_s}
         value = f"{_segment({'alg': 'none'})}.{_segment(claims)}."
         return OAuthToken(
@@ -91,7 +91,7 @@ class ClientCredentials:
     Attributes:
         token_url: the issuer's token endpoint; what may be secret in it is not shown.
         client_id, client_secret: of this application.
-        scope: asked for, or "".
+        scope: of the request, or "".
         ca_file: PEM file or directory that the endpoint's certificate is checked against; None, or
             librdkafka's word ``probe``: the system's.
         ca_pem: the certificates themselves, beside those.
@@ -136,18 +136,18 @@ class ClientCredentials:
             reason = getattr(err, "reason", None) or err
             if isinstance(reason, urllib3.exceptions.SSLError) and reason.args:
                 reason = reason.args[0]
-            told = self._refused if _is_lasting(reason) else self._away
-            raise told(f"{type(reason).__name__} {_tls_reason(reason)}".rstrip()) from None
+            error = self._refused if _is_lasting(reason) else self._away
+            raise error(f"{type(reason).__name__} {_tls_reason(reason)}".rstrip()) from None
         body = _json_object(answer.data)
         if answer.status == 200:
             return self._token(body)
-        said = f"HTTP {answer.status} {body.get('error', '')}".rstrip()
+        text = f"HTTP {answer.status} {body.get('error', '')}".rstrip()
         if answer.status in _FOR_THE_MOMENT or answer.status >= 500 or body.get("error") in _LATER:
-            raise self._away(said)
-        raise self._refused(said)
+            raise self._away(text)
+        raise self._refused(text)
 
     def _ssl_context(self) -> ssl.SSLContext | None:
-        """That of the endpoint; None where it is not asked by TLS."""
+        """Return the TLS context of the endpoint; None: it does not use TLS."""
         if not self.token_url.lower().startswith("https:"):
             return None
         place = Path(self.ca_file) if self.ca_file not in (None, "", "probe") else None
@@ -188,7 +188,7 @@ class ClientCredentials:
 
     def _refused(self, answer: str) -> AuthenticationError:
         return AuthenticationError(
-            "no OAuth token could be had",
+            "the token endpoint refuses a token",
             self._where(answer),
             "Check kafka.sasl.oauthbearer.token.endpoint.url, the client id and its secret.",
         )
@@ -216,10 +216,10 @@ def _is_lasting(reason: Exception) -> bool:
     """
     import urllib3  # as above
 
-    said = _tls_reason(reason)
-    is_alert = "_ALERT_" in said and "INTERNAL_ERROR" not in said
+    text = _tls_reason(reason)
+    is_alert = "_ALERT_" in text and "INTERNAL_ERROR" not in text
     lasting = (ssl.CertificateError, urllib3.exceptions.LocationValueError)
-    return is_alert or said == "UNSUPPORTED_PROTOCOL" or isinstance(reason, lasting)
+    return is_alert or text == "UNSUPPORTED_PROTOCOL" or isinstance(reason, lasting)
 
 
 def _tls_reason(error: Exception) -> str:

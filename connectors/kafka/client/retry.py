@@ -37,6 +37,11 @@ class Deadline:
         return self._at_s - self._clock()
 
     @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return self.left_s <= 0
+
+    @property
     def request_s(self) -> float:
         """Timeout of the next request: the seconds that are left, but at least a short one."""
         return max(_LEAST_S, self.left_s)

@@ -1,4 +1,4 @@
-"""The newest OAUTHBEARER token of a process: kept while the issuer does not answer."""
+"""The newest OAUTHBEARER token of a process, reused while the issuer does not answer."""
 
 import functools
 import logging
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from sluice.connectors.kafka.client.credentials import OAuthToken, TokenFunction
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import StreamError, UnreachableError
 
@@ -19,15 +20,15 @@ _MOST_KEPT = 32
 
 
 class KeptToken:
-    """Asks for a token whenever a client wants one, and gives the last one while nobody answers.
+    """Fetches a token for each request, and returns the last one while the issuer does not answer.
 
-    Driver and executors, any thread. A client that is given an old token asks again when four
-    fifths of what is left of its life are over, so it asks more and more often until it expires.
+    Driver and executors, any thread. A client requests a token again after four fifths of the time
+    until its expiry. So with an old token it requests more and more often.
 
     Args:
-        fetch: asks the issuer.
-        clock: monotonic seconds, of waits.
-        wall_clock: seconds since the Unix epoch, of tokens' lives.
+        fetch: requests a token from the issuer.
+        clock: monotonic seconds, for waits.
+        wall_clock: seconds since the Unix epoch, for expiry.
     """
 
     def __init__(
@@ -45,26 +46,26 @@ class KeptToken:
         self._last: OAuthToken | None = None
 
     def get(self, *, retry_for_s: float = 0.0) -> OAuthToken:
-        """A token that is valid.
+        """Return a valid token.
 
         Args:
-            patience_s: for so long the issuer is asked again, where there is no other token.
+            retry_for_s: how long to retry if there is no earlier token.
         Raises:
-            UnreachableError: the issuer does not answer, or has no token for the moment.
-            AuthenticationError: it refuses, and will.
-            StreamError: what else a function of the user's raises.
+            UnreachableError: the issuer does not answer, or has no token at the moment.
+            AuthenticationError: it refuses for good.
+            StreamError: the user's function raised it.
         """
-        until_s, pause_s = self._clock() + retry_for_s, _FIRST_PAUSE_S
+        deadline, pause_s = Deadline(retry_for_s, self._clock), _FIRST_PAUSE_S
         while True:
-            found = self._asked()
+            found = self._fetch_or_reuse()
             if isinstance(found, OAuthToken):
                 return found
-            if self._clock() + pause_s > until_s:
+            if pause_s > deadline.left_s:
                 raise found
             self._sleep(pause_s)
             pause_s *= 2
 
-    def _asked(self) -> OAuthToken | UnreachableError:
+    def _fetch_or_reuse(self) -> OAuthToken | UnreachableError:
         try:
             self._last = self._fetch()
         except UnreachableError as err:
@@ -86,8 +87,8 @@ class KeptToken:
 def _unexpected(error: Exception) -> UnreachableError:
     failure = UnreachableError(
         "the token function failed",
-        {"cause": type(error).__name__},  # what it says may hold secrets
-        "It is asked again; raise AuthenticationError where that is of no use.",
+        {"cause": type(error).__name__},  # its text may hold secrets
+        "Raise AuthenticationError for failures that a retry cannot fix; Sluice retries others.",
     )
     failure.__cause__ = error
     return failure
@@ -97,10 +98,9 @@ _of_process = functools.lru_cache(maxsize=_MOST_KEPT)(KeptToken)
 
 
 def kept_token(fetch: TokenFunction) -> KeptToken:
-    """That of this process for a function, so that a new client has the last token, too.
+    """Return the process's `KeptToken` for a function, so that a new client has the last token.
 
-    Of functions that are not equal to any that was known, as each copy of a lambda is, those that
-    were asked for last are remembered.
+    Keeps the most recently used functions; each copy of a lambda counts as a new one.
     """
     try:
         return _of_process(fetch)

@@ -1,9 +1,9 @@
 """The edge to kafka-python: the only module that imports it.
 
-librdkafka can end only its own transactions; `kafka_wire` ends anybody's
-with the requests and the client of this module. Neither kafka-python's protocol classes nor its
-connection manager are part of its documented interface, so its version is pinned and
-``tests/contract/test_wire.py`` has a test for each request that is used.
+librdkafka can end only its own transactions. `kafka_wire` ends those of other clients with the
+requests and the client of this module. kafka-python's protocol classes and connection manager are
+not part of its documented interface. So its version is pinned, and ``tests/contract/test_wire.py``
+has a test for each request.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ REFUSED_CREDENTIALS = (
     kafka_errors.SaslAuthenticationFailedError,
     kafka_errors.UnsupportedSaslMechanismError,
 )
-"""Errors that no further try can mend."""
+"""Errors that a retry cannot fix."""
 
 
 class _NoCredentials(logging.Filter):
@@ -100,11 +100,11 @@ for _name in ("kafka.net.connection", "kafka.protocol.parser"):
     logging.getLogger(_name).addFilter(_NoCredentials())
 
 
-class _PatientSocket(socket.socket):
-    """Gives what was received before it says that the other side has closed.
+class _DrainingSocket(socket.socket):
+    """Returns received data before it reports that the other side has closed.
 
-    kafka-python reads until a socket would block, and throws everything away when it meets the end
-    first: the broker's refusal of a password, which is followed by its closing, would be lost.
+    kafka-python reads until a socket would block, and discards everything if it meets the end
+    first. The broker's refusal of a password, which precedes its close, would be lost.
     """
 
     _gave = False
@@ -123,14 +123,14 @@ class _PatientSocket(socket.socket):
         return data
 
 
-class _PatientTlsSocket(ssl.SSLSocket):
-    """As `_PatientSocket`, over TLS; closed when a handshake fails, or when its client is closed
+class _DrainingTlsSocket(ssl.SSLSocket):
+    """As `_DrainingSocket`, over TLS; closed when a handshake fails, or when its client is closed
     meanwhile, both of which kafka-python forgets."""
 
     _gave = False
 
     def __del__(self) -> None:
-        """Of a handshake that ended with the client's I/O thread nobody else knows any more."""
+        """Close after a handshake that ended with the client's I/O thread."""
         self.close()
 
     def do_handshake(self, block: bool = False) -> None:
@@ -166,7 +166,7 @@ class _ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has 
     SCHEMES = ("sluice",)
 
     def socket(self, family: int, sock_type: int, proto: int) -> _Socket:
-        return _PatientSocket(family, sock_type, proto)
+        return _DrainingSocket(family, sock_type, proto)
 
     async def sock_connect(
         self, net: Message, sock: _Socket, sockaddr: Message, timeout_at: float | None
@@ -180,7 +180,7 @@ class _ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has 
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
-    """Remembers why a connection failed; kafka-python tries again until time is up, and forgets."""
+    """Remembers why a connection failed; kafka-python retries until time is up, and forgets."""
 
     refused: BaseException | None = None
     failed: BaseException | None = None
@@ -196,7 +196,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python ha
         super().maybe_raise_auth_failure(node_id)
 
     def _note(self, error: BaseException) -> None:
-        is_away = isinstance(error, UnreachableError)  # a token could not be had
+        is_away = isinstance(error, UnreachableError)  # no token was available
         if isinstance(error, (*REFUSED_CREDENTIALS, StreamError)) and not is_away:
             self.refused = error
         else:
@@ -208,14 +208,14 @@ class WireClient:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         if "ssl_context" in settings:
-            settings["ssl_context"].sslsocket_class = _PatientTlsSocket
+            settings["ssl_context"].sslsocket_class = _DrainingTlsSocket
         self.net = NetworkSelector(client_id=settings["client_id"])
         self.manager = _Manager(self.net, **settings)
         self.net.start()
 
     @classmethod
     def connect(cls, settings: Mapping[str, Any], deadline: float) -> "WireClient":
-        """A client that knows its cluster; raises kafka-python's errors, leaves nothing behind.
+        """Connect a client; raises kafka-python's errors, and closes all sockets then.
 
         Args:
             settings: `sluice.connectors.kafka.client.connection.KafkaConnection.wire`.
@@ -243,7 +243,7 @@ class WireClient:
         if not done.wait(max(0.0, deadline - time.monotonic()) + _GRACE_S):
             raise kafka_errors.KafkaTimeoutError("no answer in time")
         if isinstance(future.exception, GeneratorExit):
-            # How kafka-python ends what is under way when another thread closes the client.
+            # How kafka-python ends pending calls when another thread closes the client.
             raise kafka_errors.Cancelled("the client was closed")
         if future.exception is not None:
             raise future.exception
@@ -269,9 +269,9 @@ class WireClient:
 
 
 class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-    """kafka-python's form of a token function; asks anew for each connection.
+    """kafka-python's form of a token function; fetches a token for each connection.
 
-    In the thread of all connections, which waits for nothing but the answer.
+    Runs in the I/O thread of all connections.
     """
 
     def __init__(self, token: KeptToken) -> None:
@@ -285,7 +285,7 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pyth
         return found.value
 
     def extensions(self) -> dict[str, str]:
-        """Of that token: asked for right behind it."""
+        """Return the extensions of the last token."""
         return self._extensions
 
 
@@ -314,7 +314,7 @@ class Net:
             future = manager.send(request, node_id=node_id, request_timeout_ms=left_ms)
         except kafka_errors.KafkaError as err:
             if isinstance(err, kafka_errors.UnknownBrokerIdError):
-                # It was away when kafka-python last looked, which it does every five minutes.
+                # It was missing at kafka-python's last refresh; the next one is in minutes.
                 manager.cluster.request_update()
             future = Future().failure(err)
         return _Answer(self.client, future, until)

@@ -1,7 +1,7 @@
 """The compiled loops, librdkafka beside them, and whether a client can be made with both.
 
-`_hot_path.c` is built with the package where there is a C compiler. librdkafka is the one that
-confluent-kafka's wheel ships and has loaded; nothing is known of that package's own objects.
+`_hot_path.c` is built with the package if there is a C compiler. librdkafka is the library that
+confluent-kafka's wheel ships and has loaded. This package uses none of that package's own objects.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ __all__ = ["NativeLibrary", "NativeUnavailableError", "built_file", "library_for
 
 log = logging.getLogger(__name__)
 
-# Made of Python functions; what else a configuration holds is text.
+# Python functions in a configuration; all other values are text.
 SERVED_CALLBACKS = frozenset({"error_cb", "stats_cb"})
 
 
@@ -28,12 +28,12 @@ class NativeUnavailableError(Exception):
 
 
 def library_for(config: Mapping[str, Any], hot_path: HotPath) -> "NativeLibrary | None":
-    """The compiled code, if a client of this configuration is to use it; None: the plain path.
+    """Return the compiled code for a client of this configuration; None: use the plain path.
 
     Executor.
 
     Raises:
-        ConfigError: it was asked for by name, and cannot be had.
+        ConfigError: ``hot_path`` is ``native``, and the compiled code cannot be used.
     """
     if hot_path is HotPath.PLAIN:
         return None
@@ -49,25 +49,25 @@ def library_for(config: Mapping[str, Any], hot_path: HotPath) -> "NativeLibrary 
                 {"reason": err, "confluent-kafka": CLIENT_VERSION},
                 "Install Sluice where there is a C compiler, or leave hotPath at auto.",
             ) from err
-        tell(f"plain: {err}")
+        log_choice(f"plain: {err}")
         return None
-    tell("native")
+    log_choice("native")
     return library
 
 
 @functools.cache
-def tell(chosen: str) -> None:
-    """Once per process and answer."""
+def log_choice(chosen: str) -> None:
+    """Log a choice, once per process."""
     log.info("hot path chosen: path=%s", chosen)
 
 
 @functools.cache
 def library_of_process() -> "NativeLibrary | str":
-    """The library of this process, or why there is none."""
+    """Return the library of this process, or the reason why there is none."""
     try:
         built = built_file()
         if built is None:
-            return "it was not built; was there a C compiler at the installation?"
+            return "it was not built: the installation needs a C compiler"
         return NativeLibrary(built)
     except NativeUnavailableError as err:
         return str(err)

@@ -1,7 +1,7 @@
-"""What a consumer and a producer of our own have in common: settings, events, errors, an end.
+"""The common part of our own consumer and producer: settings, events, errors, the end.
 
-librdkafka hands everything that a callback would get to a queue, as events, which `serve` takes in
-the thread that asks: no Python code runs in a thread of librdkafka's.
+librdkafka puts events into a queue instead of calling back, and `serve` takes them in its caller's
+thread. So no Python code runs in a thread of librdkafka.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from sluice.connectors.kafka.native.library import SERVED_CALLBACKS, NativeLibra
 
 __all__ = ["CONSUMER", "PRODUCER", "NativeClient", "to_ms"]
 
-# Where confluent-kafka's clients log, too.
+# The logger of confluent-kafka's clients.
 _librdkafka_log = logging.getLogger("sluice.connectors.kafka.librdkafka")
 
 (_FATAL,) = error_codes("_FATAL")
@@ -27,7 +27,7 @@ PRODUCER, CONSUMER = 0, 1
 _EVENT_DR, _EVENT_LOG, _EVENT_ERROR, _EVENT_STATS = 0x1, 0x4, 0x8, 0x40
 _CONF_OK = 0
 _TEXT_BYTES = 512
-_MOST_EVENTS = 1_000  # of one look; whoever waits for something else must get a turn
+_MOST_EVENTS = 1_000  # per call, so that other work gets a turn
 # By syslog's numbers: emergency, alert, critical, error, warning, notice, info, debug.
 _LEVELS = (
     logging.CRITICAL,
@@ -42,7 +42,7 @@ _LEVELS = (
 
 
 def to_ms(seconds: float) -> int:
-    """As librdkafka's calls take it; what is short is not nothing."""
+    """Return milliseconds for librdkafka's calls; a short time is at least 1 ms."""
     return max(0, round(seconds * 1000)) or int(seconds > 0)
 
 
@@ -51,7 +51,7 @@ class NativeClient:
 
     Args:
         config: librdkafka's settings by name, as text, number or bool; ``error_cb`` and
-            ``stats_cb`` may be Python functions, called by whoever polls.
+            ``stats_cb`` may be Python functions, called in the thread that polls.
     Raises:
         KafkaException: librdkafka refuses a setting.
     """
@@ -71,7 +71,7 @@ class NativeClient:
 
     @property
     def address(self) -> int:
-        """Of the ``rd_kafka_t``.
+        """Address of the ``rd_kafka_t``.
 
         Raises:
             RuntimeError: the client is closed.
@@ -81,10 +81,10 @@ class NativeClient:
         return self._address
 
     def serve(self, timeout_s: float) -> int:
-        """Take what events there are, waiting for the first; how many there were.
+        """Take events, waiting for the first one; return their number.
 
         Raises:
-            KafkaException: the client failed for good, as confluent-kafka's ``poll`` tells it.
+            KafkaException: the client failed for good, as in confluent-kafka's ``poll``.
         """
         wait_ms, served = to_ms(timeout_s), 0
         while served < _MOST_EVENTS:
@@ -99,10 +99,10 @@ class NativeClient:
         return served
 
     def partitions_of(self, topic: str, timeout_s: float) -> int:
-        """How many the topic has now; 0: it does not exist, or that is not known.
+        """Return the number of a topic's partitions; 0: it does not exist, or is unknown.
 
         Raises:
-            KafkaException: nobody answers.
+            KafkaException: no broker answers.
         """
         error = ctypes.c_int32(0)
         count: int = self._library.call.sluice_partitions(
@@ -112,12 +112,12 @@ class NativeClient:
         return count
 
     def require(self, code: int) -> None:
-        """Raise for librdkafka's error code, if it is one."""
+        """Raise for an error code of librdkafka, unless it is 0."""
         if code:
             raise KafkaException(KafkaError(code))
 
     def require_done(self, error: int | None) -> None:
-        """Raise for an ``rd_kafka_error_t``, and free it; None: all went well."""
+        """Raise for an ``rd_kafka_error_t``, and free it; None: no error."""
         if not error:
             return
         kafka = self._kafka
@@ -154,8 +154,8 @@ class NativeClient:
             reason = text.value.decode(errors="replace")
             raise KafkaException(KafkaError(code, reason, fatal=True))
         if self._error_cb is not None:
-            told: bytes = self._kafka.rd_kafka_event_error_string(event) or b""
-            self._error_cb(KafkaError(code, told.decode(errors="replace")))
+            content: bytes = self._kafka.rd_kafka_event_error_string(event) or b""
+            self._error_cb(KafkaError(code, content.decode(errors="replace")))
 
     def _take_line(self, event: int) -> None:
         facility, text, level = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_int()
@@ -178,7 +178,7 @@ class NativeClient:
             self._kafka.rd_kafka_destroy(address)
 
     def __del__(self) -> None:
-        """With the last reference, as confluent-kafka's clients do."""
+        """End with the last reference, as confluent-kafka's clients do."""
         self._destroy()
 
 
@@ -192,19 +192,22 @@ def _texts(config: Mapping[str, Any]) -> dict[str, str]:
 
 def _new(library: NativeLibrary, kind: int, settings: Mapping[str, str]) -> int:
     kafka = library.kafka
-    said = ctypes.create_string_buffer(_TEXT_BYTES)
+    reason_text = ctypes.create_string_buffer(_TEXT_BYTES)
     conf = kafka.rd_kafka_conf_new()
     for name, value in {**settings, "log.queue": "true"}.items():
         content = value.encode()
-        if kafka.rd_kafka_conf_set(conf, name.encode(), content, said, _TEXT_BYTES) != _CONF_OK:
+        if (
+            kafka.rd_kafka_conf_set(conf, name.encode(), content, reason_text, _TEXT_BYTES)
+            != _CONF_OK
+        ):
             kafka.rd_kafka_conf_destroy(conf)
-            reason = said.value.decode(errors="replace")
+            reason = reason_text.value.decode(errors="replace")
             raise KafkaException(KafkaError(_INVALID_ARG, reason))
     events = _EVENT_LOG | _EVENT_ERROR | _EVENT_STATS
     kafka.rd_kafka_conf_set_events(conf, events | (_EVENT_DR if kind == PRODUCER else 0))
-    address: int | None = kafka.rd_kafka_new(kind, conf, said, _TEXT_BYTES)  # owns conf now
+    address: int | None = kafka.rd_kafka_new(kind, conf, reason_text, _TEXT_BYTES)  # owns conf now
     if address is None:
         code = kafka.rd_kafka_last_error()
         kafka.rd_kafka_conf_destroy(conf)
-        raise KafkaException(KafkaError(code, said.value.decode(errors="replace")))
+        raise KafkaException(KafkaError(code, reason_text.value.decode(errors="replace")))
     return address

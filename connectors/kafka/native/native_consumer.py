@@ -28,22 +28,21 @@ _SEEK_MS = 1_000  # answered by the client itself, within microseconds
 
 
 class NativeConsumer(NativeClient):
-    """Has what `range_reader` asks of confluent-kafka's ``Consumer``, by the same calls
-    of librdkafka, and under the same names.
+    """The methods of confluent-kafka's ``Consumer`` that `range_reader` uses, by the same names.
 
-    `take` is ``rd_kafka_consume_batch_queue`` on the consumer's own queue, which is what
-    ``consume()`` is. There librdkafka leaves out what an assignment that is over has left, also
-    when that was fetched before and comes out after (``rd_kafka_op_version_outdated``, and a
-    barrier in the queue for what the same call has already taken). Nothing is forwarded.
+    `take` calls ``rd_kafka_consume_batch_queue`` on the consumer's own queue, as ``consume()``
+    does. librdkafka leaves out messages of an earlier assignment there, even if it has fetched them
+    already (``rd_kafka_op_version_outdated``). A barrier in the queue covers messages that the same
+    call has already taken. The queue forwards to no other queue.
 
-    Unlike confluent-kafka's, events do not come by that queue (``rd_kafka_poll_set_consumer`` is
-    not called): they are served apart, by `serve`.
+    Unlike in confluent-kafka, events do not arrive in that queue (``rd_kafka_poll_set_consumer`` is
+    not called): `serve` takes them.
     """
 
     def __init__(self, library: NativeLibrary, config: Mapping[str, Any]) -> None:
         super().__init__(library, CONSUMER, config)
         self._queue: int = self._kafka.rd_kafka_queue_get_consumer(self.address)
-        self._held = ctypes.c_int64(0)
+        self._taken = ctypes.c_int64(0)
 
     @property
     def library(self) -> NativeLibrary:
@@ -51,15 +50,15 @@ class NativeConsumer(NativeClient):
         return self._library
 
     def take(self, most: int, timeout_s: float) -> Addresses:
-        """Messages, by their addresses; each must go back by `give_back`, before `close`."""
-        address, before = self.address, self._held.value
+        """Take messages, as addresses; each must go back by `give_back`, before `close`."""
+        address, before = self.address, self._taken.value
         found = np.empty(most, np.uint64)
         try:
             count = self._library.call.sluice_consume(
-                self._queue, to_ms(timeout_s), found.ctypes.data, most, ctypes.byref(self._held)
+                self._queue, to_ms(timeout_s), found.ctypes.data, most, ctypes.byref(self._taken)
             )
-        except BaseException:  # an interrupt, which comes up behind the call
-            self.give_back(found[: self._held.value - before])
+        except BaseException:  # an interrupt is raised after the call
+            self.give_back(found[: self._taken.value - before])
             raise
         if count < 0 or not address:
             raise KafkaException(KafkaError(_FAIL))
@@ -70,35 +69,35 @@ class NativeConsumer(NativeClient):
         if len(messages):
             messages = np.ascontiguousarray(messages)
             self._library.call.sluice_destroy(
-                messages.ctypes.data, len(messages), ctypes.byref(self._held)
+                messages.ctypes.data, len(messages), ctypes.byref(self._taken)
             )
 
     @property
     def is_sound(self) -> bool:
         """Whether all messages have come back."""
-        return not self._held.value
+        return not self._taken.value
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """These, from their offsets on, in place of those before."""
+        """Assign these partitions from their offsets, and no others."""
         with _List(self._kafka, partitions) as wanted:
             self.require(self._kafka.rd_kafka_assign(self.address, wanted))
 
     def unassign(self) -> None:
-        """None."""
+        """Remove the assignment."""
         self.require(self._kafka.rd_kafka_assign(self.address, None))
 
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """These besides."""
+        """Add these partitions to the assignment."""
         with _List(self._kafka, partitions) as wanted:
             self.require_done(self._kafka.rd_kafka_incremental_assign(self.address, wanted))
 
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
-        """No longer these."""
+        """Remove these partitions from the assignment."""
         with _List(self._kafka, partitions) as unwanted:
             self.require_done(self._kafka.rd_kafka_incremental_unassign(self.address, unwanted))
 
     def seek(self, partition: TopicPartition) -> None:
-        """Read on there; raises where that has no effect, for its fetch has not begun."""
+        """Continue there; raises if the partition's fetch has not begun."""
         found = _List(self._kafka, [partition])
         with found as wanted:
             self.require_done(self._kafka.rd_kafka_seek_partitions(self.address, wanted, _SEEK_MS))
@@ -107,8 +106,8 @@ class NativeConsumer(NativeClient):
     def get_watermark_offsets(
         self, partition: TopicPartition, timeout: float, cached: bool
     ) -> tuple[int, int]:
-        """First offset, and end by the isolation level, as the broker says them now."""
-        assert not cached  # nobody asks for what may be old
+        """Fetch the first offset, and the end by the isolation level, from the broker."""
+        assert not cached  # cached offsets may be old
         first, end = ctypes.c_int64(), ctypes.c_int64()
         self.require(
             self._kafka.rd_kafka_query_watermark_offsets(
@@ -123,16 +122,16 @@ class NativeConsumer(NativeClient):
         return first.value, end.value
 
     def list_topics(self, topic: str, timeout: float) -> None:
-        """Learn of a topic's leaders."""
+        """Fetch the leaders of a topic."""
         self.partitions_of(topic, timeout)
 
     def close(self) -> None:
-        """End it; whatever is called afterwards raises RuntimeError."""
+        """End the client; later calls raise RuntimeError."""
         if self._address is not None and self._pid == self._getpid():
-            held = self._held.value
-            if held:
-                # A bug in a caller, or an interrupt: librdkafka would wait for them for ever.
-                log.error("a consumer is left open: messages=%d name=%s", held, self.name)
+            taken = self._taken.value
+            if taken:
+                # After a bug or an interrupt, librdkafka would wait for the messages for ever.
+                log.error("a consumer is left open: messages=%d name=%s", taken, self.name)
                 self._address = None
                 return
             self._kafka.rd_kafka_consumer_close(self._address)
@@ -179,7 +178,7 @@ class _List:
                 kafka.rd_kafka_topic_partition_set_leader_epoch(added, each.leader_epoch)
 
     def error(self, at: int) -> int:
-        """What was answered for one of them, as a code."""
+        """Return the error code of one partition."""
         return int(_Element.from_address(self._elements[at]).err)
 
     def __enter__(self) -> int:

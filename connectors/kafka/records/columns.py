@@ -55,8 +55,8 @@ _DDL = {
     HEADERS: "array<struct<key:string,value:binary>>",
 }
 
-# The C client gives a result for a name that it cannot decode, and leaves the error set. A call
-# that the interpreter has specialised does not look for one: it would come up somewhere behind.
+# For a name that it cannot decode, the C client returns a result and leaves an exception pending. A
+# call that the interpreter has specialised does not check for one: it would be raised later.
 _HEADERS_OF = operator.methodcaller("headers")
 
 IntArray = npt.NDArray[np.int64]
@@ -125,7 +125,7 @@ class ColumnBuilder:
     def assemble(
         self, content: Mapping[str, pa.Array], slots: IntArray, offsets: IntArray
     ) -> pa.RecordBatch:
-        """One batch of what the records hold, and of where they lie."""
+        """One batch of the records' contents and positions."""
         made = dict(content)
         for name in self._columns:
             if name == "topic":
@@ -151,7 +151,7 @@ class ColumnBuilder:
 
 
 def timestamps_ms(messages: Sequence[Message]) -> IntArray:
-    """Of each message; -1 where it has none."""
+    """Return the timestamp of each message; -1: it has none."""
     flat = _kinds_and_times(messages)
     found: IntArray = np.where(flat[0::2] == 0, -1, flat[1::2])
     return found
@@ -178,7 +178,7 @@ def header_pairs(message: Message) -> _Pairs | None:
     """Names and values; ConfigError for a name that is not UTF-8."""
     try:
         found: _Pairs | None = _HEADERS_OF(message)
-    except (SystemError, UnicodeDecodeError) as err:  # the first is how the C client says it
+    except (SystemError, UnicodeDecodeError) as err:  # the C client raises the first one
         raise ConfigError(
             "a record has a header whose name is not UTF-8",
             {
@@ -186,7 +186,7 @@ def header_pairs(message: Message) -> _Pairs | None:
                 "partition": message.partition(),
                 "offset": message.offset(),
             },
-            "A column of strings cannot hold it as it is. Read without headers.",
+            "Read without headers: a column of strings cannot hold this name.",
         ) from err
     return found
 

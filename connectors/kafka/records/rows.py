@@ -1,9 +1,13 @@
 """Arrow batches as the argument lists of ``produce``, with the columns of Spark's Kafka sink. Pure.
 
-``key`` (string or binary, optional), ``value`` (string or binary, required), ``topic`` (string,
-needed unless the sink has one, which then wins), ``partition`` (int, optional; null: by key),
-``headers`` (array of struct of key string and value binary, optional). Ours: ``timestamp`` (a
-timestamp, optional; null: now). Other columns are ignored, as Spark does.
+- ``key``: string or binary, optional.
+- ``value``: string or binary, required.
+- ``topic``: string, required unless the sink has a topic, which wins.
+- ``partition``: int, optional; null: by key.
+- ``headers``: array of struct of key string and value binary, optional.
+- ``timestamp``, not in Spark's sink: timestamp, optional; null: now.
+
+Other columns are ignored, as in Spark.
 """
 
 import itertools
@@ -27,7 +31,7 @@ __all__ = [
 ]
 
 COLUMNS_USED = frozenset({"headers", "key", "offset", "partition", "timestamp", "topic", "value"})
-"""Of a batch; ``topic`` and ``offset`` also for messages about a record of the source."""
+"""Columns that a sink reads; ``topic`` and ``offset`` also for errors about a source record."""
 
 _UNASSIGNED = -1  # librdkafka: ask the partitioner
 _NOW = 0  # librdkafka: stamp it when it is produced
@@ -35,7 +39,7 @@ _NO_TIMESTAMP = -1  # Kafka: the record has none
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _SECONDS = (-(_INT64_MAX // 1000), _INT64_MAX // 1000)  # that fit as milliseconds
-_NO_SUCH_TIME = "Kafka has no times before 1970, nor 292 million years later."
+_NO_SUCH_TIME = "Use times from 1970 to 292 million years later: Kafka has no others."
 
 Header = tuple[str, bytes | None]
 IntArray = npt.NDArray[np.int64]
@@ -102,7 +106,7 @@ class RecordColumns:
         )
         timestamp = found.get("timestamp")
         if timestamp is not None and not pa.types.is_timestamp(schema.field(timestamp).type):
-            timestamp = None  # somebody else's column: Spark's sink knows none of this name
+            timestamp = None  # not ours: Spark's sink has no such column
         return cls(
             topic=topic,
             value=found["value"],
@@ -119,7 +123,7 @@ class RecordColumns:
         """The rows of a batch, order kept.
 
         Args:
-            partitions: of each row, where they are already known; stand in for the column.
+            partitions: of each row, if known; used instead of the column.
         Raises:
             ConfigError: a topic is null, a partition negative, a timestamp before 1970.
         """
@@ -135,7 +139,7 @@ class RecordColumns:
         )
 
     def topics(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Of each row, none null; None: all go to the sink's own."""
+        """Return the topic of each row, none null; None: all go to the sink's topic."""
         if self.topic_column is None:
             return None
         column = batch.column(self.topic_column)
@@ -148,10 +152,10 @@ class RecordColumns:
         return column
 
     def partitions(self, batch: pa.RecordBatch, known: pa.Array | None) -> pa.Array | None:
-        """Of each row, integers, -1: by key; None: by key for all.
+        """Return the partition of each row, -1: by key; None: by key for all.
 
         Args:
-            known: stand in for the column.
+            known: partitions to use instead of the column.
         """
         if self.partition is None or batch.column(self.partition).type == pa.null():
             column = known
@@ -160,12 +164,12 @@ class RecordColumns:
             if pa.types.is_dictionary(column.type):
                 column = column.dictionary_decode()
             _refuse_outside(column, (0, _INT32_MAX), "partition", "Null: by key.")
-            # Of one type, for -1 is no value of an unsigned one.
+            # Cast, because -1 is not a value of an unsigned type.
             column = column.cast(pa.int32()) if known is None else known
         return None if column is None else column.fill_null(_UNASSIGNED)
 
     def timestamps_ms(self, batch: pa.RecordBatch) -> IntArray | None:
-        """Of each row, as ``produce`` takes them, 0: now; None: now for all."""
+        """Return the timestamp of each row for ``produce``, 0: now; None: now for all."""
         if self.timestamp is None:
             return None
         column = batch.column(self.timestamp)
@@ -193,7 +197,7 @@ class RecordColumns:
         return sum(len(content or b"") for content in found)
 
     def header_parts(self, batch: pa.RecordBatch) -> "HeaderParts | None":
-        """Of all rows; None: no row has any.
+        """Return the headers of all rows; None: no row has any.
 
         Raises:
             ConfigError: a header has no key.
@@ -234,16 +238,16 @@ class HeaderParts:
         """Per row; None: it has none.
 
         Raises:
-            ConfigError: of a name confluent-kafka would send what stands before its null character.
+            ConfigError: a name has a null character; confluent-kafka would send the part before it.
         """
         names = self.names.to_pylist()
-        cut = next((entry for entry, name in enumerate(names) if "\0" in name), None)
-        if cut is not None:
+        bad = next((entry for entry, name in enumerate(names) if "\0" in name), None)
+        if bad is not None:
             ends = np.cumsum(self.lengths.to_numpy(zero_copy_only=False))
             raise ConfigError(
                 "a header's name with a null character is present in the data",
-                {"column": "headers", "row": int(np.searchsorted(ends, cut, side="right"))},
-                "The plain path would cut it off there: set hotPath=native, or leave it out.",
+                {"column": "headers", "row": int(np.searchsorted(ends, bad, side="right"))},
+                "Set hotPath=native, or remove the header: the plain path would truncate its name.",
             )
         pairs = iter(list(zip(names, _bytes(self.values), strict=True)))
         return [list(itertools.islice(pairs, n)) or None for n in self.lengths.to_pylist()]
@@ -307,9 +311,9 @@ def _require_no_other_case(columns: Mapping[str, str], topic: str | None) -> Non
         is_used = meant in _TYPES and not (meant == "topic" and topic is not None)
         if is_used and name != meant and meant not in columns:
             raise ConfigError(
-                "a column has the name of one of the sink's, but for its case",
-                {"column": name, "the_sinks": meant},
-                f"Call it {meant}, as in {name} AS {meant}; or otherwise, to have it left out.",
+                "a column differs from a sink column in case only",
+                {"column": name, "sink_column": meant},
+                f"Rename it to {meant} ({name} AS {meant}), or to another name to leave it out.",
             )
 
 

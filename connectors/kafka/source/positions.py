@@ -1,4 +1,4 @@
-"""Where reading starts or ends, as the user says it: before it is resolved to numbers. Pure.
+"""Starting and ending positions, before they are resolved to offsets. Pure.
 
 Spark writes -2 for earliest and -1 for latest inside its JSON; those numbers stop here.
 """
@@ -32,14 +32,14 @@ PartitionKey: TypeAlias = tuple[str, int]
 
 
 class Edge(enum.Enum):
-    """One end of what a partition holds."""
+    """One end of a partition."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class NoMatch(enum.Enum):
-    """What to do where no record is as young as the timestamp asked for."""
+    """The action if a timestamp is later than every record."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -47,7 +47,7 @@ class NoMatch(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """The offsets that a consumer group committed; earliest where it committed none."""
+    """The offsets that a consumer group committed; earliest if it committed none."""
 
     group_id: str
 
@@ -81,7 +81,7 @@ Position: TypeAlias = Edge | Committed | AtTimestamp | PerPartition | PerPartiti
 def named_ends(
     ending: Position, ends: Mapping[PartitionKey, int], now_ms: int
 ) -> dict[PartitionKey, int]:
-    """Those of ``ends`` that an ending names a place for; the others are what can be read now."""
+    """Return the ends that the user has named; the rest are the present visible ends."""
     if isinstance(ending, PerPartition):
         return {key: end for key, end in ends.items() if ending.offsets.get(key) is not Edge.LATEST}
     if isinstance(ending, AtTimestamp):
@@ -176,7 +176,7 @@ def _twice(option: str, text: str, names: str) -> ConfigError:
     return ConfigError(
         "the option names a topic or a partition twice",
         {"option": option, "value": text, "twice": names},
-        "Only one of the two could count. Name each once, a partition without leading zeros.",
+        "Name each once, a partition without leading zeros.",
     )
 
 

@@ -1,7 +1,7 @@
-"""The options of the Kafka source, as Spark's own ``kafka`` format has them, and ours. Pure.
+"""The options of the Kafka source: those of Spark's ``kafka`` format, and ours. Pure.
 
-Names are case-insensitive. A misspelt one is an error that names the nearest right one: Spark
-ignores it, and then the job reads something else than its author thinks.
+Names are case-insensitive. A misspelt name is an error that names the nearest right one. Spark
+ignores misspelt names, and the job then reads something else than its author thinks.
 """
 
 from collections.abc import Callable, Mapping
@@ -64,15 +64,15 @@ SOURCE_OPTIONS = (
 """Every option that does not begin with ``kafka.``."""
 
 _CANONICAL = {name.lower(): name for name in SOURCE_OPTIONS}
-# What Spark's own source takes and does not use stays accepted: only ours are refused for it, and
-# a limit, which would read more than was asked for.
+# Options that Spark's source accepts and ignores in a batch read stay accepted. Our own options and
+# limits are refused: the read would return more than requested.
 _STREAM_ONLY = {
     "commitGroupOffsets": "A batch read publishes no offsets; remove it.",
     "guarantee": "A batch read promises nothing about a later run; remove it.",
     "maxOffsetsPerTrigger": "A batch read has no triggers; remove it.",
     "maxTriggerDelay": "A batch read has no triggers; remove it.",
     "minOffsetsPerTrigger": "A batch read has no triggers; remove it.",
-    "partitionDiscoveryIntervalMs": "A batch read looks for partitions once; remove it.",
+    "partitionDiscoveryIntervalMs": "A batch read discovers partitions once; remove it.",
 }
 _ENDINGS = dict.fromkeys(
     ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),
@@ -86,7 +86,7 @@ _MOST_DIGITS = 18  # such a number fits into 64 bits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a Kafka source was asked for, checked. Picklable.
+    """The checked options of a Kafka source. Picklable.
 
     Attributes:
         connection: how to reach the brokers.
@@ -99,17 +99,17 @@ class SourceOptions:
         min_partitions: at least so many read tasks, None: one per partition.
         max_records_per_partition: at most so many offsets per read task.
         include_headers: whether there is a column ``headers``.
-        fail_on_data_loss: stop when records that were still to be read are gone.
+        fail_on_data_loss: stop if retention or a deletion removed records, or skip them.
         group_id: the consumer group under which offsets are published; None: a name made of
             ``group_id_prefix``.
         group_id_prefix: see there.
         commit_group_offsets: whether offsets are published at all.
         no_progress_timeout_s: a read that gets nothing at all for so long fails.
-        discovery_interval_s: look for new partitions and topics at most so often; None: whenever
-            asked to.
+        discovery_interval_s: shortest time between two discoveries of partitions and topics; None:
+            discover at each call.
         read_committed: isolation level.
-        task_memory_mib: of a drop-in query's tasks; a Job says it for its own.
-        hot_path: who moves the records.
+        task_memory_mib: of a drop-in query's tasks; a Job has its own setting.
+        hot_path: native or plain clients.
     """
 
     connection: KafkaConnection
@@ -145,8 +145,8 @@ class SourceOptions:
 
         Args:
             options: names in any case.
-            bounded: it ends by itself, so ``ending…`` options mean something.
-            stream: it runs in epochs; starting ``latest`` and limits per trigger mean something.
+            bounded: the source ends by itself, so ``ending…`` options apply.
+            stream: the source runs in epochs; starting ``latest`` and limits per trigger apply.
             oauth_token: gives tokens for SASL OAUTHBEARER.
         Raises:
             ConfigError: an unknown, malformed, conflicting, missing or unsafe option.
@@ -199,7 +199,7 @@ class SourceOptions:
             )
 
     def group_name(self, of: str) -> str:
-        """The consumer group to publish under; ``of`` names what reads, when the user did not."""
+        """Return the consumer group to publish under; ``of``: its suffix by default."""
         return self.group_id or f"{self.group_id_prefix}-{of}"
 
 
@@ -251,11 +251,11 @@ def _unknown(name: str) -> NoReturn:
 
 
 def _reading(given: _Given) -> tuple[str | None, bool]:
-    """The user's group, taken out of the client's options, and whether only committed records."""
+    """Take the consumer group and the isolation level out of the client's options."""
     group_id = given.kafka.pop(_GROUP_ID, None)
     if group_id is not None and not (group_id.strip() and is_sendable(group_id)):
         raise ConfigError(
-            "the consumer group has no name, or one that Kafka cannot be told",
+            "the consumer group has an empty or invalid name",
             {"option": _GROUP_ID, "value": ascii(group_id)},
             "Name it without null characters, or leave the option out.",
         )
@@ -273,7 +273,7 @@ def _subscription(given: _Given) -> Subscription:
     ways = [name for name in ("assign", "subscribe", "subscribePattern") if name in given]
     if len(ways) != 1:
         raise ConfigError(
-            "what to read must be said in exactly one way",
+            "exactly one of three subscription options must be set",
             {"given": ",".join(ways) or "nothing"},
             "Set one of subscribe, subscribePattern and assign.",
         )
@@ -377,7 +377,7 @@ def _names(value: str) -> tuple[str, ...]:
 
 
 def _whole(value: str) -> int:
-    # Longer ones would overflow, each somewhere else: a client, a clock, Python's own reader.
+    # Longer numbers would overflow in a client, a clock or Python's own parser.
     if not value.isdecimal() or len(value) > _MOST_DIGITS:
         raise ValueError(f"a whole number of at most {_MOST_DIGITS} digits that is not negative")
     return int(value)

@@ -1,7 +1,4 @@
-"""Decisions about splits: limits, loss, identity, new partitions. Pure.
-
-Everything here is told what the brokers said and answers with values; `enumerator` asks them.
-"""
+"""Decisions about splits: limits, losses, identity, new partitions. Pure."""
 
 import itertools
 import math
@@ -40,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """What a topic is now.
+    """Id and partitions of a topic.
 
     Attributes:
         topic_id: Kafka's UUID in its text form.
@@ -53,7 +50,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostRange:
-    """Offsets that were still to be read and are gone; the end is exclusive."""
+    """Offsets of records that are gone; the end is exclusive."""
 
     topic: str
     partition: int
@@ -75,7 +72,7 @@ def key_of(split: SplitRange) -> PartitionKey:
 
 
 def check_identity(positions: Iterable[SplitRange], found: Mapping[str, TopicFacts]) -> None:
-    """Refuse topics that were deleted and made again: their offsets mean other records.
+    """Refuse topics that were deleted and recreated: their offsets mean other records.
 
     Raises:
         SourceChangedError: names both ids of every such topic.
@@ -87,17 +84,17 @@ def check_identity(positions: Iterable[SplitRange], found: Mapping[str, TopicFac
     }
     if recreated:
         raise SourceChangedError(
-            "a topic was deleted and made again under its name (old id->new id)",
+            "a topic was deleted and recreated (old id->new id)",
             recreated,
-            "Its offsets mean other records now. Start from a new checkpoint directory to read "
-            "the new topic.",
+            "Start from a new checkpoint directory to read the new topic: the offsets of the old "
+            "one mean other records now.",
         )
 
 
 def absent(missing: Collection[str], where: Mapping[str, object]) -> SourceChangedError:
-    """The error for topics and partitions that are named and do not exist."""
+    """The error for subscribed topics and partitions that do not exist."""
     return SourceChangedError(
-        "what the source names does not exist",
+        "a topic or partition of the source does not exist",
         {"missing": ",".join(sorted(missing)), **where},
         "Create it, or correct the name.",
     )
@@ -106,12 +103,12 @@ def absent(missing: Collection[str], where: Mapping[str, object]) -> SourceChang
 def partitions_gone(
     keys: Collection[PartitionKey], where: Mapping[str, object]
 ) -> SourceChangedError:
-    """The error for partitions that were read and do not exist any more."""
+    """The error for partitions that were deleted."""
     names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
     return SourceChangedError(
-        "partitions that are to be read do not exist any more",
+        "partitions of the source were deleted",
         {"partitions": names, **where},
-        "Start from a new checkpoint directory, or go on without them with failOnDataLoss=false.",
+        "Start from a new checkpoint directory, or set failOnDataLoss=false to skip them.",
     )
 
 
@@ -133,36 +130,36 @@ def require_forward(starts: Mapping[PartitionKey, int], ends: Mapping[PartitionK
 def stops_short(
     ranges: Iterable[SplitRange], ends: Mapping[PartitionKey, int]
 ) -> tuple[SplitRange, ...]:
-    """Ranges that stop short of the ends asked for."""
+    """Return the ranges that do not reach the requested ends."""
     return tuple(split for split in ranges if split.end_offset < ends.get(key_of(split), 0))
 
 
 def reach(short: Iterable[SplitRange], ends: Mapping[PartitionKey, int]) -> dict[str, str]:
-    """How far such ranges come, and how far they should, by name."""
+    """Return actual and requested end of each range, by name."""
     return {
         split.name: f"readable={split.end_offset} ending={ends[key_of(split)]}" for split in short
     }
 
 
 def require_whole(ranges: Sequence[SplitRange], ends: Mapping[PartitionKey, int]) -> None:
-    """ConfigError with the ranges that stop short of the ends asked for."""
+    """ConfigError with the ranges that do not reach the requested ends."""
     short = stops_short(ranges, ends)
     if short:
         raise ConfigError(
-            "a read ends behind what can be read",
+            "endingOffsets are after the end of the readable records",
             reach(short, ends),
-            "Give endingOffsets that exist, or latest. An open transaction hides what lies "
-            "behind its first record.",
+            "Give endingOffsets that exist, or latest. Records after the start of an open "
+            "transaction cannot be read yet.",
         )
 
 
 def out_of_reach(short: Iterable[SplitRange], ends: Mapping[PartitionKey, int]) -> UnreachableError:
-    """The error for a read that would be over before the ends asked for."""
+    """The error for a read that cannot reach the requested ends."""
     return UnreachableError(
-        "records that are to be read cannot be reached",
+        "records up to the requested end cannot be read",
         reach(short, ends),
-        "Are the leaders of these partitions up? Start again when they are. If they are, a log was "
-        "cut off, as an unclean leader election does: a new start reads what is left.",
+        "Check that the partitions have leaders, then start again. If they have, an unclean leader "
+        "election truncated a log: a new start ends at its present end.",
     )
 
 
@@ -194,7 +191,7 @@ def new_partitions(
 def lost_to_retention(
     positions: Iterable[SplitRange], earliest: Mapping[PartitionKey, int]
 ) -> tuple[LostRange, ...]:
-    """What lay between each position and the first record that is still there."""
+    """Return the offsets between each position and the first record that is left."""
     return tuple(
         LostRange(
             topic=split.topic,
@@ -208,7 +205,7 @@ def lost_to_retention(
 
 
 def beyond(lost: LostRange, counted: LostRange | None) -> LostRange:
-    """What of a loss was not part of the one seen before at the same position."""
+    """Return the part of a loss that was not counted before at the same position."""
     if counted is None or counted.start_offset != lost.start_offset:
         return lost
     return replace(lost, start_offset=min(counted.end_offset, lost.end_offset))
@@ -217,13 +214,13 @@ def beyond(lost: LostRange, counted: LostRange | None) -> LostRange:
 def data_lost(lost: Sequence[LostRange]) -> DataLostError:
     """The error that reports lost ranges exactly."""
     return DataLostError(
-        "records that were still to be read have been deleted",
+        "retention deleted records before they were read",
         {
             "records": sum(r.end_offset - r.start_offset for r in lost),
             "ranges": " ".join(map(str, lost)),
         },
-        "Raise the topic's retention. With failOnDataLoss=false the loss is counted, logged, and "
-        "the run goes on at the first record that is left.",
+        "Raise the topic's retention, then start from a new checkpoint directory; or set "
+        "failOnDataLoss=false to skip, count and log the lost records.",
     )
 
 
@@ -239,7 +236,7 @@ def log_truncated(lost: Sequence[LostRange]) -> DataLostError:
 
 
 def backlog_records(starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]) -> int:
-    """Offsets that wait to be read."""
+    """Return the number of offsets between starts and ends."""
     return sum(max(0, ends[key] - start) for key, start in starts.items() if key in ends)
 
 
@@ -249,9 +246,9 @@ def limit_ends(
     *,
     max_records: int | None,
 ) -> dict[PartitionKey, int]:
-    """Ends of the next ranges: all there is, or a share in proportion to each one's backlog.
+    """Return the ends of the next ranges: all offsets, or a share in proportion to each backlog.
 
-    As Spark does it, so a share below one record is one record: every partition moves.
+    As in Spark, a share below one record is one record, so that every partition moves.
     """
     ends = {key: max(start, ends.get(key, start)) for key, start in starts.items()}
     total = backlog_records(starts, ends)
@@ -266,7 +263,7 @@ def limit_ends(
 def _share(size: int, total: int, limit: int) -> int:
     if size == 0:
         return 0
-    # In integers: offsets may be larger than what a float holds exactly.
+    # Integers: a float does not hold every offset exactly.
     return max(1, limit * size // total)
 
 
@@ -278,7 +275,7 @@ def next_range(
     leader_epoch: int | None,
     now_ms: int,
 ) -> SplitRange:
-    """The range that follows ``position``; a split without records remembers since when."""
+    """Return the range after ``position``; a split without records remembers since when."""
     idle = start_offset == end_offset
     idle_since_ms = (position.idle_since_ms or now_ms) if idle else None
     return replace(
@@ -298,10 +295,10 @@ def split_evenly(
     min_partitions: int | None = None,
     max_records: int | None = None,
 ) -> tuple[SplitRange, ...]:
-    """Cut ranges into more tasks, in proportion to their size; empty ones are left out.
+    """Split ranges into more tasks, in proportion to their size; empty ones are left out.
 
-    More tasks than partitions means that one partition's records are read, and written, by
-    several tasks at once: their order is lost.
+    With more tasks than partitions, several tasks read and write the records of one partition at
+    the same time: their order is lost.
     """
     busy = [split for split in ranges if not split.is_empty]
     if max_records is not None:

@@ -1,4 +1,4 @@
-"""Which partitions a source reads, as the user says it. Pure."""
+"""Which partitions a source reads. Pure."""
 
 import re
 import warnings
@@ -27,27 +27,27 @@ class Topics:
         return ",".join(self.names)
 
     def choose(self, existing: Iterable[str]) -> frozenset[str]:
-        """Names to describe; a missing one is found missing there."""
+        """Return the names to describe."""
         del existing
         return frozenset(self.names)
 
     def partitions(self, found: Mapping[str, TopicFacts]) -> dict[str, TopicFacts]:
-        """What of the described topics is read."""
+        """Return the described topics, with the partitions that the source reads."""
         return dict(found)
 
     def missing(
         self, found: Mapping[str, TopicFacts], read: Collection[PartitionKey]
     ) -> frozenset[str]:
-        """What is named, does not exist and is not read yet."""
+        """Return names that do not exist and that the source has not read."""
         return frozenset(self.names) - set(found) - {topic for topic, _ in read}
 
     def grows_by(self, topic: str, known: Collection[str], *, was_absent: bool) -> bool:
-        """Whether a partition that appears in a topic was made just now, given what was read.
+        """Whether a new partition of a topic was created just now.
 
-        ``was_absent``: an earlier look of this run did not show it.
+        ``known``: topics that were read. ``was_absent``: this run has seen the topic without it.
         """
         del was_absent
-        return topic in known  # another one was missing, or not named, before
+        return topic in known  # other topics were missing or not subscribed before
 
     def covers(self, topic: str, partition: int) -> bool:
         """Whether this partition belongs to it."""
@@ -69,7 +69,7 @@ class Pattern:
     def __post_init__(self) -> None:
         try:
             with warnings.catch_warnings():
-                # What a later Python may read in another way is no error in this one.
+                # A later Python may read the pattern in another way; this one accepts it.
                 warnings.simplefilter("ignore", FutureWarning)
                 re.compile(self.regex)
         except re.error as err:
@@ -89,19 +89,19 @@ class Pattern:
         )
 
     def partitions(self, found: Mapping[str, TopicFacts]) -> dict[str, TopicFacts]:
-        """What of the described topics is read."""
+        """Return the described topics, with the partitions that the source reads."""
         return dict(found)
 
     def missing(
         self, found: Mapping[str, TopicFacts], read: Collection[PartitionKey]
     ) -> frozenset[str]:
-        """What is named, does not exist and is not read yet."""
+        """Return names that do not exist and that the source has not read."""
         del found, read
         return frozenset()
 
     def grows_by(self, topic: str, known: Collection[str], *, was_absent: bool) -> bool:
-        """Whether a partition that appears in a topic was made just now, given what was read."""
-        # An earlier run's pattern may have been another one, or the topic hidden from it.
+        """See `Topics.grows_by`."""
+        # An earlier run may have had another pattern, or no permission to see the topic.
         return was_absent or topic in known
 
     def covers(self, topic: str, partition: int) -> bool:
@@ -130,7 +130,7 @@ class Assigned:
         return frozenset(topic for topic, _ in self.keys)
 
     def partitions(self, found: Mapping[str, TopicFacts]) -> dict[str, TopicFacts]:
-        """What of the described topics is read."""
+        """Return the described topics, with the partitions that the source reads."""
         return {
             name: TopicFacts(
                 topic_id=facts.topic_id,
@@ -142,7 +142,7 @@ class Assigned:
     def missing(
         self, found: Mapping[str, TopicFacts], read: Collection[PartitionKey]
     ) -> frozenset[str]:
-        """What is named, does not exist and is not read yet."""
+        """Return names that do not exist and that the source has not read."""
         return frozenset(
             f"{topic}-{number}"
             for topic, number in self.keys.difference(read)
@@ -150,9 +150,9 @@ class Assigned:
         )
 
     def grows_by(self, topic: str, known: Collection[str], *, was_absent: bool) -> bool:
-        """Whether a partition that appears in a topic was made just now, given what was read."""
+        """See `Topics.grows_by`."""
         del topic, known, was_absent
-        return False  # it was not named before
+        return False  # it was not subscribed before
 
     def covers(self, topic: str, partition: int) -> bool:
         """Whether this partition belongs to it."""
@@ -167,12 +167,12 @@ Subscription: TypeAlias = Topics | Pattern | Assigned
 
 
 def require_named(subscription: Subscription, read: Iterable[PartitionKey]) -> None:
-    """ConfigError with the partitions that were read and are not named any more."""
+    """ConfigError with the partitions that were read and are no longer subscribed."""
     unnamed = sorted(key for key in read if not subscription.covers(*key))
     if unnamed:
         names = ",".join(f"{topic}-{partition}" for topic, partition in unnamed)
         raise ConfigError(
-            "the checkpoint has read partitions that the source does not name any more",
+            "the checkpoint has partitions that the source does not subscribe to",
             {"partitions": names, "source": str(subscription)},
-            "Name them again, or start from a new checkpoint directory.",
+            "Subscribe to them, or start from a new checkpoint directory.",
         )

@@ -35,9 +35,8 @@ from sluice.runtime.service.drop_in_client import REGION, DropInMessage, QueryRu
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.drop_in.active_queries import ActiveQuery, find_query
 from sluice.runtime.spark.microbatch.query_logs import LoggedBatch, PlannedFiles, require_logged
-from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import open_file_system
-from sluice.runtime.storage.retried_reads import close_quietly
 
 __all__ = ["DropInQueries", "DropInSinkMaker"]
 

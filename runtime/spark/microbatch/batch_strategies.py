@@ -95,8 +95,8 @@ class FileRows(Protocol):
 
 
 class ChainedBatch:
-    """The source's tasks read, apply the functions, write and pre-commit: the frame has their
-    results as rows, or the records that go on into files."""
+    """The source's tasks read, apply the functions, write and pre-commit: the frame's
+    rows are their results, or the records for the file writers."""
 
     def run(self, barrier: Barrier, batch: OpenBatch) -> BatchOutput:
         """See `BatchStrategy.run`."""

@@ -227,7 +227,7 @@ class _JobSource(DataSource):
 
 
 def data_source_for(plan: SourcePlan) -> type[DataSource]:
-    """A data source class that carries its plan, so that the plan needs no Spark options."""
+    """A data source class that contains its plan, so that the plan needs no Spark options."""
 
     class JobSource(_JobSource):
         pass

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sluice.runtime.errors import StorageError, StorageUnreachableError, WaitedTooLongError
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import needs_jvm
-from sluice.runtime.storage.hadoop_errors import Trouble, causes_of, said_of, trouble_of
+from sluice.runtime.storage.hadoop_errors import FailureKind, causes_of, exception_of, failure_kind
 
 __all__ = ["await_commit_log", "logs_outage", "stop_query"]
 
@@ -52,8 +52,8 @@ def logs_outage(query: StreamingQuery, uri: str) -> StorageUnreachableError | No
     found = query._jsq.exception()  # noqa: SLF001 - the chain of causes in Java
     if not found.isDefined():
         return None
-    causes = [said_of(cause) for cause in causes_of(found.get())]
-    if trouble_of(causes) is not Trouble.UNREACHABLE:
+    causes = [exception_of(cause) for cause in causes_of(found.get())]
+    if failure_kind(causes) is not FailureKind.UNREACHABLE:
         return None
     return StorageUnreachableError(
         "Spark could not write its logs in the checkpoint directory",

@@ -46,8 +46,7 @@ from sluice.runtime.spark.microbatch.stateful_batches import (
 )
 from sluice.runtime.spark.session.spark_session import require_query_settings
 from sluice.runtime.spark.tasks.region_tasks import RegionTasks, TaskResult
-from sluice.runtime.storage.file_system import FileSystem
-from sluice.runtime.storage.retried_reads import require_writable
+from sluice.runtime.storage.file_system import FileSystem, require_writable
 
 __all__ = ["RegionQuery", "RegionSpec"]
 

@@ -31,8 +31,9 @@ _GROUP = "spark.jobGroup.id"
 
 
 def wants_another(query: StreamingQuery | None, frame: DataFrame) -> bool:
-    """Whether the plan of the batch that has just run needs one more batch, also without records:
-    its records moved a watermark past a due window, or it has processing-time timers.
+    """Whether the plan of the batch that has just run needs one more batch, also without records.
+
+    It does if its records moved a watermark past a due window, or if it has processing-time timers.
 
     Call it in the batch's callback, after its rows have run. Spark itself moves the watermark a
     moment later, to the same value, and makes the same decision between two batches if

@@ -1,4 +1,4 @@
-"""The lives of a job's regions: begun, watched, begun again after a failure, ended."""
+"""The attempts of a job's regions: starts, watches, restarts and stops them."""
 
 import contextlib
 import logging
@@ -27,52 +27,53 @@ __all__ = ["RegionAttempts"]
 
 log = logging.getLogger(__name__)
 
-_LONGEST_STOP_S = 90.0  # at the end of a job: what still runs then ends with its process
+_LONGEST_STOP_S = 90.0  # at a job's end; a region that still runs after it ends with its process
 _LONGEST_START_S = 90.0
 _CALL_S = 10.0
-_RESTLESS_S = 5.0
+_RESTARTING_S = 5.0
 _ENDED = (AttemptState.ENDED, AttemptState.STOPPING, AttemptState.STOPPED)
 
 
 @dataclass(slots=True)
 class _Watched:
-    """A region and its newest life, until the successor of that has begun.
+    """A region and its newest attempt, until the next one has begun.
 
     Attributes:
         handle: of the region.
-        life: as it was asked for.
-        is_begun: False: nobody knows whether it was.
-        why: it ended; None while it goes on.
-        asked: the successor, once the life is stopped.
+        attempt: the newest one.
+        is_begun: False: its start is not confirmed yet.
+        cause: of its end; None while it runs.
+        restart: requested from the coordinator, once the attempt is stopped.
         unanswered_s: clock since when its host does not answer.
     """
 
     handle: RegionHandle
     attempt: RegionAttempt
     is_begun: bool = False
-    why: BaseException | None = None
-    asked: RequestedRestart | None = None
+    cause: BaseException | None = None
+    restart: RequestedRestart | None = None
     unanswered_s: float | None = None
 
 
 class RegionAttempts:
-    """One life for each region, replaced when it fails. Used by the thread that runs the job.
+    """Keeps one attempt of each region running. Used by the thread that runs the job.
 
-    A life that failed, or whose checkpoint expired, is told to the coordinator, which stops the job
-    when it were too many (`CheckpointSettings.tolerable_failures`, or its ``restart_strategy``) or
-    the error would come again. Otherwise the life is stopped, its open work aborted, and one of a
-    new attempt goes on at the last decision (`restore-by-attempt` and `callback-after-commit`).
-    A region that the coordinator has suspended stays stopped until somebody asks for it.
+    It reports an attempt that failed, or whose checkpoint expired, to the coordinator. The
+    coordinator stops the job if there were too many failures
+    (`CheckpointSettings.tolerable_failures`, or its ``restart_strategy``) or if the error would
+    occur again. Otherwise the attempt is stopped, its open work is aborted, and a new attempt
+    resumes at the last decision (`restore-by-attempt` and `callback-after-commit`). A region that
+    the coordinator has suspended stays stopped until an operator resumes it.
 
-    No region waits for another one: a life is stopped in the background, and what a new one has to
-    wait for (the others' open epoch, an outage, an answer) is only looked at, when `watch` comes
-    by. An answer that is lost is settled by asking again: every call of a handle may be repeated.
+    No region waits for another one. Attempts are stopped in the background. A new attempt may have
+    to wait for an open epoch of other regions, an outage, or an answer: each call of `watch` polls
+    for that once. After a lost answer the call is repeated, which every call of a handle allows.
 
     Args:
         coordinator: of the job, started.
         handles: of its regions, by name.
-        outage_limit_s: a file system, or a region's host, that is away for longer ends the job.
-        clock: monotonic seconds; no longer than the longest call counts from one look to the next.
+        outage_limit_s: if a file system or a region's host is away for longer, the job ends.
+        clock: monotonic seconds; between two calls, no more than the longest call counts.
     """
 
     def __init__(
@@ -86,42 +87,42 @@ class RegionAttempts:
         self._coordinator = coordinator
         self._handles = handles
         self._regions: dict[str, _Watched] = {}
-        # A driver that was paused has asked nobody meanwhile, and nobody was away for it.
+        # While a driver is paused it makes no call, so that time is no outage.
         self._clock = PauseTolerantClock(clock, longest_step_s=_LONGEST_START_S + _CALL_S)
         self._outages = Outages(limit_s=outage_limit_s, clock=self._clock)
         self._outage_limit_s = outage_limit_s
-        self._restless_until_s = self._clock() + _RESTLESS_S
+        self._restarting_until_s = self._clock() + _RESTARTING_S
 
     def begin(self, attempt: RegionAttempt) -> None:
-        """Begin a region's first life in this run; raises as `RegionHandle.start`, but for an
-        answer that is lost."""
+        """Begin a region's first attempt in this run; raises as `RegionHandle.start`, except if an
+        answer is lost."""
         watched = _Watched(handle=self._handles[attempt.region], attempt=attempt)
         self._regions[attempt.region] = watched
-        self._settled(watched, self._start)
+        self._take_step(watched, self._start)
 
     @property
-    def is_restless(self) -> bool:
-        """Whether a life has just ended whose successor is wanted and has not begun: each step of
-        that way is taken when `watch` comes by. What takes longer waits for something else."""
-        return self._clock() < self._restless_until_s and any(
+    def is_restarting(self) -> bool:
+        """Whether a region is in the first seconds of a restart: then `watch` should be called more
+        often, because each call takes one step. A longer restart waits for something else."""
+        return self._clock() < self._restarting_until_s and any(
             not watched.is_begun
-            or (watched.why is not None and not self._coordinator.is_suspended(region))
+            or (watched.cause is not None and not self._coordinator.is_suspended(region))
             for region, watched in self._regions.items()
         )
 
     def watch(self) -> None:
-        """Look at every life; bring back those that have ended as far as that is possible now.
+        """Check every attempt; take the next step to restart those that have ended.
 
         Raises:
-            StreamError: a life was stopped from outside, or cannot go on.
+            StreamError: an attempt was stopped from outside, or cannot be restarted.
         """
         for watched in list(self._regions.values()):
             if self._coordinator.is_over:
-                return  # whoever waits for the coordinator learns why
-            self._settled(watched, self._look_after)
+                return  # the caller gets the reason from the coordinator
+            self._take_step(watched, self._advance)
 
-    def _settled(self, watched: _Watched, step: Callable[[_Watched], None]) -> None:
-        """Take a step; one whose answer is lost is taken again when `watch` comes by."""
+    def _take_step(self, watched: _Watched, step: Callable[[_Watched], None]) -> None:
+        """Take a step; after a lost answer the next call of `watch` repeats it."""
         try:
             step(watched)
         except RegionUnansweredError as err:
@@ -134,13 +135,13 @@ class RegionAttempts:
         else:
             watched.unanswered_s = None
 
-    def _look_after(self, watched: _Watched) -> None:
+    def _advance(self, watched: _Watched) -> None:
         if not watched.is_begun:
             self._try_start(watched)
-        elif watched.why is None:
-            self._look(watched)
+        elif watched.cause is None:
+            self._check(watched)
         elif watched.handle.stop(watched.attempt.attempt_id, timeout_s=0.0):
-            self._bring_back(watched)
+            self._restart(watched)
 
     def _start(self, watched: _Watched) -> None:
         watched.handle.start(watched.attempt, timeout_s=_LONGEST_START_S)
@@ -148,37 +149,37 @@ class RegionAttempts:
         self._register(watched)
 
     def _register(self, watched: _Watched) -> None:
-        """Have the life tell the coordinator who it is, and what it has open."""
+        """Register the attempt and its open work with the coordinator."""
         attempt = watched.attempt
         try:
-            told = watched.handle.register(attempt.attempt_id, timeout_s=_CALL_S)
-            self._coordinator.register_region(told)
-        except FencedError as err:  # its end is known; what it left is swept with its attempt
+            registration = watched.handle.register(attempt.attempt_id, timeout_s=_CALL_S)
+            self._coordinator.register_region(registration)
+        except FencedError as err:  # its end is known; the sweep aborts its open work
             log.debug("registration refused: region=%s error=%s", attempt.region, err)
 
-    def _look(self, watched: _Watched) -> None:
+    def _check(self, watched: _Watched) -> None:
         attempt = watched.attempt
         if not self._coordinator.is_live(attempt.region, attempt.attempt_id):
-            watched.why = self._coordinator.why_ended(attempt.region)
+            watched.cause = self._coordinator.why_ended(attempt.region)
         else:
             status = watched.handle.status(timeout_s=_CALL_S)
             if status.attempt_id == attempt.attempt_id and status.state not in _ENDED:
                 return
-            watched.why = error = _failure_of(status, attempt)
+            watched.cause = error = _failure_of(status, attempt)
             self._coordinator.fail(attempt.region, attempt.attempt_id, error)
-        self._restless_until_s = self._clock() + _RESTLESS_S
+        self._restarting_until_s = self._clock() + _RESTARTING_S
         watched.handle.stop(attempt.attempt_id, timeout_s=0.0)
 
-    def _bring_back(self, watched: _Watched) -> None:
-        """The life is stopped: ask for the next one, and begin it once it is granted."""
+    def _restart(self, watched: _Watched) -> None:
+        """The attempt is stopped: request a restart; begin the new attempt when it is granted."""
         region = watched.attempt.region
         try:
-            if watched.asked is None:
+            if watched.restart is None:
                 if self._coordinator.is_suspended(region) or self._is_too_early(watched):
                     return
                 self._register(watched)
-                watched.asked = self._coordinator.ask_restart(region)
-            restarted = watched.asked.poll()
+                watched.restart = self._coordinator.ask_restart(region)
+            restarted = watched.restart.poll()
         except RegionUnansweredError:
             raise
         except StreamError:
@@ -186,58 +187,58 @@ class RegionAttempts:
                 return
             raise
         if restarted is not None:
-            self._begin_again(watched, restarted)
+            self._begin_restarted(watched, restarted)
 
-    def _begin_again(self, watched: _Watched, restarted: RestartedRegion) -> None:
-        assert watched.why is not None  # it has ended
+    def _begin_restarted(self, watched: _Watched, restarted: RestartedRegion) -> None:
+        assert watched.cause is not None  # it has ended
         log.warning(
-            "region restarted: region=%s attempt_id=%d why=%s",
+            "region restarted: region=%s attempt_id=%d cause=%s",
             watched.attempt.region,
             restarted.attempt_id,
-            in_short(watched.why),  # the traceback was told when it failed
+            in_short(watched.cause),  # the traceback was logged at the failure
         )
         attempt = RegionAttempt(
             attempt_id=restarted.attempt_id,
             restored=restarted.restored,
             after=self._coordinator.last_committed,
         )
-        successor = _Watched(handle=watched.handle, attempt=attempt)
-        self._regions[attempt.region] = successor
-        self._try_start(successor)
+        next_watched = _Watched(handle=watched.handle, attempt=attempt)
+        self._regions[attempt.region] = next_watched
+        self._try_start(next_watched)
 
     def _try_start(self, watched: _Watched) -> None:
-        """What hinders a life before it began ends it, as what fails it later does: Spark refuses
-        its plan, say, or a source, a sink or a file system does not answer."""
+        """Start the attempt. An error of the start counts as a failure of the attempt: for example
+        if Spark refuses its plan, or a source, a sink or a file system does not answer."""
         attempt = watched.attempt
         try:
             self._start(watched)
         except (RegionUnansweredError, FencedError):
             raise
-        except Exception as err:  # noqa: BLE001 - told by the coordinator, which counts it
+        except Exception as err:  # noqa: BLE001 - the coordinator reports and counts it
             error = err if isinstance(err, StreamError) else _not_started(err, attempt)
-            watched.is_begun, watched.why = True, error
+            watched.is_begun, watched.cause = True, error
             self._coordinator.fail(attempt.region, attempt.attempt_id, error)
 
     def _is_too_early(self, watched: _Watched) -> bool:
-        """Whether the file system that ended this life is still away."""
+        """Whether the file system that ended this attempt is still away."""
         handle = watched.handle
         status = handle.status(timeout_s=_CALL_S)
-        # Of a life whose start has failed nobody knows there: what is told is of the one before.
-        told = status.error if status.attempt_id == watched.attempt.attempt_id else None
-        if not any(isinstance(found, StorageUnreachableError) for found in (told, watched.why)):
+        # After a failed start the handle still has the status of the attempt before.
+        error = status.error if status.attempt_id == watched.attempt.attempt_id else None
+        if not any(isinstance(found, StorageUnreachableError) for found in (error, watched.cause)):
             return False
 
-        def look() -> None:
+        def probe() -> None:
             hindrance = handle.status(looks=True, timeout_s=_CALL_S).hindrance
             if hindrance is not None:
                 raise hindrance
 
         return not self._outages.may_begin(
-            watched.attempt.region, committed=self._coordinator.last_committed, look=look
+            watched.attempt.region, committed=self._coordinator.last_committed, probe=probe
         )
 
     def stop(self) -> None:
-        """Wake the callbacks, then stop every life (`callback-after-commit`)."""
+        """Wake the callbacks, then stop every attempt (`callback-after-commit`)."""
         regions = list(self._regions.values())
         for watched in regions:
             with contextlib.suppress(Exception):  # raised again below
@@ -249,9 +250,9 @@ class RegionAttempts:
                 if not watched.handle.stop(attempt.attempt_id, timeout_s=_LONGEST_STOP_S):
                     log.warning("a region has not stopped yet: region=%s", attempt.region)
             except (OSError, Py4JNetworkError) as err:
-                # As behind a signal to all processes: that is no news, and the rest goes on.
+                # For example after a signal to all processes: expected, so stop the other regions.
                 log.warning(
-                    "a region was not stopped in order, for Spark's JVM does not answer any more: "
+                    "a region was not stopped in order, because Spark's JVM does not answer: "
                     "region=%s error=%s",
                     attempt.region,
                     err,
@@ -266,21 +267,21 @@ def _not_started(error: Exception, attempt: RegionAttempt) -> StreamError:
 
 
 def _failure_of(status: AttemptStatus, attempt: RegionAttempt) -> BaseException:
-    """Why a life ended that nobody here has stopped."""
+    """Why an attempt ended that the job has not stopped."""
     if status.attempt_id != attempt.attempt_id:
         return UnreachableError(
-            "whoever ran the region has forgotten its life",
+            "the region's host does not know the attempt",
             {
                 "region": attempt.region,
                 "attempt_id": attempt.attempt_id,
                 "found": status.attempt_id,
             },
-            "Its host was started again, or another coordinator has taken the region over.",
+            "Check the host: it was restarted, or another coordinator has taken the region over.",
         )
     if status.error is None:
         raise StreamError(
             "a region's query ended without an error",
             {"region": attempt.region},
-            "Was it stopped from outside the job? Start the job again.",
+            "Start the job again; the query was probably stopped from outside the job.",
         )
     return status.error

@@ -14,11 +14,11 @@ _REDRAW_S = 0.2
 
 
 class ConsoleProgress:
-    """A `ProgressListener` for people. Driver, the listeners' thread.
+    """A `ProgressListener` that draws. Driver, the listeners' thread.
 
     Args:
         job_name: shown first.
-        out: a terminal; where there is none, nothing is to be shown and this is not used.
+        out: a terminal; without one this class is not used.
     """
 
     def __init__(self, job_name: str, out: TextIO | None = None) -> None:
@@ -33,7 +33,7 @@ class ConsoleProgress:
         self._dropped = 0
 
     def on_progress(self, progress: Progress) -> None:
-        """Count what is committed on record, and redraw at most a few times a second."""
+        """Count the records committed on record, and redraw at most a few times a second."""
         if progress.state is State.MARKED:
             self._records += progress.records
             self._epochs += 1
@@ -47,7 +47,7 @@ class ConsoleProgress:
             self._draw(progress, now_s - self._began_s)
 
     def close(self) -> None:
-        """Leave the last line standing."""
+        """Keep the last line on the terminal."""
         if self._drawn_s:
             self._out.write("\n")
             self._out.flush()

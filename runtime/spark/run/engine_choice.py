@@ -1,4 +1,4 @@
-"""Which engine runs each region of a job: micro-batch runs all, continuous those that suit it."""
+"""Chooses the engine of each region: micro-batch runs every region, continuous only some."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -23,33 +23,33 @@ def hindrance_of(
     refused: Mapping[str, str] = _NOTHING,
     session: str | None = None,
 ) -> str | None:
-    """Why a region cannot be continuous; None: it can, as far as is known without asking anybody.
+    """Why a region cannot be continuous; None: it can, as far as is known without a remote call.
 
     Args:
-        refused: by operator id of a sink, why its cluster allows no continuous tasks.
-        session: why Spark's does not; see `ends_quiet_workers`.
+        refused: the reason why a sink's cluster allows no continuous tasks, by operator id.
+        session: the reason why the Spark session does not; see `ends_quiet_workers`.
     """
     if session is not None:
         return session
     if not region.pipeline.is_chained:
-        return "a transform, which is planned by Spark for each batch"
+        return "a transform, which Spark plans for each batch"
     source = region.pipeline.source
     if not isinstance(source, ContinuousSource):
-        return f"the source {source.name}, whose splits cannot be followed"
+        return f"the source {source.name}, which has no streaming reader"
     bound = source.hindrance()
     if bound is not None:
-        return f"{bound}, which asks for epochs that the driver cuts"
-    others = [
+        return f"{bound}, which needs epochs that the driver limits"
+    batch_only = [
         sink.name
         for operator_id, sink in region.sinks.items()
         if operator_id not in region.task_sinks
         or not isinstance(region.task_sinks[operator_id].writer_factory(), ContinuousWriterFactory)
     ]
-    if others:
-        return f"the sink {others[0]}, which is written batch by batch"
+    if batch_only:
+        return f"the sink {batch_only[0]}, which writes batch by batch"
     longest_s = _longest_interval_s(region)
     if longest_s is not None and interval_s > longest_s:
-        return f"an interval above {longest_s:.0f} s: an open transaction may not grow so old"
+        return f"an interval above {longest_s:.0f} s: an open transaction would grow too old"
     if is_approximate:
         return "recovery='approximate'"
     return next((refused[i] for i in region.sinks if i in refused), None)
@@ -65,22 +65,22 @@ def choose_engine(
     refused: Mapping[str, str] = _NOTHING,
     session: str | None = None,
 ) -> frozenset[str]:
-    """Names of the regions that run continuously; the others run in micro-batches.
+    """Names of the regions that run continuously; all other regions run in micro-batches.
 
-    Each of them keeps a core busy as long as the job runs: with fewer cores than regions one would
-    never begin, and no checkpoint would ever be complete (`continuous-order`).
+    A continuous region keeps a core busy as long as the job runs. With fewer cores than regions,
+    one region would never begin, and no checkpoint would ever be complete (`continuous-order`).
 
     Args:
         slots: tasks that the session can run at once.
         interval_s: between two barriers.
         refused, session: see `hindrance_of`.
     Raises:
-        ConfigError: the continuous engine was asked for, and a region does not suit it, or there
-            are too few cores.
+        ConfigError: the user chose the continuous engine, but it cannot run a region, or there are
+            too few cores.
     """
     if engine is Engine.MICRO_BATCH:
         return frozenset()
-    why = {
+    hindrances = {
         region.name: found
         for region in regions
         if (
@@ -94,30 +94,30 @@ def choose_engine(
         )
         is not None
     }
-    suited = frozenset(region.name for region in regions) - why.keys()
-    needed = len(suited) + bool(why)
+    continuous = frozenset(region.name for region in regions) - hindrances.keys()
+    needed = len(continuous) + bool(hindrances)
     if engine is Engine.CONTINUOUS:
-        _require(why, needed, slots)
-        return suited
-    for name, found in why.items():
+        _require(hindrances, needed, slots)
+        return continuous
+    for name, found in hindrances.items():
         log.info("engine: micro-batch: region=%s why=%s", name, found)
     if needed > slots:
-        log.info("engine: micro-batch: regions=%d slots=%d", len(suited), slots)
+        log.info("engine: micro-batch: regions=%d slots=%d", len(continuous), slots)
         return frozenset()
-    return suited
+    return continuous
 
 
 def choose_parts(partitions: Sequence[int], *, slots: int) -> tuple[int, ...]:
-    """In how many continuous regions each source is read, if nobody has said. Pure.
+    """The number of continuous regions for each source, if the user has not set it. Pure.
 
-    One after the other goes to the source whose regions have the most partitions, until there is
-    no core left, or no region would get a second partition less.
+    Each further region goes to the source whose regions have the most partitions. This ends when no
+    core is left, or when every region has one partition.
 
     Args:
         partitions: of each source; >= 0.
         slots: tasks that the session can run at once.
     Returns:
-        Of each source, >= 1; their sum is at most ``slots`` where that is not below their number.
+        One number for each source, >= 1; their sum is at most ``slots`` if there are as many.
     """
     parts = [1] * len(partitions)
     while sum(parts) < slots:
@@ -129,22 +129,22 @@ def choose_parts(partitions: Sequence[int], *, slots: int) -> tuple[int, ...]:
 
 
 def _longest_interval_s(region: Region) -> float | None:
-    """What the sinks' transactions allow."""
+    """The longest interval that the sinks' transactions allow."""
     factories = [sink.writer_factory() for sink in region.task_sinks.values()]
     limits = [f.longest_interval_s for f in factories if isinstance(f, ContinuousWriterFactory)]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _require(why: Mapping[str, str], needed: int, slots: int) -> None:
-    if why:
+def _require(hindrances: Mapping[str, str], needed: int, slots: int) -> None:
+    if hindrances:
         raise ConfigError(
             "regions of this job cannot be continuous",
-            why,
-            "Use engine='auto', which runs these in micro-batches, or leave that out.",
+            hindrances,
+            "Use engine='auto', which runs these in micro-batches, or change what hinders them.",
         )
     if needed > slots:
         raise ConfigError(
-            "a continuous region keeps a core busy, and there are too few",
+            "too few cores: each continuous region keeps one busy",
             {"regions": needed, "slots": slots},
             "Use fewer regions, more cores (local[N] on one machine), or engine='micro-batch'.",
         )

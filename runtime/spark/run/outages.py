@@ -1,4 +1,4 @@
-"""When a region whose file system went away may begin again."""
+"""When a region may restart after its file system became unreachable."""
 
 import logging
 import time
@@ -18,37 +18,37 @@ _FIRST_S, _LONGEST_S = 0.5, 5.0
 
 @dataclass(slots=True, kw_only=True)
 class _Outage:
-    """Since the region's last failure of this kind with a commit before it.
+    """An outage that has lasted since the region's last commit.
 
     Attributes:
         since_s: when it was noticed.
         committed: newest checkpoint that was committed by then.
-        pause_s: before the next look; grows.
-        look_s: the time of that look.
-        of: what is away, in words.
+        pause_s: before the next probe; grows.
+        probe_s: the time of that probe.
+        name: of the unreachable file system, for logs.
     """
 
     since_s: float
     committed: int
     pause_s: float = _FIRST_S
-    look_s: float = 0.0
-    of: str = ""
+    probe_s: float = 0.0
+    name: str = ""
 
-    def looked(self, now_s: float) -> None:
-        """The next look comes after a longer pause."""
-        self.look_s = now_s + self.pause_s
+    def schedule_probe(self, now_s: float) -> None:
+        """Schedule the next probe, after a longer pause each time."""
+        self.probe_s = now_s + self.pause_s
         self.pause_s = min(self.pause_s * 2, _LONGEST_S)
 
 
 class Outages:
-    """A file system that is away costs a region time, and none of its tolerable failures.
+    """An unreachable file system delays a region, and does not count as a tolerable failure.
 
-    Driver, the thread that runs the job, which is never held up by more than one look. An outage
-    ends with the next commit, not with the first answer: a store that answers a look and refuses
-    each epoch does not keep a region starting for ever.
+    Driver, the thread that runs the job; one probe is the longest that it blocks. An outage ends
+    with the next commit, not with the first answer. So a region does not restart forever if a store
+    answers probes but refuses each epoch.
 
     Args:
-        limit_s: an outage that lasts longer ends the job.
+        limit_s: a longer outage ends the job.
         clock: monotonic seconds.
     """
 
@@ -58,32 +58,32 @@ class Outages:
         self._open: dict[str, _Outage] = {}
         self._waits = WaitLog(log, clock)
 
-    def may_begin(self, region: str, *, committed: int, look: Callable[[], None]) -> bool:
-        """Ask again until it is true, after a failure with `StorageUnreachableError`.
+    def may_begin(self, region: str, *, committed: int, probe: Callable[[], None]) -> bool:
+        """Whether the region may restart after a `StorageUnreachableError`; call again until True.
 
         Args:
             region: its name.
             committed: newest committed checkpoint.
-            look: raises where the region could not stage or checkpoint now.
+            probe: raises if the region could not stage or checkpoint now.
         Raises:
-            StorageUnreachableError: the limit is over.
+            StorageUnreachableError: the outage is longer than the limit.
         """
         now_s = self._clock()
         outage = self._open.get(region)
         if outage is None or outage.committed != committed:
             outage = self._open[region] = _Outage(since_s=now_s, committed=committed)
-        if now_s < outage.look_s:
+        if now_s < outage.probe_s:
             return False
-        failure = _failure_of(look)
-        outage.looked(self._clock())
+        failure = _failure_of(probe)
+        outage.schedule_probe(self._clock())
         if failure is None:
-            self._waits.is_over(outage.of)
+            self._waits.is_over(outage.name)
         else:
-            outage.of = _named(failure, region)
-            self._waits.waits(outage.of, failure)
+            outage.name = _named(failure, region)
+            self._waits.waits(outage.name, failure)
         waited_s = self._clock() - outage.since_s
         if waited_s >= self._limit_s:
-            raise _too_long(region, waited_s, failure or "it answers, and takes no epoch")
+            raise _too_long(region, waited_s, failure or "it answers, but no epoch was committed")
         return failure is None
 
 
@@ -92,21 +92,21 @@ def _named(failure: StorageUnreachableError, region: str) -> str:
     return f"{where.get('uri', 'a file system')} (region {region})"
 
 
-def _failure_of(look: Callable[[], None]) -> StorageUnreachableError | None:
+def _failure_of(probe: Callable[[], None]) -> StorageUnreachableError | None:
     try:
-        look()
+        probe()
     except StorageUnreachableError as err:
         return err
     except StorageError as err:
-        # It answers; what it refuses the region will meet, and that is counted.
-        log.info("a file system answers, and refuses: error=%s", err)
+        # It answers. If it refuses the region's work, that counts as a failure of the region.
+        log.info("a file system answers with an error: error=%s", err)
     return None
 
 
 def _too_long(region: str, waited_s: float, last: object) -> StorageUnreachableError:
     return StorageUnreachableError(
-        "a file system stayed away for longer than the job waits",
+        "a file system was unreachable for longer than outage_timeout_s",
         {"region": region, "waited_s": round(waited_s), "last": last},
-        "Nothing is lost or doubled: start the job again when it answers, or raise "
-        "outage_timeout_s.",
+        "Start the job again when it answers, or raise outage_timeout_s; no record is lost or "
+        "doubled.",
     )

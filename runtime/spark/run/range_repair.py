@@ -1,4 +1,4 @@
-"""Writing a lost transaction again: ``on_lost="repair"`` for chained regions
+"""Writes a lost transaction again: ``on_lost="repair"`` for chained regions
 (`two-phase-repair`)."""
 
 import logging
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 
 
 class _Unregistered(AttemptRegistry):
-    """Repairs are written by the coordinator's own process: it has nobody to tell.
+    """The coordinator's own process writes repairs, so it registers them nowhere.
 
-    A repair that dies before it is on record belongs to an attempt that is then over, and its
-    transaction is swept.
+    If a repair dies before it is on record, its attempt is over, and the sweep aborts its
+    transaction.
     """
 
     def register(self, attempt: RegisteredAttempt) -> float:
@@ -64,16 +64,16 @@ def ranges_to_replay(
                 partition=partition,
                 start_offset=start,
                 end_offset=end,
-                # Else the reader takes what a later leader has put in the place of what was lost.
+                # Else the reader accepts records that a later leader has at the same offsets.
                 leader_epoch=whole.leader_epoch,
                 leader_epoch_end=None if end <= whole.known_end else whole.known_end,
             )
         )
     if not splits or len(splits) != len(recorded):
         raise TransactionLostError(
-            "a lost transaction does not say which records it held",
+            "a lost transaction does not name its source ranges",
             {"ranges": ",".join(f"{s.name}[{s.start_offset},{s.end_offset})" for s in read)},
-            "Its slice cannot be written again by itself; replay these ranges by hand.",
+            "Replay these ranges manually; the coordinator cannot write them again.",
         )
     return tuple(splits)
 
@@ -82,11 +82,11 @@ def ranges_to_replay(
 class ChainRepairer:
     """Reads the lost committable's ranges, applies the functions and pre-commits. Driver.
 
-    Runs in the coordinator's process, without Spark: a repair comes before any task may start.
+    Runs in the coordinator's process, without Spark: a repair comes before the first task.
 
     Attributes:
         regions: by name.
-        sinks: what aborts a repair that fails, by operator id.
+        sinks: coordinators of the sinks, which abort a failed repair, by operator id.
         job_name: for dead letters.
     """
 
@@ -120,7 +120,7 @@ class ChainRepairer:
                     batch=BatchKey(
                         region=region.name,
                         attempt_id=attempt_id,
-                        batch_id=0,  # one for all regions whose work this process writes again
+                        batch_id=0,  # the same for all regions that this process repairs
                     ),
                     checkpoint_id=checkpoint_id,
                     committed_through=0,
@@ -143,18 +143,18 @@ class ChainRepairer:
         return tuple(dict.fromkeys(chain.from_iterable(found)))
 
     def _written(self, region: Region, scope: TaskScope) -> Sequence[StateEntry]:
-        """What the ranges of ``scope`` come to today, pre-committed."""
+        """Copy the ranges of ``scope`` again; returns the new committables."""
         writer = region.task_sinks[scope.operator_id].writer_factory().open(scope, _Unregistered())
         records = region.pipeline.source.reader().read(scope.source_ranges)
         functions = FunctionRun(region.functions or (), job_name=self.job_name)
         holds_letters = scope.operator_id == region.dead_letter_sink
         batches = functions.applied(
-            records, _writing_dead_letter(writer) if holds_letters else _pass_over
+            records, _writing_dead_letter(writer) if holds_letters else _skip_letters
         )
         return _write_all(writer, batches)
 
     def _region(self, record: RegionRecord) -> Region:
-        """It, or one that reads its source now."""
+        """The region, or one that reads its source now."""
         sources = {split.source_id for split in record.splits}
         readers = (each for each in self.regions.values() if each.source_id in sources)
         return self.regions.get(record.region) or next(readers)
@@ -167,11 +167,11 @@ def _ranges_of(sink: Sink, entry: StateEntry, lost: LostCommittables) -> tuple[S
 def _require_same(
     sink: Sink, lost: StateEntry, again: Sequence[StateEntry], scope: TaskScope
 ) -> None:
-    """Refuse what is not as many records for each topic: compaction or retention has taken some of
-    the range, or the pipeline is not what it was.
+    """Compare the number of records for each topic. They differ if compaction or retention has
+    deleted records of the range, or if the pipeline has changed.
 
     Raises:
-        TransactionLostError: it is not what was lost.
+        TransactionLostError: they differ.
     """
     wanted = sink.record_counts(lost)
     found = [sink.record_counts(entry) for entry in again]
@@ -179,7 +179,7 @@ def _require_same(
         return
     ranges = (f"{s.name}:[{s.start_offset},{s.end_offset})" for s in scope.source_ranges)
     raise TransactionLostError(
-        "a lost transaction cannot be written again exactly: its ranges give other records now",
+        "a lost transaction cannot be repaired: its ranges give other records now",
         {
             "checkpoint_id": scope.checkpoint_id,
             "sink": scope.operator_id,
@@ -187,8 +187,8 @@ def _require_same(
             "lost": _counts_text(wanted),
             "again": " ".join(map(_counts_text, found)) or "nothing",
         },
-        "Nothing of it was committed. 'sluice checkpoint accept-loss' lets the job start; write "
-        "what is missing by hand before that.",
+        "Write the missing records manually, then let the job start with 'sluice checkpoint "
+        "accept-loss'. No record of the transaction was committed.",
     )
 
 
@@ -197,12 +197,12 @@ def _counts_text(counts: Mapping[str, int]) -> str:
 
 
 def _writing_dead_letter(writer: SinkWriter) -> WriteDeadLetter:
-    assert isinstance(writer, DeadLetterWriter)  # as when the lost ones were written
+    assert isinstance(writer, DeadLetterWriter)  # as for the lost transaction
     return writer.write_dead_letters
 
 
-def _pass_over(topic: str, letters: pa.RecordBatch) -> None:
-    """They are in another sink's transaction, which is not lost, or is repaired by itself."""
+def _skip_letters(topic: str, letters: pa.RecordBatch) -> None:
+    """Dead letters are in another sink's transaction, which has a repair of its own if lost."""
 
 
 def _write_all(writer: SinkWriter, batches: Iterator[pa.RecordBatch]) -> Sequence[StateEntry]:
@@ -212,5 +212,5 @@ def _write_all(writer: SinkWriter, batches: Iterator[pa.RecordBatch]) -> Sequenc
                 writer.write(batch)
         return writer.pre_commit()
     except BaseException:
-        writer.abort()  # the start fails, and nobody sweeps before the next one
+        writer.abort()  # the start fails, and only the next one sweeps
         raise

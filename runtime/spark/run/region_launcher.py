@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sluice.runtime.continuous.barrier_service import AttemptLog, BarrierService
+from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.contracts import (
     ContinuousSource,
     Coordinator,
@@ -192,7 +192,7 @@ class RegionLauncher:
         assert functions is not None
         splits = tuple(split.at_end() for split in attempt.restored.splits)
         require_other_topics(functions, splits)
-        epochs = AttemptLog(
+        epochs = AttemptEpochs(
             region=region.name,
             attempt_id=attempt.attempt_id,
             functions=functions,

@@ -1,41 +1,41 @@
-"""What a run of a job consists of: its operators, its regions, and which of them are continuous."""
+"""The layout of a run: its operators, its regions with tuned connectors, and their engines."""
 
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from sluice.runtime.continuous.continuous_sink import require_short_epochs
-from sluice.runtime.continuous.coordinator_timeout import LostTimeout
-from sluice.runtime.contracts import RereadingSource, Sink
+from sluice.runtime.continuous.continuous_sink import LostTimeout, require_short_epochs
+from sluice.runtime.contracts import RereadingSource, Sink, TunedSink, TunedSource
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.job_graph import Region, regions_of
 from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
 from sluice.runtime.model.model import OperatorNode
+from sluice.runtime.model.task_memory import TaskMemory
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, look_at, require_modules
 from sluice.runtime.spark.run.engine_choice import choose_engine, choose_parts
 from sluice.runtime.spark.run.job_spec import JobSpec
-from sluice.runtime.spark.run.tuned_regions import tuned
 from sluice.runtime.spark.session.spark_session import ends_quiet_workers, task_slots
 
-__all__ = ["Layout", "between_barriers_s", "lay_out", "refusals"]
+__all__ = ["Layout", "between_barriers_s", "lay_out", "refusals", "tuned"]
 
 log = logging.getLogger(__name__)
 
-_CHECK_TIMEOUT_S = 15.0  # what cannot be reached is said well within 30 s
+_CHECK_TIMEOUT_S = 15.0  # an unreachable cluster is reported well within 30 s
+_FETCH_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What a run consists of.
+    """The parts of a run.
 
     Attributes:
         graph: the operators.
         regions: of the job.
-        continuous: names of those that run continuously.
+        continuous: names of the regions that run continuously.
         cluster_ids: that the sources read.
-        analyses: at the frames of the regions, by name.
+        analyses: of the regions' frames, by name.
     """
 
     graph: tuple[OperatorNode, ...]
@@ -46,19 +46,20 @@ class Layout:
 
 
 def between_barriers_s(job: JobSpec) -> float:
-    """The longest time that an epoch is open before its barrier, if nothing hinders."""
+    """The longest time that an epoch is open before its barrier, without a delay."""
     return max(job.settings.interval_s or 0.0, job.settings.min_pause_s)
 
 
 def lay_out(job: JobSpec) -> Layout:
-    """Regions and their engines. What is wrong with the job itself is said before a broker is
-    asked; the sources, and where the engine is to be chosen the sinks, are checked, changing
-    nothing.
+    """Regions and their engines.
+
+    Errors of the job itself are raised before the first remote call. Then the sources are checked,
+    and also the sinks if the engine is to be chosen; a check changes nothing.
 
     Raises:
         ConfigError: the job cannot run like that.
-        MissingRequirementError: a transform needs what is not installed.
-        StreamError: a source or a sink has refused its check, or was not reached.
+        MissingRequirementError: a transform needs a package that is not installed.
+        StreamError: the check of a source or a sink failed, or its cluster was not reached.
     """
     analyses = [look_at(job.spark, pipeline) for pipeline in job.pipelines]
     for look in analyses:
@@ -92,7 +93,7 @@ def lay_out(job: JobSpec) -> Layout:
 def _chosen(
     job: JobSpec, analyses: Sequence[PlanAnalysis], refused: Mapping[str, str] | None = None
 ) -> Layout:
-    """With as many regions as the user has asked for, or one for each pipeline."""
+    """With as many regions as the user has set, or one for each pipeline."""
     stateful = [look.keeps_state for look in analyses]
     graph, regions = regions_of(job.pipelines, stateful, parts=job.regions or 1)
     if job.engine is Engine.MICRO_BATCH:
@@ -115,8 +116,8 @@ def _in_parts(
     first: Layout,
     facts: Sequence[Mapping[str, str]],
 ) -> Layout:
-    """With as many regions as there are cores and partitions for, where all are continuous and
-    nobody has said how many."""
+    """With as many regions as there are cores and partitions for, if all are continuous and the
+    user has not set their number."""
     if job.regions is not None or len(first.continuous) != len(job.pipelines):
         return first
     parts = choose_parts(
@@ -130,15 +131,15 @@ def _in_parts(
 
 
 def _warn_of_loops(pipelines: Sequence[Pipeline]) -> None:
-    """A mistake, most of the time; who wants it, for tries that come later, is not stopped."""
+    """Usually a mistake, but allowed: a pipeline may write failed records back for a later try."""
     for pipeline in pipelines:
         source = pipeline.source
         for sink in pipeline.sinks:
             topic = source.rereads(sink) if isinstance(source, RereadingSource) else None
             if topic is not None:
                 log.warning(
-                    "a pipeline writes what it reads again: source=%s sink=%s topic=%s. Without "
-                    "an end, unless its functions leave records out.",
+                    "a pipeline reads its own output again, perhaps forever: source=%s sink=%s "
+                    "topic=%s",
                     source.name,
                     sink.name,
                     topic,
@@ -146,7 +147,7 @@ def _warn_of_loops(pipelines: Sequence[Pipeline]) -> None:
 
 
 def _sinks_of(layout: Layout) -> dict[str, Sink]:
-    """Those that continuous tasks would write to, by operator id."""
+    """The sinks that continuous tasks would write to, by operator id."""
     return {
         i: sink
         for region in layout.regions
@@ -158,11 +159,11 @@ def _sinks_of(layout: Layout) -> dict[str, Sink]:
 def refusals(
     sinks: Mapping[str, Sink], *, between_barriers_s: float, lost_timeout_s: float | None
 ) -> dict[str, str]:
-    """Why continuous tasks cannot write to a sink, by operator id: only its cluster knows for how
-    long a transaction may be open.
+    """Why continuous tasks cannot write to a sink, by operator id: only its cluster knows how long
+    a transaction may be open.
 
     Raises:
-        StreamError: a sink has refused its check, which it would in either engine.
+        StreamError: the check of a sink failed, as it would in either engine.
     """
     refused: dict[str, str] = {}
     for operator_id, sink in sinks.items():
@@ -177,3 +178,59 @@ def refusals(
         except ConfigError as error:
             refused[operator_id] = f"the sink {sink.name}: {error}"
     return refused
+
+
+def tuned(regions: Sequence[Region], *, memory_mib: int) -> tuple[Region, ...]:
+    """The regions with tuned sources and sinks: their tasks keep to the memory bound, and sinks
+    compress like their source, unless the user has set a codec.
+
+    A chained task reads and writes in one process. With Spark's planner between read and write,
+    there is one process for each, and each keeps to the bound.
+
+    Raises:
+        ConfigError: the user's settings need more memory.
+    """
+    codecs: dict[str, str | None] = {}  # regions of one source share the codec
+    return tuple(_tuned(region, codecs, memory_mib) for region in regions)
+
+
+def _tuned(region: Region, codecs: dict[str, str | None], memory_mib: int) -> Region:
+    source, is_chained = region.pipeline.source, region.pipeline.is_chained
+    sinks = {i: sink for i, sink in region.sinks.items() if isinstance(sink, TunedSink)}
+    reading = source.claimed_bytes if isinstance(source, TunedSource) else 0
+    writing = sum(sink.claimed_bytes for sink in sinks.values())
+    if isinstance(source, TunedSource):
+        source = source.within(
+            TaskMemory.of_mib(
+                memory_mib,
+                claimed_bytes=reading + (writing if is_chained else 0),
+                sinks=len(sinks) if is_chained else 0,
+            )
+        )
+        if region.source_id not in codecs and any(s.keeps_compression for s in sinks.values()):
+            codecs[region.source_id] = _source_codec(source)
+    memory = TaskMemory.of_mib(
+        memory_mib,
+        claimed_bytes=writing + (reading if is_chained else 0),
+        reads=is_chained,
+        sinks=len(sinks),
+    )
+    made: dict[str, Sink] = {
+        i: _tuned_sink(sink, memory, codecs.get(region.source_id)) for i, sink in sinks.items()
+    }
+    return replace(
+        region,
+        pipeline=replace(region.pipeline, source=source),
+        sinks={**region.sinks, **made},
+    )
+
+
+def _source_codec(source: TunedSource) -> str | None:
+    codec = source.compression(timeout_s=_FETCH_TIMEOUT_S)
+    log.info("compression of the source: source=%s codec=%s", source.name, codec or "unknown")
+    return codec
+
+
+def _tuned_sink(sink: TunedSink, memory: TaskMemory, codec: str | None) -> TunedSink:
+    made = sink.within(memory)
+    return made.compressed_as(codec) if codec is not None and made.keeps_compression else made

@@ -13,8 +13,7 @@ from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
 from sluice.runtime.checkpoint.succession import has_last_record
 from sluice.runtime.continuous.barrier_service import BarrierService
-from sluice.runtime.continuous.continuous_sink import ContinuousSink
-from sluice.runtime.continuous.coordinator_timeout import LostTimeout
+from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.contracts import RegionAttempt, Sink, SinkCoordinator, Source, SplitEnumerator
 from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
@@ -42,8 +41,8 @@ from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import Interrupts, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
 from sluice.runtime.spark.session.spark_session import is_fair, prepare, require_task_retries
+from sluice.runtime.storage.file_system import close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri
-from sluice.runtime.storage.retried_reads import close_quietly
 
 __all__ = ["JobResult", "run_job"]
 
@@ -51,16 +50,16 @@ log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 30.0
 _WATCH_S = 0.1
-_RESTLESS_S = 0.02  # three analyses from the end of a region's life to the next one
+_RESTART_POLL_S = 0.02  # a restart of a region needs three calls of `watch`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """What a finished run did.
+    """The result of a finished run.
 
     Attributes:
         job_uid: of the job.
-        restored_from: checkpoint id it went on from, None for a new job.
+        restored_from: checkpoint id that it resumed from, None for a new job.
         last_checkpoint_id: newest checkpoint that is committed on record.
         elapsed_s: of this run, Spark's own start not included.
     """
@@ -126,7 +125,7 @@ def _coordinator(
     """The coordinator, and its sources by operator id; it closes these and its sinks when it stops.
 
     Args:
-        by_tasks: wraps the sinks that continuous tasks write to: they commit what they wrote.
+        by_tasks: wraps the sinks that continuous tasks write to: the tasks commit first.
     """
     regions = layout.regions
     with contextlib.ExitStack() as opened:
@@ -163,7 +162,7 @@ def _coordinator(
             require_known=installed_kinds().require_known,
             require_restorable=partial(require_rewindable, store.fs, regions),
         )
-        opened.pop_all()  # they are the coordinator's now
+        opened.pop_all()  # the coordinator closes them now
     return coordinator, sources
 
 
@@ -179,7 +178,7 @@ def _sources(regions: Sequence[Region]) -> dict[str, Source]:
 def _announced(
     store: CheckpointStore, started: StartedJob, service: CoordinatorService
 ) -> contextlib.AbstractContextManager[None]:
-    """Tasks that nobody answers, and people, learn where this run is reached."""
+    """Publish the address of this run, for tasks that get no answer and for operators."""
     is_newest = partial(has_last_record, store, session=started.session)
     FileLeaderStore(store.fs).announce(
         Leader(
@@ -268,8 +267,8 @@ def _watch(
     hosts: HostExclusion,
     interrupts: Interrupts,
 ) -> None:
-    """Until the job's end; raises what ended it."""
-    while not coordinator.wait(timeout_s=_RESTLESS_S if attempts.is_restless else _WATCH_S):
+    """Watch until the job ends; raises the error that ended it."""
+    while not coordinator.wait(timeout_s=_RESTART_POLL_S if attempts.is_restarting else _WATCH_S):
         interrupts.check()
         attempts.watch()
         hosts.look()
@@ -278,8 +277,8 @@ def _watch(
 def _warn_of_shared_cores(job: JobSpec, micro_batches: int) -> None:
     if micro_batches > 1 and not is_fair(job.spark):
         log.warning(
-            "the regions share Spark's cores first come, first served: start the session with "
-            "spark.scheduler.mode=FAIR, and one with a backlog does not hold back the others"
+            "the regions share Spark's cores first come, first served: set "
+            "spark.scheduler.mode=FAIR, so that one with a backlog does not delay other regions"
         )
 
 
@@ -289,7 +288,7 @@ def _drop_budget(job: JobSpec, started: StartedJob) -> DropBudget | None:
         return None
     so_far = {name: dropped_in_all(r.operator_states) for name, r in started.regions.items()}
     log.warning(
-        "approximate recovery: what a failed task had to read is dropped: job=%s "
+        "approximate recovery: the ranges of a failed task are dropped: job=%s "
         "max_dropped_records=%d max_dropped_in_all=%s dropped_so_far=%d",
         job.name,
         limit.per_checkpoint,

@@ -1,1 +1,1 @@
-"""What runs in Spark's tasks on the executors."""
+"""The work of Spark's tasks on the executors."""

@@ -1,4 +1,4 @@
-"""One life of a continuous region as one long Spark job of one task."""
+"""One attempt of a continuous region as one long Spark job of one task."""
 
 import contextlib
 import logging
@@ -11,11 +11,9 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from sluice.runtime.continuous.barrier_service import AttemptLog
-from sluice.runtime.continuous.checkpoint_client import CheckpointClient
-from sluice.runtime.continuous.heartbeat import LONGEST_STEP_S
+from sluice.runtime.continuous.barrier_service import LONGEST_STEP_S, AttemptEpochs
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient, TaskRegistry
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
-from sluice.runtime.continuous.task_registry import TaskRegistry
 from sluice.runtime.contracts import (
     AttemptRegistry,
     Clock,
@@ -46,25 +44,25 @@ __all__ = ["ContinuousAttempt", "ContinuousChain"]
 log = logging.getLogger(__name__)
 
 _CALL_DEADLINE_S = 5.0
-_GOOD_END_S = 10.0
+_ORDERLY_END_S = 10.0
 _CANCELLED_S = 60.0
-_CANCEL_AGAIN_S = 1.0  # a job that was not there yet is not cancelled
+_CANCEL_PAUSE_S = 1.0  # Spark does not cancel a job that has not begun yet
 _NO_CORE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuousChain:
-    """All that the task of one life of a region needs. Picklable.
+    """Everything that the task of one attempt of a region needs. Picklable.
 
     Attributes:
-        tasks: whose it is, and its sinks, whose factories are `ContinuousWriterFactory`.
+        tasks: the attempt's identity, and its sinks, whose factories are `ContinuousWriterFactory`.
         reader: of the source.
         functions: applied to each batch, in order.
         job_name: for dead letters.
-        splits: of the region, where the life begins.
+        splits: of the region, at the attempt's first positions.
         ends: of a bounded source; None: there are none.
-        begins_after: newest committed checkpoint when the life began.
-        lost_timeout_s: how long the task goes on without hearing of its coordinator.
+        begins_after: newest committed checkpoint when the attempt began.
+        lost_timeout_s: how long the task runs without an answer from its coordinator.
     """
 
     tasks: RegionTasks
@@ -77,19 +75,19 @@ class ContinuousChain:
     lost_timeout_s: float
 
     def run(self) -> StreamError | None:
-        """In the executor: until the life is over; what ended it, if that was an error."""
+        """In the executor, until the attempt is over; returns the error that ended it, if any."""
         try:
             _require_first_attempt(self.tasks)
-            with contextlib.closing(self.reader.follow(self.splits, self.ends)) as follower:
-                self._loop(follower).run()
+            with contextlib.closing(self.reader.follow(self.splits, self.ends)) as stream:
+                self._loop(stream).run()
         except StreamError as err:
-            return self._told(err)
-        except Exception as err:  # noqa: BLE001 - Spark would try again, and say that instead
-            return self._told(_failed(self.tasks, err))
+            return self._logged(err)
+        except Exception as err:  # noqa: BLE001 - Spark would retry, and report the retry instead
+            return self._logged(_failed(self.tasks, err))
         return None
 
-    def _told(self, error: StreamError) -> StreamError:
-        """Here, too: a driver that is frozen or gone reads no answer."""
+    def _logged(self, error: StreamError) -> StreamError:
+        """Log the error in the executor, too: a paused or dead driver reads no result."""
         log.warning(
             "a continuous task ends: region=%s attempt_id=%d error=%s",
             self.tasks.region,
@@ -98,7 +96,7 @@ class ContinuousChain:
         )
         return error
 
-    def _loop(self, follower: RecordStream) -> TaskLoop:
+    def _loop(self, stream: RecordStream) -> TaskLoop:
         tasks = self.tasks
         link = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
         checkpoint_client = CheckpointClient(
@@ -109,8 +107,8 @@ class ContinuousChain:
         return TaskLoop(
             tasks.region,
             tasks.attempt_id,
-            follower=follower,
-            checkpoint_client=checkpoint_client,
+            stream=stream,
+            client=checkpoint_client,
             open_writers=partial(self._open, registry),
             functions=lambda: FunctionRun(self.functions, job_name=self.job_name),
             begins_after=self.begins_after,
@@ -122,7 +120,9 @@ class ContinuousChain:
         tasks = self.tasks
         writers: dict[str, ContinuousWriter] = {}
         for operator_id, factory in tasks.factories.items():
-            assert isinstance(factory, ContinuousWriterFactory)  # or the engine was refused
+            assert isinstance(
+                factory, ContinuousWriterFactory
+            )  # the choice of the engine requires it
             scope = TaskScope(
                 job_uid=tasks.job_uid,
                 operator_id=operator_id,
@@ -137,10 +137,11 @@ class ContinuousChain:
 
 
 def _require_first_attempt(tasks: RegionTasks) -> None:
-    """A second attempt would begin where the life began, and read again what is decided since.
+    """A second Spark attempt would begin at the region attempt's first positions, and read records
+    again that are decided since.
 
     Raises:
-        FencedError: Spark tries the task again; the region's next life goes on in its place.
+        FencedError: Spark retries the task; the region's next attempt replaces it.
     """
     from pyspark import TaskContext
 
@@ -149,20 +150,20 @@ def _require_first_attempt(tasks: RegionTasks) -> None:
         raise FencedError(
             "the task of a continuous region was lost",
             {"region": tasks.region, "attempt_id": tasks.attempt_id},
-            "The region begins a new life at the last checkpoint.",
+            "Let the region restart: its next attempt begins at the last checkpoint.",
         )
 
 
 class ContinuousAttempt:
     """Implements `sluice.runtime.service.hosted_region.RunningAttempt`. Driver.
 
-    A thread of its own waits for the Spark job; the service's threads use the book.
+    A thread of its own waits for the Spark job; the service's threads use the epochs.
 
     Args:
         spark: the job's session.
-        chain: what its task does.
-        book: of the life.
-        heartbeat_timeout_s: a task that does not ask for its next barrier for so long is given up.
+        chain: the work of its task.
+        epochs: of the attempt.
+        heartbeat_timeout_s: the attempt fails if its task does not poll for a barrier for so long.
         clock: monotonic seconds.
     """
 
@@ -170,7 +171,7 @@ class ContinuousAttempt:
         self,
         spark: SparkSession,
         chain: ContinuousChain,
-        book: AttemptLog,
+        epochs: AttemptEpochs,
         *,
         heartbeat_timeout_s: float,
         clock: Clock = time.monotonic,
@@ -178,7 +179,7 @@ class ContinuousAttempt:
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._spark = spark
         self._chain = chain
-        self._book = book
+        self._epochs = epochs
         self._name = f"{chain.tasks.region}.{chain.tasks.attempt_id}"
         self._group = f"{self._name} {chain.tasks.job_uid}"  # jobs may share a session
         self._clock = PauseTolerantClock(clock, longest_step_s=LONGEST_STEP_S)
@@ -197,63 +198,63 @@ class ContinuousAttempt:
         """Whether Spark runs the task, or waits for a core that may soon be free
         (`continuous-order`)."""
         if self._error is None:
-            self._error = self._given_up()
+            self._error = self._timed_out()
         return self._error is None and self._thread.is_alive()
 
-    def _given_up(self) -> StreamError | None:
-        pulse, region = self._book.pulse, self._chain.tasks.region
+    def _timed_out(self) -> StreamError | None:
+        heartbeat, region = self._epochs.heartbeat, self._chain.tasks.region
         now_s = self._clock()
-        waits_s = 0.0 if pulse.has_asked else now_s - self._begun_s
-        if waits_s > _NO_CORE_S:
+        waited_s = 0.0 if heartbeat.has_begun else now_s - self._begun_s
+        if waited_s > _NO_CORE_S:
             return MissingRequirementError(
                 "the task of a continuous region does not begin",
-                {"region": region, "waited_s": round(waits_s)},
-                "It needs a core of its own for as long as the job runs: are all of them taken, or "
-                "has the cluster lost one? Job(regions=...) says how many the job takes.",
+                {"region": region, "waited_s": round(waited_s)},
+                "Check that the session has a free core for each region of the job "
+                "(Job(regions=...)): a continuous task keeps one for as long as the job runs.",
             )
-        silent_s = pulse.silent_s()
-        if silent_s > self._heartbeat_timeout_s:
+        overdue_s = heartbeat.overdue_s()
+        if overdue_s > self._heartbeat_timeout_s:
             return StreamError(
-                "the task of a continuous region is not heard of",
+                "the task of a continuous region sends no heartbeat",
                 {
                     "region": region,
                     "attempt_id": self._chain.tasks.attempt_id,
-                    "silent_s": round(silent_s, 1),
+                    "overdue_s": round(overdue_s, 1),
                 },
-                "Its process or its host hangs, or cannot reach the driver. The region begins "
-                "again at the last checkpoint, as often as the job tolerates.",
+                "Check its process and its host: it hangs, or cannot reach the driver. The region "
+                "restarts at the last checkpoint, as often as the job tolerates.",
             )
         return None
 
     def registration(self) -> RegionRegistration:
         """See `sluice.runtime.contracts.RegionHandle.register`."""
-        return self._book.registration()
+        return self._epochs.registration()
 
     def prepare_stop(self) -> None:
-        """The task is told to end when it asks for its next barrier."""
-        self._book.stop()
+        """Let the task end with its next poll for a barrier."""
+        self._epochs.stop()
 
     def stop(self) -> None:
-        """Wait for the task's good end; cancel it when that takes long."""
-        self._book.stop()
-        self._thread.join(_GOOD_END_S)
+        """Wait until the task has ended in good order; cancel it when that takes long."""
+        self._epochs.stop()
+        self._thread.join(_ORDERLY_END_S)
         until_s = time.monotonic() + _CANCELLED_S
         while self._thread.is_alive() and time.monotonic() < until_s:
             self._spark.sparkContext.cancelJobGroup(self._group)
-            self._thread.join(_CANCEL_AGAIN_S)
+            self._thread.join(_CANCEL_PAUSE_S)
         if self._thread.is_alive():
             raise WaitedTooLongError(
                 "a region's task did not end",
                 {
                     "region": self._chain.tasks.region,
                     "attempt_id": self._chain.tasks.attempt_id,
-                    "waited_s": _GOOD_END_S + _CANCELLED_S,
+                    "waited_s": _ORDERLY_END_S + _CANCELLED_S,
                 },
-                "Its executor may hang; what it has open is aborted by the next coordinator.",
+                "Check its executor, which may hang. The next coordinator aborts its open work.",
             )
 
     def require_writable(self) -> None:
-        """A life writes no files."""
+        """A continuous task writes no files."""
 
     def failure(self) -> BaseException | None:
         """Why the task ended."""
@@ -264,10 +265,10 @@ class ContinuousAttempt:
             found = self._result()
         except StreamError as err:
             found = err
-        except Exception as err:  # noqa: BLE001 - looked at by whoever watches the life
+        except Exception as err:  # noqa: BLE001 - the thread that watches the attempt raises it
             found = _failed(self._chain.tasks, err)
         self._error = self._error or found
-        self._book.stop()  # nobody answers any more, and what is decided is finished by hand
+        self._epochs.stop()  # the task is gone, and the driver commits its decided epochs
 
     def _result(self) -> StreamError | None:
         context = self._spark.sparkContext

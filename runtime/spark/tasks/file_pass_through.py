@@ -1,4 +1,4 @@
-"""Tasks whose rows go on from their own writers to Spark's file writers.
+"""Tasks that pass the rows on from their own writers to Spark's file writers.
 
 The rows are the task's output for Spark, so its result travels in an accumulator.
 """
@@ -69,8 +69,9 @@ class FilePassThrough:
         """Driver, after a batch's write: the results since the last call.
 
         Raises:
-            StreamError: a task reported it; or a task has two results, so it ran and wrote twice,
-                and the driver cannot tell which of the two wrote the files.
+            StreamError: a task reported it.
+            IllegalTransitionError: a task has two results, so it ran and wrote twice. Either run
+                may have written the files.
         """
         results = without_errors(self.results.value)
         self.results.value = []
@@ -99,7 +100,7 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     """The same values in another type, or an error.
 
     Arrow's own cast turns a number that is too large into infinity, any number into a boolean and
-    a timestamp into a date; it also adds or removes time zones and omits unknown fields of a
+    a timestamp into a date. It also adds or removes time zones and omits unknown fields of a
     struct. Here only a float may be rounded, to another float.
     """
     if column.type == field.type:

@@ -1,9 +1,9 @@
-"""What a Spark task of a Job runs: read, apply the Arrow functions, write, pre-commit.
+"""The Spark tasks of a Job: they read, apply the Arrow functions, write and pre-commit.
 
-Runs in an executor's Python worker, once per task. A chained task gets split ranges and does
+Each runs in an executor's Python worker, once per task. A chained task gets split ranges and does
 everything in this one process (`Chain.copy_ranges`). The task at the end of a ``transform`` gets
 the records through ``mapInArrow`` (`write_task`). A `TaskOutput` decides what Spark gets from the
-task: one row with the pickled `TaskResult`, or the records that go on into files.
+task: one row with the pickled `TaskResult`, or the records for Spark's file writers.
 """
 
 import pickle

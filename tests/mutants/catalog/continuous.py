@@ -14,9 +14,9 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.continuous.native_commits:NativeCommits.answered",
-                old="attempt.committed |= {e for e in told if e.operator_id in epoch.operators}",
-                new="attempt.committed |= set(told)",
+                function="sluice.runtime.continuous.native_commits:NativeCommits.report",
+                old="attempt.committed |= {e for e in entries if e.operator_id in epoch.operators}",
+                new="attempt.committed |= set(entries)",
             ),
         ),
     ),

@@ -13,8 +13,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.connectors.hdfs.committing.file_sweep:orphans",
-                old="protected |= decode_held_files(entry).stagings",
-                new="decode_held_files(entry)",
+                old="protected |= decode_pending_files(entry).stagings",
+                new="decode_pending_files(entry)",
             ),
         ),
     ),

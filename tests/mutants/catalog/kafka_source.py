@@ -60,8 +60,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.connectors.kafka.source.enumerator.lost_ranges:_log_end",
-                old="end, visible_by = look.log_ends.get(key), look.latest[key].leader_epoch",
-                new="end, visible_by = look.latest.get(key), look.latest[key].leader_epoch",
+                old="end, visible_by = view.log_ends.get(key), view.latest[key].leader_epoch",
+                new="end, visible_by = view.latest.get(key), view.latest[key].leader_epoch",
             ),
         ),
     ),
@@ -75,8 +75,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.connectors.kafka.source.enumerator.lost_ranges:LossDetector.without_former_leaders",
-                old="for key, fact in look.latest.items()",
-                new="for key, fact in (*look.latest.items(), *look.earliest.items())",
+                old="for key, fact in view.latest.items()",
+                new="for key, fact in (*view.latest.items(), *view.earliest.items())",
             ),
         ),
     ),

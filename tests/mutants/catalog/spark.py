@@ -157,7 +157,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.spark.run.attempt_supervisor:RegionAttempts._bring_back",
+                function="sluice.runtime.spark.run.attempt_supervisor:RegionAttempts._restart",
                 old="self._register(watched)",
                 new="",
             ),

@@ -20,7 +20,7 @@ _CONFLUENT_BYTES = 5
 
 
 class Framing(enum.Enum):
-    """What stands before the record."""
+    """The header before the Avro value."""
 
     NONE = "none"
     CONFLUENT = "confluent"  # a zero byte, and four of the schema's id, which is not looked up
@@ -30,16 +30,16 @@ class Framing(enum.Enum):
 class AvroDeserializer:
     """Reads one Avro value from each record. Picklable.
 
-    Records, arrays, maps, unions of null and one type, and the logical types that Arrow has, become
-    columns of these types; an enum is its symbol, other logical types are their plain values. A
-    record without a value (a tombstone) is null. A time that no day has is an error; what else
-    damaged bytes may be read as is said in ``docs/guide/kafka-source.md``.
+    Records, arrays, maps, unions of null and one type, and Arrow's logical types become columns of
+    these types. An enum becomes its symbol, and other logical types become their plain values. A
+    record without a value (a tombstone) is null. A time outside a day is an error. See
+    ``docs/guide/kafka-source.md`` for other damaged bytes.
 
     Attributes:
-        schema: that the records were written with, as JSON text or its value.
-        framing: what stands before each.
+        schema: of the writer, as JSON text or its value.
+        framing: the header of each record.
     Raises:
-        ConfigError: the schema is none, or has types without a column.
+        ConfigError: the schema is invalid, or has types without a column.
     """
 
     schema: str | Mapping[str, Any]
@@ -70,7 +70,7 @@ class AvroDeserializer:
         """See `sluice.connectors.kafka.records.serde.deserializing.Deserializer`."""
         values = [None if record is None else self._value(record) for record in column.to_pylist()]
         found = pa.array(values, self.type)
-        found.validate(full=True)  # it takes any number for a time of the day
+        found.validate(full=True)  # fastavro accepts any number as a time of day
         return found
 
     def _value(self, record: bytes) -> object:
@@ -83,5 +83,5 @@ class AvroDeserializer:
         data.seek(start)
         value = fastavro.schemaless_reader(data, self._parsed, None)
         if data.tell() != len(record):
-            raise ValueError("a record has bytes behind its Avro value")
+            raise ValueError("a record has bytes after its Avro value")
         return value

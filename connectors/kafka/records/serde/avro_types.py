@@ -35,10 +35,10 @@ Schema = str | Mapping[str, Any] | Sequence[Any]
 
 
 def plain_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON
-    """For fastavro: without logical types whose values are to be the plain ones.
+    """Return a schema for fastavro, without logical types that should stay plain values.
 
-    These are the ones that have no Arrow type here, and times of a day, which Arrow takes as
-    numbers: fastavro makes a time of the day before of a negative one.
+    Those are the types without an Arrow type here, and times of day. Arrow takes these as numbers;
+    fastavro makes a time of the previous day of a negative one.
     """
     if isinstance(schema, Mapping):
         made = {name: plain_schema(value) for name, value in schema.items()}

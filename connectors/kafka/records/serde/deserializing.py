@@ -14,20 +14,19 @@ __all__ = ["DeserializedColumn", "Deserializer", "require_deserializable"]
 class Deserializer(Protocol):
     """Turns the bytes of records into values. Picklable; executor, called by one thread.
 
-    Deterministic and row by row: `docs/guide/functions.md` says what becomes of a record that it
-    fails for.
+    Deterministic and row by row. `docs/guide/functions.md` describes records that it fails for.
     """
 
     @property
     def type(self) -> pa.DataType:
-        """Of the values."""
+        """Type of the values."""
         ...
 
     def deserialize(self, column: pa.Array) -> pa.Array:
         """The values of a column of bytes; as long as it, null where it is null.
 
         Raises:
-            Exception: a record cannot be read; which one is found out by asking again.
+            Exception: a record cannot be read; further calls with parts find which one.
         """
         ...
 
@@ -45,7 +44,7 @@ class DeserializedColumn:
     deserializer: Deserializer
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """``batch`` with the values in the place of the bytes."""
+        """Return ``batch`` with values instead of the bytes."""
         at = batch.schema.get_field_index(self.column)
         values = self.deserializer.deserialize(batch.column(at))
         return batch.set_column(at, pa.field(self.column, self.deserializer.type), values)
@@ -54,7 +53,7 @@ class DeserializedColumn:
 def require_deserializable(
     deserializers: Mapping[str, Deserializer | None], columns: tuple[str, ...]
 ) -> None:
-    """What is deserialized must be read.
+    """Check that deserialized columns are read.
 
     Raises:
         ConfigError: a column has a deserializer and is left out.

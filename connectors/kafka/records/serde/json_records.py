@@ -33,14 +33,14 @@ _IS_SUPPORTED: tuple[Callable[[pa.DataType], bool], ...] = (
 class JsonDeserializer:
     """Reads one JSON value from each record. Picklable.
 
-    A field that is missing is null, or an error where the schema's field is not nullable. Text
-    becomes no number, and a fraction no integer; a number beyond its type is an error. A record of
-    nothing, of two values, or with something behind its value, is an error; one without a value (a
-    tombstone) is null, and so is one that holds ``null``.
+    A missing field is null, or an error if the schema's field is not nullable. Text is not read as
+    a number, nor a fraction as an integer; a number beyond its type is an error. An empty record,
+    or one with more than one value, is an error. A record without a value (a tombstone) is null,
+    and so is the value ``null``.
 
-    A timestamp is text of ISO 8601. Where the schema's has a time zone, an offset is heeded, and
-    text without one is UTC; where it has none, text with an offset (or ``Z``) is an error, as in
-    Spark's ``from_json``: there is no place for the offset, and without it another time is meant.
+    A timestamp is text of ISO 8601. If its type has a time zone, the offset counts, and text
+    without an offset is UTC. If its type has none, text with an offset (or ``Z``) is an error, as
+    in Spark's ``from_json``: without its offset it would be another time.
 
     Attributes:
         schema: an Arrow schema, for objects, or a type.
@@ -64,7 +64,7 @@ class JsonDeserializer:
 
     @property
     def type(self) -> pa.DataType:
-        """Of the values: fields that must be there are nullable, for a tombstone has none."""
+        """Type of the values; required fields are nullable, because a tombstone has none."""
         return _nullable(self._wanted)
 
     @property
@@ -76,7 +76,7 @@ class JsonDeserializer:
         values = self._values(column.drop_null().to_pylist())
         if not column.null_count:
             return values
-        # A null where a tombstone is; else the next of the values.
+        # A null for a tombstone, else the next value.
         is_there = column.is_valid()
         places = pc.subtract(pc.cumulative_sum(is_there.cast(pa.int64())), 1)
         return values.take(pc.if_else(is_there, places, None))
@@ -84,13 +84,13 @@ class JsonDeserializer:
     def _values(self, records: Sequence[bytes]) -> pa.Array:
         if not records:
             return pa.array([], self.type)
-        # A list around each record: it is closed behind one value, however the record ends, so no
-        # record can take a part of its neighbour, and its length tells how many there were.
+        # A list around each record: no record can take a part of its neighbour, and the length is
+        # the number of values in the record.
         text = b"\n".join([b'{"v":[' + record + b"]}" for record in records])
         text.decode()  # Arrow takes over any bytes between quotation marks
         values = self._read(text, with_leaf_types(self._wanted, _as_read))
         if self.unknown_fields == "ignore":
-            # One that closes the list around it, and opens another, passes as its first value.
+            # A record that closes the list and opens another one would pass as its first value.
             for record in filter(_CLOSES.search, records):
                 json.loads(record)
         if len(values) != len(records) or not pc.all(pc.equal(values.value_lengths(), 1)).as_py():
@@ -101,10 +101,10 @@ class JsonDeserializer:
         return found.cast(self.type)
 
     def _read(self, text: bytes, wanted: pa.DataType) -> pa.Array:
-        """A list of values for each line."""
+        """Read a list of values from each line."""
         read = pj.read_json(
             pa.BufferReader(text),
-            # In one block: a record may be longer than Arrow's own.
+            # One block: a record may be longer than Arrow's default block.
             read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
             parse_options=pj.ParseOptions(
                 explicit_schema=pa.schema([pa.field("v", pa.list_(wanted))]),
@@ -114,16 +114,18 @@ class JsonDeserializer:
         return read.column("v").combine_chunks()
 
     def _require_in_range(self, found: pa.Array, text: bytes) -> None:
-        """An infinity is one that was written, or a number that its type cannot hold.
+        """Refuse numbers that their type cannot hold: Arrow reads them as infinities.
 
-        Text is read again to tell them apart, and only then: with 0 for what is beyond 64 bits,
-        for which Arrow has an error or an infinity, and as 64 bits, which in the place of 32 would
-        round every number twice.
+        The text is read again, as 64 bits and with 0 for larger numbers, to find the infinities
+        that were written as such. It is not read so at first: 32-bit numbers would be rounded
+        twice.
         """
         text = _STRING_OR_NUMBER.sub(_small, text)
         wide = self._read(text, with_leaf_types(self._wanted, _as_double)).flatten()
-        for narrow, told in zip(leaves(found), leaves(wide), strict=True):
-            if pa.types.is_floating(narrow.type) and infinite_count(narrow) != infinite_count(told):
+        for narrow, wanted in zip(leaves(found), leaves(wide), strict=True):
+            if pa.types.is_floating(narrow.type) and infinite_count(narrow) != infinite_count(
+                wanted
+            ):
                 bits = narrow.type.bit_width
                 remedy = ": use float64" if pa.types.is_float32(narrow.type) else ""
                 raise ValueError(f"a number is too large for {bits} bits{remedy}")
@@ -164,13 +166,13 @@ def _require_supported(found: pa.DataType, path: str) -> None:
         raise ConfigError(
             "a JSON record has no values of this type",
             {"field": path.lstrip(".") or "(the record)", "type": str(found)},
-            "Use booleans, numbers, strings, timestamps, lists and structs; read others as "
+            "Use booleans, numbers, strings, timestamps, lists and structs; read other types as "
             "strings, and cast them in a function.",
         )
 
 
 def _require_distinct(found: pa.StructType, path: str) -> None:
-    """Of two fields of one name Arrow fills the first, and the other is always null."""
+    """Refuse two fields of one name: Arrow would fill only the first."""
     names = [field.name for field in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -30,7 +30,7 @@ class JsonSerializer:
     column: str = "value"
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """``batch`` with text in the place of the values."""
+        """Return ``batch`` with text instead of the values."""
         at = batch.schema.get_field_index(self.column)
         if at < 0:
             raise ConfigError(
@@ -45,7 +45,7 @@ class JsonSerializer:
 
 
 def _require_microseconds(column: pa.Array) -> None:
-    """Of times of a day: Python's, as which Arrow gives them, have no more digits."""
+    """Refuse times of day with nanoseconds: Python's have microseconds only."""
     for leaf in leaves(column):
         if leaf.type == pa.time64("ns"):
             micros = leaf.cast(pa.time64("us"), safe=False)

@@ -25,7 +25,7 @@ from sluice.connectors.kafka.client.confluent import (
     translate,
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.client.login_refusals import LoginRefusals
 from sluice.connectors.kafka.sink.producers.producer_errors import UnsentError
 from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import AuthenticationError, StreamError, UnreachableError
@@ -123,7 +123,7 @@ class KnownLimits:
         self._fetch = fetch
         self._clock = clock
         self._requesting = threading.Lock()
-        self._refusals = Refusals(clock=clock)
+        self._refusals = LoginRefusals(clock=clock)
         self._known: LimitsAnswer | None = None
         self._next_request_s = 0.0
 
@@ -208,7 +208,7 @@ def fetch_limits(
     Raises:
         ConfigError: the client refuses a setting, or its token function does.
     """
-    refusals = Refusals()
+    refusals = LoginRefusals()
     try:
         admin = make_admin({**connection.librdkafka(Role.ADMIN), "error_cb": refusals.note})
     except (UnreachableError, AuthenticationError) as err:  # there is no token for it

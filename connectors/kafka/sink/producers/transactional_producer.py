@@ -19,7 +19,7 @@ from sluice.connectors.kafka.client.confluent import (
     error_codes,
     translate,
 )
-from sluice.connectors.kafka.client.logins import LASTING_S
+from sluice.connectors.kafka.client.login_refusals import LASTING_S
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.connectors.kafka.sink.producers.producer_client import (
     Client,

@@ -36,7 +36,7 @@ from sluice.connectors.kafka.sink.producers.transactional_producer import Transa
 from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait, Wait
 from sluice.connectors.kafka.sink.writer.sender import RecordSender, flush
 from sluice.runtime.contracts import (
-    INTERVALS_OF_AN_ATTEMPT,
+    INTERVALS_PER_TRANSACTION_TIMEOUT,
     AttemptRegistry,
     ContinuousWriter,
     RegisteredAttempt,
@@ -386,7 +386,7 @@ class KafkaWriterFactory:
         """See `sluice.runtime.contracts.ContinuousWriterFactory`."""
         if self.guarantee is not Guarantee.EXACTLY_ONCE or self.transaction_timeout_s is None:
             return None  # or the brokers' maximum decides, which the sink's check reports
-        return self.transaction_timeout_s / INTERVALS_OF_AN_ATTEMPT
+        return self.transaction_timeout_s / INTERVALS_PER_TRANSACTION_TIMEOUT
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
         """See `sluice.runtime.contracts.ContinuousWriterFactory`."""

@@ -1,7 +1,7 @@
-"""What the brokers say about topics, offsets and groups: the driver's I/O for a Kafka source.
+"""Requests to the brokers about topics, offsets and groups: the driver's I/O for a Kafka source.
 
-Every question about many partitions is one request per broker. Topics are described first: offsets
-are asked of leaders that the client knows (`topics`), all at the same time.
+A request about many partitions is one request per broker. Topics are described first, so that the
+client knows the leaders (`topics`); then all offsets are requested at the same time.
 """
 
 import logging
@@ -25,27 +25,28 @@ from sluice.connectors.kafka.client.confluent import (
     translate,
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.client.login_refusals import LoginRefusals
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.source.enumerator.group_offsets import GroupOffsets
 from sluice.connectors.kafka.source.enumerator.topics import (
     Descriptions,
     KnownLeaders,
+    answers_deadline,
     described,
     facts,
     is_absence,
     result,
-    until_s_for,
 )
 from sluice.connectors.kafka.source.positions import Edge, PartitionKey
 from sluice.connectors.kafka.source.splits import TopicFacts
 from sluice.runtime.errors import AuthenticationError, StreamError, UnreachableError
 
 if TYPE_CHECKING:
-    from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochQuestion
+    from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochRequest
 
 __all__ = [
+    "ClusterView",
     "KafkaCluster",
-    "Look",
     "OffsetFact",
     "SourceCluster",
     "require_located",
@@ -56,33 +57,33 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RETRY_PAUSE_S = 0.1
-# Shorter than most callers' patience, so that a refused log-in is told before that ends.
+# Shorter than most callers' timeouts, so that a refused log-in is reported before those end.
 _ATTEMPT_S = 5.0
-_LEAST_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFact:
-    """An offset in a partition, and the leader that said so."""
+    """An offset in a partition, and the epoch of the leader that reported it."""
 
     offset: int
     leader_epoch: int | None = None
 
     def leader_up_to(self, offset: int) -> int | None:
-        """The leader, if its log has all before ``offset``: then none of that is of a later one."""
+        """The leader epoch, if the leader's log reaches ``offset``: no earlier record is of a later
+        leader."""
         return self.leader_epoch if offset <= self.offset else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """One look at everything that is read. What does not exist is absent.
+class ClusterView:
+    """Topics and offsets at one moment. Missing topics and partitions are absent.
 
     Attributes:
         topics: by name.
-        earliest: first record that is still there.
-        latest: where a reader of the source's isolation level may read up to.
-        log_ends: where logs end, what an open transaction hides included; of those alone that
-            were asked for it.
+        earliest: first record that is left.
+        latest: end of what a reader of the source's isolation level may read.
+        log_ends: ends of logs, records of open transactions included; only of the partitions that
+            they were requested for.
     """
 
     topics: Mapping[str, TopicFacts]
@@ -92,7 +93,7 @@ class Look:
 
 
 class SourceCluster(Protocol):
-    """What an enumerator asks. Driver, one thread at a time.
+    """The requests of an enumerator. Driver, one thread at a time.
 
     Raises: UnreachableError, AuthenticationError.
     """
@@ -102,34 +103,36 @@ class SourceCluster(Protocol):
         ...
 
     def topic_names(self, *, timeout_s: float) -> frozenset[str]:
-        """All topics that may be seen."""
+        """All topics that the client may describe."""
         ...
 
     def describe(self, names: Collection[str], *, timeout_s: float) -> Mapping[str, TopicFacts]:
         """Those that exist."""
         ...
 
-    def look(self, keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
-        """Topics, then both ends of those of the partitions that exist, at the same time."""
+    def fetch_view(self, keys: Collection[PartitionKey], *, timeout_s: float) -> ClusterView:
+        """Topics, then both ends of the partitions that exist, at the same time."""
         ...
 
     def offsets(
         self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
     ) -> Mapping[PartitionKey, OffsetFact | None]:
-        """Per partition an edge, or the first offset at or after a timestamp (None: no such), also
-        of a record that readers may not see yet."""
+        """Per partition an edge, or the first offset at or after a timestamp; None: there is none.
+
+        The record at a timestamp may be one that readers cannot see yet.
+        """
         ...
 
     def log_ends(
         self, keys: Collection[PartitionKey], *, timeout_s: float
     ) -> Mapping[PartitionKey, OffsetFact]:
-        """Ends of those that exist, what an open transaction hides included."""
+        """Ends of the partitions that exist, records of open transactions included."""
         ...
 
     def epoch_ends(
-        self, questions: Mapping[PartitionKey, "EpochQuestion"], *, timeout_s: float
+        self, requests: Mapping[PartitionKey, "EpochRequest"], *, timeout_s: float
     ) -> Mapping[PartitionKey, int]:
-        """Answers by partition; one whose leader knows nothing of such leaders is absent."""
+        """End of each requested epoch; absent if the leader does not know that epoch."""
         ...
 
     def committed(
@@ -150,7 +153,7 @@ class SourceCluster(Protocol):
 
 
 class KafkaCluster:
-    """A `SourceCluster` over librdkafka's admin client, connected when first used."""
+    """A `SourceCluster` over librdkafka's admin client, which connects at the first request."""
 
     def __init__(
         self,
@@ -167,55 +170,55 @@ class KafkaCluster:
         self._client: AdminClient | None = None
         self._leaders = KnownLeaders()
         self._groups: dict[str, GroupOffsets] = {}
-        self._refusals = Refusals(self._where())
-        self._lookup_refusals = Refusals(self._where())  # each of those is a client of its own
-        self._is_silent = False  # the last question was not answered
+        self._refusals = LoginRefusals(self._where())
+        self._lookup_refusals = LoginRefusals(self._where())  # of epoch requests' clients
+        self._timed_out = False  # the last request
         self._lock = threading.Lock()
 
     def cluster_id(self, *, timeout_s: float) -> str:
         """See `SourceCluster`."""
-        return str(self._asked(lambda left_s: self._listed(left_s).cluster_id, timeout_s))
+        return str(self._request(lambda left_s: self._listed(left_s).cluster_id, timeout_s))
 
     def topic_names(self, *, timeout_s: float) -> frozenset[str]:
         """See `SourceCluster`."""
-        return self._asked(lambda left_s: frozenset(self._listed(left_s).topics), timeout_s)
+        return self._request(lambda left_s: frozenset(self._listed(left_s).topics), timeout_s)
 
     def describe(self, names: Collection[str], *, timeout_s: float) -> Mapping[str, TopicFacts]:
         """See `SourceCluster`."""
-        return self._asked(lambda left_s: facts(self._described(names, left_s)), timeout_s)
+        return self._request(lambda left_s: facts(self._described(names, left_s)), timeout_s)
 
-    def look(self, keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
+    def fetch_view(self, keys: Collection[PartitionKey], *, timeout_s: float) -> ClusterView:
         """See `SourceCluster`."""
 
-        def ask(left_s: float) -> Look:
-            until_s = time.monotonic() + left_s
+        def fetch(left_s: float) -> ClusterView:
+            deadline = Deadline(left_s)
             topics = self._described({topic for topic, _ in keys}, left_s)
-            there, left_s = self._leaders.located(keys), _left_s(until_s)
+            there, left_s = self._leaders.located(keys), deadline.request_s
             earliest = self._listing(dict.fromkeys(there, Edge.EARLIEST), left_s)
             latest = self._listing(dict.fromkeys(there, Edge.LATEST), left_s)
-            return Look(
+            return ClusterView(
                 topics=facts(topics),
                 earliest=_existing(_offsets(earliest, left_s)),
                 latest=_existing(_offsets(latest, left_s)),
             )
 
-        return self._asked(ask, timeout_s)
+        return self._request(fetch, timeout_s)
 
     def offsets(
         self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
     ) -> Mapping[PartitionKey, OffsetFact | None]:
         """See `SourceCluster`."""
-        # A broker finds no committed record behind an open transaction, as if there were none.
+        # With READ_COMMITTED a broker finds no record after the start of an open transaction.
         every = IsolationLevel.READ_UNCOMMITTED
 
-        def ask(left_s: float) -> dict[PartitionKey, OffsetFact | None]:
+        def fetch(left_s: float) -> dict[PartitionKey, OffsetFact | None]:
             there, left_s = self._located(wanted, left_s)
             edges = {key: wanted[key] for key in there if isinstance(wanted[key], Edge)}
             times = {key: wanted[key] for key in there if key not in edges}
             at_edges, at_times = self._listing(edges, left_s), self._listing(times, left_s, every)
             return {**_offsets(at_edges, left_s), **_offsets(at_times, left_s)}
 
-        return self._asked(ask, timeout_s)
+        return self._request(fetch, timeout_s)
 
     def log_ends(
         self, keys: Collection[PartitionKey], *, timeout_s: float
@@ -223,26 +226,26 @@ class KafkaCluster:
         """See `SourceCluster`."""
         every = IsolationLevel.READ_UNCOMMITTED
 
-        def ask(left_s: float) -> dict[PartitionKey, OffsetFact]:
+        def fetch(left_s: float) -> dict[PartitionKey, OffsetFact]:
             there, left_s = self._located(keys, left_s)
             ends = self._listing(dict.fromkeys(there, Edge.LATEST), left_s, every)
             return _existing(_offsets(ends, left_s))
 
-        return self._asked(ask, timeout_s)
+        return self._request(fetch, timeout_s)
 
     def epoch_ends(
-        self, questions: Mapping[PartitionKey, "EpochQuestion"], *, timeout_s: float
+        self, requests: Mapping[PartitionKey, "EpochRequest"], *, timeout_s: float
     ) -> Mapping[PartitionKey, int]:
         """See `SourceCluster`."""
-        # Imported here, for it brings in the wire client, which few runs need.
+        # Imported here: it imports the wire client, which few runs need.
         from sluice.connectors.kafka.source.enumerator.leader_epochs import (
-            LogInRefusedError,
-            ask,
+            LoginRefusedError,
+            fetch_epoch_ends,
         )
 
         try:
-            ends = ask(self._connection, questions, timeout_s=timeout_s)
-        except LogInRefusedError as err:
+            ends = fetch_epoch_ends(self._connection, requests, timeout_s=timeout_s)
+        except LoginRefusedError as err:
             self._lookup_refusals.add(err.reason)
             lasting = self._lookup_refusals.lasting()
             raise (lasting or err) from err.__cause__
@@ -254,14 +257,14 @@ class KafkaCluster:
     ) -> Mapping[PartitionKey, int]:
         """See `SourceCluster`."""
         group = self._group(group_id)
-        return self._asked(lambda left_s: group.read(keys, timeout_s=left_s), timeout_s)
+        return self._request(lambda left_s: group.read(keys, timeout_s=left_s), timeout_s)
 
     def commit(
         self, group_id: str, offsets: Mapping[PartitionKey, int], *, timeout_s: float
     ) -> None:
         """See `SourceCluster`."""
         group = self._group(group_id)
-        self._asked(lambda left_s: group.publish(offsets, timeout_s=left_s), timeout_s)
+        self._request(lambda left_s: group.publish(offsets, timeout_s=left_s), timeout_s)
 
     def close(self) -> None:
         """See `SourceCluster`."""
@@ -295,10 +298,10 @@ class KafkaCluster:
     def _where_and_why(self) -> dict[str, object]:
         refused, unreached = self._refusals.last, self._refusals.unreached
         why = {
-            "client_said": unreached,
+            "client_error": unreached,
             "log_in_refused": None if refused is None else refused.args[0],
         }
-        return self._where() | {key: said for key, said in why.items() if said is not None}
+        return self._where() | {key: reason for key, reason in why.items() if reason is not None}
 
     def _listed(self, timeout_s: float) -> ClusterMetadata:
         self._leaders.forget()
@@ -312,10 +315,10 @@ class KafkaCluster:
     def _located(
         self, keys: Collection[PartitionKey], timeout_s: float
     ) -> tuple[list[PartitionKey], float]:
-        """Those that may be asked for offsets, and the time that is left."""
-        until_s = time.monotonic() + timeout_s
-        self._described(self._leaders.untold(keys), timeout_s)
-        return self._leaders.located(keys), _left_s(until_s)
+        """Return the partitions that exist, and the time that is left."""
+        deadline = Deadline(timeout_s)
+        self._described(self._leaders.undescribed(keys), timeout_s)
+        return self._leaders.located(keys), deadline.request_s
 
     def _listing(
         self,
@@ -332,56 +335,60 @@ class KafkaCluster:
         )
         return found
 
-    def _asked(self, ask: Callable[[float], T], timeout_s: float) -> T:
-        """Ask until answered or the time is up: a leader that moves is no reason to stop."""
-        deadline_s = time.monotonic() + timeout_s
+    def _request(self, fetch: Callable[[float], T], timeout_s: float) -> T:
+        """Repeat a request until it is answered or the time is up: a leader may move meanwhile."""
+        deadline = Deadline(timeout_s)
         self._forget_old_refusals()
-        if self._is_silent and timeout_s > 0:
-            # A call may end with its first try, and the next one must not ask the same broker.
-            self._relearn(timeout_s / 2)
+        if self._timed_out and timeout_s > 0:
+            # A call may have time for one try only, which must not go to the same broker again.
+            self._refresh_metadata(Deadline(timeout_s / 2).request_s)
         while True:
-            left_s = min(_left_s(deadline_s), _ATTEMPT_S)
+            left_s = min(deadline.request_s, _ATTEMPT_S)
             try:
-                answer = ask(left_s)
+                answer = fetch(left_s)
             except (KafkaException, FutureTimeoutError) as err:
                 self._leaders.forget()
-                self._admin().poll(0)  # serves `Refusals.note`
-                is_over = time.monotonic() + _RETRY_PAUSE_S >= deadline_s
+                self._admin().poll(0)  # serves `LoginRefusals.note`
+                is_over = deadline.left_s <= _RETRY_PAUSE_S
                 failure = self._refused(is_over=is_over) or _failure(err, self._where_and_why())
-                self._is_silent = isinstance(failure, UnreachableError)
-                if is_over or not self._is_silent:
+                self._timed_out = isinstance(failure, UnreachableError)
+                if is_over or not self._timed_out:
                     raise failure from err
-                log.debug("asking the brokers again: reason=%s", failure)
+                log.debug("repeating a request: reason=%s", failure)
             else:
-                self._is_silent = False
+                self._timed_out = False
                 self._refusals.answered()
                 return answer
             self._pause(_RETRY_PAUSE_S)
-            self._relearn(deadline_s - time.monotonic())
+            self._refresh_metadata(deadline.request_s)
 
     def _forget_old_refusals(self) -> None:
-        """What was told since the last answer may be long over; what lasts is told again."""
+        """Forget refusals since the last answer: a lasting one is reported again."""
         if self._refusals.last is None and self._client is not None:
             self._client.poll(0)
             self._refusals.forget()
 
     def _refused(self, *, is_over: bool) -> AuthenticationError | None:
-        """Why nobody answers. One who has answered before knows these credentials: a broker that
-        has just started may not, for a moment."""
+        """Return the refusal that explains a timeout.
+
+        If a broker has accepted these credentials before, only a lasting refusal counts: a broker
+        that has just started may not know its users for a moment.
+        """
         first = is_over and not self._refusals.has_answered
         return self._refusals.last if first else self._refusals.lasting()
 
-    def _relearn(self, left_s: float) -> None:
-        """Ask any broker for the cluster's view.
+    def _refresh_metadata(self, left_s: float) -> None:
+        """Request metadata from any broker.
 
-        An admin client asks the broker that it believes to be the controller, and by itself never
-        learns that this one is gone: measured with librdkafka 2.16, no answer in 100 s and most
-        of a core spent on trying, but at once after a request for metadata.
+        An admin client sends its requests to the broker that it believes to be the controller, and
+        does not notice by itself that this broker is gone. Measured with librdkafka 2.16: no answer
+        in 100 s and most of a core busy with retries, but an answer at once after a metadata
+        request.
         """
         try:
-            self._listed(max(_LEAST_S, min(left_s, _ATTEMPT_S)))
+            self._listed(min(left_s, _ATTEMPT_S))
         except KafkaException as err:
-            log.debug("no broker tells of the others: reason=%s", err)
+            log.debug("metadata cannot be refreshed: reason=%s", err)
         else:
             self._refusals.reached()
 
@@ -396,10 +403,6 @@ def _failure(err: KafkaException | FutureTimeoutError, where: Mapping[str, objec
     )
 
 
-def _left_s(until_s: float) -> float:
-    return max(_LEAST_S, until_s - time.monotonic())
-
-
 def _spec(what: Edge | int) -> OffsetSpec:
     spec: OffsetSpec
     if what is Edge.EARLIEST:
@@ -412,13 +415,13 @@ def _spec(what: Edge | int) -> OffsetSpec:
 
 
 def _offsets(
-    asked: Mapping[TopicPartition, "Future[Any]"], timeout_s: float
+    futures: Mapping[TopicPartition, "Future[Any]"], timeout_s: float
 ) -> dict[PartitionKey, OffsetFact | None]:
     found: dict[PartitionKey, OffsetFact | None] = {}
-    until_s = until_s_for(timeout_s)
-    for partition, future in asked.items():
+    deadline = answers_deadline(timeout_s)
+    for partition, future in futures.items():
         try:
-            answer = result(future, until_s)
+            answer = result(future, deadline)
         except KafkaException as err:
             if not is_absence(err):
                 raise
@@ -436,11 +439,11 @@ def _existing(found: Mapping[PartitionKey, OffsetFact | None]) -> dict[Partition
 
 
 def require_located(wanted: Collection[PartitionKey], found: Container[PartitionKey]) -> None:
-    """UnreachableError with the partitions that have no leader who could answer for them."""
+    """UnreachableError with the partitions that have no leader."""
     absent = sorted(key for key in wanted if key not in found)
     if absent:
         raise UnreachableError(
             "partitions have no leader yet",
             {"partitions": ",".join(f"{topic}-{number}" for topic, number in absent)},
-            "They are asked for again. Are all brokers up?",
+            "Check that all brokers are up; Sluice retries.",
         )

@@ -1,21 +1,25 @@
-"""The driver's side of one Kafka source: where it starts, what is new, and the cuts."""
+"""The driver's side of one Kafka source: starts, new partitions and the ranges of barriers."""
 
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 
 from sluice.connectors.kafka.client.retry import ABSENCE_S, CompletionRetry, Deadline
-from sluice.connectors.kafka.source.enumerator.cluster_view import SharedLook
+from sluice.connectors.kafka.source.enumerator.cluster_view import SharedView
 from sluice.connectors.kafka.source.enumerator.discovery import (
-    Look,
+    ClusterView,
     OffsetFact,
     SourceCluster,
     require_located,
 )
-from sluice.connectors.kafka.source.enumerator.lag import LeastOffsets, OffsetPublication, measured
+from sluice.connectors.kafka.source.enumerator.lag import (
+    MinOffsets,
+    OffsetPublication,
+    measure_backlogs,
+)
 from sluice.connectors.kafka.source.enumerator.lost_ranges import LossDetector
 from sluice.connectors.kafka.source.enumerator.offset_resolution import resolve
-from sluice.connectors.kafka.source.enumerator.short_logs import ShortLogs, judge_short
+from sluice.connectors.kafka.source.enumerator.short_logs import ShortLogs, check_short_ranges
 from sluice.connectors.kafka.source.positions import Edge, PartitionKey, named_ends
 from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.connectors.kafka.source.splits import (
@@ -45,7 +49,7 @@ log = logging.getLogger(__name__)
 KeySet = Set[PartitionKey]
 Splits = tuple[SplitRange, ...]
 
-# A new leader may know a lower end for a moment; a log that stays shorter has lost records.
+# A new leader may report a lower end for a moment; a log that stays shorter is truncated.
 _TRUNCATION_S = 30.0
 
 
@@ -67,9 +71,9 @@ class KafkaSplitEnumerator:
         self._options = options
         self._cluster = cluster
         self._where = {"servers": options.connection.bootstrap_servers}
-        self._shared = SharedLook(cluster, clock)
+        self._shared = SharedView(cluster, clock)
         self._short_logs = ShortLogs(clock)
-        self._least = LeastOffsets(options.min_offsets, options.max_trigger_delay_s, clock)
+        self._min_offsets = MinOffsets(options.min_offsets, options.max_trigger_delay_s, clock)
         self._losses = LossDetector(cluster, clock, fail_on_data_loss=options.fail_on_data_loss)
         self._source_id = source_id
         self._publication = OffsetPublication(cluster, group_id, clock)
@@ -78,24 +82,24 @@ class KafkaSplitEnumerator:
         self._wall_clock = wall_clock
         self._retry = CompletionRetry(clock, pause)
         self._known: set[PartitionKey] = set()
-        self._restored: frozenset[str] = frozenset()  # topics that an earlier run has read
-        self._first_shown: frozenset[PartitionKey] | None = None  # by this run's first look
+        self._restored: frozenset[str] = frozenset()  # topics of an earlier run
+        self._first_shown: frozenset[PartitionKey] | None = None  # partitions at the run's start
         self._ends: dict[PartitionKey, int] | None = None
         self._latest: dict[PartitionKey, int] = {}
         self._gone: frozenset[PartitionKey] = frozenset()
         self._discovered_at_s: float | None = None
 
     def check(self, *, timeout_s: float) -> int:
-        """How many partitions the source names; SourceChangedError when a topic does not exist."""
+        """Count the subscribed partitions; SourceChangedError if a topic does not exist."""
         return len(new_partitions((), self._subscribed(timeout_s)))
 
     # --- positions ---------------------------------------------------------------------------
 
     def resolve_start(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
-        """The starting position of every split as numbers, asked for once.
+        """Return the starting position of every split as numbers.
 
         Raises:
-            SourceChangedError: what the source names does not exist.
+            SourceChangedError: a topic or partition of the subscription does not exist.
             ConfigError: the positions do not fit the partitions, or end before they start.
         """
         topics = self._subscribed(timeout_s, all_must_exist=True)
@@ -112,23 +116,25 @@ class KafkaSplitEnumerator:
         if self._bounded:
             self.fix_ends(timeout_s=timeout_s)
             now_ms = round(self._wall_clock() * 1000)
-            # What else is there to be read may be a short log, which is judged when it is cut.
+            # Other ends may be lower than the start: the first barrier finds a short log.
             require_forward(starts, named_ends(self._options.ending, self._ends or {}, now_ms))
         ends = self._losses.leaders_at_start(keys, timeout_s=timeout_s)
         return tuple(self._split(topics, key, starts[key], ends.get(key)) for key in keys)
 
     def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
-        """Go on at the ends of ``positions``.
+        """Continue at the ends of ``positions``.
 
         Raises:
-            SourceChangedError: a topic was recreated, or it or a partition is gone.
-            DataLostError: retention took records behind a position.
-            ConfigError: the source does not name a topic any more that it has read.
+            SourceChangedError: a topic was recreated, or it or a partition was deleted.
+            DataLostError: retention deleted records after a position.
+            ConfigError: the source no longer subscribes to a topic that it has read.
         """
         if positions:
-            look = self._losses.without_former_leaders(positions, self._look(positions, timeout_s))
+            view = self._losses.without_former_leaders(
+                positions, self._fetch_view(positions, timeout_s)
+            )
             require_named(self._options.subscription, {*map(key_of, positions)} - self._gone)
-            self._losses.skip_deleted(positions, look)
+            self._losses.skip_deleted(positions, view)
         self._known = {key_of(split) for split in positions}
         self._restored = frozenset(split.topic for split in positions)
         self._discovered_at_s = None
@@ -136,14 +142,14 @@ class KafkaSplitEnumerator:
             self.fix_ends(timeout_s=timeout_s)
 
     def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
-        """See `SplitEnumerator.readable`: those whose topics are there, and the same.
+        """See `SplitEnumerator.readable`.
 
         Raises:
-            SourceChangedError: a topic was recreated, or is gone.
+            SourceChangedError: a topic was recreated or deleted.
         """
         if ranges:
             self._shared.forget()
-            self._look(ranges, timeout_s)
+            self._fetch_view(ranges, timeout_s)
         return tuple(split for split in ranges if key_of(split) not in self._gone)
 
     def replayable(
@@ -165,18 +171,17 @@ class KafkaSplitEnumerator:
         require_named(self._options.subscription, map(key_of, there))
         return self._losses.require_replayable(
             there,
-            lambda: self._look(there, timeout_s),
+            lambda: self._fetch_view(there, timeout_s),
             self._retry if pause is None else CompletionRetry(self._clock, pause),
             retry_for_s=_TRUNCATION_S if self._ends is None else ABSENCE_S,
             timeout_s=timeout_s,
         )
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
-        """New partitions at their first record, or the first that is left, whatever the starting
-        offsets are.
+        """Return new partitions, at their first record or the first that is left.
 
-        Looks once per discovery interval; a bounded source until it has all that it is to read,
-        all at once: UnreachableError where a partition of it has no leader yet.
+        Does nothing within a discovery interval. A bounded source discovers its missing partitions
+        all at once: UnreachableError if one has no leader yet.
         """
         if not self._is_discovery_due():
             return ()
@@ -188,7 +193,7 @@ class KafkaSplitEnumerator:
         wanted = dict.fromkeys(keys, Edge.EARLIEST)
         found = self._cluster.offsets(wanted, timeout_s=deadline.request_s)
         starts = {key: fact.offset for key in keys if (fact := found.get(key)) is not None}
-        if self._ends is not None:  # else one that is still being made is asked for next time
+        if self._ends is not None:  # an unbounded source retries at the next discovery
             require_located(keys, starts)
         self._short_logs.report_timed_out(key for key in keys if key not in starts)
         starts |= {key: 0 for key in starts if self._is_certainly_new(key)}
@@ -197,7 +202,7 @@ class KafkaSplitEnumerator:
         return tuple(self._split(topics, key, offset) for key, offset in starts.items())
 
     def fix_ends(self, *, timeout_s: float) -> None:
-        """From now on read only what is there now, in every partition of the subscription."""
+        """Make the source bounded: it ends where the partitions end now."""
         keys = set(new_partitions((), self._subscribed(timeout_s))) | (self._known - self._gone)
         self._ends = resolve(
             self._cluster,
@@ -209,7 +214,7 @@ class KafkaSplitEnumerator:
         )
         self._discovered_at_s = None
 
-    # --- cuts --------------------------------------------------------------------------------
+    # --- barriers --------------------------------------------------------------------------------
 
     def cut(
         self,
@@ -219,15 +224,15 @@ class KafkaSplitEnumerator:
         timeout_s: float,
         at_once: bool = False,
     ) -> tuple[SplitRange, ...]:
-        """The next range of each position, up to the end that readers may see.
+        """Return the next range of each position, up to the end that readers may see.
 
-        ``at_once``: the least number of offsets per trigger is not waited for.
+        ``at_once``: do not wait for ``minOffsetsPerTrigger``.
         """
         if not positions:
             return ()
         return self._cut(positions, max_records, timeout_s, at_once=at_once)[0]
 
-    def cut_surely(
+    def cut_to_ends(
         self,
         positions: Sequence[SplitRange],
         *,
@@ -236,30 +241,32 @@ class KafkaSplitEnumerator:
         at_once: bool = False,
         whole: bool = False,
     ) -> tuple[SplitRange, ...]:
-        """`cut` for who takes an empty one for the fixed end. Looks again where that is not so: a
-        partition may have no leader for a while, and a new one know a lower end.
+        """As `cut`, but an empty result means that the source has reached its fixed ends.
 
-        ``whole``: nothing will be cut behind it, so all must be in it.
+        Retries otherwise: a partition may have no leader for a while, and a new leader may report a
+        lower end.
+
+        ``whole``: no later cut follows, so the result must reach all ends.
 
         Raises:
-            UnreachableError: a partition that has more has no leader until the time is up, or its
-                log stays shorter (if ``whole``, `require_readable_ends` judges that).
+            UnreachableError: a partition has no leader until the time is up, or its log stays
+                shorter (if ``whole``, `require_readable_ends` checks that).
         """
         if not positions:
             return ()
         ends = self._ends or {}
 
         def find() -> tuple[tuple[Splits, bool], Splits]:
-            ranges, look = self._cut(positions, max_records, timeout_s, at_once=at_once)
+            ranges, view = self._cut(positions, max_records, timeout_s, at_once=at_once)
             if not whole and not all(split.is_empty for split in ranges):
                 return (ranges, True), ()
             short = stops_short((s for s in ranges if key_of(s) not in self._gone), ends)
-            return (ranges, all(key_of(split) in look.latest for split in short)), short
+            return (ranges, all(key_of(split) in view.latest for split in short)), short
 
-        (ranges, all_answer), short = self._retry.until_complete(
+        (ranges, all_have_leaders), short = self._retry.until_complete(
             find, lambda found: ABSENCE_S if found[1] else timeout_s
         )
-        if short and not (whole and all_answer):
+        if short and not (whole and all_have_leaders):
             raise out_of_reach(short, ends)
         return ranges
 
@@ -270,28 +277,28 @@ class KafkaSplitEnumerator:
         timeout_s: float,
         *,
         at_once: bool = False,
-    ) -> tuple[Splits, Look]:
+    ) -> tuple[Splits, ClusterView]:
         deadline = Deadline(timeout_s, self._clock)
-        look = self._losses.without_former_leaders(
-            positions, self._settled_look(positions, timeout_s)
+        view = self._losses.without_former_leaders(
+            positions, self._settled_view(positions, timeout_s)
         )
         starts = self._losses.next_starts(
             positions,
-            look,
+            view,
             retry_for_s=_TRUNCATION_S if self._ends is None else ABSENCE_S,
             timeout_s=deadline.request_s,
         )
-        ends = self._visible_ends(starts, look)
-        self._short_logs.tell(look.latest, self._ends or {}, asked=starts, gone=self._gone)
-        if not at_once and self._ends is None and self._least.is_too_early(starts, ends):
+        ends = self._visible_ends(starts, view)
+        self._short_logs.report(view.latest, self._ends or {}, requested=starts, gone=self._gone)
+        if not at_once and self._ends is None and self._min_offsets.is_too_early(starts, ends):
             ends = starts
         limit = smallest_limit(max_records, self._options.max_offsets)
         ends = limit_ends(starts, ends, max_records=limit)
-        return tuple(self._next(split, starts, ends, look.latest) for split in positions), look
+        return tuple(self._next(split, starts, ends, view.latest) for split in positions), view
 
     def require_readable_ends(self, ranges: Sequence[SplitRange]) -> None:
-        """See `judge_short`, of the ends asked for."""
-        judge_short(ranges, self._ends or {}, is_error=self._options.fail_on_data_loss)
+        """See `check_short_ranges`, with the ends of this source."""
+        check_short_ranges(ranges, self._ends or {}, is_error=self._options.fail_on_data_loss)
 
     def is_finished(self, positions: Sequence[SplitRange]) -> bool:
         """Whether a bounded source has read each position up to its end."""
@@ -307,7 +314,7 @@ class KafkaSplitEnumerator:
         return None if ends is None else {(name, *key): ends[key] for key in ends}
 
     def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
-        """Offsets not read yet, as of the last cut."""
+        """Return the offsets that are not read yet, as of the last cut."""
         if not self._latest:
             return None
         return backlog_records({key_of(s): s.end_offset for s in positions}, self._latest)
@@ -316,7 +323,7 @@ class KafkaSplitEnumerator:
         self, positions: Sequence[SplitRange], *, timeout_s: float
     ) -> Mapping[SplitKey, Backlog]:
         """See `SplitEnumerator.measure`."""
-        return measured(self._cluster, positions, self._ends, timeout_s=timeout_s)
+        return measure_backlogs(self._cluster, positions, self._ends, timeout_s=timeout_s)
 
     def committed(self, positions: Sequence[SplitRange]) -> None:
         """Publish group offsets for lag tools. Never raises."""
@@ -324,7 +331,7 @@ class KafkaSplitEnumerator:
             self._publication.publish(positions)
 
     def latest(self) -> Mapping[PartitionKey, int]:
-        """The ends that the last cut saw."""
+        """Return the visible ends at the last cut."""
         return dict(self._latest)
 
     def close(self) -> None:
@@ -333,10 +340,10 @@ class KafkaSplitEnumerator:
 
     @property
     def lost_records(self) -> int:
-        """Offsets that retention took before they were read (failOnDataLoss=false)."""
+        """Offsets that retention deleted before the source read them (failOnDataLoss=false)."""
         return self._losses.lost_records
 
-    # --- what exists -------------------------------------------------------------------------
+    # --- topics and partitions ---------------------------------------------------------------
 
     def _subscribed(
         self, timeout_s: float, *, all_must_exist: bool = False
@@ -348,7 +355,7 @@ class KafkaSplitEnumerator:
         wanted = subscription.choose(existing)
 
         def find() -> tuple[Mapping[str, TopicFacts], frozenset[str]]:
-            # What is read already is judged by its own cut: another region may be looking here.
+            # A topic that a region reads is checked at that region's barrier, not here.
             read = {topic for topic, _ in self._known} if self._ends is None else set[str]()
             found = self._shared.topics(wanted, read, timeout_s=timeout_s)
             return found, subscription.missing(found, self._known)
@@ -357,18 +364,20 @@ class KafkaSplitEnumerator:
         if missing and (all_must_exist or self._options.fail_on_data_loss):
             raise absent(missing, self._where)
         if missing:
-            log.warning("not there, going on without: missing=%s", ",".join(sorted(missing)))
+            log.warning(
+                "topics or partitions do not exist, skipping them: missing=%s",
+                ",".join(sorted(missing)),
+            )
         topics = subscription.partitions(found)
         if self._first_shown is None:
             self._first_shown = frozenset(new_partitions((), topics))
         return topics
 
     def _is_certainly_new(self, key: PartitionKey) -> bool:
-        """Whether a discovered partition was made while this source was at work, in this run or in
-        the one that it goes on from.
+        """Whether a discovered partition was created while this source ran, or before its restart.
 
-        Then its first record has the offset 0, and what is gone of it was lost unread. What the
-        first look of this run shows may be of any age, but in topics that were read before.
+        Then its first record has offset 0, and deleted records of it are lost. A partition that
+        exists at the start of the run may be of any age, unless an earlier run has read its topic.
         """
         was_absent = key not in (self._first_shown or ())
         topics = {topic for topic, _ in self._known} if was_absent else self._restored
@@ -377,8 +386,11 @@ class KafkaSplitEnumerator:
     def _unread(
         self, timeout_s: float
     ) -> tuple[Mapping[str, TopicFacts], tuple[PartitionKey, ...]]:
-        """The topics, and the partitions of them that nobody reads yet. A bounded source misses
-        those that it has an end for, and judges them: a broker that lags behind shows none."""
+        """Return the topics, and those of their partitions that no region reads yet.
+
+        A bounded source retries while a partition that it has an end for is missing: the metadata
+        of a broker may be incomplete for a moment.
+        """
 
         def find() -> tuple[tuple[Mapping[str, TopicFacts], tuple[PartitionKey, ...]], KeySet]:
             topics = self._subscribed(timeout_s)
@@ -389,61 +401,61 @@ class KafkaSplitEnumerator:
             return (topics, tuple(key for key in keys if key in wanted)), wanted.difference(keys)
 
         found, absent = self._retry.until_complete(find)
-        self._judge_gone(absent)
+        self._drop_deleted(absent)
         return found
 
-    def _look(self, positions: Sequence[SplitRange], timeout_s: float) -> Look:
-        """A look in which every position's topic is the one it was; absent ones are judged."""
+    def _fetch_view(self, positions: Sequence[SplitRange], timeout_s: float) -> ClusterView:
+        """Fetch a view, check that no topic was recreated, and handle deleted partitions."""
         starts = {key_of(split): split.end_offset for split in positions}
 
-        def find() -> tuple[Look, tuple[SplitRange, ...]]:
-            look = self._shared.of(starts, self._known - self._gone, timeout_s=timeout_s)
-            check_identity(positions, look.topics)
-            absent = vanished(positions, look.topics)
-            self._gone -= starts.keys() - {key_of(split) for split in absent}  # others' stay
-            # What was judged already is not waited for again, at every cut.
-            return look, tuple(split for split in absent if key_of(split) not in self._gone)
+        def find() -> tuple[ClusterView, tuple[SplitRange, ...]]:
+            view = self._shared.view_of(starts, self._known - self._gone, timeout_s=timeout_s)
+            check_identity(positions, view.topics)
+            absent = vanished(positions, view.topics)
+            self._gone -= starts.keys() - {key_of(split) for split in absent}
+            # Do not wait again, at every barrier, for partitions that are known to be deleted.
+            return view, tuple(split for split in absent if key_of(split) not in self._gone)
 
-        look, gone = self._retry.until_complete(find)
-        self._judge_gone({key_of(split) for split in gone})
-        return look
+        view, gone = self._retry.until_complete(find)
+        self._drop_deleted({key_of(split) for split in gone})
+        return view
 
-    def _judge_gone(self, keys: KeySet) -> None:
+    def _drop_deleted(self, keys: KeySet) -> None:
         if not keys:
             return
         if self._options.fail_on_data_loss:
             raise partitions_gone(keys, self._where)
         names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
-        self._gone |= keys  # only now: a region that was suspended and begins anew is refused, too
-        log.warning("partitions are gone, going on without them: partitions=%s", names)
+        self._gone |= keys  # not before the check: a suspended region is refused at its restart
+        log.warning("partitions were deleted, skipping them: partitions=%s", names)
 
-    def _settled_look(self, positions: Sequence[SplitRange], timeout_s: float) -> Look:
-        """A look; a bounded run waits for a short log here, or it would be over before it knows.
+    def _settled_view(self, positions: Sequence[SplitRange], timeout_s: float) -> ClusterView:
+        """Fetch a view. A bounded run waits for a short log here: it may have no later barrier.
 
         Raises:
-            UnreachableError: nobody tells that bounded run where a log ends.
+            UnreachableError: a log end of a bounded run cannot be fetched.
         """
         starts = {key_of(split): split.end_offset for split in positions}
 
-        def find() -> tuple[Look, Mapping[PartitionKey, int | None]]:
+        def find() -> tuple[ClusterView, Mapping[PartitionKey, int | None]]:
             deadline = Deadline(timeout_s, self._clock)
-            look = self._look(positions, timeout_s)
-            look = self._losses.with_log_ends(starts, look, timeout_s=deadline.request_s)
-            return look, {} if self._ends is None else self._losses.find_short_logs(starts, look)
+            view = self._fetch_view(positions, timeout_s)
+            view = self._losses.with_log_ends(starts, view, timeout_s=deadline.request_s)
+            return view, {} if self._ends is None else self._losses.find_short_logs(starts, view)
 
-        look, shorter = self._retry.until_complete(find)
+        view, shorter = self._retry.until_complete(find)
         require_located(shorter, [key for key, end in shorter.items() if end is not None])
-        return look
+        return view
 
     # --- offsets -----------------------------------------------------------------------------
 
     def _visible_ends(
-        self, starts: Mapping[PartitionKey, int], look: Look
+        self, starts: Mapping[PartitionKey, int], view: ClusterView
     ) -> dict[PartitionKey, int]:
-        self._latest |= {key: fact.offset for key, fact in look.latest.items()}
-        for key in self._gone:  # nobody can read what it had
+        self._latest |= {key: fact.offset for key, fact in view.latest.items()}
+        for key in self._gone:  # deleted records are no lag
             self._latest.pop(key, None)
-        latest = look.latest
+        latest = view.latest
         ends = {k: latest[k].offset if k in latest else start for k, start in starts.items()}
         if self._ends is not None:
             ends = {key: min(end, self._ends.get(key, end)) for key, end in ends.items()}
@@ -459,7 +471,7 @@ class KafkaSplitEnumerator:
         key = key_of(split)
         fact = latest.get(key)
         if ends[key] > starts[key]:
-            self._least.note_moved(key)
+            self._min_offsets.record_progress(key)
         return next_range(
             split,
             start_offset=starts[key],
@@ -469,7 +481,7 @@ class KafkaSplitEnumerator:
         )
 
     def _is_discovery_due(self) -> bool:
-        if self._ends is not None:  # until each partition that has an end has a beginning
+        if self._ends is not None:  # until each partition that has an end has a start
             return bool(self._ends.keys() - self._known - self._gone)
         if self._discovered_at_s is None:
             return True

@@ -1,6 +1,5 @@
 """Offsets of one consumer group, read and published without being a member of it."""
 
-import time
 from collections.abc import Collection, Iterable, Mapping
 
 from sluice.connectors.kafka.client.confluent import (
@@ -10,23 +9,24 @@ from sluice.connectors.kafka.client.confluent import (
     TopicPartition,
     make_consumer,
 )
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.source.positions import PartitionKey
 
 __all__ = ["ANSWER_MS", "GroupOffsets"]
 
 ANSWER_MS = 5_000
-"""Of a coordinator that hangs, while another broker has the group, a client learns only when its
-request has timed out; else it asks every ten minutes who coordinates. These requests are small."""
+"""Timeout of a request. If a coordinator hangs and another broker takes the group, the client
+notices only after a timeout; otherwise it looks up the coordinator every ten minutes."""
 
-_POLL_S = 0.005  # a poll lasts so long, also where the answer comes at once
+_POLL_S = 0.005  # a poll takes so long even if the answer arrives at once
 
 
 class GroupOffsets:
     """A group's offsets. Driver, one thread at a time.
 
-    A consumer that never joins, and not the admin client: when the broker that coordinates the
-    group goes away in the midst of an admin request, librdkafka 2.16 ends the whole process by a
-    failed assertion (seen when a broker of three was killed).
+    Uses a consumer that never joins the group, not the admin client. If the group's coordinator
+    dies during an admin request, librdkafka 2.16 ends the process by a failed assertion (seen when
+    a broker of three was killed).
     """
 
     def __init__(self, config: Mapping[str, object], group_id: str) -> None:
@@ -48,7 +48,7 @@ class GroupOffsets:
         try:
             found = self._consumer.committed(places, timeout_s)
         except KafkaException:
-            self._consumer.poll(0)  # serves the callback that learns of a refused log-in
+            self._consumer.poll(0)  # runs the callback that reports a refused log-in
             raise
         _raise_first(place.error for place in found)
         return {
@@ -61,17 +61,20 @@ class GroupOffsets:
         self._answers.clear()
         # A synchronous commit would wait without a bound.
         self._consumer.commit(offsets=places, asynchronous=True)
-        deadline_s = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         while not self._answers:
-            if time.monotonic() > deadline_s:
+            if deadline.is_over:
                 raise TimeoutError(f"offsets of group {self._group_id} were not confirmed")
             self._consumer.poll(_POLL_S)
         error, answered = self._answers.pop()
         _raise_first([error, *(place.error for place in answered)])
 
     def close(self) -> None:
-        """Release connections. Not by the client's own ``close``, which waits until an offset that
-        was committed is confirmed: for as long as the coordinator hangs."""
+        """Release connections.
+
+        Does not call the client's own ``close``: that waits for the confirmation of a commit, for
+        as long as the coordinator hangs.
+        """
         del self._consumer
 
 

@@ -1,109 +1,107 @@
-"""How far splits that nobody reads are behind, as the brokers say now.
-
-``minOffsetsPerTrigger`` and ``maxTriggerDelay``: few offsets wait for more, but not for long.
-
-Where a source is, published as a group's offsets for tools that measure lag; never read back.
-"""
+"""Lag of a source: its measurement, ``minOffsetsPerTrigger``, and group offsets for lag tools."""
 
 import logging
 from collections.abc import Mapping, Sequence
 
-from sluice.connectors.kafka.source.enumerator.discovery import Look, SourceCluster
+from sluice.connectors.kafka.source.enumerator.discovery import ClusterView, SourceCluster
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.splits import backlog_records, key_of
 from sluice.runtime.contracts import Backlog, Clock
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model.model import SplitKey, SplitRange
 
-__all__ = ["LeastOffsets", "OffsetPublication", "measured"]
+__all__ = ["MinOffsets", "OffsetPublication", "measure_backlogs"]
 
 
-def measured(
+def measure_backlogs(
     cluster: SourceCluster,
     positions: Sequence[SplitRange],
     ends: Mapping[PartitionKey, int] | None,
     *,
     timeout_s: float,
 ) -> Mapping[SplitKey, Backlog]:
-    """Offsets behind each position, and those of them that retention took; driver.
+    """Return the offsets after each position, and those of them that retention deleted. Driver.
 
-    A topic that is gone, or was made anew under its name, is left out: the next cut judges it.
+    A topic that was deleted or recreated is left out: the next barrier raises the error.
 
     Args:
-        cluster: is asked once.
-        positions: their ``end_offset`` is where to go on.
-        ends: of a bounded run; None: it has none.
+        cluster: gets one request.
+        positions: ranges that end where the source has read to.
+        ends: of a bounded run; None: the run is not bounded.
     Raises:
-        UnreachableError: nobody answers.
+        UnreachableError: no broker answers.
     """
     if not positions:
         return {}
-    look = cluster.look([key_of(split) for split in positions], timeout_s=timeout_s)
+    view = cluster.fetch_view([key_of(split) for split in positions], timeout_s=timeout_s)
     return {
-        split.key: _backlog(split, look, ends)
+        split.key: _backlog(split, view, ends)
         for split in positions
-        if key_of(split) in look.latest and _is_same(split, look)
+        if key_of(split) in view.latest and _is_same(split, view)
     }
 
 
-def _is_same(split: SplitRange, look: Look) -> bool:
-    """Whether the topic is the one that was read; an end may have come just before its deletion."""
-    found = look.topics.get(split.topic)
+def _is_same(split: SplitRange, view: ClusterView) -> bool:
+    """Whether the topic is still the one that was read: it may be deleted during the request."""
+    found = view.topics.get(split.topic)
     return found is not None and found.topic_id == split.topic_id
 
 
-def _backlog(split: SplitRange, look: Look, ends: Mapping[PartitionKey, int] | None) -> Backlog:
+def _backlog(
+    split: SplitRange, view: ClusterView, ends: Mapping[PartitionKey, int] | None
+) -> Backlog:
     key = key_of(split)
-    latest = look.latest[key].offset
+    latest = view.latest[key].offset
     end = latest if ends is None else min(latest, ends.get(key, latest))
     records = max(0, end - split.end_offset)
-    first = look.earliest[key].offset if key in look.earliest else 0
+    first = view.earliest[key].offset if key in view.earliest else 0
     return Backlog(records=records, lost_records=min(max(0, first - split.end_offset), records))
 
 
-class LeastOffsets:
-    """Since when splits have not moved. Driver; one thread at a time.
+class MinOffsets:
+    """Delays a barrier until a minimum of offsets is there. Driver; one thread at a time.
 
     Args:
-        least: offsets that a cut needs; None: any number will do.
-        delay_s: longest wait for them.
+        min_offsets: per barrier, ``minOffsetsPerTrigger``; None: no minimum.
+        max_delay_s: longest wait for them, ``maxTriggerDelay``.
         clock: monotonic seconds.
     """
 
-    def __init__(self, least: int | None, delay_s: float, clock: Clock) -> None:
-        self._least = least
-        self._delay_s = delay_s
+    def __init__(self, min_offsets: int | None, max_delay_s: float, clock: Clock) -> None:
+        self._min_offsets = min_offsets
+        self._max_delay_s = max_delay_s
         self._clock = clock
         self._moved_at_s: dict[PartitionKey, float] = {}
 
     def is_too_early(
         self, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
     ) -> bool:
-        """Whether these ranges are to wait."""
-        if self._least is None or backlog_records(starts, ends) >= self._least:
+        """Whether these ranges should wait for more offsets."""
+        if self._min_offsets is None or backlog_records(starts, ends) >= self._min_offsets:
             return False
         now_s = self._clock()
-        # The first cut of a split begins its wait.
+        # The first barrier of a split starts its wait.
         moved_at_s = max(self._moved_at_s.setdefault(key, now_s) for key in starts)
-        return now_s - moved_at_s < self._delay_s
+        return now_s - moved_at_s < self._max_delay_s
 
-    def note_moved(self, key: PartitionKey) -> None:
-        """A range of this one was cut."""
+    def record_progress(self, key: PartitionKey) -> None:
+        """Restart the wait of a split that has a new range."""
         self._moved_at_s[key] = self._clock()
 
 
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 5.0
-_PAUSE_S = 60.0  # a group that nobody coordinates must not cost every epoch that time-out
+_PAUSE_S = 60.0  # a group without a coordinator must not delay each epoch by that timeout
 
 
 class OffsetPublication:
-    """Publishes positions; what cannot be published is told, and stops nothing. Driver; one thread
-    at a time.
+    """Publishes positions as group offsets for lag tools; they are never read back.
+
+    A failure is logged and has no other effect. Driver; one thread at a time.
 
     Args:
-        cluster: that holds the group.
+        cluster: holds the group.
         group_id: name of the group.
         clock: monotonic seconds.
     """
@@ -112,15 +110,15 @@ class OffsetPublication:
         self._cluster = cluster
         self._group_id = group_id
         self._clock = clock
-        self._again_at_s = float("-inf")
+        self._retry_at_s = float("-inf")
 
     def publish(self, positions: Sequence[SplitRange]) -> None:
-        """Their ends become the group's offsets. Never raises."""
-        if not positions or self._clock() < self._again_at_s:
+        """Publish the ends of ``positions``. Never raises."""
+        if not positions or self._clock() < self._retry_at_s:
             return
         offsets = {key_of(split): split.end_offset for split in positions}
         try:
             self._cluster.commit(self._group_id, offsets, timeout_s=_TIMEOUT_S)
         except StreamError as err:
-            self._again_at_s = self._clock() + _PAUSE_S
+            self._retry_at_s = self._clock() + _PAUSE_S
             log.warning("group offsets not published: group=%s reason=%s", self._group_id, err)

@@ -1,8 +1,6 @@
-"""Where an earlier leader's records end: asked of those who lead now (KIP-320). Driver.
+"""Requests where an earlier leader's records end, from the present leaders (KIP-320). Driver.
 
-librdkafka asks so for a consumer that is at work, and has no call for it.
-
-Which broker leads a partition, asked by the wire client. Driver; the client's I/O thread.
+librdkafka sends this request for a consumer that reads, and has no call for it.
 """
 
 import time
@@ -23,19 +21,19 @@ from sluice.connectors.kafka.client.wire_client import (
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.runtime.errors import AuthenticationError, UnreachableError
 
-__all__ = ["EpochQuestion", "LogInRefusedError", "ask", "leaders_of"]
+__all__ = ["EpochRequest", "LoginRefusedError", "fetch_epoch_ends", "leaders_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochQuestion:
-    """Where the records of ``leader_epoch`` and of earlier ones end, asked of a later leader."""
+class EpochRequest:
+    """Asks a later leader where the records of ``leader_epoch`` and of earlier ones end."""
 
     leader_epoch: int
     current_leader_epoch: int
 
 
 async def leaders_of(net: Net, topics: Sequence[str]) -> Mapping[PartitionKey, int]:
-    """The leader's number by partition, unless it has none; raises kafka-python's errors."""
+    """Return the leader of each partition that has one; raises kafka-python's errors."""
     rows = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
     response = await net.send(MetadataRequest(topics=rows, allow_auto_topic_creation=False))
     return {
@@ -46,14 +44,15 @@ async def leaders_of(net: Net, topics: Sequence[str]) -> Mapping[PartitionKey, i
     }
 
 
-_CONSUMER = -1  # who asks, where a broker would give its number
+_CONSUMER = -1  # as the replica id of a request
 _UNDEFINED = -1
 
-_SILENCE = (kafka_errors.KafkaConnectionError, kafka_errors.RequestTimedOutError)
+_NO_ANSWER = (kafka_errors.KafkaConnectionError, kafka_errors.RequestTimedOutError)
 
 
-class LogInRefusedError(UnreachableError):
-    """It is asked again: a broker that has just started may not know its users yet.
+class LoginRefusedError(UnreachableError):
+    """The log-in was refused, perhaps for a moment: a broker that has just started may not know its
+    users yet.
 
     Attributes:
         reason: the refusal.
@@ -64,87 +63,89 @@ class LogInRefusedError(UnreachableError):
         self.reason = reason
 
 
-def ask(
+def fetch_epoch_ends(
     connection: KafkaConnection,
-    questions: Mapping[PartitionKey, EpochQuestion],
+    requests: Mapping[PartitionKey, EpochRequest],
     *,
     timeout_s: float,
 ) -> Mapping[PartitionKey, int]:
-    """See `epoch_ends`; each call logs in anew.
+    """See `SourceCluster.epoch_ends`; each call logs in again.
 
     Raises:
-        LogInRefusedError: and one that lasts is for the caller to tell.
+        LoginRefusedError: the caller decides whether the refusal lasts.
     """
     deadline = time.monotonic() + timeout_s
     where: dict[str, object] = {"servers": connection.bootstrap_servers}
     try:
         client = WireClient.connect(connection.wire(), deadline)
         try:
-            return client.run(lambda: _patiently(Net(client, deadline), questions), deadline)
+            return client.run(
+                lambda: _fetch_with_retries(Net(client, deadline), requests), deadline
+            )
         finally:
             client.close()
     except kafka_errors.SaslAuthenticationFailedError as err:
-        raise LogInRefusedError(_refused(err, where)) from err
-    except AuthenticationError as err:  # by whoever gives out tokens
-        raise LogInRefusedError(err) from err
+        raise LoginRefusedError(_refused(err, where)) from err
+    except AuthenticationError as err:  # from the issuer of tokens
+        raise LoginRefusedError(err) from err
     except REFUSED_CREDENTIALS as err:
         raise _refused(err, where) from err
     except (kafka_errors.KafkaError, OSError, RuntimeError) as err:
         where["reason"] = connection.scrub(f"{type(err).__name__}: {err}")
         raise UnreachableError(
-            "the new leader of a partition did not tell where the old one's records end",
+            "a new leader did not report where the earlier leader's records end",
             where,
-            "It is asked again. Check that all partitions have leaders.",
+            "Check that all partitions have leaders; Sluice retries.",
         ) from err
 
 
 def _refused(err: BaseException, where: Mapping[str, object]) -> AuthenticationError:
     return AuthenticationError(
-        f"Kafka refused to tell where a leader's records end: {type(err).__name__}",
+        f"Kafka refused the request for a leader epoch's end: {type(err).__name__}",
         where,
         "Check kafka.security.protocol, kafka.sasl.* and the ACLs (DESCRIBE on the topics).",
     )
 
 
-async def _patiently(
-    net: Net, questions: Mapping[PartitionKey, EpochQuestion]
+async def _fetch_with_retries(
+    net: Net, requests: Mapping[PartitionKey, EpochRequest]
 ) -> Mapping[PartitionKey, int]:
-    told: kafka_errors.KafkaError | None = None
-    questions = dict(questions)
+    failure: kafka_errors.KafkaError | None = None
+    requests = dict(requests)
     while True:
         try:
-            found, outdated = await _ask(net, questions)
+            found, outdated = await _fetch(net, requests)
             if not outdated:
                 return found
-            # There is a newer leader than the one that was looked at: what it knows counts.
+            # There is a newer leader: its answer counts.
             for key in outdated:
-                at_least = questions[key].current_leader_epoch + 1
-                questions[key] = replace(questions[key], current_leader_epoch=at_least)
-            told = kafka_errors.FencedLeaderEpochError(*outdated)
+                at_least = requests[key].current_leader_epoch + 1
+                requests[key] = replace(requests[key], current_leader_epoch=at_least)
+            failure = kafka_errors.FencedLeaderEpochError(*outdated)
         except REFUSED_CREDENTIALS:
             raise
         except kafka_errors.KafkaError as err:
-            # Whoever leads now may not know of it yet, or not be known to the one who was asked.
-            # The last try has little time: what was said before that tells more.
-            told = err if told is None or not isinstance(err, _SILENCE) else told
+            # The new leader may not know that it leads, or other brokers may not know it yet.
+            # The last try has little time, so an earlier error explains more than its timeout.
+            failure = err if failure is None or not isinstance(err, _NO_ANSWER) else failure
         if not await net.pause():
-            raise told from None
+            raise failure from None
 
 
-async def _ask(
-    net: Net, questions: Mapping[PartitionKey, EpochQuestion]
+async def _fetch(
+    net: Net, requests: Mapping[PartitionKey, EpochRequest]
 ) -> tuple[dict[PartitionKey, int], Sequence[PartitionKey]]:
-    """The ends; and the partitions that have a newer leader than the one that is asked about."""
-    leaders = await leaders_of(net, sorted({topic for topic, _ in questions}))
+    """Return the ends, and the partitions whose leader is newer than the requested one."""
+    leaders = await leaders_of(net, sorted({topic for topic, _ in requests}))
     by_leader: dict[int, list[PartitionKey]] = defaultdict(list)
-    for topic, partition in questions:
+    for topic, partition in requests:
         if (topic, partition) not in leaders:
             raise kafka_errors.LeaderNotAvailableError(f"{topic}-{partition}")
         by_leader[leaders[topic, partition]].append((topic, partition))
-    asked = [net.send(_request(keys, questions), leader) for leader, keys in by_leader.items()]
+    sent = [net.send(_request(keys, requests), leader) for leader, keys in by_leader.items()]
     found: dict[PartitionKey, int] = {}
     outdated: list[PartitionKey] = []
-    for answer in asked:
+    for answer in sent:
         ends, newer = _ends(await answer)
         found |= ends
         outdated += newer
@@ -152,17 +153,17 @@ async def _ask(
 
 
 def _request(
-    keys: Sequence[PartitionKey], questions: Mapping[PartitionKey, EpochQuestion]
+    keys: Sequence[PartitionKey], requests: Mapping[PartitionKey, EpochRequest]
 ) -> Message:
     topic_rows = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     rows: dict[str, list[Message]] = defaultdict(list)
     for topic, partition in keys:
-        question = questions[topic, partition]
+        request = requests[topic, partition]
         rows[topic].append(
             topic_rows.OffsetForLeaderPartition(
                 partition=partition,
-                current_leader_epoch=question.current_leader_epoch,
-                leader_epoch=question.leader_epoch,
+                current_leader_epoch=request.current_leader_epoch,
+                leader_epoch=request.leader_epoch,
             )
         )
     topics = [topic_rows(topic=topic, partitions=partitions) for topic, partitions in rows.items()]

@@ -11,8 +11,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sluice.connectors.kafka.client.retry import CompletionRetry
-from sluice.connectors.kafka.source.enumerator.discovery import Look, OffsetFact, SourceCluster
-from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochQuestion
+from sluice.connectors.kafka.source.enumerator.discovery import (
+    ClusterView,
+    OffsetFact,
+    SourceCluster,
+)
+from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochRequest
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.splits import (
     LostRange,
@@ -67,12 +71,17 @@ class LossDetector:
         self._fails = fail_on_data_loss
         self._short_logs: dict[PartitionKey, _ShortLog] = {}
         self._counted: dict[PartitionKey, LostRange] = {}
-        self._answers: dict[PartitionKey, tuple[EpochQuestion, int | None]] = {}
+        self._answers: dict[PartitionKey, tuple[EpochRequest, int | None]] = {}
         self._outdated: set[PartitionKey] = set()
         self.lost_records = 0
 
     def next_starts(
-        self, positions: Sequence[SplitRange], look: Look, *, retry_for_s: float, timeout_s: float
+        self,
+        positions: Sequence[SplitRange],
+        view: ClusterView,
+        *,
+        retry_for_s: float,
+        timeout_s: float,
     ) -> dict[PartitionKey, int]:
         """Return the offset from which each position continues.
 
@@ -81,7 +90,7 @@ class LossDetector:
 
         Args:
             positions: ranges that end where the source has read to.
-            look: the current offsets of their partitions.
+            view: the current offsets of their partitions.
             retry_for_s: how long a log may be shorter than a position.
             timeout_s: for the leaders' answers.
         Raises:
@@ -89,17 +98,17 @@ class LossDetector:
                 ``fail_on_data_loss`` is set.
             UnreachableError: a new leader does not answer.
         """
-        starts = self.skip_deleted(positions, look)
-        ends = self._epoch_ends(positions, look, timeout_s)
+        starts = self.skip_deleted(positions, view)
+        ends = self._epoch_ends(positions, view, timeout_s)
         self._require_not_truncated(positions, ends)
-        first = {key: fact.offset for key, fact in look.earliest.items()}
+        first = {key: fact.offset for key, fact in view.earliest.items()}
         starts |= {
             key: max(ends[key], first.get(key, 0))
             for split in positions
             if ends.get(key := key_of(split), split.end_offset) < split.end_offset
         }
         # The present leader has confirmed the log up to these ends: readers only cannot see it yet.
-        lasting, _ = self._short_for(retry_for_s, starts, look, confirmed=ends.keys())
+        lasting, _ = self._short_for(retry_for_s, starts, view, confirmed=ends.keys())
         if lasting:
             raise log_truncated([_lost(key, end, starts[key]) for key, end in lasting.items()])
         return starts
@@ -119,19 +128,21 @@ class LossDetector:
             return {}
 
     def with_log_ends(
-        self, starts: Mapping[PartitionKey, int], look: Look, *, timeout_s: float
-    ) -> Look:
+        self, starts: Mapping[PartitionKey, int], view: ClusterView, *, timeout_s: float
+    ) -> ClusterView:
         """Add the ends of logs in which readers cannot see up to their position.
 
         Raises:
             UnreachableError: a leader does not answer.
         """
-        hidden = _hidden(starts, look)
+        hidden = _hidden(starts, view)
         if not hidden:
-            return look
-        return replace(look, log_ends=self._cluster.log_ends(hidden, timeout_s=timeout_s))
+            return view
+        return replace(view, log_ends=self._cluster.log_ends(hidden, timeout_s=timeout_s))
 
-    def without_former_leaders(self, positions: Sequence[SplitRange], look: Look) -> Look:
+    def without_former_leaders(
+        self, positions: Sequence[SplitRange], view: ClusterView
+    ) -> ClusterView:
         """Remove offsets that come from an earlier leader than a position's.
 
         A broker that is partitioned from its cluster still answers. Neither the end of its log nor
@@ -141,7 +152,7 @@ class LossDetector:
         known = {key_of(split): split.leader_epoch for split in positions}
         outdated = {
             key
-            for key, fact in look.latest.items()
+            for key, fact in view.latest.items()
             if (epoch := known.get(key)) is not None
             and fact.leader_epoch is not None
             and fact.leader_epoch < epoch
@@ -154,19 +165,21 @@ class LossDetector:
             )
         self._outdated = self._outdated - known.keys() | outdated  # keep those of other regions
         return replace(
-            look,
-            earliest={key: fact for key, fact in look.earliest.items() if key not in outdated},
-            latest={key: fact for key, fact in look.latest.items() if key not in outdated},
+            view,
+            earliest={key: fact for key, fact in view.earliest.items() if key not in outdated},
+            latest={key: fact for key, fact in view.latest.items() if key not in outdated},
         )
 
-    def skip_deleted(self, positions: Sequence[SplitRange], look: Look) -> dict[PartitionKey, int]:
+    def skip_deleted(
+        self, positions: Sequence[SplitRange], view: ClusterView
+    ) -> dict[PartitionKey, int]:
         """Return the end of each position, or the first record that retention has left after it.
 
         Raises:
             DataLostError: retention deleted records and ``fail_on_data_loss`` is set.
         """
         starts = {key_of(split): split.end_offset for split in positions}
-        earliest = {key: fact.offset for key, fact in look.earliest.items()}
+        earliest = {key: fact.offset for key, fact in view.earliest.items()}
         lost = lost_to_retention(positions, earliest)
         if not lost:
             return starts
@@ -178,7 +191,7 @@ class LossDetector:
     def require_replayable(
         self,
         ranges: Sequence[SplitRange],
-        fetch: Callable[[], Look],
+        fetch: Callable[[], ClusterView],
         retry: CompletionRetry,
         *,
         retry_for_s: float,
@@ -202,10 +215,10 @@ class LossDetector:
         wanted = {key_of(split): split.end_offset for split in ranges}
 
         def find() -> tuple[dict[PartitionKey, int], Collection[PartitionKey]]:
-            look = self.without_former_leaders(ranges, fetch())
-            look = self.with_log_ends(wanted, look, timeout_s=timeout_s)
-            confirmed = self._epoch_ends(ranges, look, timeout_s)
-            lasting, waiting = self._short_for(retry_for_s, wanted, look, confirmed=confirmed)
+            view = self.without_former_leaders(ranges, fetch())
+            view = self.with_log_ends(wanted, view, timeout_s=timeout_s)
+            confirmed = self._epoch_ends(ranges, view, timeout_s)
+            lasting, waiting = self._short_for(retry_for_s, wanted, view, confirmed=confirmed)
             lower = {key: end for key, end in confirmed.items() if end < wanted[key]}
             return wanted | lower | lasting, waiting
 
@@ -214,17 +227,17 @@ class LossDetector:
         return tuple(_up_to(split, ends[key_of(split)]) for split in ranges)
 
     def find_short_logs(
-        self, starts: Mapping[PartitionKey, int], look: Look
+        self, starts: Mapping[PartitionKey, int], view: ClusterView
     ) -> Mapping[PartitionKey, int | None]:
         """Return the ends of logs that end before their positions; None: the end is unknown.
 
-        Remembers since when each is short. Entries of partitions that ``look`` or ``starts`` lacks
+        Remembers since when each is short. Entries of partitions that ``view`` or ``starts`` lacks
         stay.
         """
-        ends = {key: _log_end(key, look) for key in _hidden(starts, look)}
+        ends = {key: _log_end(key, view) for key in _hidden(starts, view)}
         short = {key: end for key, end in ends.items() if end is None or end < starts[key]}
         before, now_s = self._short_logs, self._clock()
-        unseen = before.keys() - (starts.keys() & look.latest.keys())
+        unseen = before.keys() - (starts.keys() & view.latest.keys())
         self._short_logs = {key: before[key] for key in unseen}
         for key, end in short.items():
             found = before.get(key)
@@ -235,21 +248,21 @@ class LossDetector:
         return short
 
     def _epoch_ends(
-        self, positions: Sequence[SplitRange], look: Look, timeout_s: float
+        self, positions: Sequence[SplitRange], view: ClusterView, timeout_s: float
     ) -> Mapping[PartitionKey, int]:
         """Return where the records of each position's leader end in the log of a later leader.
 
         Sends one request per change of leader: the answer does not change afterwards.
         """
         requested = {
-            key_of(split): question
+            key_of(split): request
             for split in positions
-            if (question := _question(split, look.latest.get(key_of(split)))) is not None
+            if (request := _epoch_request(split, view.latest.get(key_of(split)))) is not None
         }
         new = {k: q for k, q in requested.items() if self._answers.get(k, (None, None))[0] != q}
         if new:
             ends = self._cluster.epoch_ends(new, timeout_s=timeout_s)
-            self._answers |= {key: (question, ends.get(key)) for key, question in new.items()}
+            self._answers |= {key: (request, ends.get(key)) for key, request in new.items()}
         return {key: end for key in requested if (end := self._answers[key][1]) is not None}
 
     def _require_not_truncated(
@@ -271,7 +284,7 @@ class LossDetector:
         self,
         retry_for_s: float,
         starts: Mapping[PartitionKey, int],
-        look: Look,
+        view: ClusterView,
         *,
         confirmed: Collection[PartitionKey],
     ) -> tuple[dict[PartitionKey, int], Collection[PartitionKey]]:
@@ -282,7 +295,7 @@ class LossDetector:
         now_s = self._clock()
         short = {
             key: self._short_logs[key]
-            for key, end in self.find_short_logs(starts, look).items()
+            for key, end in self.find_short_logs(starts, view).items()
             if end is not None and key not in confirmed
         }
         lasting = {
@@ -324,15 +337,15 @@ def _up_to(split: SplitRange, end: int) -> SplitRange:
     return replace(split, end_offset=max(split.start_offset, end), leader_epoch_end=known)
 
 
-def _hidden(starts: Mapping[PartitionKey, int], look: Look) -> list[PartitionKey]:
+def _hidden(starts: Mapping[PartitionKey, int], view: ClusterView) -> list[PartitionKey]:
     """Return partitions that readers cannot see up to the position: the log ends before it, or a
     transaction is open."""
-    return [key for key, fact in look.latest.items() if fact.offset < starts.get(key, 0)]
+    return [key for key, fact in view.latest.items() if fact.offset < starts.get(key, 0)]
 
 
-def _log_end(key: PartitionKey, look: Look) -> int | None:
+def _log_end(key: PartitionKey, view: ClusterView) -> int | None:
     """Return the end of a log; None: unknown, or from an earlier leader than the visible end."""
-    end, visible_by = look.log_ends.get(key), look.latest[key].leader_epoch
+    end, visible_by = view.log_ends.get(key), view.latest[key].leader_epoch
     if end is None or (
         visible_by is not None and end.leader_epoch is not None and end.leader_epoch < visible_by
     ):
@@ -340,9 +353,9 @@ def _log_end(key: PartitionKey, look: Look) -> int | None:
     return end.offset
 
 
-def _question(split: SplitRange, fact: OffsetFact | None) -> EpochQuestion | None:
+def _epoch_request(split: SplitRange, fact: OffsetFact | None) -> EpochRequest | None:
     """Return the request for a later leader than the position's; None: there is no later one."""
     read, current = split.leader_epoch, None if fact is None else fact.leader_epoch
     if read is None or current is None or current <= read:
         return None
-    return EpochQuestion(leader_epoch=read, current_leader_epoch=current)
+    return EpochRequest(leader_epoch=read, current_leader_epoch=current)

@@ -1,4 +1,4 @@
-"""Turns what the user says about positions into numbers, asked for once (`start-offsets-once`)."""
+"""Turns the user's starting and ending positions into offsets, once (`start-offsets-once`)."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -31,29 +31,29 @@ def resolve(
     timeout_s: float,
     all_before_ms: int | None = None,
 ) -> dict[PartitionKey, int]:
-    """The position of every partition as a number.
+    """Return the position of every partition as an offset.
 
     Args:
-        option: names what is resolved in errors: ``startingOffsets`` or ``endingOffsets``.
-        all_before_ms: of an ending: where no record is as young as a timestamp before that, it is
-            the end of the log, behind transactions that are open, for all before it is older.
+        option: name for errors, ``startingOffsets`` or ``endingOffsets``.
+        all_before_ms: for an ending. A timestamp before this that is later than every record means
+            the end of the log, after open transactions: all their records are older.
     Raises:
-        ConfigError: positions are not given for exactly these partitions, or no record is as
-            young as a timestamp and that was not allowed for.
-        SourceChangedError: a partition is gone.
+        ConfigError: positions are not given for exactly these partitions, or a timestamp is later
+            than every record and no strategy allows that.
+        SourceChangedError: a partition was deleted.
     """
     keys = tuple(keys)
     if isinstance(position, Edge):
-        return _ask(cluster, dict.fromkeys(keys, position), NoMatch.ERROR, timeout_s)
+        return _fetch(cluster, dict.fromkeys(keys, position), NoMatch.ERROR, timeout_s)
     if isinstance(position, Committed):
         return _committed(cluster, position.group_id, keys, timeout_s)
     if isinstance(position, AtTimestamp):
         times = dict.fromkeys(keys, position.timestamp_ms)
-        return _ask(cluster, times, position.no_match, timeout_s, all_before_ms)
+        return _fetch(cluster, times, position.no_match, timeout_s, all_before_ms)
     if isinstance(position, PerPartitionTimestamp):
         require_all(keys, position.timestamps_ms, option=f"{option}ByTimestamp")
         times = dict(position.timestamps_ms)
-        return _ask(cluster, times, position.no_match, timeout_s, all_before_ms)
+        return _fetch(cluster, times, position.no_match, timeout_s, all_before_ms)
     return _per_partition(cluster, position, keys, option, timeout_s)
 
 
@@ -67,7 +67,7 @@ def _per_partition(
     require_all(keys, position.offsets, option=option)
     edges = {key: what for key, what in position.offsets.items() if isinstance(what, Edge)}
     numbers = {key: what for key, what in position.offsets.items() if isinstance(what, int)}
-    return {**numbers, **_ask(cluster, edges, NoMatch.ERROR, timeout_s)}
+    return {**numbers, **_fetch(cluster, edges, NoMatch.ERROR, timeout_s)}
 
 
 def _committed(
@@ -83,7 +83,7 @@ def _committed(
             group_id,
             ",".join(f"{topic}-{number}" for topic, number in rest),
         )
-    earliest = _ask(cluster, dict.fromkeys(rest, Edge.EARLIEST), NoMatch.ERROR, timeout_s)
+    earliest = _fetch(cluster, dict.fromkeys(rest, Edge.EARLIEST), NoMatch.ERROR, timeout_s)
     return {**{key: found[key] for key in keys if key in found}, **earliest}
 
 
@@ -91,7 +91,7 @@ def _is_before(what: Edge | int, at_ms: int | None) -> bool:
     return at_ms is not None and not isinstance(what, Edge) and what <= at_ms
 
 
-def _ask(
+def _fetch(
     cluster: SourceCluster,
     wanted: Mapping[PartitionKey, Edge | int],
     no_match: NoMatch,
@@ -100,11 +100,11 @@ def _ask(
 ) -> dict[PartitionKey, int]:
     latest: dict[PartitionKey, int] = {}
     if no_match is NoMatch.LATEST:
-        # Before the timestamps: what comes between the two questions is read by a start, and left
-        # to the next read by an ending.
+        # Fetched before the timestamps: a start reads a record that arrives between the two
+        # requests, and an ending leaves it to the next read.
         older = {key for key, what in wanted.items() if _is_before(what, all_before_ms)}
         rest = [key for key in wanted if key not in older]
-        latest = _ask(cluster, dict.fromkeys(rest, Edge.LATEST), NoMatch.ERROR, timeout_s)
+        latest = _fetch(cluster, dict.fromkeys(rest, Edge.LATEST), NoMatch.ERROR, timeout_s)
         ends = cluster.log_ends(older, timeout_s=timeout_s) if older else {}
         require_located(older, ends)
         latest |= {key: fact.offset for key, fact in ends.items()}

@@ -1,4 +1,4 @@
-"""Logs that end before an end that is asked for: waited for and told while it lasts, or judged."""
+"""Logs that end before the end that a bounded source should reach: warnings and errors."""
 
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -9,17 +9,18 @@ from sluice.connectors.kafka.source.splits import reach, require_whole, stops_sh
 from sluice.runtime.contracts import Clock
 from sluice.runtime.model.model import SplitRange
 
-__all__ = ["ShortLogs", "judge_short"]
+__all__ = ["ShortLogs", "check_short_ranges"]
 
 log = logging.getLogger(__name__)
 
-_RETRY_FOR_S = 30.0  # how often one is named
+_WARNING_INTERVAL_S = 30.0
 
 
 class ShortLogs:
-    """Partitions of which no leader tells an end, and logs that end before the end that a bounded
-    source is to read up to. Such a log may grow, but it may have been cut off, too, where nobody
-    had read yet. Driver; one thread at a time.
+    """Warns of partitions without a leader, and of logs that end before a bounded source's end.
+
+    A short log may grow. It may also have been truncated after the last record that the source has
+    read. Driver; one thread at a time.
 
     Args:
         clock: monotonic seconds.
@@ -29,70 +30,70 @@ class ShortLogs:
         self._clock = clock
         self._since_s: dict[PartitionKey, float] = {}
 
-    def tell(
+    def report(
         self,
         latest: Mapping[PartitionKey, OffsetFact],
         ends: Mapping[PartitionKey, int],
         *,
-        asked: Iterable[PartitionKey] = (),
+        requested: Iterable[PartitionKey] = (),
         gone: Container[PartitionKey],
     ) -> None:
-        """Name those that have been short, or silent, for a while.
+        """Log a warning for each partition that has been short, or without an answer, for 30 s.
 
         Args:
-            latest: as of a look.
-            ends: that are asked for.
-            asked: the look was for these.
-            gone: what is gone on without.
+            latest: current visible ends.
+            ends: where the source should end.
+            requested: the partitions that ``latest`` was requested for.
+            gone: deleted partitions, which the source skips.
         """
-        self.report_timed_out(key for key in asked if key not in latest and key not in gone)
+        self.report_timed_out(key for key in requested if key not in latest and key not in gone)
         for key, fact in latest.items():
             if key in gone or fact.offset >= ends.get(key, 0):
                 self._since_s.pop(key, None)
-            elif self._lasts(key):
+            elif self._is_due(key):
                 log.warning(
-                    "a log ends before the end that is asked for, more records are waited for: "
-                    "partition=%s-%d log_end=%d end=%d; if it was cut off (an unclean leader "
-                    "election, a lost disk) none will come: stop the job, and ask for less",
+                    "a log ends before the requested end, waiting for records: partition=%s-%d "
+                    "log_end=%d end=%d; if an unclean leader election or a lost disk truncated the "
+                    "log, stop the job and lower the end",
                     *key,
                     fact.offset,
                     ends[key],
                 )
 
     def report_timed_out(self, keys: Iterable[PartitionKey]) -> None:
-        """Name those of which no leader has told an end for a while.
+        """Log a warning for each of these partitions that has had no leader for 30 s.
 
-        Of some partitions without a leader beside others with one librdkafka makes an error, of
-        those alone an answer that leaves them out.
+        If only some partitions of a request have no leader, librdkafka returns an error. If all of
+        them have none, it returns an answer without them.
         """
         for key in keys:
-            if self._lasts(key):
+            if self._is_due(key):
                 log.warning(
-                    "no leader tells where a partition ends, its records are waited for: "
-                    "partition=%s-%d; are all brokers up?",
+                    "a partition has no leader, waiting for its records: partition=%s-%d; are all "
+                    "brokers up?",
                     *key,
                 )
 
-    def _lasts(self, key: PartitionKey) -> bool:
+    def _is_due(self, key: PartitionKey) -> bool:
         now_s = self._clock()
-        is_due = now_s - self._since_s.setdefault(key, now_s) >= _RETRY_FOR_S
+        is_due = now_s - self._since_s.setdefault(key, now_s) >= _WARNING_INTERVAL_S
         if is_due:
             self._since_s[key] = now_s
         return is_due
 
 
-def judge_short(
+def check_short_ranges(
     ranges: Sequence[SplitRange], ends: Mapping[PartitionKey, int], *, is_error: bool
 ) -> None:
-    """Refuse ranges that stop short of these ends, or say so.
+    """Check that ranges reach these ends.
 
     Raises:
-        ConfigError: a log ends, for this reader, before its end, and that is to be an error.
+        ConfigError: a range ends earlier, and ``is_error`` is set; otherwise it is a warning.
     """
     if is_error:
         require_whole(ranges, ends)
     elif short := reach(stops_short(ranges, ends), ends):
         log.warning(
-            "fewer records are read than asked for: %s",
+            "fewer records are read than requested: %s",
             ", ".join(f"{name}: {how_far}" for name, how_far in short.items()),
         )

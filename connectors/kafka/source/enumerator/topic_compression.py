@@ -1,12 +1,9 @@
-"""What the batches of a source's topics are like: asked of the brokers, once, before a job reads.
+"""Finds out how a source's topics are compressed, once, before a job reads. Driver.
 
-The consumer's interface does not tell how a record was compressed, so the newest batch of some
-partitions is fetched, and its head is read. Driver; nothing depends on the answer but the cost.
-
-How a topic's records are compressed, as their batches say it. Pure.
-
-No consumer tells: it is in the attributes of the record batches, which clients undo before they
-give records out. The layout is that of Kafka's documentation, "Record Batch".
+A consumer does not show how a record was compressed: the codec is in the attributes of the record
+batch, and clients decompress before they return records. So this module fetches the newest batch of
+some partitions and reads its head. The layout is that of Kafka's documentation, "Record Batch". The
+result affects cost only.
 """
 
 import logging
@@ -36,13 +33,13 @@ __all__ = [
     "BatchHead",
     "TopicLoad",
     "codec_of_config",
+    "fetch_topic_load",
     "first_batch",
-    "look_at",
     "prevailing",
 ]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-"""By the number that a batch has for it; names as librdkafka's ``compression.type``."""
+"""Index: the number in a batch's attributes. Names: librdkafka's ``compression.type``."""
 
 _CODEC_BITS = 0x07
 _CONTROL_BIT = 0x20
@@ -51,17 +48,17 @@ _HEAD = struct.Struct(
 )  # base offset, length, leader epoch, magic, CRC, attributes, delta
 _OLD_HEAD = struct.Struct(">qiibb")  # offset, length, CRC, magic, attributes
 _MAGIC_AT = 16
-# Of two that are equally frequent the first: what compresses better costs the less room.
+# The first of two equally frequent codecs wins: better compression needs less space.
 _PREFERRED = ("zstd", "gzip", "lz4", "snappy", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHead:
-    """What the beginning of a record batch tells.
+    """The head of a record batch.
 
     Attributes:
-        codec: one of `CODECS`; None: of a number that is not known.
-        is_control: it holds the end of a transaction and no record of a user.
+        codec: one of `CODECS`; None: an unknown number.
+        is_control: whether it holds a transaction marker, and no record of a user.
     """
 
     codec: str | None
@@ -69,7 +66,7 @@ class BatchHead:
 
 
 def first_batch(records: bytes | None) -> BatchHead | None:
-    """Of what a broker answered to a fetch; None: there is no batch, or only a part of its head."""
+    """Read the first head of a fetch response; None: there is no batch, or a part of its head."""
     if records is None or len(records) <= _MAGIC_AT:
         return None
     if records[_MAGIC_AT] < 2:  # a message set of before 0.11, which a broker may still hold
@@ -84,14 +81,14 @@ def first_batch(records: bytes | None) -> BatchHead | None:
 
 
 def codec_of_config(value: str | None) -> str | None:
-    """What a topic's ``compression.type`` makes of every batch; None: what the producer chose."""
+    """Return the codec that ``compression.type`` of a topic sets; None: the producer chooses."""
     if value == "uncompressed":
         return "none"
     return value if value in CODECS else None
 
 
 def prevailing(found: Iterable[str]) -> str | None:
-    """One codec for a source whose partitions have several: the most frequent one."""
+    """Return the most frequent codec; None: there is none."""
     counts = Counter(found)
     if not counts:
         return None
@@ -108,20 +105,19 @@ log = logging.getLogger(__name__)
 _TOPIC_RESOURCE = 2  # DescribeConfigs' resource type
 _EARLIEST, _LATEST = -2, -1
 _MOST_PARTITIONS = 16
-# Back from a partition's end, in steps of twice the size: what lies there may be markers of
-# transactions, and those have no codec.
+# Steps back from a partition's end, each twice as large: transaction markers there have no codec.
 _MOST_STEPS = 12
 _NAMED_TOPICS = 12  # the last version of Fetch that knows topics by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLoad:
-    """What was found about a source's topics.
+    """Compression and batch size of a source's topics.
 
     Attributes:
-        codec: how most of the partitions that were looked at are compressed; None: nobody knows.
-        codecs: all that were found, sorted.
-        batch_bytes: the largest ``max.message.bytes`` of the topics; None: it may not be read.
+        codec: the most frequent one of the sampled partitions; None: unknown.
+        codecs: all codecs of the sample, sorted.
+        batch_bytes: the largest ``max.message.bytes`` of the topics; None: it cannot be read.
     """
 
     codec: str | None = None
@@ -129,18 +125,18 @@ class TopicLoad:
     batch_bytes: int | None = None
 
 
-def look_at(
+def fetch_topic_load(
     connection: KafkaConnection, partitions: Collection[PartitionKey], *, timeout_s: float
 ) -> TopicLoad:
-    """Ask for the configurations of the topics and for a batch of some of the partitions.
+    """Fetch the configurations of the topics, and a batch of some of the partitions.
 
-    Never raises: what cannot be found out in time is None.
+    Never raises: values that cannot be fetched in time are None.
     """
     deadline = time.monotonic() + timeout_s
     try:
         client = WireClient.connect(connection.wire(), deadline)
         try:
-            return client.run(lambda: _look(Net(client, deadline), partitions), deadline)
+            return client.run(lambda: _fetch(Net(client, deadline), partitions), deadline)
         finally:
             client.close()
     except (kafka_errors.KafkaError, StreamError, OSError, RuntimeError) as err:
@@ -149,16 +145,18 @@ def look_at(
         return TopicLoad()
 
 
-async def _look(net: Net, partitions: Collection[PartitionKey]) -> TopicLoad:
+async def _fetch(net: Net, partitions: Collection[PartitionKey]) -> TopicLoad:
     topics = sorted({topic for topic, _ in partitions})
     configs = await _configs(net, topics)
     codecs = {topic: codec_of_config(configs[topic].get("compression.type")) for topic in configs}
     found = [codec for codec in codecs.values() if codec is not None]
-    asked = _sample([key for key in sorted(partitions) if codecs.get(key[0]) is None])
+    sampled = _sample([key for key in sorted(partitions) if codecs.get(key[0]) is None])
     leaders = await leaders_of(net, topics)
-    looks = [net.begin(partial(_newest, net, key, leaders[key])) for key in asked if key in leaders]
-    for look in looks:
-        head: BatchHead | None = await look
+    heads = [
+        net.begin(partial(_newest, net, key, leaders[key])) for key in sampled if key in leaders
+    ]
+    for future in heads:
+        head: BatchHead | None = await future
         if head is not None and head.codec is not None:
             found.append(head.codec)
     limits = [int(values["max.message.bytes"]) for values in configs.values()]
@@ -170,13 +168,13 @@ async def _look(net: Net, partitions: Collection[PartitionKey]) -> TopicLoad:
 
 
 def _sample(keys: Sequence[PartitionKey]) -> list[PartitionKey]:
-    """Some of them, spread over all."""
+    """Return some of the partitions, spread over all."""
     step = max(1, -(-len(keys) // _MOST_PARTITIONS))
     return list(keys[::step])
 
 
 async def _configs(net: Net, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Of those topics whose configuration may be read."""
+    """Return the settings of those topics whose configuration can be read."""
     names = ["compression.type", "max.message.bytes"]
     resources = [
         DescribeConfigsRequest.DescribeConfigsResource(
@@ -198,7 +196,7 @@ async def _configs(net: Net, topics: Sequence[str]) -> dict[str, dict[str, str]]
 
 
 async def _newest(net: Net, key: PartitionKey, leader: int) -> BatchHead | None:
-    """The head of the newest batch with records; None: there is none, or it is far back."""
+    """Return the head of the newest batch with records; None: there is none, or it is far back."""
     try:
         first = await _offset(net, key, leader, _EARLIEST)
         end = await _offset(net, key, leader, _LATEST)
@@ -212,22 +210,22 @@ async def _newest(net: Net, key: PartitionKey, leader: int) -> BatchHead | None:
             at -= step
             step *= 2
     except (kafka_errors.KafkaError, ValueError) as err:
-        log.info("a batch of the source cannot be looked at: partition=%s error=%s", key, err)
+        log.info("a batch of the source cannot be read: partition=%s error=%s", key, err)
     return None
 
 
 async def _offset(net: Net, key: PartitionKey, leader: int, which: int) -> int:
     topic, partition = key
-    asked = ListOffsetsRequest.ListOffsetsTopic
+    row = ListOffsetsRequest.ListOffsetsTopic
     response = await net.send(
         ListOffsetsRequest(
             replica_id=-1,
             isolation_level=1,
             topics=[
-                asked(
+                row(
                     name=topic,
                     partitions=[
-                        asked.ListOffsetsPartition(
+                        row.ListOffsetsPartition(
                             partition_index=partition, current_leader_epoch=-1, timestamp=which
                         )
                     ],
@@ -244,9 +242,9 @@ async def _offset(net: Net, key: PartitionKey, leader: int, which: int) -> int:
 
 
 async def _head_at(net: Net, key: PartitionKey, leader: int, offset: int) -> BatchHead | None:
-    """Of the batch at or behind an offset: one batch is given whatever its size (KIP-74)."""
+    """Return the head of the first batch at or after an offset, of any size (KIP-74)."""
     topic, partition = key
-    asked = FetchRequest.FetchTopic
+    row = FetchRequest.FetchTopic
     response = await net.send(
         FetchRequest(
             replica_id=-1,
@@ -257,10 +255,10 @@ async def _head_at(net: Net, key: PartitionKey, leader: int, offset: int) -> Bat
             session_id=0,
             session_epoch=-1,
             topics=[
-                asked(
+                row(
                     topic=topic,
                     partitions=[
-                        asked.FetchPartition(
+                        row.FetchPartition(
                             partition=partition,
                             current_leader_epoch=-1,
                             fetch_offset=offset,

@@ -1,12 +1,12 @@
-"""Topics as brokers describe them, and which of their partitions may be asked for offsets.
+"""Topics as brokers describe them, and the partitions whose offsets can be requested safely.
 
-librdkafka (2.15.0, 2.16.0) looks for leaders that it does not know in the thread that calls
-``list_offsets``, and is listed for the next answer about topics before it is done with that. An
-answer that comes in between is judged in the client's own thread, which frees what the caller still
-uses (``rd_kafka_topic_partition_list_query_leaders_async_worker``): the process crashes, or goes on
-with damaged memory. Calls at once for topics that the client does not know do so within seconds.
-Behind an answer of ``describe_topics`` it knows the leaders of whatever has one; who asks for those
-alone makes it look for nothing.
+If librdkafka (2.15.0, 2.16.0) does not know a leader, ``list_offsets`` looks it up in the caller's
+thread. It registers for the next metadata answer before it is ready. If an answer arrives
+meanwhile, the client's own thread frees memory that the caller still uses
+(``rd_kafka_topic_partition_list_query_leaders_async_worker``): the process crashes, or continues
+with damaged memory. Concurrent calls for unknown topics crash within seconds. After
+``describe_topics`` the client knows the leader of each partition that has one, and a request for
+those partitions needs no lookup.
 """
 
 import time
@@ -21,6 +21,7 @@ from sluice.connectors.kafka.client.confluent import (
     TopicCollection,
     translate,
 )
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.splits import TopicFacts
 from sluice.runtime.contracts import Clock
@@ -29,11 +30,11 @@ from sluice.runtime.errors import SourceChangedError
 __all__ = [
     "Descriptions",
     "KnownLeaders",
+    "answers_deadline",
     "described",
     "facts",
     "is_absence",
     "result",
-    "until_s_for",
 ]
 
 _MARGIN_S = 5.0
@@ -46,7 +47,7 @@ Descriptions = Mapping[str, Any]
 
 
 def described(admin: AdminClient, names: Collection[str], *, timeout_s: float) -> Descriptions:
-    """Ask, and wait for all answers.
+    """Describe topics, and wait for all answers.
 
     Raises:
         KafkaException: a broker refuses, or none answers.
@@ -54,14 +55,14 @@ def described(admin: AdminClient, names: Collection[str], *, timeout_s: float) -
     """
     if not names:
         return {}
-    asked: Mapping[str, Future[Any]] = admin.describe_topics(
+    futures: Mapping[str, Future[Any]] = admin.describe_topics(
         TopicCollection(sorted(names)), request_timeout=timeout_s
     )
     found: dict[str, Any] = {}
-    until_s = until_s_for(timeout_s)
-    for name, future in asked.items():
+    deadline = answers_deadline(timeout_s)
+    for name, future in futures.items():
         try:
-            found[name] = result(future, until_s)
+            found[name] = result(future, deadline)
         except KafkaException as err:
             if not is_absence(err):
                 raise
@@ -69,7 +70,7 @@ def described(admin: AdminClient, names: Collection[str], *, timeout_s: float) -
 
 
 def facts(descriptions: Descriptions) -> dict[str, TopicFacts]:
-    """What is told of each topic."""
+    """Return id and partitions of each topic."""
     return {
         name: TopicFacts(
             topic_id=str(topic.topic_id),
@@ -80,7 +81,7 @@ def facts(descriptions: Descriptions) -> dict[str, TopicFacts]:
 
 
 class KnownLeaders:
-    """Which partitions a client has just been told the leaders of. Driver, one thread at a time.
+    """The partitions whose leaders a client has just learned. Driver, one thread at a time.
 
     Args:
         clock: monotonic seconds.
@@ -88,33 +89,33 @@ class KnownLeaders:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._told_s: dict[str, float] = {}
+        self._described_s: dict[str, float] = {}
         self._has_leader: dict[PartitionKey, bool] = {}
 
     def learn(self, names: Collection[str], descriptions: Descriptions) -> None:
-        """What was told of these topics; one that does not exist has no partition."""
-        told = dict.fromkeys(names, self._clock())
-        for key in [key for key in self._has_leader if key[0] in told]:
+        """Remember the description of these topics; a missing topic has no partition."""
+        described_s = dict.fromkeys(names, self._clock())
+        for key in [key for key in self._has_leader if key[0] in described_s]:
             del self._has_leader[key]
         for name, topic in descriptions.items():
             self._has_leader |= {(name, p.id): p.leader is not None for p in topic.partitions}
-        self._told_s |= told
+        self._described_s |= described_s
 
     def forget(self) -> None:
-        """The client may have heard something else."""
-        self._told_s.clear()
+        """Forget all descriptions: the client may have newer metadata."""
+        self._described_s.clear()
         self._has_leader.clear()
 
-    def untold(self, keys: Iterable[PartitionKey]) -> set[str]:
-        """Their topics that were not described a moment ago."""
+    def undescribed(self, keys: Iterable[PartitionKey]) -> set[str]:
+        """Return their topics that were not described within the last second."""
         since_s = self._clock() - _FRESH_S
-        return {name for name, _ in keys if self._told_s.get(name, since_s) <= since_s}
+        return {name for name, _ in keys if self._described_s.get(name, since_s) <= since_s}
 
     def located(self, keys: Iterable[PartitionKey]) -> list[PartitionKey]:
-        """Those that exist.
+        """Return the partitions that exist.
 
         Raises:
-            KafkaException: one has no leader for the moment.
+            KafkaException: one has no leader at the moment.
         """
         there = [key for key in keys if key in self._has_leader]
         if not all(self._has_leader[key] for key in there):
@@ -122,18 +123,20 @@ class KnownLeaders:
         return there
 
 
-def until_s_for(timeout_s: float) -> float:
-    """For all answers of one question together. librdkafka ends its requests by itself; the margin
-    only guards against lost futures."""
-    return time.monotonic() + timeout_s + _MARGIN_S
+def answers_deadline(timeout_s: float) -> Deadline:
+    """Return the deadline for all futures of one request.
+
+    librdkafka ends its requests by itself; the margin only guards against lost futures.
+    """
+    return Deadline(timeout_s + _MARGIN_S)
 
 
-def result(future: "Future[T]", until_s: float) -> T:
-    """Of a future of the client's, waited for until then."""
-    return future.result(max(0.0, until_s - time.monotonic()))
+def result(future: "Future[T]", deadline: Deadline) -> T:
+    """Wait for a future of the client until then."""
+    return future.result(max(0.0, deadline.left_s))
 
 
 def is_absence(err: KafkaException) -> bool:
-    """Whether what was asked for does not exist."""
-    # "No leaders found" is what a request about deleted partitions alone is answered with.
+    """Whether the topic or partition of a request does not exist."""
+    # "No leaders found" answers a request about deleted partitions only.
     return isinstance(translate(err), SourceChangedError) or "No leaders found" in str(err)

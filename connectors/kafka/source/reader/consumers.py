@@ -18,7 +18,8 @@ from sluice.connectors.kafka.client.confluent import (
     translate,
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.client.logins import Refusals
+from sluice.connectors.kafka.client.login_refusals import LoginRefusals
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.native.library import library_for
 from sluice.connectors.kafka.native.native_consumer import NativeConsumer
 from sluice.runtime.contracts import Clock
@@ -38,23 +39,23 @@ _REACH_S = 1.0
 _TUNING = {
     # After a full queue librdkafka waits this long before it fetches again; its default is 1 s.
     "fetch.queue.backoff.ms": 5,
-    # Every range exists when it is read, so the broker never has to wait for records; but the
-    # request that is waiting there when a range ends would hold up the next range.
+    # Every range exists when it is read, so the broker never has to wait for records; but a request
+    # that waits there when a range ends would delay the next range.
     "fetch.wait.max.ms": 5,
     # As the Java client does; without it damaged bytes are records like any other.
     "check.crcs": True,
     # A slow sink is back-pressure, not a dead consumer.
     "max.poll.interval.ms": 86_400_000,
 }
-# A consumer that follows its partitions asks for records that are not there yet: the request waits
-# at the broker, where it is answered as soon as there are some.
-_FOLLOWING = {"fetch.wait.max.ms": 500}
+# A consumer of a stream requests records that do not exist yet: the request waits at the broker
+# until there are some.
+_STREAMING = {"fetch.wait.max.ms": 500}
 _OWNED = {
-    "group.id": "sluice-reader",  # librdkafka asks for one; nothing joins it
+    "group.id": "sluice-reader",  # required by librdkafka; no consumer joins it
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
-    # A position that is gone must be an error, never another position.
+    # A deleted position must be an error, never another position.
     "auto.offset.reset": "error",
 }
 
@@ -70,25 +71,24 @@ class _Key:
 
 @dataclass(slots=True, eq=False)
 class PooledConsumer:
-    """A consumer, and what it has told of refused log-ins."""
+    """A consumer, and the refused log-ins that it has reported."""
 
     consumer: Consumer | NativeConsumer
     key: _Key
-    refusals: Refusals = field(default_factory=Refusals)
+    refusals: LoginRefusals = field(default_factory=LoginRefusals)
     clock: Clock = time.monotonic
     _leaders: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def learn(self, splits: Iterable[SplitRange]) -> None:
-        """Ask for the leaders of what is to be assigned, where this client may not know them.
+        """Fetch the leaders of splits before their assignment, if this client may not know them.
 
-        An assignment does not ask by itself: it waits for the next of librdkafka's looks round,
-        one each second, unless the topic came along with the client's first connection. And until
-        the next look it fetches from a leader of then that has been frozen since, and may know
-        records that a later one, by whom a range was cut, has others in the place of. So topics of
-        which this client knows an earlier leader come first.
+        An assignment does not fetch them: it waits for librdkafka's next metadata check, one per
+        second, unless the topic was part of the client's first connection. Until then the client
+        fetches from the earlier leader, which may be paused, and may have other records than the
+        leader of the range. So topics of which this client knows an earlier leader come first.
 
-        All topics share one deadline; those that are not learned in time are told in the log, and
-        asked for again by the next read.
+        All topics share one deadline. A warning names those that miss it, and the next read tries
+        again.
         """
         wanted: dict[str, dict[int, int]] = defaultdict(dict)
         for split in splits:
@@ -96,16 +96,16 @@ class PooledConsumer:
             wanted[split.topic][split.partition] = epoch
         unknown = [topic for topic, epochs in wanted.items() if not self._knows(topic, epochs)]
         unknown.sort(key=lambda topic: (topic not in self._leaders, topic))
-        until_s = self.clock() + _LEARN_S
+        deadline = Deadline(_LEARN_S, self.clock)
         missed: list[str] = []
         for at, topic in enumerate(unknown):
-            left_s = until_s - self.clock()
+            left_s = deadline.left_s
             share_s = min(left_s, max(_LEAST_S, left_s / (len(unknown) - at)))
             if share_s <= 0.0 or not self._learn(topic, wanted[topic], timeout_s=share_s):
                 missed.append(topic)
         if missed:
             log.warning(
-                "leaders are not known yet, and looked for while reading: topics=%d of %d (%s)",
+                "leaders are not known before the read: topics=%d of %d (%s)",
                 len(missed),
                 len(unknown),
                 ",".join(missed[:_MOST_NAMED]),
@@ -116,8 +116,7 @@ class PooledConsumer:
         return known is not None and all(at <= known.get(p, -1) for p, at in epochs.items())
 
     def _learn(self, topic: str, epochs: Mapping[int, int], *, timeout_s: float) -> bool:
-        """Whether it was. A cluster that does not answer is the business of the read, which has a
-        bound."""
+        """Fetch a topic's leaders; return whether that worked. The read itself has a timeout."""
         try:
             self.consumer.list_topics(topic, timeout=timeout_s)
         except KafkaException:
@@ -127,7 +126,7 @@ class PooledConsumer:
         return True
 
     def wake(self) -> None:
-        """What it reported while it was idle is of the past; confluent-kafka's reports by polls."""
+        """Drop reports from the time when the consumer was idle."""
         if isinstance(self.consumer, NativeConsumer):
             with contextlib.suppress(KafkaException):
                 while self.consumer.serve(0):
@@ -135,10 +134,10 @@ class PooledConsumer:
         self.refusals.forget()
 
     def require_log_in(self, topic: str) -> None:
-        """Where nothing comes and a log-in was refused: whether a broker answers nevertheless.
+        """After a refused log-in and without records: check whether any broker answers.
 
         Raises:
-            AuthenticationError: none does, and that has lasted.
+            AuthenticationError: no broker answers, and the refusal lasts.
         """
         if self.refusals.last is None:
             return
@@ -149,7 +148,9 @@ class PooledConsumer:
             if lasting is not None:
                 raise lasting from err
             return
-        log.warning("a log-in was refused, others are not: error=%s", self.refusals.last)
+        log.warning(
+            "one broker refused a log-in, another one accepts it: error=%s", self.refusals.last
+        )
         self.refusals.answered()
 
 
@@ -170,7 +171,7 @@ class ConsumerPool:
         follows: bool = False,
         hot_path: HotPath = HotPath.AUTO,
     ) -> PooledConsumer:
-        """A consumer without assignment; ``follows``: for reads that have no end."""
+        """Return a consumer without assignment; ``follows``: for streams, which have no end."""
         key = _Key(
             connection=connection,
             read_committed=read_committed,
@@ -187,14 +188,14 @@ class ConsumerPool:
         return _connect(key)
 
     def _leave_to_parent(self) -> None:
-        """After a fork the clients have no threads here: to use or even to free one would hang."""
+        """Leave consumers of a parent process alone: without threads, even a close would hang."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._inherited += self._idle
             self._idle = []
 
     def give_back(self, pooled: PooledConsumer) -> None:
-        """Keep for the next epoch; the oldest idle one is closed when there are too many."""
+        """Keep a consumer for the next epoch; close the oldest idle one if there are too many."""
         if isinstance(pooled.consumer, NativeConsumer) and not pooled.consumer.is_sound:
             self.discard(pooled)
             return
@@ -204,7 +205,7 @@ class ConsumerPool:
             self._idle.pop(0).consumer.close()
 
     def discard(self, pooled: PooledConsumer) -> None:
-        """Close; after an error nobody knows what is left in its queue."""
+        """Close a consumer; after an error its queue may hold records."""
         pooled.consumer.close()
 
     def close(self) -> None:
@@ -218,11 +219,11 @@ process_pool = ConsumerPool()
 
 
 def _connect(key: _Key) -> PooledConsumer:
-    refusals = Refusals({"servers": key.connection.bootstrap_servers})
+    refusals = LoginRefusals({"servers": key.connection.bootstrap_servers})
     config = {
         **_TUNING,
         **key.settings.librdkafka(),
-        **(_FOLLOWING if key.follows else {}),
+        **(_STREAMING if key.follows else {}),
         **key.connection.librdkafka(Role.CONSUMER),
         **_OWNED,
         "isolation.level": "read_committed" if key.read_committed else "read_uncommitted",

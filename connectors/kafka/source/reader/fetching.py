@@ -1,7 +1,7 @@
-"""What one look into a consumer's queue gave: records, and what is not a record.
+"""Records and events from one fetch of a consumer's queue.
 
-`Fetcher` has two implementations, the plain one here and `native_fetching`; the
-reader knows no difference.
+`Fetcher` has two implementations, the plain one here and `native_fetching`; the reader uses both in
+the same way.
 """
 
 import itertools
@@ -20,18 +20,18 @@ from sluice.connectors.kafka.source.reader.ranges import BoolArray, IntArray
 __all__ = ["BATCH_RECORDS", "Event", "Fetched", "Fetcher", "PlainFetcher"]
 
 BATCH_RECORDS = 10_000
-# How long a batch that is not full waits for more: an end may lie in a gap and never fill it.
+# How long a partial batch waits for more: no record may follow before the end of a range.
 LINGER_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a consumer reports between records.
+    """A report of a consumer between records.
 
     Attributes:
         error: librdkafka's.
-        slot: of the range it is about; None: of none.
-        offset: where a partition ends.
+        slot: of its range; None: it has none.
+        offset: the end of a partition.
     """
 
     error: KafkaError
@@ -40,11 +40,11 @@ class Event:
 
 
 class Fetched(Protocol):
-    """Records of one look, in the order they came, and the events behind them.
+    """Records of one fetch, in their order, and the events after them.
 
     Attributes:
         slots, offsets: of each record; shape (n,).
-        events: to be judged after the records.
+        events: to be handled after the records.
     """
 
     slots: IntArray
@@ -52,19 +52,19 @@ class Fetched(Protocol):
     events: Sequence[Event]
 
     def batch(self, wanted: BoolArray | None) -> pa.RecordBatch:
-        """The records, or those that are wanted."""
+        """Return the records, or the wanted ones."""
         ...
 
     def timestamps_ms(self, wanted: BoolArray | None) -> IntArray:
-        """Of the same; -1 where one has none."""
+        """Return the timestamps of the same records; -1: a record has none."""
         ...
 
     def leader_epoch(self, row: int) -> int | None:
-        """The leader that wrote a record, by its place among all of them; None: not known."""
+        """Return the epoch of the leader that wrote the record of a row; None: unknown."""
         ...
 
     def close(self) -> None:
-        """Let go of what is not needed any more; nothing may be asked afterwards."""
+        """Free the records; no other method may be called afterwards."""
         ...
 
 
@@ -72,21 +72,22 @@ class Fetcher(Protocol):
     """Takes from a consumer's queue. Executor, the reader's thread; one per read."""
 
     def fetch(self, most: int, idle_s: float | None) -> Fetched | None:
-        """At most so many records and events; None: nothing came.
+        """Return at most so many records and events; None: there are none.
 
         Args:
-            idle_s: waited for the first one; None: nothing is waited for.
+            idle_s: how long to wait for the first one; None: do not wait.
         """
         ...
 
     def forget(self, slot: int) -> None:
-        """Before a partition stops, or begins anew elsewhere: let go of what was taken of it and
-        not handed out. What is still in the consumer's queue librdkafka leaves out by itself.
+        """Free fetched records of a partition that stops or restarts elsewhere.
+
+        librdkafka itself leaves out records that are still in its queue.
         """
         ...
 
     def close(self) -> None:
-        """The read is over."""
+        """End the read."""
         ...
 
 
@@ -111,14 +112,14 @@ class PlainFetcher:
         return self._take(most, LINGER_S) or self._take(1, idle_s)
 
     def forget(self, slot: int) -> None:
-        """See `Fetcher`. All that was taken has been handed out."""
+        """See `Fetcher`. No fetched record is left."""
 
     def _take(self, most: int, timeout_s: float) -> Fetched | None:
         messages: list[Message] = self._consumer.consume(most, timeout_s)
         if not messages:
             return None
         errors = list(map(Message.error, messages))
-        # By truth, never by comparison: KafkaError == None leaves an exception set behind.
+        # By truth, never by comparison: KafkaError == None leaves a pending exception.
         if not any(errors):
             return _PlainFetched(messages, self._slots_of(messages), (), self._builder)
         events = [self._event(message) for message in itertools.compress(messages, errors)]

@@ -67,7 +67,7 @@ class _HeaderPointers(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Messages and what was found out about them; see ``rows_t`` in ``_hot_path.c``."""
+    """Messages and their properties; see ``rows_t`` in ``_hot_path.c``."""
 
     messages: Addresses
     errors: Int32Array
@@ -124,7 +124,7 @@ class _Rows:
         )
 
     def fitting(self, batch_bytes: int) -> int:
-        """How many of the first fit into one batch; at least one."""
+        """Return how many of the first rows fit into one batch; at least one."""
         sizes = np.maximum(self.key_lengths, 0) + np.maximum(self.value_lengths, 0)
         if self.headers is not None:
             sizes += self.headers[:, 1] + self.headers[:, 2]
@@ -167,12 +167,12 @@ class NativeFetcher:
             found = _NativeFetched(self._consumer, rows.at(slice(count)), self._builder)
             self._left = rows.at(slice(count, None)) if count < len(rows) else None
         except BaseException:
-            self._consumer.give_back(rows.messages)  # nobody else would
+            self._consumer.give_back(rows.messages)
             raise
         return found
 
     def forget(self, slot: int) -> None:
-        """See `Fetcher`. What librdkafka has given us already it cannot leave out any more."""
+        """See `Fetcher`. librdkafka cannot leave out messages that were taken from its queue."""
         left = self._left
         if left is not None:
             of_slot = left.slots == slot
@@ -209,7 +209,7 @@ class NativeFetcher:
 
 
 def _slots(keys: Sequence[PartitionKey]) -> tuple[_Slots, tuple[object, ...]]:
-    """The table that finds a message's slot, and what must live as long."""
+    """Return the table that finds a message's slot, and the objects that must live as long."""
     by_topic = slot_names(keys)
     sizes = np.array([1 + max(p for p, _ in found) for found in by_topic.values()], np.int32)
     bases = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int32)
@@ -239,7 +239,7 @@ class _NativeFetched:
         self.events: Sequence[Event] = ()
         if failed.any():
             self.events = self._events(rows.at(failed))
-        # One of no range is left over from an earlier assignment.
+        # A message without a range is left from an earlier assignment.
         others = failed | (rows.slots < 0)
         if others.any():
             rows = rows.at(~others)
@@ -356,7 +356,7 @@ class _NativeFetched:
             raise ConfigError(
                 "a record has headers that librdkafka does not read",
                 self._place(rows, int(unread.argmax())),
-                "They are more than 100,000, or damaged. Read without headers.",
+                "Read without headers: there are more than 100,000, or they are damaged.",
             )
 
     def _refuse_other_text(self, names: pa.Array, bounds: Int32Array, rows: _Rows) -> None:
@@ -368,7 +368,7 @@ class _NativeFetched:
             raise ConfigError(
                 "a record has a header whose name is not UTF-8",
                 self._place(rows, row),
-                "A column of strings cannot hold it as it is. Read without headers.",
+                "Read without headers: a column of strings cannot hold this name.",
             ) from err
 
     def _place(self, rows: _Rows, row: int) -> dict[str, object]:

@@ -20,6 +20,7 @@ from sluice.connectors.kafka.client.confluent import (
     translate,
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.native.native_consumer import NativeConsumer
 from sluice.connectors.kafka.records.columns import COLUMNS, ColumnBuilder
 from sluice.connectors.kafka.source.positions import PartitionKey
@@ -39,7 +40,7 @@ from sluice.connectors.kafka.source.reader.ranges import (
     in_rounds,
     last_rows,
 )
-from sluice.connectors.kafka.source.reader.seek import place_of, seek_surely
+from sluice.connectors.kafka.source.reader.seek import resume_position, seek_with_retries
 from sluice.connectors.kafka.source.splits import LostRange, data_lost, key_of, log_truncated
 from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.errors import StreamError, UnreachableError
@@ -58,7 +59,7 @@ _IDLE_POLL_S = 0.1
 _STALL_S = 1.0
 _SEEK_S = 5.0  # for all that is assigned at once
 _WATERMARKS_S = 10.0
-_LONGEST_LOOK_S = 15.0  # with a question about a partition's ends, or a refused log-in
+_LONGEST_STEP_S = 15.0  # with a watermark request, or a refused log-in
 _OUT_OF_RANGE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 _ABSENT = frozenset(
     {"UNKNOWN_TOPIC_ID", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC"}
@@ -68,7 +69,7 @@ _FINAL = frozenset(
         "TOPIC_AUTHORIZATION_FAILED",
         "UNKNOWN_TOPIC_ID",
         "UNKNOWN_TOPIC_OR_PART",
-        # After these librdkafka may go on behind what it could not read: a gap like any other.
+        # After these librdkafka may skip records that it could not read, without a report.
         "_BAD_COMPRESSION",
         "_BAD_MSG",
         "_FATAL",
@@ -89,8 +90,8 @@ class KafkaSplitReader:
         read_committed: isolation level.
         fail_on_data_loss: raise DataLostError for records that retention deleted, or skip them.
         no_progress_timeout_s: nothing at all for so long is an UnreachableError.
-        settings: of consumers and batches, which bound what is in memory.
-        hot_path: by compiled code or not.
+        settings: of consumers and batches; they bound the memory.
+        hot_path: native or plain client.
     """
 
     connection: KafkaConnection
@@ -117,7 +118,7 @@ class KafkaSplitReader:
     ) -> Iterator[pa.RecordBatch]:
         """As `read`; see `sluice.runtime.contracts.TimedSplitReader`.
 
-        What a range holds without a timestamp, or not as a record any more, does not count.
+        Records without a timestamp do not count.
         """
         for together in in_rounds(splits):
             newest = NewestTimestamps(len(together))
@@ -153,14 +154,14 @@ class Reading:
     """One pass over ranges of different partitions, in one thread.
 
     Args:
-        reader: what is read, and how.
+        reader: columns, isolation level and settings.
         pooled: a consumer without assignment.
         splits: of different partitions.
-        newest: told of the records' timestamps.
-        follows: the ranges are open: there may be no record behind a position, for as long as
-            that takes; and what became of a partition that is not there any more, or ends before
-            the position, is judged where barriers are cut.
-        read: by slot, how far an earlier pass has come that this one goes on from.
+        newest: collects the records' timestamps; None: they are not needed.
+        follows: the ranges are open. There may be no record after a position for any time. The
+            driver decides, at barriers, about a partition that was deleted, or that ends before the
+            position.
+        read: by slot, how far an earlier pass came that this one continues.
     """
 
     def __init__(
@@ -175,10 +176,10 @@ class Reading:
     ) -> None:
         self._follows = follows
         self._stalled_s: dict[int, float] = {}
-        self._told: set[int] = set()
+        self._warned: set[int] = set()
         self._read = dict(read or {})
         self._began = [split.start_offset for split in splits]
-        self._unasked: set[int] = set()  # of whose place no leader was asked
+        self._unchecked: set[int] = set()  # slots whose position no leader has confirmed
         self._reader = reader
         self._newest = newest
         self._splits = splits
@@ -192,11 +193,11 @@ class Reading:
             ColumnBuilder(reader.columns, keys),
             batch_bytes=reader.settings.batch_bytes,
         )
-        # A look that took longer than this stood still with its process.
-        self._asked_s = PauseTolerantClock(time.monotonic, longest_step_s=_LONGEST_LOOK_S)
+        # A longer step means that the process was paused.
+        self._clock_s = PauseTolerantClock(time.monotonic, longest_step_s=_LONGEST_STEP_S)
         self._open = len(splits)
         self._batch_records = _FIRST_BATCH_RECORDS
-        self._moved_at_s = self._asked_s()
+        self._moved_at_s = self._clock_s()
         self._last_error: KafkaError | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -206,19 +207,19 @@ class Reading:
             batch = self.next_batch()
             if batch is not None:
                 yield batch
-                # Time that the caller took is not the brokers' silence.
-                self._moved_at_s = self._asked_s()
+                # The caller's time is not the brokers' time.
+                self._moved_at_s = self._clock_s()
 
     def begin(self) -> None:
         """Let the consumer fetch; once, before `next_batch`."""
         self._pooled.learn(self._splits)
-        places = [self._place(slot) for slot in range(len(self._splits))]
+        places = [self._resume_position(slot) for slot in range(len(self._splits))]
         self._consumer.assign(places)
         self._check(dict(enumerate(places)))
-        self._moved_at_s = self._asked_s()  # until here nobody was asked for records
+        self._moved_at_s = self._clock_s()  # no request for records before this
 
     def next_batch(self) -> pa.RecordBatch | None:
-        """The next records; None where none came, or none was wanted."""
+        """Return the next records; None: no record came, or none was wanted."""
         self._try_stalled()
         with without_collector():
             batch = self._consumed()
@@ -226,29 +227,29 @@ class Reading:
         return batch
 
     def position(self, slot: int) -> int:
-        """The next offset to read of a split: behind the records of all batches so far."""
+        """Return the next offset to read of a split: after the records of all batches so far."""
         return self._progress.position(slot)
 
     def read(self, slot: int) -> RecordsRead | None:
-        """How far the records of a split came; None: none came."""
+        """Return how far the records of a split came; None: no record came."""
         return self._read.get(slot)
 
     def close(self) -> None:
-        """Let go of what was taken and not handed out; before the consumer is closed."""
+        """Free fetched records that no batch holds, before the consumer is closed."""
         self._fetcher.close()
 
     def _consumed(self) -> pa.RecordBatch | None:
         most = max(1, min(self._batch_records, self._progress.remaining))
         fetched = self._fetcher.fetch(most, None if self._follows else _IDLE_POLL_S)
         if fetched is None:
-            self._refuse_silence()
+            self._require_progress()
             return None
         try:
             batch = self._batch(fetched)
         finally:
             fetched.close()
         # Afterwards: the records before a partition's end come with it, in one call.
-        self._judge(fetched.events)
+        self._handle_events(fetched.events)
         return batch
 
     def _batch(self, fetched: Fetched) -> pa.RecordBatch | None:
@@ -264,7 +265,7 @@ class Reading:
         if self._newest is not None:
             slots = slots if wanted is None else slots[wanted]
             self._newest.note(slots, fetched.timestamps_ms(wanted))
-        self._moved_at_s = self._asked_s()
+        self._moved_at_s = self._clock_s()
         self._fit(batch)
         return batch
 
@@ -282,11 +283,11 @@ class Reading:
                 raise log_truncated([self._rewritten(fetched, wanted, slot, latest)])
 
     def _first_epoch(self, fetched: Fetched, wanted: BoolArray | None, slot: int) -> int | None:
-        """See `RecordsRead`. Once a record's leader is known, librdkafka asks each later one."""
+        """See `RecordsRead`. After the first record, librdkafka checks each later leader."""
         read = self._read.get(slot)
-        if not self._follows or slot not in self._unasked:
+        if not self._follows or slot not in self._unchecked:
             return None if read is None else read.first_epoch
-        self._unasked.discard(slot)
+        self._unchecked.discard(slot)
         of_slot = fetched.slots == slot
         rows = np.flatnonzero(of_slot if wanted is None else of_slot & wanted)
         return fetched.leader_epoch(int(rows[0]))
@@ -306,22 +307,22 @@ class Reading:
         most = self._reader.settings.batch_bytes // per_record
         self._batch_records = max(1, min(BATCH_RECORDS, most))
 
-    # --- what is not a record ----------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------
 
-    def _judge(self, events: Iterable[Event]) -> None:
+    def _handle_events(self, events: Iterable[Event]) -> None:
         for event in events:
             error, slot = event.error, event.slot
             if slot is not None and error.code() == PARTITION_EOF:
                 self._pooled.refusals.answered()
                 if self._progress.move_to(slot, event.offset):
-                    self._moved_at_s = self._asked_s()
+                    self._moved_at_s = self._clock_s()
                 else:
-                    self._refuse_silence()
+                    self._require_progress()
             elif slot is not None and LOG_TRUNCATION in error.str():
                 if self._follows or self._progress.position(slot) < self._end(slot):
-                    self._refuse_other_log(slot)
+                    self._refuse_truncated_log(slot)
             elif slot is not None and error.name() in _OUT_OF_RANGE:
-                self._go_on_behind_loss(slot)
+                self._resume_after_refusal(slot)
             elif slot is not None and self._follows and error.name() in _ABSENT:
                 self._stall(slot)
             elif error.name() in _FINAL or error.fatal():
@@ -331,62 +332,71 @@ class Reading:
                 self._last_error = error
                 log.debug("consumer reports: error=%s", error)
 
-    def _go_on_behind_loss(self, slot: int) -> None:
+    def _resume_after_refusal(self, slot: int) -> None:
         split, position, end = self._splits[slot], self._progress.position(slot), self._end(slot)
         partition = TopicPartition(split.topic, split.partition)
-        held = self._consumer.get_watermark_offsets(partition, timeout=_WATERMARKS_S, cached=False)
-        if self._follows and (held is None or position > held[1]):
+        bounds = self._consumer.get_watermark_offsets(
+            partition, timeout=_WATERMARKS_S, cached=False
+        )
+        if self._follows and (bounds is None or position > bounds[1]):
             self._stall(slot)
             return
-        if held is not None and position > held[1]:
-            raise log_truncated([self._lost(slot, max(split.start_offset, held[1]), end)])
+        if bounds is not None and position > bounds[1]:
+            raise log_truncated([self._lost(slot, max(split.start_offset, bounds[1]), end)])
         read = self._read.get(slot)
-        if held is not None and position < held[0]:
-            self._skip_deleted(slot, min(held[0], end))
-        elif self._follows and held is not None and self._records_end(slot) < held[0] <= position:
-            # Deleted with its last record: the markers behind that, from which it would be asked.
-            self._began[slot] = held[0]
+        if bounds is not None and position < bounds[0]:
+            self._skip_deleted(slot, min(bounds[0], end))
+        elif (
+            self._follows and bounds is not None and self._records_end(slot) < bounds[0] <= position
+        ):
+            # Retention deleted the last record and markers after it, where reading would resume.
+            self._began[slot] = bounds[0]
             if read is not None:
-                self._read[slot] = read._replace(end_offset=held[0])
+                self._read[slot] = read._replace(end_offset=bounds[0])
         else:
-            self._refuse_silence()  # refused again and again, it would be asked for ever
+            self._require_progress()  # the position may be refused for ever
         self._stop(slot)
-        self._go_on(slot)
+        self._resume(slot)
 
-    def _refuse_other_log(self, slot: int) -> None:
-        """A new leader lacks records that have been read: since the last barrier, perhaps since an
-        earlier one, then the next life begins where it is decided, and the driver judges that
-        place; or of a range, which the next try reads of that leader alone."""
+    def _refuse_truncated_log(self, slot: int) -> None:
+        """Refuse a new leader that lacks records which this pass has read.
+
+        The next attempt starts at the last decision, where the driver checks the position. A range
+        is read again, from the new leader only.
+        """
         position = self._progress.position(slot)
         raise UnreachableError(
-            "records that were read are gone from their partition",
+            "a new leader lacks records that the task has read",
             {"split": self._splits[slot].name, "position": position},
-            "What is not decided is read again. Was there an unclean leader election?",
+            "Check for an unclean leader election; undecided records are read again.",
         )
 
-    def _place(self, slot: int) -> TopicPartition:
-        """Where to go on. By the leader's epoch librdkafka checks, whenever there is a new leader,
-        that a log is still the same; of a range every record is checked."""
+    def _resume_position(self, slot: int) -> TopicPartition:
+        """Return where to resume.
+
+        For a stream, librdkafka checks each new leader by the position's leader epoch. For a range,
+        this class checks every record.
+        """
         split = self._splits[slot]
         if not self._follows:
-            return place_of(split, self._progress.position(slot), None)
-        return place_of(split, self._records_end(slot), self._read.get(slot))
+            return resume_position(split, self._progress.position(slot), None)
+        return resume_position(split, self._records_end(slot), self._read.get(slot))
 
     def _records_end(self, slot: int) -> int:
-        """Between there and the position lie markers only."""
+        """Return the end of the last record: only markers follow, up to the position."""
         read = self._read.get(slot)
         return max(self._began[slot], 0 if read is None else read.end_offset)
 
     def _stall(self, slot: int) -> None:
-        """Ask for it again later, unless a barrier has said by then what becomes of it."""
+        """Stop fetching a partition, and try again in a second."""
         split = self._splits[slot]
         if slot not in self._stalled_s:
             log.log(
-                logging.DEBUG if slot in self._told else logging.WARNING,
-                "nothing can be read there for now: split=%s",
+                logging.DEBUG if slot in self._warned else logging.WARNING,
+                "a partition cannot be read at the moment: split=%s",
                 split.name,
             )
-            self._told.add(slot)
+            self._warned.add(slot)
             self._stop(slot)
         self._stalled_s[slot] = time.monotonic() + _STALL_S
 
@@ -394,25 +404,27 @@ class Reading:
         now_s = time.monotonic()
         for slot in [slot for slot, at_s in self._stalled_s.items() if now_s >= at_s]:
             del self._stalled_s[slot]
-            self._go_on(slot)
+            self._resume(slot)
 
-    def _go_on(self, slot: int) -> None:
-        place = self._place(slot)
+    def _resume(self, slot: int) -> None:
+        place = self._resume_position(slot)
         self._consumer.incremental_assign([place])
         self._check({slot: place})
 
     def _check(self, places: Mapping[int, TopicPartition]) -> None:
-        """Nothing is read on of another log than the one that was read: what cannot be asked for
-        that is not read for now. `_judge` hears of one that is another one."""
-        until_s = time.monotonic() + _SEEK_S
+        """Make librdkafka check that the logs are still the ones that were read.
+
+        A partition that cannot be checked yet is stalled. `_handle_events` gets a truncation.
+        """
+        deadline = Deadline(_SEEK_S)
         for slot, place in places.items():
             if place.leader_epoch is None:
-                self._unasked.add(slot)
-            elif not seek_surely(self._consumer, place, until_s=until_s):
+                self._unchecked.add(slot)
+            elif not seek_with_retries(self._consumer, place, deadline=deadline):
                 self._stall(slot)
 
     def _stop(self, *slots: int) -> None:
-        """No more of these partitions, neither from the brokers nor of what is here already."""
+        """Stop these partitions, and free their fetched records."""
         for slot in slots:
             self._fetcher.forget(slot)
         splits = (self._splits[slot] for slot in slots)
@@ -445,24 +457,24 @@ class Reading:
             return
         self._open -= len(finished)
         if self._open:
-            # No more of these is fetched while the others are read.
+            # Do not fetch more of finished ranges while other ranges are read.
             self._stop(*finished)
 
-    def _refuse_silence(self) -> None:
+    def _require_progress(self) -> None:
         self._pooled.require_log_in(self._splits[0].topic)
-        silent_s = self._asked_s() - self._moved_at_s
-        if self._follows or silent_s < self._reader.no_progress_timeout_s:
+        waited_s = self._clock_s() - self._moved_at_s
+        if self._follows or waited_s < self._reader.no_progress_timeout_s:
             return
         raise UnreachableError(
-            "the brokers gave no record, and no end of a partition, in time",
+            "the brokers sent no record and no partition end in time",
             {
                 "splits": _names(self._splits),
                 "servers": self._reader.connection.bootstrap_servers,
-                "silent_s": round(silent_s),
+                "waited_s": round(waited_s),
                 "last_error": self._last_error.name() if self._last_error else "none",
             },
-            "Check that the partitions have leaders and can be reached from the executors. Where a "
-            "log was cut off, the next start or cut says so.",
+            "Check that the partitions have leaders and can be reached from the executors. After a "
+            "truncation of a log, the next start or barrier raises DataLostError.",
         )
 
 
@@ -477,7 +489,7 @@ def fetcher_of(
     *,
     batch_bytes: int,
 ) -> Fetcher:
-    """What takes from this consumer's queue; a slot is an index into ``keys``."""
+    """Return the fetcher of this consumer; a slot is an index into ``keys``."""
     if isinstance(pooled.consumer, NativeConsumer):
         return NativeFetcher(pooled.consumer, keys, builder, batch_bytes=batch_bytes)
     return PlainFetcher(pooled.consumer, keys, builder)

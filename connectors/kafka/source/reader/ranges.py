@@ -1,8 +1,8 @@
-"""How far the ranges of one read have got: progress is the next position, never a count. Pure.
+"""Progress of the ranges of one read: the next position, never a count of records. Pure.
 
 Markers, aborted records and compaction leave gaps, and a range may end in one
-(`read-committed-end`). So a range is finished by a message at or behind its end, or by the
-partition's end lying at or behind it.
+(`read-committed-end`). So a range is finished by a message at or after its end, or by a partition
+end at or after it.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def in_rounds(splits: Sequence[SplitRange]) -> list[list[SplitRange]]:
-    """Splits so grouped that no group has two ranges of one partition; empty ones left out."""
+    """Group splits so that no group has two ranges of one partition; empty ones are left out."""
     rounds: list[list[SplitRange]] = []
     used: list[set[PartitionKey]] = []
     for split in splits:
@@ -37,7 +37,7 @@ def in_rounds(splits: Sequence[SplitRange]) -> list[list[SplitRange]]:
 
 
 def last_rows(slots: IntArray, wanted: BoolArray | None) -> dict[int, int]:
-    """By slot, the place of its last record among all, or among those that are wanted.
+    """Return, by slot, the row of its last record, or of its last wanted record.
 
     Args:
         slots: of each record.
@@ -45,7 +45,7 @@ def last_rows(slots: IntArray, wanted: BoolArray | None) -> dict[int, int]:
     rows = np.arange(len(slots)) if wanted is None else np.flatnonzero(wanted)
     if not len(rows):
         return {}
-    # Of several values for one slot the last one stays.
+    # NumPy keeps the last of several values for one slot.
     last = np.full(int(slots.max()) + 1, -1, np.int64)
     last[slots[rows]] = rows
     return {int(slot): int(last[slot]) for slot in np.flatnonzero(last >= 0)}
@@ -62,22 +62,22 @@ class RangeProgress:
         self._reported = np.zeros(len(splits), np.bool_)
 
     def accept(self, slots: IntArray, offsets: IntArray) -> BoolArray | None:
-        """Move on to behind these messages; which of them are wanted, None for all.
+        """Advance past these messages; return which of them are wanted, None for all.
 
         Args:
             slots: of each message; offsets of one slot ascend.
             offsets: of each message.
         """
         wanted: BoolArray = (offsets < self._ends[slots]) & (offsets >= self._received[slots])
-        # Of several values for one slot the last one stays, which is the largest.
+        # NumPy keeps the last of several values for one slot, which is the largest.
         self._received[slots] = np.maximum(self._received[slots], offsets + 1)
         self._positions = np.maximum(self._positions, self._received)
         return None if wanted.all() else wanted
 
     def move_to(self, slot: int, offset: int) -> bool:
-        """Go on at ``offset``, if that lies ahead: the partition's end, or behind a loss.
+        """Advance to ``offset``, the partition's end or the first record after a loss.
 
-        Whether it does; an end that is reported again is no progress.
+        Returns whether that is progress: an end may be reported again.
         """
         ahead = offset > self.position(slot)
         if ahead:
@@ -107,7 +107,7 @@ class NewestTimestamps:
         self._largest_ms = np.full(slots, -1, np.int64)
 
     def note(self, slots: IntArray, timestamps_ms: IntArray) -> None:
-        """Of some messages of these slots; a negative timestamp is none."""
+        """Update the largest timestamps; a negative one means that a message has none."""
         np.maximum.at(self._largest_ms, slots, timestamps_ms)
 
     def known(self) -> list[tuple[int, int]]:

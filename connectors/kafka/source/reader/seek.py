@@ -1,8 +1,8 @@
-"""Positions that are read on only once the leader has said that its log is the one that was read.
+"""Seeks that make librdkafka check whether a log is still the one that was read.
 
-An assignment is believed: librdkafka reads on from its offset whatever is there by now. Behind a
-seek it first asks the leader where the records of the position's epoch end (KIP-320), and says so
-where that is before the position.
+librdkafka does not check an assignment: it reads on from the offset, whatever record is there.
+After a seek it first asks the leader where the records of the position's epoch end (KIP-320), and
+reports a truncation if that is before the position.
 """
 
 import time
@@ -10,34 +10,35 @@ from collections.abc import Callable
 from typing import Protocol
 
 from sluice.connectors.kafka.client.confluent import KafkaException, TopicPartition, error_codes
-from sluice.runtime.contracts import Clock, RecordsRead
+from sluice.connectors.kafka.client.retry import Deadline
+from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.model.model import SplitRange
 
-__all__ = ["Seeking", "place_of", "seek_surely"]
+__all__ = ["Seeking", "resume_position", "seek_with_retries"]
 
 _PAUSE_S = 0.005
 _NOT_YET = error_codes("_STATE", "_PREV_IN_PROGRESS", "_OUTDATED", "_TIMED_OUT")
 
 
 class Seeking(Protocol):
-    """What is needed of a consumer."""
+    """The seek of a consumer."""
 
     def seek(self, partition: TopicPartition) -> object:
-        """Read on there; raises KafkaException where the partition's fetch has not begun."""
+        """Continue there; raises KafkaException if the partition's fetch has not begun."""
         ...
 
 
-def place_of(split: SplitRange, position: int, read: RecordsRead | None) -> TopicPartition:
-    """Where to read on, with the epoch by which a leader can be asked, where one is known. Pure.
+def resume_position(split: SplitRange, position: int, read: RecordsRead | None) -> TopicPartition:
+    """Return the offset from which to continue, with its leader epoch if that is known. Pure.
 
-    Whose markers lie between the last record and a position, nobody tells. So it goes on right
-    behind that record: markers yield nothing again, and what another log has in their place comes
-    as records. Not so where the pass began behind them, for from there on it takes records.
+    The leader that wrote the markers between the last record and a position is unknown. So reading
+    continues directly after that record: markers give no record again, and records of another log
+    at their offsets are returned. A pass that began after the markers continues at the position.
 
     Args:
         split: its start is where the pass began.
-        position: where nothing but markers was seen behind it; of a range, the next offset.
-        read: how far its records came; None: none came, or every record is checked.
+        position: the next offset; between the last record and it there are markers only.
+        read: end of the records so far; None: no record came, or every record is checked.
     """
     if read is None or read.leader_epoch is None or read.end_offset < split.start_offset:
         return TopicPartition(split.topic, split.partition, position)
@@ -46,29 +47,28 @@ def place_of(split: SplitRange, position: int, read: RecordsRead | None) -> Topi
     )
 
 
-def seek_surely(
+def seek_with_retries(
     consumer: Seeking,
     place: TopicPartition,
     *,
-    until_s: float,
-    clock: Clock = time.monotonic,
+    deadline: Deadline,
     pause: Callable[[float], object] = time.sleep,
 ) -> bool:
-    """Whether the seek has taken effect, behind the assignment of its partition.
+    """Seek after an assignment; return whether the seek has taken effect.
 
-    An assignment returns before its fetch begins: what was assigned before, and is not any more,
-    stops first. A seek that comes earlier is refused, and all that follows would be believed; so it
-    is tried again until its partition's fetch has begun.
+    An assignment returns before its fetch begins: librdkafka first stops partitions that are no
+    longer assigned. It refuses a seek before that, and would not check the log then. So the seek is
+    repeated until the partition's fetch has begun.
 
     Args:
-        place: assigned just now; where its records' epoch is known.
-        until_s: on the clock; one try is made in any case.
+        place: assigned just now, with the epoch of its records.
+        deadline: at least one try is made.
     """
     while True:
         try:
             consumer.seek(place)
         except KafkaException as err:
-            if err.args[0].code() not in _NOT_YET or clock() >= until_s:
+            if err.args[0].code() not in _NOT_YET or deadline.is_over:
                 return False
             pause(_PAUSE_S)
         else:

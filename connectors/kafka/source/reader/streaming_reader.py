@@ -1,4 +1,4 @@
-"""`KafkaStreamingReader`: reads partitions on and on, ahead of the task that asks."""
+"""`KafkaStreamingReader`: reads partitions without an end, ahead of the task that polls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,9 +35,9 @@ class KafkaStreamingReader:
         self, splits: Sequence[SplitRange], ends: Mapping[SplitKey, int] | None
     ) -> "KafkaRecordStream":
         """See `sluice.runtime.contracts.StreamingReader`."""
-        follower = KafkaRecordStream(self.reader, ends or {})
-        follower.restart_at(splits)
-        return follower
+        stream = KafkaRecordStream(self.reader, ends or {})
+        stream.restart_at(splits)
+        return stream
 
 
 class KafkaRecordStream:
@@ -68,7 +68,7 @@ class KafkaRecordStream:
         """See `sluice.runtime.contracts.RecordStream`."""
         if self._reading is None:
             return {split.key: split.start_offset for split in self._splits}
-        # What lies behind an end is passed over unread, and is somebody else's to read.
+        # Records after an end are skipped: another read returns them.
         return {
             split.key: min(self._reading.position(slot), self._end(split))
             for slot, split in enumerate(self._splits)
@@ -84,8 +84,8 @@ class KafkaRecordStream:
     def restart_at(self, splits: Sequence[SplitRange]) -> None:
         """See `sluice.runtime.contracts.RecordStream`.
 
-        By a new consumer: one record of the old positions that is still in the old one's queue
-        would be taken for progress.
+        Uses a new consumer: the queue of the old one may hold records of the old positions, which
+        would count as progress.
         """
         at, read = self.positions(), self.records_read()
         self.close()
@@ -111,8 +111,8 @@ class KafkaRecordStream:
             [replace(split, end_offset=self._end(split)) for split in splits],
             None,
             follows=True,
-            # What was read since the last cut no driver has judged: the log must be the same one.
-            # Where a life begins the driver judges it, by a cut that the task must live to see.
+            # The driver has not checked records since the last barrier: the log must be the same.
+            # When an attempt begins, the driver checks its positions at the first barrier.
             read={
                 slot: self._read_before[split.key]
                 for slot, split in enumerate(splits)
@@ -125,7 +125,7 @@ class KafkaRecordStream:
         return max(split.start_offset, self._ends.get(split.key, _NO_END))
 
     def close(self) -> None:
-        """See `RecordStream`. Nobody knows what is left in the consumer's queue."""
+        """See `RecordStream`. The consumer is discarded: its queue may hold records."""
         pooled, self._pooled = self._pooled, None
         reading, self._reading = self._reading, None
         if reading is not None:

@@ -31,9 +31,9 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.records.columns import header_pairs
 from sluice.connectors.kafka.source.enumerator.topics import (
     KnownLeaders,
+    answers_deadline,
     described,
     result,
-    until_s_for,
 )
 from sluice.runtime.checker import Headers, History, Identity, Record
 from sluice.runtime.errors import ConfigError, UnreachableError
@@ -394,7 +394,7 @@ class _TopicOffsets:
             time.sleep(_POLL_S)  # no event reports the end of an election
 
     def _query(self, spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
-        if self._leaders.untold(self._keys):
+        if self._leaders.undescribed(self._keys):
             self._described()
         there = self._leaders.located(self._keys)
         if len(there) < len(self._keys):
@@ -404,8 +404,8 @@ class _TopicOffsets:
             isolation_level=isolation,
             request_timeout=self._timeout_s,
         )
-        until_s = until_s_for(self._timeout_s)
-        return {at.partition: result(answer, until_s).offset for at, answer in answers.items()}
+        deadline = answers_deadline(self._timeout_s)
+        return {at.partition: result(answer, deadline).offset for at, answer in answers.items()}
 
     def _described(self) -> Any:  # noqa: ANN401 - confluent-kafka's description
         # Not list_topics: a missing topic named there makes the broker create it.

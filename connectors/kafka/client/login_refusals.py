@@ -1,4 +1,4 @@
-"""Whether a client's log-in is refused, or has been for a moment; and why brokers are away."""
+"""Refused log-ins of a client: for a moment or lasting; and why brokers cannot be reached."""
 
 import re
 import time
@@ -8,32 +8,30 @@ from sluice.connectors.kafka.client.confluent import KafkaError, error_codes, tr
 from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import AuthenticationError
 
-__all__ = ["LASTING_S", "Refusals"]
+__all__ = ["LASTING_S", "LoginRefusals"]
 
 LASTING_S = 15.0
-"""Longer than it takes librdkafka to ask again for a token that it was not given: 10 s."""
+"""A refusal that lasts this long is an error. librdkafka requests a missing token every 10 s."""
 
 _BROKER_AWAY = error_codes("_RESOLVE", "_TRANSPORT")
 _SINCE = re.compile(r" \(after \d+ms in state .*\)$")
 
 
-class Refusals:
-    """What a client has told of refused log-ins, since they were last forgotten.
+class LoginRefusals:
+    """Refused log-ins that a client has reported. Driver or executor; the thread that polls.
 
-    Driver or executor; kept by whoever polls the client. A refusal shows nowhere else, all calls
-    run out of time; it is told once, and nothing tells that the next log-in went well. Yet it may
-    mean little: a token is renewed while the old one is valid, and a broker that has just started
-    may not know its users.
+    A client reports a refusal once, by its error callback; calls then end by their timeout. It does
+    not report that the next log-in succeeds. A single refusal may not matter: a token is renewed
+    while the old one is valid, and a broker that has just started may not know its users.
 
     Args:
-        where: names of servers, for people.
+        where: names of servers, for errors.
         clock: monotonic seconds.
 
     Attributes:
-        last: of those refusals; None: there is none.
-        unreached: how the client said last that a broker cannot be reached, for people; None: it
-            did not.
-        has_answered: a broker, at any time.
+        last: the last refusal; None: there is none.
+        unreached: the client's last text about an unreachable broker; None: there is none.
+        has_answered: whether any broker has accepted the credentials.
     """
 
     def __init__(
@@ -55,27 +53,30 @@ class Refusals:
             self.add(found)
 
     def add(self, refusal: AuthenticationError) -> None:
-        """One more."""
+        """Remember a refusal."""
         self._newest_s = self._clock()
         if self.last is None:
             self._first_s = self._newest_s
         self.last = refusal
 
     def answered(self) -> None:
-        """A broker has, and it is the one that was needed."""
+        """Note the answer of the broker that a request needed: earlier refusals are over."""
         self.reached()
         self.forget()
 
     def reached(self) -> None:
-        """Some broker takes the credentials: they are right, though another one may refuse them."""
+        """Note that a broker accepts the credentials, though another one may refuse them."""
         self.has_answered = True
 
     def forget(self) -> None:
-        """What was told is of the past."""
+        """Forget earlier reports."""
         self.last = self.unreached = None
 
     def lasting(self) -> AuthenticationError | None:
-        """The last one, if tries were repeated for long enough since the first. Of a client that
-        was answered before only if it has been refused again: nobody may be there to ask."""
+        """Return the last refusal if refusals have lasted `LASTING_S`; else None.
+
+        For a client that was answered before, the last refusal must be that late, too: there may
+        have been no broker to answer since.
+        """
         until_s = self._newest_s if self.has_answered else self._clock()
         return self.last if until_s - self._first_s >= LASTING_S else None

@@ -1,7 +1,7 @@
-"""When held files are merged, and when their rows are published: rule `files-with-decision`. Pure.
+"""Decides which pending files to merge and publish: rule `files-with-decision`. Pure.
 
-All files of an epoch are held or published by one decision. What is held is a function of what
-the last decided record held, what this epoch staged, the policy and the time.
+One decision keeps or publishes all files of an epoch. The pending files follow from those of the
+last decided record, the files that this epoch staged, the policy and the time.
 """
 
 import enum
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sluice.connectors.hdfs.staging.held_files import HeldFile
+from sluice.connectors.hdfs.staging.pending_files import PendingFile
 from sluice.runtime.errors import ConfigError
 
 __all__ = [
@@ -26,11 +26,12 @@ __all__ = [
 ]
 
 FAN_IN = 16
-"""So many files of one level become one of the next: each row is written again once per level, and
-a directory holds fewer than so many files of each level."""
+"""Number of files of one level that become one file of the next. Each row is written again once
+per level, and a directory holds fewer than this number of files of each level."""
 
 FILES_AT_ONCE = 1000
-"""So many files one epoch merges or publishes, for it has to end in time; the next one goes on."""
+"""About how many files one epoch merges or publishes, so that it ends in time; the next one
+continues."""
 
 _SIZE = re.compile(r"(?P<count>\d+)(?P<unit>[kmgt]?)b?", re.IGNORECASE)
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -38,10 +39,10 @@ _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roll:
-    """Hold staged files over epochs, and publish few large ones instead of many small ones.
+    """Keep staged files pending over epochs, and publish few large ones instead of many small ones.
 
-    Each partition directory of each region rolls by itself, with an epoch's decision. Files trail
-    Kafka by up to ``age`` and the checkpoint interval.
+    Each partition directory of each region rolls by itself, with an epoch's decision. Files lag
+    Kafka by up to ``age`` plus the checkpoint interval.
 
     Attributes:
         size: publish at this size: bytes, or a text such as ``128m``.
@@ -59,7 +60,7 @@ class Roll:
         times = [each for each in (self.age, self.idle) if each is not None]
         if self.size_bytes <= 0 or not all(0 < each < math.inf for each in times):
             raise ConfigError(
-                "a limit for rolling files is not above zero, or has no end",
+                "a limit for rolling files is not positive and finite",
                 {"size": self.size, "age": self.age, "idle": self.idle},
                 "Give a size in bytes or such as '128m', and ages in seconds.",
             )
@@ -72,9 +73,9 @@ class Roll:
         match = _SIZE.fullmatch(str(self.size).strip())
         if match is None:
             raise ConfigError(
-                "this is not a size of files",
+                "the size of rolling files is not a size",
                 {"size": self.size},
-                "Give a number of bytes, or one with k, m, g or t behind it.",
+                "Give a number of bytes, or a number followed by k, m, g or t.",
             )
         return int(match["count"]) << _UNITS[match["unit"].lower()]
 
@@ -84,9 +85,9 @@ class Roll:
 
 
 class Then(enum.Enum):
-    """What becomes of a merged file."""
+    """The fate of a merged file."""
 
-    HOLD = "hold"
+    KEEP = "hold"
     PUBLISH = "publish"
     PUBLISH_IF_WHOLE = "publish if whole"  # merged files are smaller than their sum
 
@@ -97,10 +98,10 @@ class Merge:
 
     Attributes:
         files: at least two.
-        then: what becomes of it.
+        then: the fate of the merged file.
     """
 
-    files: tuple[HeldFile, ...]
+    files: tuple[PendingFile, ...]
     then: Then
 
     @property
@@ -110,12 +111,14 @@ class Merge:
 
     @property
     def rows(self) -> int | None:
-        """That the merged file must have; None where the format does not tell."""
+        """The row count that the merged file must have; None if the format has none."""
         return _sum(file.rows for file in self.files)
 
-    def merged(self, *, staging: str, staged: str, length_bytes: int, rows: int | None) -> HeldFile:
-        """A file that the merge has written."""
-        return HeldFile(
+    def merged(
+        self, *, staging: str, staged: str, length_bytes: int, rows: int | None
+    ) -> PendingFile:
+        """The pending file for a file that the merge wrote."""
+        return PendingFile(
             directory=self.directory,
             staging=staging,
             staged=staged,
@@ -129,38 +132,38 @@ class Merge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do in one epoch. Every file is in exactly one place.
+    """The work of one epoch. Every file is in exactly one of the three.
 
     Attributes:
-        merges: to be carried out first.
+        merges: run first.
         publish: as they are.
         hold: as they are.
     """
 
     merges: tuple[Merge, ...]
-    publish: tuple[HeldFile, ...]
-    hold: tuple[HeldFile, ...]
+    publish: tuple[PendingFile, ...]
+    keep: tuple[PendingFile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the epoch's decision publishes, and what its record holds."""
+    """The files that the epoch's decision publishes, and those that stay pending in its record."""
 
-    publish: tuple[HeldFile, ...]
-    hold: tuple[HeldFile, ...]
+    publish: tuple[PendingFile, ...]
+    keep: tuple[PendingFile, ...]
 
 
-def plan(files: Iterable[HeldFile], roll: Roll, *, now_ms: int, is_last: bool) -> Plan:
-    """What to do with what was held and what this epoch staged.
+def plan(files: Iterable[PendingFile], roll: Roll, *, now_ms: int, is_last: bool) -> Plan:
+    """Plan the pending files and the files that this epoch staged.
 
     Args:
-        files: of both, of one target and layout.
+        files: both kinds, of one target and layout.
         roll: the policy.
-        now_ms: wall clock; files that were stamped later count as stamped now.
-        is_last: the run ends with this epoch: nothing is held any longer.
+        now_ms: wall clock; files with a later stamp count as stamped now.
+        is_last: the run ends with this epoch: no file stays pending.
     Returns:
-        A plan for the directories that are due first, of `FILES_AT_ONCE` files or a few more; for
-        all of them if ``is_last``.
+        A plan for the directories that are due first, with about `FILES_AT_ONCE` files; for all
+        directories if ``is_last``.
     """
     parts: list[Plan] = []
     room = FILES_AT_ONCE
@@ -168,41 +171,44 @@ def plan(files: Iterable[HeldFile], roll: Roll, *, now_ms: int, is_last: bool) -
     for found in sorted(_by_directory(known).values(), key=lambda each: _due_ms(each, roll)):
         part = _plan_directory(found, roll, now_ms=now_ms, is_last=is_last)
         if room <= 0 and not is_last:
-            part = Plan(merges=(), publish=(), hold=tuple(found))
+            part = Plan(merges=(), publish=(), keep=tuple(found))
         room -= len(part.merges) + len(part.publish)
         parts.append(part)
     return Plan(
         merges=tuple(merge for part in parts for merge in part.merges),
         publish=tuple(file for part in parts for file in part.publish),
-        hold=tuple(file for part in parts for file in part.hold),
+        keep=tuple(file for part in parts for file in part.keep),
     )
 
 
-def settle(planned: Plan, merged: Sequence[Sequence[HeldFile]], roll: Roll) -> Outcome:
-    """The plan's end, once its merges are carried out.
+def settle(planned: Plan, merged: Sequence[Sequence[PendingFile]], roll: Roll) -> Outcome:
+    """The outcome of a plan after its merges.
 
     Args:
         planned: by `plan`.
-        merged: for each merge the files that it wrote; one, unless the writer splits them.
+        merged: for each merge the files that it wrote; one, unless the writer splits files.
         roll: the policy.
     """
-    publish, hold = list(planned.publish), list(planned.hold)
+    publish, keep = list(planned.publish), list(planned.keep)
     for merge, files in zip(planned.merges, merged, strict=True):
         for file in files:
-            # Where the writer splits files, the next merge would make the same parts of them.
+            # If the writer splits files, another merge would only make the same parts again.
             is_whole = file.length_bytes >= roll.size_bytes or len(files) > 1
-            is_out = merge.then is Then.PUBLISH or (merge.then is not Then.HOLD and is_whole)
-            (publish if is_out else hold).append(file)
-    return Outcome(publish=tuple(publish), hold=tuple(hold))
+            is_out = merge.then is Then.PUBLISH or (merge.then is not Then.KEEP and is_whole)
+            (publish if is_out else keep).append(file)
+    return Outcome(publish=tuple(publish), keep=tuple(keep))
 
 
-def again_in_s(held: Iterable[HeldFile], roll: Roll, *, now_ms: int) -> float | None:
-    """Seconds until something held has to be published, also if nothing comes; None: nothing is."""
-    due_ms = [_due_ms(files, roll) for files in _by_directory(held).values()]
+def again_in_s(pending: Iterable[PendingFile], roll: Roll, *, now_ms: int) -> float | None:
+    """Seconds until a pending file must be published even without new rows; None: no file is
+    pending."""
+    due_ms = [_due_ms(files, roll) for files in _by_directory(pending).values()]
     return max(min(due_ms) - now_ms, 0) / 1000 if due_ms else None
 
 
-def _plan_directory(files: Sequence[HeldFile], roll: Roll, *, now_ms: int, is_last: bool) -> Plan:
+def _plan_directory(
+    files: Sequence[PendingFile], roll: Roll, *, now_ms: int, is_last: bool
+) -> Plan:
     size_bytes = roll.size_bytes
     whole = tuple(file for file in files if file.length_bytes >= size_bytes)
     rest = sorted(
@@ -215,17 +221,17 @@ def _plan_directory(files: Sequence[HeldFile], roll: Roll, *, now_ms: int, is_la
     merges = [Merge(files=tuple(found), then=Then.PUBLISH_IF_WHOLE) for found in bins]
     many = _many_of_a_level(left)
     if many:
-        merges.append(Merge(files=tuple(many), then=Then.HOLD))
+        merges.append(Merge(files=tuple(many), then=Then.KEEP))
     apart = frozenset(many)
     return Plan(
         merges=tuple(merges),
         publish=whole,
-        hold=tuple(file for file in left if file not in apart),
+        keep=tuple(file for file in left if file not in apart),
     )
 
 
-def _rolled(whole: tuple[HeldFile, ...], rest: Sequence[HeldFile], size_bytes: int) -> Plan:
-    """All is published; a merged file has fewer bytes than its parts, so a few go into one."""
+def _rolled(whole: tuple[PendingFile, ...], rest: Sequence[PendingFile], size_bytes: int) -> Plan:
+    """Publish all; a merged file has fewer bytes than its parts, so the last files join one."""
     bins, left = _full_bins(rest, size_bytes)
     if len(bins) < 2:
         bins, left = [list(rest)], []
@@ -235,16 +241,16 @@ def _rolled(whole: tuple[HeldFile, ...], rest: Sequence[HeldFile], size_bytes: i
             Merge(files=tuple(found), then=Then.PUBLISH) for found in bins if len(found) > 1
         ),
         publish=(*whole, *(found[0] for found in bins if len(found) == 1)),
-        hold=(),
+        keep=(),
     )
 
 
 def _full_bins(
-    files: Iterable[HeldFile], size_bytes: int
-) -> tuple[list[list[HeldFile]], list[HeldFile]]:
-    """Files dealt in order into groups of at least a size, and those that do not fill one."""
-    bins: list[list[HeldFile]] = []
-    open_bin: list[HeldFile] = []
+    files: Iterable[PendingFile], size_bytes: int
+) -> tuple[list[list[PendingFile]], list[PendingFile]]:
+    """Files grouped in order into groups of at least a size, and the files that do not fill one."""
+    bins: list[list[PendingFile]] = []
+    open_bin: list[PendingFile] = []
     filled_bytes = 0
     for file in files:
         open_bin.append(file)
@@ -255,9 +261,9 @@ def _full_bins(
     return bins, open_bin
 
 
-def _many_of_a_level(files: Sequence[HeldFile]) -> list[HeldFile]:
-    """What a merge makes one file of, so that levels have fewer than `FAN_IN` files afterwards."""
-    chosen: list[HeldFile] = []
+def _many_of_a_level(files: Sequence[PendingFile]) -> list[PendingFile]:
+    """The files to merge into one, so that each level has fewer than `FAN_IN` files afterwards."""
+    chosen: list[PendingFile] = []
     for level in range(max((file.level for file in files), default=-1) + 1):
         found = [file for file in files if file.level == level]
         if len(found) + bool(chosen) < FAN_IN:
@@ -268,16 +274,16 @@ def _many_of_a_level(files: Sequence[HeldFile]) -> list[HeldFile]:
     return chosen
 
 
-def _not_ahead(file: HeldFile, now_ms: int) -> HeldFile:
-    """As staged now at the latest: the clock that stamped it may have been set back since, or been
-    another host's, and its rows would wait until this one comes to that time."""
+def _not_ahead(file: PendingFile, now_ms: int) -> PendingFile:
+    """The file with times not after now. The clock that stamped it may have been set back, or
+    may be another host's; without this, its rows would wait until this clock reaches that time."""
     if file.last_ms <= now_ms:
         return file
     return replace(file, first_ms=min(file.first_ms, now_ms), last_ms=now_ms)
 
 
-def _due_ms(files: Iterable[HeldFile], roll: Roll) -> int:
-    """When the files of one directory have to be published, with or without new rows."""
+def _due_ms(files: Iterable[PendingFile], roll: Roll) -> int:
+    """The time at which the files of one directory must be published, even without new rows."""
     found = list(files)
     by_age = min(file.first_ms for file in found) + int(roll.age * 1000)
     if roll.idle is None:
@@ -285,8 +291,8 @@ def _due_ms(files: Iterable[HeldFile], roll: Roll) -> int:
     return min(by_age, max(file.last_ms for file in found) + int(roll.idle * 1000))
 
 
-def _by_directory(files: Iterable[HeldFile]) -> Mapping[str, list[HeldFile]]:
-    found: dict[str, list[HeldFile]] = {}
+def _by_directory(files: Iterable[PendingFile]) -> Mapping[str, list[PendingFile]]:
+    found: dict[str, list[PendingFile]] = {}
     for file in files:
         found.setdefault(file.directory, []).append(file)
     return found

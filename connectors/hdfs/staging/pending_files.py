@@ -1,7 +1,7 @@
-"""Staged files that are held over epochs, and the form in which checkpoints keep them. Pure.
+"""Staged files that stay pending over epochs, and their form in checkpoints. Pure.
 
-A region's record names them as a state of the sink: carried from decision to decision, neither
-committed nor aborted, until a later epoch publishes their rows (`files-with-decision`).
+A region's record names them as a state of the sink. Each decision passes them on, neither committed
+nor aborted, until a later epoch publishes their rows (`files-with-decision`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,31 +12,31 @@ from sluice.runtime.model.model import StateEntry
 from sluice.runtime.model.payloads import committable, content_of, number, rows, text
 
 __all__ = [
-    "HELD_KIND",
-    "HELD_VERSION",
-    "HeldFile",
-    "HeldFiles",
-    "decode_held_files",
-    "encode_held_files",
-    "held_partitions",
+    "PENDING_KIND",
+    "PENDING_VERSION",
+    "PendingFile",
+    "PendingFiles",
+    "decode_pending_files",
+    "encode_pending_files",
+    "pending_partitions",
 ]
 
-HELD_KIND = "held-files"
-HELD_VERSION = 1
+PENDING_KIND = "pending-files"
+PENDING_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldFile:
-    """A whole staged file whose rows no reader has seen yet.
+class PendingFile:
+    """A whole staged file that no decision has published yet.
 
     Attributes:
         directory: of its partition, relative to the target; "" without partitions.
         staging: directory of the attempt that wrote it, relative to the target's parent.
         staged: relative to ``staging``.
         length_bytes: > 0.
-        rows: in the file; None where the format does not tell without reading it.
+        rows: in the file; None if the format has no row count in its footer.
         first_ms, last_ms: when its oldest and its newest row were staged.
-        level: how many merges its rows have been through.
+        level: number of merges of its rows so far.
     """
 
     directory: str
@@ -53,7 +53,7 @@ class HeldFile:
         numbers = (self.length_bytes - 1, self.rows or 0, self.level, self.last_ms - self.first_ms)
         if not all(map(is_within, paths)) or min(numbers) < 0:
             raise InvalidFileSetError(
-                "a held file is out of range",
+                "a pending file is out of range",
                 {"staging": self.staging, "staged": self.staged, "length": self.length_bytes},
                 "Restore from the previous checkpoint; report the damaged one.",
             )
@@ -65,18 +65,18 @@ class HeldFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldFiles:
-    """All that one region of one sink holds.
+class PendingFiles:
+    """All pending files of one region of one sink.
 
     Attributes:
-        target: URI of the directory that they are meant for.
-        layout: tells files that may be merged from others: format, columns, options.
-        files: in any order; none is there twice.
+        target: URI of the directory that readers read.
+        layout: hash of format, columns and options: files of one layout may be merged.
+        files: in any order, each once.
     """
 
     target: str
     layout: str
-    files: tuple[HeldFile, ...] = field(default=())
+    files: tuple[PendingFile, ...] = field(default=())
 
     @property
     def stagings(self) -> frozenset[str]:
@@ -84,13 +84,13 @@ class HeldFiles:
         return frozenset(file.staging for file in self.files)
 
 
-def encode_held_files(held: HeldFiles, *, operator_id: str) -> StateEntry:
+def encode_pending_files(pending: PendingFiles, *, operator_id: str) -> StateEntry:
     """The state that stands in an acknowledgement and in ``_metadata``."""
-    stagings = sorted(held.stagings)
+    stagings = sorted(pending.stagings)
     places = {staging: place for place, staging in enumerate(stagings)}
     content = {
-        "target": held.target,
-        "layout": held.layout,
+        "target": pending.target,
+        "layout": pending.layout,
         "stagings": stagings,
         "files": [
             [
@@ -103,15 +103,17 @@ def encode_held_files(held: HeldFiles, *, operator_id: str) -> StateEntry:
                 file.last_ms,
                 file.level,
             ]
-            for file in held.files
+            for file in pending.files
         ],
     }
-    entry = committable(content, kind=HELD_KIND, version=HELD_VERSION, operator_id=operator_id)
-    return replace(entry, state_name=HELD_KIND)
+    entry = committable(
+        content, kind=PENDING_KIND, version=PENDING_VERSION, operator_id=operator_id
+    )
+    return replace(entry, state_name=PENDING_KIND)
 
 
-def decode_held_files(entry: StateEntry) -> HeldFiles:
-    """The held files inside a state.
+def decode_pending_files(entry: StateEntry) -> PendingFiles:
+    """The pending files inside a state.
 
     Raises:
         UnsupportedFormatError: another kind, or a version newer than this code.
@@ -119,27 +121,31 @@ def decode_held_files(entry: StateEntry) -> HeldFiles:
         InvalidFileSetError: a value is out of range.
     """
     return content_of(
-        entry, _from_content, kind=HELD_KIND, version=HELD_VERSION, what="files held over epochs"
+        entry,
+        _from_content,
+        kind=PENDING_KIND,
+        version=PENDING_VERSION,
+        what="a list of pending files",
     )
 
 
-def held_partitions(states: Sequence[StateEntry]) -> frozenset[str]:
-    """Directories of partitions with held files, told from a sink's states."""
+def pending_partitions(states: Sequence[StateEntry]) -> frozenset[str]:
+    """Directories of the partitions with pending files, from a sink's states."""
     return frozenset(
         file.directory
         for entry in states
-        if entry.kind == HELD_KIND
-        for file in decode_held_files(entry).files
+        if entry.kind == PENDING_KIND
+        for file in decode_pending_files(entry).files
     )
 
 
-def _from_content(content: Mapping[str, object]) -> HeldFiles:
+def _from_content(content: Mapping[str, object]) -> PendingFiles:
     (stagings,) = rows([content["stagings"]])
-    return HeldFiles(
+    return PendingFiles(
         target=text(content["target"]),
         layout=text(content["layout"]),
         files=tuple(
-            HeldFile(
+            PendingFile(
                 directory=text(directory),
                 staging=text(stagings[_place(place, stagings)]),
                 staged=text(staged),
