@@ -19,6 +19,7 @@ from sluice.runtime.errors import FencedError, StreamError, UnreachableError, Un
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.model import Barrier, BatchKey
 from sluice.runtime.model.payloads import seconds
+from sluice.runtime.process.backoff import Backoff
 from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.leadership import known_leader
@@ -277,7 +278,7 @@ class CoordinatorClient:
         longest_try_s = CONNECT_TIMEOUT_S + timeout_s + _LEADER_S + _LONGEST_PAUSE_S
         tries = PauseTolerantClock(self._clock, longest_step_s=longest_try_s)
         deadline = tries() + (self._deadline_s if deadline_s is None else deadline_s)
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             try:
                 response = self._request(
@@ -296,10 +297,9 @@ class CoordinatorClient:
                     err, address=self._address.address, path=path, timeout_s=timeout_s
                 )
                 self._require_leadership()
-            if tries() + pause_s >= deadline:
+            if tries() + backoff.pause_s >= deadline:
                 raise failure
-            time.sleep(pause_s)  # the pause between tries while a service does not answer
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            time.sleep(backoff.next_s())  # between tries while a service does not answer
 
     def _request(
         self,

@@ -20,6 +20,7 @@ from sluice.connectors.kafka.sink.handles import (
 from sluice.runtime.contracts import Clock, CommitOutcome, CommitReport
 from sluice.runtime.errors import AuthenticationError, StreamError
 from sluice.runtime.model.model import StateEntry
+from sluice.runtime.process.backoff import Backoff
 
 __all__ = ["KafkaCommitter"]
 
@@ -117,7 +118,7 @@ class KafkaCommitter:
             AuthenticationError: the last request was refused, too.
         """
         deadline = self._clock() + timeout_s
-        wait_s = _FIRST_WAIT_S
+        backoff = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S)
         while True:
             refused: AuthenticationError | None = None
             try:
@@ -126,13 +127,12 @@ class KafkaCommitter:
             except AuthenticationError as err:
                 refused = err  # by one broker, for a short or long time
             # A request that is interrupted costs its connection.
-            is_last = deadline - self._clock() < wait_s + _SHORTEST_REQUEST_S
-            self._wait(wait_s, deadline)
+            is_last = deadline - self._clock() < backoff.pause_s + _SHORTEST_REQUEST_S
+            self._wait(backoff.next_s(), deadline)
             if is_last and refused is not None:
                 raise refused
             if is_last:
                 return False
-            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
     def _is_all_visible(self, deadline: float) -> bool:
         found = self._wire.list_transactions(
@@ -154,7 +154,7 @@ class KafkaCommitter:
         reports: dict[TransactionIdentity, CommitReport] = {}
         if not verdict_first:
             self._end(identities, commit=commit, reports=reports, deadline=deadline)
-        wait_s, is_described = _FIRST_WAIT_S, True
+        backoff, is_described = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S), True
         while open_ones := [i for i in identities if not _is_final(reports.get(i))]:
             judged = self._judge(
                 open_ones, reports, self._request_s(deadline, is_described=is_described)
@@ -166,9 +166,8 @@ class KafkaCommitter:
             self._end(ready, commit=commit, reports=reports, deadline=deadline)
             if all(_is_final(reports.get(i)) for i in open_ones):
                 break
-            if not self._wait(wait_s, deadline):
+            if not self._wait(backoff.next_s(), deadline):
                 break
-            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
         return [reports.get(identity, _UNANSWERED) for identity in identities]
 
     def _judge(

@@ -10,6 +10,7 @@ from sluice.connectors.kafka.sink.producers.producer_slots import NoIdLeftError
 from sluice.runtime.contracts import AttemptRegistry, Clock, WaitRegistry
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.model import BatchKey
+from sluice.runtime.process.backoff import Backoff
 
 __all__ = ["ProducerWait", "UnreportedWait", "Wait"]
 
@@ -92,7 +93,7 @@ class ProducerWait:
         """
         deadline_s = self._clock() + timeout_s
         failure: UnreachableError | None = None
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         try:
             while True:
                 left_s = max(0.0, deadline_s - self._clock())
@@ -105,7 +106,7 @@ class ProducerWait:
                     reason = failure or _in_all(err, timeout_s)
                 except UnreachableError as err:
                     reason = failure = err
-                    rest_s, pause_s = pause_s, min(2 * pause_s, _LONGEST_PAUSE_S)
+                    rest_s = backoff.next_s()
                 if self._clock() >= deadline_s:
                     raise reason
                 self.goes_on(reason)
