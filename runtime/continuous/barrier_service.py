@@ -25,7 +25,7 @@ from sluice.runtime.model.model import (
     RegionRecord,
     StateEntry,
 )
-from sluice.runtime.process.boot_clock import PauseTolerantClock
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = ["LONGEST_STEP_S", "AttemptEpochs", "BarrierService", "TaskHeartbeat"]
 

@@ -20,7 +20,7 @@ from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.model import Barrier, BatchKey
 from sluice.runtime.model.payloads import seconds
 from sluice.runtime.process.backoff import Backoff
-from sluice.runtime.process.boot_clock import PauseTolerantClock
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.leadership import known_leader
 from sluice.runtime.service.unanswered_calls import (

@@ -11,7 +11,7 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.errors import RegionUnansweredError, UnreachableError
 from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, RegionRecord
-from sluice.runtime.process.boot_clock import PauseTolerantClock, PauseTolerantTime
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock, PauseTolerantTime
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from tests.core_driver import FAST

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from sluice.runtime.model.model import CheckpointKind
-from sluice.runtime.process.boot_clock import PauseTolerantTime
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantTime
 
 __all__ = ["HeartbeatTimeout", "Outlook"]
 
