@@ -38,7 +38,7 @@ class CoreLoop:
 
     Args:
         core: the loop's, from here on.
-        clock: of waits; it may stand still while nobody listens (`boot_clock`).
+        clock: of waits; it may stand still while nobody listens (`pause_tolerant_clock`).
         ages: the same where that did not; of what must be decided before it is too old.
         on_actions: carries them out.
     """

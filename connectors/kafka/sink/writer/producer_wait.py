@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Wait(Protocol):
     """Reports a task's wait."""
 
-    def goes_on(self, why: object) -> None:
+    def report(self, why: object) -> None:
         """Nothing has come yet; call it often, it reports every few seconds.
 
         Raises:
@@ -45,7 +45,7 @@ class Wait(Protocol):
 class UnreportedWait:
     """A wait that is not reported."""
 
-    def goes_on(self, why: object) -> None:
+    def report(self, why: object) -> None:
         """See `Wait`."""
 
     def is_over(self) -> None:
@@ -109,12 +109,12 @@ class ProducerWait:
                     rest_s = backoff.next_s()
                 if self._clock() >= deadline_s:
                     raise reason
-                self.goes_on(reason)
+                self.report(reason)
                 self._sleep(min(rest_s, left_s))
         finally:
             self.is_over()
 
-    def goes_on(self, why: object) -> None:
+    def report(self, why: object) -> None:
         """See `Wait`."""
         now_s = self._clock()
         if self._since_s is None:

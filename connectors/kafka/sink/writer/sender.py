@@ -211,7 +211,7 @@ class RecordSender:
                     {"queued_records": full, "timeout_s": self._queue_full_timeout_s},
                     "Check that the brokers take records.",
                 )
-            self._wait.goes_on(f"the queue is full: records={full}")
+            self._wait.report(f"the queue is full: records={full}")
 
 
 def _producing(client: Client) -> Producing:
@@ -259,7 +259,7 @@ def flush(
             if left < least:
                 least = left
                 wait.is_over()
-            wait.goes_on(f"not all records are acknowledged: records={left}")
+            wait.report(f"not all records are acknowledged: records={left}")
     finally:
         wait.is_over()
 
