@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import urllib3
 
-from sluice.runtime.checkpoint.leader_record import Leader
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore, find_leader
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import Clock, RegisteredAttempt
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError, UnsupportedFormatError
@@ -22,16 +22,16 @@ from sluice.runtime.model.payloads import seconds
 from sluice.runtime.process.backoff import Backoff
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 from sluice.runtime.service import service_json as wire
-from sluice.runtime.service.leadership import known_leader
 from sluice.runtime.service.unanswered_calls import (
     CONNECT_TIMEOUT_S,
     foreign_answer,
     no_connection,
     unusable_address,
 )
+from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
-__all__ = ["CoordinatorAddress", "CoordinatorClient"]
+__all__ = ["CoordinatorAddress", "CoordinatorClient", "command_address"]
 
 _DEADLINE_S = 30.0
 _CALL_TIMEOUT_S = 10.0
@@ -73,6 +73,18 @@ class CoordinatorAddress:
             f"leader_session_id={self.leader_session_id!r}, job_uid={self.job_uid!r}, "
             f"checkpoint_uri={self.checkpoint_uri!r})"
         )
+
+
+def command_address(fs: FileSystem) -> CoordinatorAddress:
+    """Where the job with this checkpoint directory accepts commands; errors as of
+    `RunRecordStore.newest_command`."""
+    run = RunRecordStore(fs).newest_command()
+    return CoordinatorAddress(
+        address=run.address,
+        token=run.token,
+        leader_session_id=run.leader_session_id,
+        job_uid=run.job_uid,
+    )
 
 
 class CoordinatorClient:
@@ -358,7 +370,7 @@ class CoordinatorClient:
         if self._leader_read_s is not None and now_s - self._leader_read_s < _LEADER_READ_EVERY_S:
             return
         self._leader_read_s = now_s
-        leader = known_leader(self._address.checkpoint_uri, self._address.checkpoint_web)
+        leader = find_leader(self._address.checkpoint_uri, self._address.checkpoint_web)
         if leader is not None and self._is_later(leader):
             raise FencedError(
                 "another coordinator leads the job now",
@@ -370,11 +382,11 @@ class CoordinatorClient:
                 "Stop this sender: the job was restarted, and the sender belongs to its older run.",
             )
 
-    def _is_later(self, leader: Leader) -> bool:
+    def _is_later(self, leader: RunRecord) -> bool:
         """An earlier coordinator may write its record late, if it slept after its fencing record.
         Attempt ids only grow."""
-        ours, found = self._address.attempt_id, leader.attempt_id
-        return ours is not None and found is not None and found > ours
+        ours = self._address.attempt_id
+        return ours is not None and leader.attempt_id > ours
 
 
 @contextlib.contextmanager

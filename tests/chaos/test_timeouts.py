@@ -96,7 +96,7 @@ class _Absence(Scenario):
 
     def _decided(self) -> Iterator[TransactionHandle]:
         store = open_store(str(self.checkpoint))
-        for place in store.places():
+        for place in store.slots():
             record = store.read(place)
             if record is None or record.verdict is not Verdict.DECIDED:
                 continue

@@ -89,6 +89,7 @@ def no_fencing_record(patch: pytest.MonkeyPatch) -> None:
             session=self._session,
             resume_id=resume_id,
             restore_from=restore_from,
+            fenced=self._store.known_fencing_records(),
             now_ms=0,
         )
         yield "no fencing record"
@@ -126,8 +127,8 @@ def settle_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
     settle = StartSequence._settle  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, history: Any, attempt_id: int, kept: Any) -> Generator[str, None, None]:
-        places = tuple(replace(place, is_committed=True) for place in history.places)
-        yield from settle(self, replace(history, places=places), attempt_id, kept)
+        slots = tuple(replace(slot, is_committed=True) for slot in history.slots)
+        yield from settle(self, replace(history, slots=slots), attempt_id, kept)
 
     patch.setattr(StartSequence, "_settle", broken)
 

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from sluice.connectors.hdfs.committing.file_committer import RENAMES_AT_ONCE, FileCommitter
-from sluice.connectors.hdfs.committing.file_lease import FileLeaseStore, owned_staging
+from sluice.connectors.hdfs.committing.file_lease import FileLeaseStore, leased_staging
 from sluice.connectors.hdfs.committing.file_sweep import StagingSweeper
 from sluice.connectors.hdfs.partition_commit.partition_marks import (
     MarkedRun,
@@ -29,7 +29,7 @@ from sluice.runtime.errors import (
     StorageUnreachableError,
     StreamError,
 )
-from sluice.runtime.ownership.lease_record import Lease
+from sluice.runtime.ownership.lease import Lease
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
 
 __all__ = ["FileSinkCoordinator"]
@@ -77,7 +77,7 @@ class FileSinkCoordinator:
         self._sweeper: StagingSweeper | None = None
         self._clock = clock
         self._sleep = sleep
-        self._claim: Lease | None = None
+        self._lease: Lease | None = None
         self._files = FileCommitter(
             open_file_system,
             at_once=renames_at_once,
@@ -119,15 +119,15 @@ class FileSinkCoordinator:
         """
         del timeout_s
         root = staging_root(self._name, job_uid=context.job_uid, operator_id=context.operator_id)
-        claim = Lease(
+        lease = Lease(
             FileLeaseStore(self._fs, root),
             context,
-            owned_staging(f"{self._parent}/{root}"),
+            leased_staging(f"{self._parent}/{root}"),
             clock=self._clock,
             sleep=self._sleep,
         )
-        claim.take()
-        self._claim = claim
+        lease.acquire()
+        self._lease = lease
         self._sweeper = StagingSweeper(
             self._fs, root=root, operator_id=context.operator_id, clock=self._clock
         )
@@ -179,8 +179,8 @@ class FileSinkCoordinator:
 
     def renew(self) -> None:
         """See `SinkCoordinator.renew`."""
-        if self._claim is not None:
-            self._claim.renew()
+        if self._lease is not None:
+            self._lease.renew()
 
     def close(self) -> None:
         """See `SinkCoordinator.close`: ends its clients; the session owns the JVM."""
@@ -188,10 +188,10 @@ class FileSinkCoordinator:
             run, operator_id = self._marked
             run.leave(operator_id)
         self._files.close()
-        claim, self._claim = self._claim, None
-        if claim is not None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
             try:
-                claim.release()
+                lease.release()
             except StreamError as err:
                 log.info("lease was not released: target=%s error=%s", self._target, err)
         if self._opened is not None:

@@ -175,7 +175,7 @@ class CheckpointSettings:
             by, see `quiet_look_s`.
         discovery_interval_s: how often sources are asked for new splits; None: never.
         sweep_interval_s: how often orphaned work is aborted.
-        renew_interval_s: how often the owner record is renewed.
+        renew_interval_s: how often the lease is renewed.
         look_interval_s: how often regions are looked at for their lag and their pressure.
         pressure_alarm_s: a region whose pressure is high for so long is told in the log; None:
             never.

@@ -23,7 +23,7 @@ _STEPS = (
     "mark",
     "return",
     "group-offsets",
-    "seal",
+    "fencing",
     "sweep",
 )
 

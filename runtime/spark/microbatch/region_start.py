@@ -177,11 +177,11 @@ def batches_to_retain(store: MetadataStore, *, retained: int) -> int:
     Asked before the start, while nobody else in this process uses the store.
     """
     try:
-        fencing_records = store.known_fencing_records()
+        fenced = store.known_fencing_records()
         decided = [
             record
-            for place in store.places()
-            if place not in fencing_records
+            for place in store.slots()
+            if place not in fenced
             and (record := store.read(place)) is not None
             and record.verdict is Verdict.DECIDED
         ]

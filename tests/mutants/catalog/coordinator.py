@@ -108,7 +108,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._unless_followed",
+                function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._unless_overtaken",
                 old="return PublishOutcome.TAKEN if self._is_taken_over() else outcome",
                 new="return outcome",
             ),
@@ -285,7 +285,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A run decides a checkpoint although another run has taken its prefix.",
         catchers=(
-            "tests/unit/test_owner_watch.py::test_lease_guards_outputs_nothing_is_decided_under_a_prefix_that_another_job_has",
+            "tests/unit/test_lease_watch.py::test_lease_guards_outputs_nothing_is_decided_under_a_prefix_that_another_job_has",
         ),
         edits=(
             Edit(
@@ -347,7 +347,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.shell.action_dispatcher:ActionRoutes._last_looks",
+                function="sluice.runtime.coordinator.shell.action_dispatcher:ActionDispatcher._last_checks",
                 old='return [("orphans", self._is_swept), *visible]',
                 new="return visible",
             ),

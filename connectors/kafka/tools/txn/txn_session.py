@@ -24,7 +24,7 @@ from sluice.connectors.kafka.tools.txn.job_transactions import (
     sinks_of,
 )
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
 from sluice.runtime.checkpoint.inspect.inspection import survey
 from sluice.runtime.contracts import Clock, CommitReport
 from sluice.runtime.errors import (
@@ -34,7 +34,7 @@ from sluice.runtime.errors import (
     UnreachableError,
 )
 from sluice.runtime.model.model import CheckpointRecord
-from sluice.runtime.ownership.lease_record import (
+from sluice.runtime.ownership.lease import (
     RENEWAL_INTERVAL_S,
     WATCHED_INTERVALS,
     LeaseRecord,
@@ -143,7 +143,7 @@ def open_session(
 
 
 def _read(path: str) -> tuple[str, list[CheckpointRecord], Sequence[NamedTransaction]]:
-    uri, _ = split_place(path)
+    uri, _ = split_slot(path)
     with command_store(uri) as store:
         return store.uri, *named_in(store)
 

@@ -29,7 +29,7 @@ from sluice.runtime.checker import (
     origin_of,
 )
 from sluice.runtime.checker.files import read_files
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
 from sluice.runtime.checkpoint.inspect.inspection import survey
 from sluice.runtime.errors import ConfigError, StorageError
 from sluice.runtime.model.json_text import parsed_json
@@ -220,7 +220,7 @@ def transactions_of(path: str, plan_source: str, plan_output: str) -> Transactio
         ConfigError: there is no checkpoint, none names such a transaction, or they belong to a
             drop-in query and name no ranges.
     """
-    uri, _ = split_place(path)
+    uri, _ = split_slot(path)
     with command_store(uri) as store:
         locations = survey(store)
         records = [location.record for location in locations if location.record is not None]
