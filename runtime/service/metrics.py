@@ -100,7 +100,7 @@ class CheckpointMetrics:
                 self._seconds.labels(stage).observe(seconds)
 
 
-class _TellsStatus(Protocol):
+class _StatusSource(Protocol):
     @property
     def started(self) -> object | None: ...
 
@@ -110,7 +110,7 @@ class _TellsStatus(Protocol):
 class RegionMetrics(Collector):
     """A job's regions at the moment of a scrape; also while no checkpoint is committed."""
 
-    def __init__(self, coordinator: _TellsStatus) -> None:
+    def __init__(self, coordinator: _StatusSource) -> None:
         self._coordinator = coordinator
 
     def describe(self) -> Iterator[GaugeMetricFamily]:

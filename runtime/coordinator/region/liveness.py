@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from sluice.runtime.model.model import CheckpointKind
-from sluice.runtime.process.boot_clock import PauseTolerantTime
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantTime
 
 __all__ = ["CachedViews", "HeartbeatTimeout"]
 
@@ -121,7 +121,7 @@ class HeartbeatTimeout:
 
     def watch(self, now_s: float) -> None:
         """The core is stepped."""
-        self._watched.look(now_s)
+        self._watched.advance(now_s)
 
     def may_time_out(self, least_s: float) -> bool:
         """Whether any region may have timed out; called at each step."""

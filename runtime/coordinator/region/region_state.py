@@ -228,9 +228,9 @@ class RegionState:
         """
         decided = {split.key: split for split in self.record.splits}
         for split in ack.region.splits:
-            before = decided.get(split.key)
-            end = 0 if before is None else before.end_offset
-            if before is not None and split.start_offset < end and not _is_set_back(split, before):
+            # A source may read transaction markers again: no record follows ``known_end``.
+            end = decided[split.key].known_end if split.key in decided else 0
+            if split.start_offset < end:
                 raise IllegalTransitionError(
                     "a batch reads records that a decided checkpoint contains",
                     {
@@ -251,10 +251,6 @@ class RegionState:
                     self.record, status=RegionStatus.COMPLETED, snapshot_id=None, committables=()
                 )
             )
-        read = tuple(
-            split if split.set_back_from is None else replace(split, set_back_from=None)
-            for split in ack.region.splits
-        )
         return self._with_new_splits(
             replace(
                 ack.region,
@@ -263,7 +259,6 @@ class RegionState:
                 batch_id=ack.batch.batch_id,
                 status=RegionStatus.COMPLETED,
                 snapshot_id=None,
-                splits=read,
             ),
             self.record.splits,
         )
@@ -395,13 +390,3 @@ def region_of(
             remedy,
         )
     return found
-
-
-def _is_set_back(split: SplitRange, decided: SplitRange) -> bool:
-    """Whether its source has gone back on purpose: it knew the decided offset, or a later one, and
-    a later leader truncated the log before that."""
-    if split.set_back_from is None or split.set_back_from < decided.end_offset:
-        return False
-    if split.leader_epoch is None or decided.leader_epoch is None:
-        return True
-    return split.is_empty or split.leader_epoch > decided.leader_epoch

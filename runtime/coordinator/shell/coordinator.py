@@ -64,9 +64,9 @@ from sluice.runtime.model.model import (
     CheckpointRecord,
 )
 from sluice.runtime.ownership.lease_watch import LeaseWatch
-from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import slept_s, wall_ms
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = ["BarrierCoordinator"]
 

@@ -38,7 +38,7 @@ class CoreLoop:
 
     Args:
         core: owned by the loop from now on.
-        clock: for waits; it may stop while the process is paused (`boot_clock`).
+        clock: for waits; it may stop while the process is paused (`pause_tolerant_clock`).
         ages: a clock that does not stop; for work that must be decided before it is too old.
         on_actions: carries out the actions.
     """
