@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from sluice.runtime.contracts import Clock, SinkContext
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.json_text import parsed_json
-from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.process.host_clock import slept_s, wall_ms
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = [
     "RENEWAL_INTERVAL_S",

@@ -19,7 +19,8 @@ from sluice.runtime.errors import FencedError, StreamError, UnreachableError, Un
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.model import Barrier, BatchKey
 from sluice.runtime.model.payloads import seconds
-from sluice.runtime.process.boot_clock import PauseTolerantClock
+from sluice.runtime.process.backoff import Backoff
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.unanswered_calls import (
     CONNECT_TIMEOUT_S,
@@ -37,7 +38,7 @@ _CALL_TIMEOUT_S = 10.0
 _LEADER_S = 12.0  # reading the leader record takes no longer, whether or not a server answers
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
-_LOOK_EVERY_S = 1.0
+_LEADER_READ_EVERY_S = 1.0
 _WAIT_S = 2.0  # for the connection, and again for the answer
 _TOO_MANY = 429
 _SERVER_ERRORS = 500  # and above: the cause may pass
@@ -108,7 +109,7 @@ class CoordinatorClient:
         self._clock = clock
         self._address = address
         self._deadline_s = deadline_s
-        self._looked_s: float | None = None
+        self._leader_read_s: float | None = None
         self._pool = urllib3.PoolManager(
             num_pools=1,
             maxsize=2,
@@ -175,14 +176,14 @@ class CoordinatorClient:
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
         """See `sluice.runtime.contracts.WaitRegistry.waits`."""
         with contextlib.suppress(UnreachableError):
-            self._tell_wait(batch, what, why)
+            self._report_wait(batch, what, why)
 
     def waited(self, batch: BatchKey, what: str) -> None:
         """See `sluice.runtime.contracts.WaitRegistry.waited`."""
         with contextlib.suppress(StreamError):
-            self._tell_wait(batch, what, None)
+            self._report_wait(batch, what, None)
 
-    def _tell_wait(self, batch: BatchKey, what: str, why: str | None) -> None:
+    def _report_wait(self, batch: BatchKey, what: str, why: str | None) -> None:
         body = self._batch_envelope(batch) | {"what": what, "why": why}
         self._send("POST", "/v1/waits", body=body, timeout_s=_WAIT_S, deadline_s=0.0)
 
@@ -287,9 +288,9 @@ class CoordinatorClient:
         # In ASCII, so that text without UTF-8 arrives, too. The JSON of urllib3 would raise.
         content = None if body is None else json.dumps(body, separators=(",", ":"))
         longest_try_s = CONNECT_TIMEOUT_S + timeout_s + _LEADER_S + _LONGEST_PAUSE_S
-        asking = PauseTolerantClock(self._clock, longest_step_s=longest_try_s)
-        deadline = asking() + (self._deadline_s if deadline_s is None else deadline_s)
-        pause_s = _FIRST_PAUSE_S
+        tries = PauseTolerantClock(self._clock, longest_step_s=longest_try_s)
+        deadline = tries() + (self._deadline_s if deadline_s is None else deadline_s)
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             try:
                 response = self._request(
@@ -308,10 +309,9 @@ class CoordinatorClient:
                     err, address=self._address.address, path=path, timeout_s=timeout_s
                 )
                 self._require_leadership()
-            if asking() + pause_s >= deadline:
+            if tries() + backoff.pause_s >= deadline:
                 raise failure
-            time.sleep(pause_s)  # the pause between tries while a service does not answer
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            time.sleep(backoff.next_s())  # between tries while a service does not answer
 
     def _request(
         self,
@@ -367,9 +367,9 @@ class CoordinatorClient:
         All tasks of a dead driver read it, so they do not at each of their tries.
         """
         now_s = self._clock()
-        if self._looked_s is not None and now_s - self._looked_s < _LOOK_EVERY_S:
+        if self._leader_read_s is not None and now_s - self._leader_read_s < _LEADER_READ_EVERY_S:
             return
-        self._looked_s = now_s
+        self._leader_read_s = now_s
         leader = find_leader(self._address.checkpoint_uri, self._address.checkpoint_web)
         if leader is not None and self._is_later(leader):
             raise FencedError(

@@ -83,7 +83,7 @@ def test_a_kill_reaches_what_outlives_its_parents(kafka: EmbeddedKafka, tmp_path
         program.kill_driver()
         program.await_exit(timeout_s=START_S)
         assert len(program.members()) == 1
-        assert not program.await_gone(timeout_s=0.2)
+        assert not program.await_end(timeout_s=0.2)
         program.kill()
         assert not program.members()
 

@@ -411,7 +411,7 @@ class Process:
         """Give the core an event and carry out what does not block."""
         self.watch.told(event)
         try:
-            actions = self.core.step(event, self.world.clock(), missed_s=self.world.slept_s)
+            actions = self.core.step(event, self.world.clock(), slept_s=self.world.slept_s)
         except StreamError:
             if raises:
                 raise

@@ -119,8 +119,8 @@ def test_questions_do_not_keep_the_core_from_hearing_the_time(
     regions that ask for nothing are found by time alone."""
     stepped: list[CoreEvent] = []
 
-    def step(event: CoreEvent, now_s: float, *, missed_s: float) -> list[Action]:
-        del now_s, missed_s
+    def step(event: CoreEvent, now_s: float, *, slept_s: float) -> list[Action]:
+        del now_s, slept_s
         stepped.append(event)
         return []
 

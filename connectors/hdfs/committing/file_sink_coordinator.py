@@ -8,14 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from sluice.connectors.hdfs.committing.file_committer import RENAMES_AT_ONCE, FileCommitter
 from sluice.connectors.hdfs.committing.file_lease import FileLeaseStore, leased_staging
 from sluice.connectors.hdfs.committing.file_sweep import StagingSweeper
-from sluice.connectors.hdfs.partition_commit.partition_marks import (
-    MarkedRun,
-    MarkingCommitter,
-    PartitionMarks,
-)
+from sluice.connectors.hdfs.partition_commit.partition_marks import MarkedRun, PartitionMarks
 from sluice.connectors.hdfs.staging.staged_names import split_target, staging_root
 from sluice.runtime.contracts import (
     Clock,
+    CommitOutcome,
+    CommitReport,
     Committer,
     RegionProgress,
     SinkContext,
@@ -38,6 +36,27 @@ log = logging.getLogger(__name__)
 
 _PROBE = ".sluice-probe-"
 _SPARKS_LOG = "_spark_metadata"
+
+
+class _MarkingCommitter(FileCommitter):
+    """A file committer that is also a `CommitListener`: it reports decisions to the marks.
+
+    It waits so that usually a mark is made before its checkpoint is committed on record. If the
+    process is killed in between, the next start reports the checkpoint again and marks.
+
+    Attributes:
+        report: takes the checkpoint's id, the regions' progress and a time-out; returns at once if
+            a policy fails.
+    """
+
+    report: Callable[[int, Sequence[RegionProgress], float], object]
+
+    def regions_published(
+        self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
+    ) -> CommitReport:
+        """See `sluice.runtime.contracts.CommitListener`."""
+        self.report(checkpoint_id, regions, timeout_s)
+        return CommitReport(outcome=CommitOutcome.COMMITTED)
 
 
 class FileSinkCoordinator:
@@ -78,17 +97,18 @@ class FileSinkCoordinator:
         self._clock = clock
         self._sleep = sleep
         self._lease: Lease | None = None
-        self._files = FileCommitter(
+        made = FileCommitter if marks is None else _MarkingCommitter
+        self._files = made(
             open_file_system,
             at_once=renames_at_once,
             is_staged_verified=is_staged_verified,
             clock=clock,
         )
+        if isinstance(self._files, _MarkingCommitter):
+            self._files.report = self._published
+        self.committer = self._files
         self._marks = marks
         self._marked: tuple[MarkedRun, str] | None = None  # as which operator
-        self.committer = (
-            self._files if marks is None else MarkingCommitter(self._files, self._published)
-        )
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`; the file system's client bounds each call."""

@@ -198,7 +198,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - turns any model value into what
 
 @cache
 def _names_on_record(cls: type[Any]) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(cls) if each.metadata.get("on_record", True))
+    return tuple(each.name for each in fields(cls))
 
 
 def _enum(cls: type[_E], value: str, where: Mapping[str, object]) -> _E:

@@ -20,7 +20,7 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity, drive
 from sluice.runtime.coordinator.committing.repairs import Repairer
-from sluice.runtime.coordinator.core.core import CoordinatorCore, JobStatus
+from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     BarrierPolled,
@@ -37,6 +37,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     JobPlan,
     StartedJob,
 )
+from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS, RegisteredAttempts
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.shell.progress import ListenerThread, ProgressListener
@@ -63,9 +64,9 @@ from sluice.runtime.model.model import (
     CheckpointRecord,
 )
 from sluice.runtime.ownership.lease_watch import LeaseWatch
-from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import slept_s, wall_ms
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = ["BarrierCoordinator"]
 

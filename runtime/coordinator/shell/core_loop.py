@@ -38,7 +38,7 @@ class CoreLoop:
 
     Args:
         core: owned by the loop from now on.
-        clock: for waits; it may stop while the process is paused (`boot_clock`).
+        clock: for waits; it may stop while the process is paused (`pause_tolerant_clock`).
         ages: a clock that does not stop; for work that must be decided before it is too old.
         on_actions: carries out the actions.
     """
@@ -105,7 +105,7 @@ class CoreLoop:
     def _step(self, core: CoordinatorCore, event: CoreEvent) -> list[Action]:
         self._stepped_s = now_s = self._clock()
         # Read after the clock: if the host is suspended in between, ages must not be too small.
-        actions = core.step(event, now_s, missed_s=self._ages() - now_s)
+        actions = core.step(event, now_s, slept_s=self._ages() - now_s)
         self._on_actions(actions)
         return actions
 

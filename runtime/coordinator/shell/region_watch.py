@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.runtime.contracts import Backlog, Clock, SplitEnumerator
-from sluice.runtime.coordinator.core.core import CoordinatorCore, JobStatus, RegionStatusView
+from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.region.pressure import PressureAlarm
+from sluice.runtime.coordinator.region.status_views import JobStatus, RegionStatusView
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model.model import SplitKey, SplitRange
 

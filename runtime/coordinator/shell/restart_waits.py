@@ -195,6 +195,6 @@ def given(
     """
     if isinstance(answer, GiveBarrier):
         return answer.barrier
-    if isinstance(answer, NothingDue) and answer.look_in_s is not None:
-        return answer.look_in_s
+    if isinstance(answer, NothingDue) and answer.poll_in_s is not None:
+        return answer.poll_in_s
     return otherwise_s

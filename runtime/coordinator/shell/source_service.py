@@ -201,7 +201,7 @@ class SourceService:
             splits=tuple(split for answer in answers for split in answer.splits),
             finished=is_known and all(answer.is_finished for answer in answers),
             waiting={key: lag for answer in answers for key, lag in answer.waiting.items()},
-            asked=frozenset(split.key for split in action.positions),
+            requested=frozenset(split.key for split in action.positions),
             has_read=action.has_read,
         )
 

@@ -271,7 +271,7 @@ def _watch(
     while not coordinator.wait(timeout_s=_RESTART_POLL_S if attempts.is_restarting else _WATCH_S):
         interrupts.check()
         attempts.watch()
-        hosts.look()
+        hosts.enforce()
 
 
 def _warn_of_shared_cores(job: JobSpec, micro_batches: int) -> None:

@@ -204,14 +204,14 @@ def _describe_all(
         wires[key].cluster(timeout_s=timeout_s)  # fails at once if the connection is wrong
         listing = wires[key].list_transactions(f"{sink.prefix}/{job_uid}/", timeout_s=timeout_s)
         missing += [place for place in listing.missing if place not in missing]
-        asked = {row.transactional_id for row in listing.transactions}
-        asked |= {one.handle.transactional_id for one in named if one.sink_key == key}
-        answers = wires[key].describe(sorted(asked), timeout_s=timeout_s)
-        silent = sorted(asked - set(answers))
-        if silent:
+        ids = {row.transactional_id for row in listing.transactions}
+        ids |= {one.handle.transactional_id for one in named if one.sink_key == key}
+        answers = wires[key].describe(sorted(ids), timeout_s=timeout_s)
+        unanswered = sorted(ids - set(answers))
+        if unanswered:
             raise UnreachableError(
                 "a transaction's coordinator did not answer",
-                {"transactional_id": silent[0], "transactions": len(silent)},
+                {"transactional_id": unanswered[0], "transactions": len(unanswered)},
                 "Restart the broker, or raise --timeout.",
             )
         described |= answers
