@@ -275,7 +275,7 @@ def test_a_decision_tells_the_version_of_the_querys_own_log(
     run = world.begin()
     world.commit(run, 0, world.write(run, 0))
     store = open_store(f"{world.location}/sluice")
-    records = [store.read(place) for place in store.places()]
+    records = [store.read(place) for place in store.slots()]
     versions = [
         region.offset_log_version
         for record in records

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN
-from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.checkpoint.succession import has_last_record
 from sluice.runtime.contracts import TaskSink
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
@@ -268,8 +268,8 @@ class DropInQueries:
             service = CoordinatorService(coordinator, host=self._host)
             opened.callback(service.stop)
             service.start()
-            FileLeaderStore(store.fs).announce(
-                Leader(
+            RunRecordStore(store.fs).announce(
+                RunRecord(
                     leader_session_id=started.session,
                     address=service.address,
                     attempt_id=started.attempt_id,

@@ -117,7 +117,7 @@ def _run_workload(archive: Path) -> None:
     with Program(spec) as program:
         exit_code = program.await_exit(timeout_s=_MAKE_S)
         # Java writes the archive after the driver's end.
-        if exit_code != 0 or not program.await_gone(timeout_s=_MAKE_S):
+        if exit_code != 0 or not program.await_end(timeout_s=_MAKE_S):
             raise MissingRequirementError(
                 "Spark did not run here, so its classes could not be archived",
                 {"exit_code": exit_code, "log": "\n" + program.log_tail()},

@@ -181,11 +181,11 @@ def batches_to_retain(store: MetadataStore, *, retained: int) -> int:
     Called before the start, while this process makes no other use of the store.
     """
     try:
-        fencing_records = store.known_fencing_records()
+        fenced = store.known_fencing_records()
         decided = [
             record
-            for place in store.places()
-            if place not in fencing_records
+            for place in store.slots()
+            if place not in fenced
             and (record := store.read(place)) is not None
             and record.verdict is Verdict.DECIDED
         ]
