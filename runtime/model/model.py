@@ -372,7 +372,7 @@ class OperatorNode:
     max_parallelism: int = 32_768
 
 
-FENCING = "seal"
+FENCING = "fencing"
 """``CheckpointRecord.requested_by`` of a fencing record: the first record of a later run of the
 job."""
 

@@ -112,7 +112,7 @@ def test_a_refused_log_in_lasts_over_the_tries_of_a_task(monkeypatch: pytest.Mon
     """Each try asks once what the cluster accepts, and none of them waits for long by itself."""
     monkeypatch.setattr(log_ins, "LASTING_S", 0.3)
     monkeypatch.setattr(
-        "sluice.connectors.kafka.sink.writer.kafka_writer.look_at_limits", lambda *_, **__: REFUSED
+        "sluice.connectors.kafka.sink.writer.kafka_writer.fetch_limits", lambda *_, **__: REFUSED
     )
     factory = KafkaWriterFactory(
         connection=KafkaConnection(
