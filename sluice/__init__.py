@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from sluice.runtime.model.rate_limit import PidRateLimit
     from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 
-_PLACES = {
+_MODULES = {
     "sluice.connectors.hdfs.hdfs_sink": ("HdfsSink",),
     "sluice.connectors.hdfs.partition_commit.settings": (
         "PartitionCommit",
@@ -137,7 +137,7 @@ _PLACES = {
     "sluice.runtime.model.rate_limit": ("PidRateLimit",),
     "sluice.runtime.spark.fast_start.fast_start_settings": ("fast_start",),
 }
-_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Alignment",

@@ -54,7 +54,7 @@ _TOGETHER = {
         "tests/contract/test_file_committer.py",
         "tests/contract/test_file_system.py",
         "tests/contract/test_known_places.py",
-        "tests/contract/test_leader_record.py",
+        "tests/contract/test_run_records.py",
         "tests/contract/test_lost_committables.py",
         "tests/contract/test_store_retention.py",
         "tests/integration/test_file_sink.py",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
-from sluice.runtime.coordinator.core.core import CoordinatorCore, JobStatus
+from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
     AbortWork,
@@ -32,6 +32,7 @@ from sluice.runtime.coordinator.core.events import (
 )
 from sluice.runtime.coordinator.policy.assignment import assignment_of
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
+from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.model.model import (
     Acknowledgement,
     Barrier,
@@ -85,7 +86,7 @@ class CoreDriver:
     Attributes:
         log: every action, in order.
         held: remote steps that were asked for while ``auto`` was off.
-        missed_s: how long nobody has waited, which the clock leaves out.
+        slept_s: how long nobody has waited, which the clock leaves out.
         drawn: the next random numbers; one half: no jitter.
     """
 
@@ -99,7 +100,7 @@ class CoreDriver:
     ) -> None:
         self.clock = ManualClock()
         self._began_s = self.clock()
-        self.missed_s = 0.0
+        self.slept_s = 0.0
         self.auto = True
         self.drawn = 0.5
         self.log: list[Action] = []
@@ -132,7 +133,7 @@ class CoreDriver:
 
     def tell(self, event: CoreEvent) -> list[Action]:
         """One event; the actions it led to at once, without those of answered steps."""
-        actions = self.core.step(event, self.clock(), missed_s=self.missed_s)
+        actions = self.core.step(event, self.clock(), slept_s=self.slept_s)
         self._take(actions)
         return actions
 
@@ -170,7 +171,7 @@ class CoreDriver:
             event = OrphansSwept(checkpoint_id=action.checkpoint_id)
         else:
             raise AssertionError(action)
-        self._take(self.core.step(event, self.clock(), missed_s=self.missed_s))
+        self._take(self.core.step(event, self.clock(), slept_s=self.slept_s))
 
     def tick(self, seconds: float = 0.0) -> list[Action]:
         """Time passes."""

@@ -36,23 +36,21 @@ class FakeStore:
     on_call: Callable[[str], None] = lambda _: None
     lose_answer: Callable[[], bool] = lambda: False
 
-    def places(self) -> list[int]:
-        """See `MetadataStore.places`."""
+    def slots(self) -> list[int]:
+        """See `MetadataStore.slots`."""
         return sorted(self.records)
 
-    def known_fencing_records(self) -> Mapping[int, int | None]:
+    def known_fencing_records(self) -> frozenset[int]:
         """See `MetadataStore.known_fencing_records`."""
-        fencing_records = (
-            record for record in self.records.values() if record.requested_by == FENCING
+        return frozenset(
+            record.checkpoint_id
+            for record in self.records.values()
+            if record.requested_by == FENCING
         )
-        return {record.checkpoint_id: record.restored_from for record in fencing_records}
 
     def is_empty(self, directory: str) -> bool:
         """See `MetadataStore.is_empty`."""
         return directory in self.empty
-
-    def remember_fencing_records(self) -> None:
-        """See `MetadataStore.remember_fencing_records`."""
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
         """See `MetadataStore.read`."""

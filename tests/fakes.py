@@ -88,7 +88,7 @@ class FakeBroker:
     Attributes:
         logs: (value, its transaction) by partition.
         transactions: of every identity, newest last by transactional id.
-        owners: owner record by prefix: (job uid, checkpoint uri, session).
+        owners: lease by prefix: (job uid, checkpoint uri, session).
     """
 
     logs: dict[int, list[tuple[object, Transaction]]] = field(default_factory=dict)

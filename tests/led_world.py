@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -234,11 +234,10 @@ class LedWorld:
         """Of records: name, partition, offset."""
         for split in ranges:
             before = self.decided[key_of(split)]
-            is_set_back = split.set_back_from is not None
-            # Set back over transaction markers only: records before them stay read.
-            assert split.start_offset >= (before.known_end if is_set_back else before.end_offset)
+            # A source may read transaction markers again, but no record before them.
+            assert split.start_offset >= before.known_end
             assert split.topic_id == before.topic_id
-            self.decided[key_of(split)] = replace(split, set_back_from=None)
+            self.decided[key_of(split)] = split
         within = {split.partition: (split.start_offset, split.end_offset) for split in ranges}
         at = dict.fromkeys(within, -1)
         for name, partition, offset in records:

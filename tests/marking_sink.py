@@ -108,7 +108,7 @@ class MarkingSink:
     def fencing_record(self, session: str) -> None:
         """A start does, before it claims anything."""
         store = CheckpointStore(self.opened(self.context.checkpoint_uri))
-        sealed = record(len(store.places()), leader_session_id=session)
+        sealed = record(len(store.slots()), leader_session_id=session)
         assert store.publish(sealed, timeout_s=1.0) is PublishOutcome.OURS
 
     def write(self, *paths: str) -> StagedFrame:

@@ -139,7 +139,7 @@ class Job:
             repairer=self.repairer,
             require_known=self.require_known,
             require_restorable=self.require_restorable,
-            told=told,
+            registrations=told,
         )
 
     def io_executor(self, *, session: str, attempt_id: int, plan: JobPlan = PLAN) -> IoExecutor:

@@ -1,4 +1,4 @@
-"""What drivers and tasks share, and how one driver reaches it: directory, brokers, owner record.
+"""What drivers and tasks share, and how one driver reaches it: directory, brokers, lease.
 
 Each call lies between two points at which others have their turn, or the driver dies. A driver may
 be cut off from each of them.
@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 from sluice.connectors.kafka.sink.committer.transaction_requests import EndReport
 from sluice.connectors.kafka.sink.handles import TransactionIdentity, decode_handle
-from sluice.runtime.checkpoint.leader_record import Leader
 from sluice.runtime.checkpoint.retention import indispensable
+from sluice.runtime.checkpoint.run_record import RunRecord
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.errors import StorageError, UnreachableError
 from sluice.runtime.functions.record_counts import COUNTS_KIND, decode_totals
 from sluice.runtime.model.model import FENCING, CheckpointRecord, Verdict
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 from tests.fake_kafka import FakeBroker, FakeWire, Fault
 from tests.fake_store import FakeStore
 from tests.switched_threads import Switched
@@ -46,7 +46,7 @@ class Directory(FakeStore):
     decided: set[TransactionIdentity] = field(default_factory=set)
     aborted: set[TransactionIdentity] = field(default_factory=set)
     counts: bool = False
-    leader: Leader | None = None
+    leader: RunRecord | None = None
     late: list[CheckpointRecord] = field(default_factory=list)
     head: CheckpointRecord | None = None
     begins: dict[int, int] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Directory(FakeStore):
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
         """See `MetadataStore.publish`. The sessions of places that count follow one another: what
         an older run writes behind a seal is no record of the job's."""
-        ids = self.places()
+        ids = self.slots()
         is_last = not ids or record.checkpoint_id > ids[-1]
         is_new = record.checkpoint_id not in self.records
         outcome = super().publish(record, timeout_s=timeout_s)
@@ -166,8 +166,8 @@ class ReachedStore:
             raise StorageError("the answer is lost", {}, "")
         return outcome
 
-    def announce(self, leader: Leader) -> None:
-        """See `FileLeaderStore.announce`."""
+    def announce(self, leader: RunRecord) -> None:
+        """See `RunRecordStore.announce`."""
         self._reach.switched.point("announce")
         self._require_there()
         self._directory.leader = leader

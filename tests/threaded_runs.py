@@ -1,6 +1,6 @@
 """Runs of a continuous job, one after the other and beside one another, with all their threads.
 
-Each driver is a process with the real coordinator, its start and its end, the real owner records,
+Each driver is a process with the real coordinator, its start and its end, the real leases,
 desk, committers and sweeps; its tasks outlive it (`tests.threaded_tasks`). Played are Spark, the
 brokers, the checkpoint directory, and the ways between them.
 """
@@ -21,7 +21,7 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import Transact
 from sluice.connectors.kafka.sink.handles import TransactionalId
 from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
 from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait
-from sluice.runtime.checkpoint.leader_record import Leader
+from sluice.runtime.checkpoint.run_record import RunRecord
 from sluice.runtime.continuous.barrier_service import BarrierService
 from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
 from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
@@ -45,7 +45,7 @@ from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model.model import OperatorNode
-from sluice.runtime.ownership.lease_record import Lease, LeaseRecord
+from sluice.runtime.ownership.lease import Lease, LeaseRecord
 from sluice.runtime.service.hosted_region import HostedRegion
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from tests.fake_kafka import FakeBroker, Written
@@ -304,7 +304,7 @@ class Run:
     def _serve(self, coordinator: BarrierCoordinator, started: StartedJob) -> None:
         self.listens = True
         self._store.announce(
-            Leader(
+            RunRecord(
                 leader_session_id=started.session,
                 address=self.driver.name,
                 attempt_id=started.attempt_id,

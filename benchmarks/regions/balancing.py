@@ -62,7 +62,7 @@ def _seconds(
             raise RuntimeError(f"not read in time, or failed:\n{running.program.log_tail()}")
         lines = [line for line in running.progress() if line["marked_s"] is not None]
         store = open_store(str(running.directory / "checkpoint"))
-        last = max(store.places())
+        last = max(store.slots())
         record = store.read(last)
     found = sum(line["records"] for line in lines)
     seen = sum(topic_ends(rig.connection, output).stable.values())

@@ -197,7 +197,7 @@ def _await_caught_up(running: Running, reader: VisibleRecords, pace: Paced) -> N
 def _partitions(directory: Path) -> Mapping[str, frozenset[int]]:
     """The partitions of each region, by the newest decision."""
     store = open_store(str(directory))
-    records = (store.read(place) for place in sorted(store.places(), reverse=True))
+    records = (store.read(place) for place in sorted(store.slots(), reverse=True))
     assignment = next(r.assignment for r in records if r is not None and r.assignment is not None)
     return {
         name: frozenset(number for _, _, number in keys)

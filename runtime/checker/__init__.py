@@ -3,7 +3,7 @@
 from sluice.runtime.checker.exactly_once import Mapping, check, expect, wanted_of
 from sluice.runtime.checker.key_counts import KeyCountVerdict, check_key_counts
 from sluice.runtime.checker.prefix import PrefixVerdict, check_prefix
-from sluice.runtime.checker.records.history import History, Place
+from sluice.runtime.checker.records.history import History, Location
 from sluice.runtime.checker.records.payload import Origin, Payload, origin_of
 from sluice.runtime.checker.records.record import Headers, Identity, Record
 from sluice.runtime.checker.records.transactions import TransactionRange, Transactions
@@ -21,10 +21,10 @@ __all__ = [
     "Identity",
     "KeyCountVerdict",
     "Kind",
+    "Location",
     "Mapping",
     "Origin",
     "Payload",
-    "Place",
     "PrefixVerdict",
     "Record",
     "SpilledHistory",

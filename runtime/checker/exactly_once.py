@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from sluice.runtime.checker.examination import Examination
-from sluice.runtime.checker.records.history import History, Place
+from sluice.runtime.checker.records.history import History, Location
 from sluice.runtime.checker.records.record import Identity, Record
 from sluice.runtime.checker.records.transactions import Transactions
 from sluice.runtime.checker.verdict import FindingSink, HistoryVerdict
@@ -27,17 +27,17 @@ Topic (and partition, if `Identity.partition`) of the results are those of the o
 def expect(inputs: Iterable[Record], mapping: Mapping, identity: Identity | None = None) -> History:
     """The history that the output must have: each input record through ``mapping``."""
     history = History(identity)
-    for wanted, place in wanted_of(inputs, mapping):
-        history.append(wanted, read_from=place)
+    for wanted, location in wanted_of(inputs, mapping):
+        history.append(wanted, read_from=location)
     return history
 
 
-def wanted_of(inputs: Iterable[Record], mapping: Mapping) -> Iterator[tuple[Record, Place]]:
+def wanted_of(inputs: Iterable[Record], mapping: Mapping) -> Iterator[tuple[Record, Location]]:
     """Each expected output record, and the position of its input record."""
     for record in inputs:
-        place = Place(record.topic, record.partition, record.offset)
+        location = Location(record.topic, record.partition, record.offset)
         for wanted in mapping(record):
-            yield wanted, place
+            yield wanted, location
 
 
 def check(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sluice.runtime.checker.order import PAIR, OrderJudge
 from sluice.runtime.checker.pairing import Pairing, in_several_lanes, pair
-from sluice.runtime.checker.records.history import Columns, Lanes, Place
+from sluice.runtime.checker.records.history import Columns, Lanes, Location
 from sluice.runtime.checker.records.transactions import Transactions
 from sluice.runtime.checker.verdict import FindingSink, HistoryVerdict, Kind, Tally
 
@@ -97,7 +97,7 @@ class Examination:
         faults = np.sort(self._order.feed(pairs, later), order="position")
         lanes = faults["flow"] & 0xFFFFFFFF
         ranked = (
-            (int(row["position"]), self._had.place(int(lane), int(row["offset"])), "")
+            (int(row["position"]), self._had.location(int(lane), int(row["offset"])), "")
             for row, lane in zip(faults, lanes, strict=True)
         )
         self._tally.add(Kind.REORDERED, ranked, len(faults))
@@ -149,14 +149,14 @@ class Examination:
 
     def _ranked(
         self, records: Columns, lanes: Lanes, sources: Columns | None
-    ) -> Iterator[tuple[int, Place, str]]:
+    ) -> Iterator[tuple[int, Location, str]]:
         for number in np.argsort(records.positions, kind="stable").tolist():
-            place = lanes.place(int(records.lanes[number]), int(records.offsets[number]))
+            location = lanes.location(int(records.lanes[number]), int(records.offsets[number]))
             detail = ""
             if sources is not None:
                 lane, offset = int(sources.lanes[number]), int(sources.offsets[number])
-                detail = f"of {self._wanted.place(lane, offset)}"
-            yield int(records.positions[number]), place, detail
+                detail = f"of {self._wanted.location(lane, offset)}"
+            yield int(records.positions[number]), location, detail
 
 
 def _pairs(e: Columns, f: Columns) -> _Pairs:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice.runtime.checker.records.canonical_json import canonical_json
-from sluice.runtime.checker.records.history import Place
+from sluice.runtime.checker.records.history import Location
 from sluice.runtime.checker.records.record import Headers, Record
 from sluice.runtime.errors import ConfigError, StorageError
 from sluice.runtime.model.json_text import parsed_json
@@ -48,7 +48,7 @@ def read_files(
     topic: str,
     need_headers: bool = True,
     left_out: Callable[[Iterable[str]], object] | None = None,
-) -> Iterator[tuple[Record, Place]]:
+) -> Iterator[tuple[Record, Location]]:
     """Every row of a file, or of all files below a directory, and its position.
 
     Names that begin with ``.`` or ``_`` are skipped, as in Spark, except ``_`` names with a ``=``.
@@ -84,7 +84,7 @@ def read_files(
     for file in files:
         try:
             for record in records(file):
-                yield record, Place(str(file), 0, record.offset)
+                yield record, Location(str(file), 0, record.offset)
         except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as err:
             raise StorageError(
                 "a file cannot be read whole",

@@ -75,9 +75,9 @@ class OrderJudge:
     def _decide(self, flow: int, sequence: _Pairs, later: int) -> Iterator[_Pairs]:
         wanted = sequence["expected"]
         most_before = np.maximum.accumulate(wanted)
-        behind = np.append(wanted[1:], later)
-        least_behind = np.minimum.accumulate(behind[::-1])[::-1]
-        ends = np.flatnonzero(most_before < least_behind) + 1
+        after = np.append(wanted[1:], later)
+        least_after = np.minimum.accumulate(after[::-1])[::-1]
+        ends = np.flatnonzero(most_before < least_after) + 1
         decided = int(ends[-1]) if len(ends) else 0
         starts = np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1]])[: len(ends)]
         for start, end in zip(starts[ends - starts > 1], ends[ends - starts > 1], strict=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sluice.runtime.checker.records.history import Columns, History, Place
+from sluice.runtime.checker.records.history import Columns, History, Location
 from sluice.runtime.errors import ConfigError
 
 __all__ = ["PrefixVerdict", "check_prefix", "first_difference"]
@@ -27,7 +27,7 @@ class PrefixVerdict:
 
     seen: int
     final: int
-    broken: tuple[Place, ...]
+    broken: tuple[Location, ...]
 
     @property
     def is_clean(self) -> bool:
@@ -66,7 +66,7 @@ def check_prefix(seen: History, final: History) -> PrefixVerdict:
         final_columns = contents.get((topic, partition), columns.at(np.arange(0)))
         at = first_difference(columns, final_columns)
         if at is not None:
-            broken.append(Place(topic, partition, int(columns.offsets[at])))
+            broken.append(Location(topic, partition, int(columns.offsets[at])))
     return PrefixVerdict(seen=len(seen), final=len(final), broken=tuple(broken))
 
 

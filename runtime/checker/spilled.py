@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sluice.runtime.checker.exactly_once import require_same_identity
 from sluice.runtime.checker.examination import Examination
 from sluice.runtime.checker.order import NONE_LATER, PAIR, least_by_flow
-from sluice.runtime.checker.records.history import Columns, History, Lanes, Place
+from sluice.runtime.checker.records.history import Columns, History, Lanes, Location
 from sluice.runtime.checker.records.record import Identity, Record
 from sluice.runtime.checker.records.transactions import Transactions
 from sluice.runtime.checker.row_files import ROW, RowFiles, columns_of, rows_of
@@ -64,7 +64,7 @@ class SpilledHistory:
         self._spilled = 0
         self._buffer = self._new_buffer()
 
-    def append(self, record: Record, *, read_from: Place | None = None) -> None:
+    def append(self, record: Record, *, read_from: Location | None = None) -> None:
         """See `History.append`."""
         self._buffer.append(record, read_from=read_from)
         if len(self._buffer) >= max(self.rows_in_memory // 4, 1):
@@ -73,14 +73,14 @@ class SpilledHistory:
     def append_columns(self, columns: Columns) -> None:
         """Add records with given fingerprints; ``positions`` must continue here."""
         self.spill()
-        deal(self.files, columns, columns.fingerprints, depth=0)
+        divide(self.files, columns, columns.fingerprints, depth=0)
         self._spilled += len(columns)
         self._buffer = self._new_buffer()
 
     def spill(self) -> None:
         """Write the buffered rows to disk."""
         columns = self._buffer.columns()
-        deal(self.files, columns, columns.fingerprints, depth=0)
+        divide(self.files, columns, columns.fingerprints, depth=0)
         self._spilled += len(columns)
         self._buffer = self._new_buffer()
 
@@ -194,8 +194,8 @@ class _Comparison:
     def _keep(self, pairs: npt.NDArray[np.void], lost: Columns, unexpected: Columns) -> None:
         block = pairs["position"] // self._block_rows()
         self._pairs.append(pairs, block)
-        deal(self._lost, lost, lost.names, depth=0)
-        deal(self._unexpected, unexpected, unexpected.names, depth=0)
+        divide(self._lost, lost, lost.names, depth=0)
+        divide(self._unexpected, unexpected, unexpected.names, depth=0)
 
     # --- names ------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class _Comparison:
         deeper = RowFiles(files.directory, f"{files.name}-{number}", ROW)
         for rows in files.pieces(number, max(self._rows // 4, 1)):
             columns = columns_of(rows)
-            deal(deeper, columns, rows[key], depth=depth)
+            divide(deeper, columns, rows[key], depth=depth)
         files.delete(number)
         return deeper
 
@@ -233,14 +233,14 @@ class _Comparison:
     def _judge_order(self) -> None:
         blocks = range(-(-len(self._found) // self._block_rows()))
         later: dict[int, int] = {}
-        behind: dict[int, dict[int, int]] = {}  # of the flows in the block
+        after: dict[int, dict[int, int]] = {}  # of the flows in the block
         for number in reversed(blocks):
             leasts = dict(self._least(number))
-            behind[number] = {flow: later.get(flow, NONE_LATER) for flow in leasts}
+            after[number] = {flow: later.get(flow, NONE_LATER) for flow in leasts}
             for flow, least in leasts.items():
                 later[flow] = min(least, later.get(flow, least))
         for number in blocks:
-            later |= behind.pop(number)
+            later |= after.pop(number)
             pairs = self._pairs.take(number)
             self._examination.judge_order(np.sort(pairs, order="position"), later)
 
@@ -251,7 +251,7 @@ class _Comparison:
         return max(self._rows // 2, 1)
 
 
-def deal(files: RowFiles, columns: Columns, keys: npt.NDArray[np.uint64], *, depth: int) -> None:
+def divide(files: RowFiles, columns: Columns, keys: npt.NDArray[np.uint64], *, depth: int) -> None:
     """Append records to files by byte ``depth`` of their keys, the first one being 0."""
     shift = np.uint64(_KEY_BITS - _FAN_OUT_BITS * (depth + 1))
     parts = (keys >> shift) & np.uint64(_FAN_OUT - 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from sluice.runtime.checker.prefix import PrefixVerdict, first_difference
-from sluice.runtime.checker.records.history import History, Lanes, Place
+from sluice.runtime.checker.records.history import History, Lanes, Location
 from sluice.runtime.checker.records.record import Identity, Record
 from sluice.runtime.checker.row_files import ROW, RowFiles, columns_of, rows_of
 
@@ -116,5 +116,7 @@ class _Comparison:
         for lane in range(len(self._lanes.names)):
             for row in self._seen.read(lane, self._compared[lane], 1):  # seen, and absent
                 self._broken.setdefault(lane, int(row["offsets"]))
-        places = (Place(*self._lanes.names[lane], at) for lane, at in sorted(self._broken.items()))
-        return PrefixVerdict(seen=seen, final=self._final, broken=tuple(places))
+        locations = (
+            Location(*self._lanes.names[lane], at) for lane, at in sorted(self._broken.items())
+        )
+        return PrefixVerdict(seen=seen, final=self._final, broken=tuple(locations))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sluice.runtime.checker.records.history import Place
+from sluice.runtime.checker.records.history import Location
 
 __all__ = ["Examples", "Finding", "FindingSink", "HistoryVerdict", "Kind", "Tally"]
 
@@ -33,11 +33,11 @@ class Finding(NamedTuple):
     """
 
     kind: Kind
-    place: Place
+    location: Location
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind.value} {self.place}" + (f" ({self.detail})" if self.detail else "")
+        return f"{self.kind.value} {self.location}" + (f" ({self.detail})" if self.detail else "")
 
 
 FindingSink = Callable[[Finding], None]
@@ -49,12 +49,12 @@ here."""
 class Examples:
     """The first few positions of each kind of fault, for people."""
 
-    lost: tuple[Place, ...] = ()
-    duplicated: tuple[Place, ...] = ()
-    unexpected: tuple[Place, ...] = ()
-    reordered: tuple[Place, ...] = ()
-    corrupted: tuple[Place, ...] = ()
-    torn: tuple[Place, ...] = ()
+    lost: tuple[Location, ...] = ()
+    duplicated: tuple[Location, ...] = ()
+    unexpected: tuple[Location, ...] = ()
+    reordered: tuple[Location, ...] = ()
+    corrupted: tuple[Location, ...] = ()
+    torn: tuple[Location, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +113,8 @@ class HistoryVerdict:
         return ("at most " if at_most else "") + str(getattr(self, kind.value))
 
     def _shown(self, kind: Kind) -> str:
-        places: tuple[Place, ...] = getattr(self.examples, kind.value)
-        return f" (e.g. {', '.join(map(str, places[:3]))})" if places else ""
+        locations: tuple[Location, ...] = getattr(self.examples, kind.value)
+        return f" (e.g. {', '.join(map(str, locations[:3]))})" if locations else ""
 
 
 class Tally:
@@ -123,9 +123,9 @@ class Tally:
     def __init__(self, sink: FindingSink | None = None) -> None:
         self.counts = dict.fromkeys(Kind, 0)
         self._sink = sink
-        self._first: dict[Kind, list[tuple[int, Place]]] = {kind: [] for kind in Kind}
+        self._first: dict[Kind, list[tuple[int, Location]]] = {kind: [] for kind in Kind}
 
-    def add(self, kind: Kind, ranked: Iterable[tuple[int, Place, str]], count: int) -> None:
+    def add(self, kind: Kind, ranked: Iterable[tuple[int, Location, str]], count: int) -> None:
         """Add findings of one kind.
 
         Args:
@@ -136,12 +136,12 @@ class Tally:
         self.counts[kind] += count
         kept = self._first[kind]
         taken = 0
-        for rank, place, detail in ranked:
+        for rank, location, detail in ranked:
             if taken < _MAX_EXAMPLES:
-                kept.append((rank, place))
+                kept.append((rank, location))
                 taken += 1
             if self._sink is not None:
-                self._sink(Finding(kind, place, detail))
+                self._sink(Finding(kind, location, detail))
             elif taken == _MAX_EXAMPLES:
                 break
         kept.sort()
@@ -150,5 +150,8 @@ class Tally:
     def examples(self) -> Examples:
         """The first positions of each kind."""
         return Examples(
-            **{kind.value: tuple(place for _, place in kept) for kind, kept in self._first.items()}
+            **{
+                kind.value: tuple(location for _, location in kept)
+                for kind, kept in self._first.items()
+            }
         )

@@ -1,1 +1,1 @@
-"""Checkpoint slots: what is stored, published, retained and accepted as lost."""
+"""Checkpoint slots: publishing, reading, retention, repairs and accepted losses."""

@@ -1,7 +1,7 @@
-"""What could not be committed of a decision, and what a person has said of it: small JSON. Pure.
+"""Unsettled committables of a decision, and those that a person has accepted: small JSON. Pure.
 
-The one who stops with such work puts it on record, by the digest of each committable. A person
-accepts exactly that; work that nobody has named is never accepted with it.
+A coordinator that stops because of such work records the digest of each committable. A person
+accepts exactly these; committables that no error has named are never accepted with them.
 """
 
 import json
@@ -30,17 +30,17 @@ _FORMAT_VERSION = 1
 def in_effect(
     works: Iterable[UnsettledWork], standing: Iterable[StateEntry]
 ) -> tuple[UnsettledWork, ...]:
-    """Those that the decision still names: others were repaired since they were put on record."""
+    """The works that the decision still names; repairs have replaced the rest since."""
     named = set(map(digest_of, standing))
     return tuple(work for work in works if work.digest in named)
 
 
 def accepted_as(work: UnsettledWork, unknown_as: AcceptedAs | None) -> AcceptedWork | None:
-    """What a start may take it for; None: nobody has said what became of it.
+    """How a start may treat this work; None if its outcome is unknown and no person has decided.
 
     Args:
-        work: what could not be committed.
-        unknown_as: what a person says of work that its broker cannot tell about.
+        work: a committable that could not be committed.
+        unknown_as: a person's decision on work whose outcome the broker does not know.
     """
     said = AcceptedAs.LOST if work.outcome is CommitOutcome.ABORTED else unknown_as
     if said is None:
@@ -57,24 +57,24 @@ def claim_of(
     *,
     where: Mapping[str, object],
 ) -> dict[bytes, StateEntry]:
-    """The repair that keeps others from writing again what is accepted as lost: each replaced by
-    itself. Empty where there is nothing to claim.
+    """A repair that replaces each accepted lost committable by itself, so no coordinator writes it
+    again. Empty if there is nothing to claim.
 
     Args:
-        works: what a person accepts.
-        standing: what the decision names, by every repair.
+        works: accepted by a person.
+        standing: committables of the decision, with every repair applied.
         repairs: of the decision; some may be such claims already.
     Raises:
-        ConfigError: some of it has been written again.
+        ConfigError: a coordinator has written some of them again.
     """
     lost = {work.digest: work for work in works if work.accepted_as is AcceptedAs.LOST}
     named = {digest_of(entry): entry for entry in standing}
     again = [work for digest, work in lost.items() if digest not in named]
     if again:
         raise ConfigError(
-            "some of what was lost has been written again meanwhile: it must not be accepted",
+            "some lost committables were written again: they must not be accepted",
             {**where, "ranges": " ".join(sorted({each for work in again for each in work.ranges}))},
-            "Nothing was accepted. Start the job, or give the command again if more is lost.",
+            "Start the job, or repeat the command if more is lost. Nothing was accepted.",
         )
     claimed = {
         payload
@@ -122,7 +122,7 @@ def encode_accepted(checkpoint_id: int, works: Iterable[AcceptedWork]) -> bytes:
 def decode_unsettled(
     data: bytes, checkpoint_id: int, *, where: Mapping[str, object]
 ) -> tuple[UnsettledWork, ...]:
-    """What `encode_unsettled` wrote.
+    """Decode the bytes of `encode_unsettled`.
 
     Raises:
         UnsupportedFormatError: a later Sluice wrote it.
@@ -146,7 +146,7 @@ def decode_unsettled(
 def decode_accepted(
     data: bytes, checkpoint_id: int, *, where: Mapping[str, object]
 ) -> dict[str, AcceptedWork]:
-    """What `encode_accepted` wrote, by digest; errors as of `decode_unsettled`."""
+    """Decode the bytes of `encode_accepted`, by digest; errors as of `decode_unsettled`."""
     try:
         works = [
             AcceptedWork(
@@ -176,8 +176,8 @@ def _entries(data: bytes, checkpoint_id: int, where: Mapping[str, object]) -> li
     version = int(found["format_version"])
     if version > _FORMAT_VERSION:
         raise UnsupportedFormatError(
-            f"the file has format version {version}; this Sluice reads {_FORMAT_VERSION}",
-            {**where, "format_version": version},
+            f"the file has format version {version}",
+            {**where, "format_version": version, "readable": _FORMAT_VERSION},
             "Use the Sluice that wrote it, or a later one.",
         )
     if version != _FORMAT_VERSION or int(found["checkpoint_id"]) != checkpoint_id:
@@ -187,8 +187,8 @@ def _entries(data: bytes, checkpoint_id: int, where: Mapping[str, object]) -> li
 
 def _damaged(where: Mapping[str, object]) -> DamagedCheckpointError:
     return DamagedCheckpointError(
-        "what could not be committed of a checkpoint, or what was accepted, cannot be read",
+        "the list of unsettled or accepted committables is damaged",
         where,
-        "Look at it; it is small JSON. Deleted, it says nothing: the next start names anew what "
-        "it cannot commit, and that can be accepted again.",
+        "Read the file; it is small JSON. If you delete it, the next start lists what it cannot "
+        "commit, and you can accept that again.",
     )

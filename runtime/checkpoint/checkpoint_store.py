@@ -4,13 +4,12 @@
 
     chk-000000000042/_metadata      the decision, or the abort (Avro, `metadata`)
                      _committed     everything it names is visible (JSON)
-                     _superseded    a start from an older checkpoint left it behind (JSON)
-                     _unsettled     what could not be committed of it when it was last tried (JSON)
-                     _accepted      what of that shall not hold up a start (JSON)
-                     _repair-1      what replaces lost committables, or claims them (Avro)
+                     _superseded    a start from an older checkpoint passed it over (JSON)
+                     _unsettled     committables that the last attempt could not commit (JSON)
+                     _accepted      those of them that no longer stop a start (JSON)
+                     _repair-1      replacements of lost committables, or claims on them (Avro)
                      .{name}.{session}.{random}.tmp   half-made; never read
-    _seals                          which places hold a seal (`checkpoint_slots`)
-    _leader                         where the coordinator is (`leader_record`)
+    _leader                         where the coordinator is (`run_record`)
     .{name}.{random}.tmp            half-made likewise (`sluice.runtime.checkpoint.leftover_files`)
 """
 
@@ -28,7 +27,7 @@ from sluice.runtime.checkpoint.acceptance import (
     encode_accepted,
     encode_unsettled,
 )
-from sluice.runtime.checkpoint.checkpoint_slots import METADATA, FencingList, KnownSlots, slot_name
+from sluice.runtime.checkpoint.checkpoint_slots import METADATA, KnownSlots, slot_name
 from sluice.runtime.checkpoint.format.metadata import (
     Repair,
     decode,
@@ -38,7 +37,7 @@ from sluice.runtime.checkpoint.format.metadata import (
 )
 from sluice.runtime.checkpoint.leftover_files import Leftovers
 from sluice.runtime.checkpoint.retention import SlotFacts, indispensable, retirable
-from sluice.runtime.checkpoint.slot_publishing import Placing, session_text
+from sluice.runtime.checkpoint.slot_publishing import SlotPublication, session_text
 from sluice.runtime.contracts import AcceptedWork, Clock, PublishOutcome, UnsettledWork
 from sluice.runtime.errors import (
     AuthenticationError,
@@ -71,7 +70,7 @@ STORE_FAILPOINTS = (
     "before-acceptance",
     "after-acceptance",
 )
-"""Every place in the store where a test may kill or pause the process."""
+"""Every point in the store where a test may kill or pause the process."""
 
 _MARK_VERSION = 1
 _COMMITTED = "_committed"
@@ -99,8 +98,8 @@ def open_store(uri: str, jvm: Any = None) -> "CheckpointStore":  # noqa: ANN401 
 class CheckpointStore:
     """`sluice.runtime.contracts.MetadataStore` on a file system with an atomic no-replace step.
 
-    Runs on the driver or in the command line; the caller serialises the calls. Nothing is written
-    by reading. Records never change, so what was read of a place is kept, as a few small facts.
+    Runs on the driver or in the command line; the caller serialises the calls. Reading writes
+    nothing. Records never change, so the store keeps a few small facts of each slot it has read.
 
     Args:
         fs: rooted at the checkpoint directory.
@@ -119,12 +118,10 @@ class CheckpointStore:
         self._clock = clock
         self._pause = pause
         self._job_uid: str | None = None
-        self._fencing_records = FencingList(fs, read=self.read)
-        self._places = KnownSlots(
+        self._slots = KnownSlots(
             fs,
-            fencing_records=self._fencing_records,
             read=self.read,
-            has_mark=lambda place, name: fs.exists(_path(place, name)),
+            has_file=lambda slot, name: fs.exists(_path(slot, name)),
         )
         self._leftovers = Leftovers(fs, clock=clock)
         self._has_published = False
@@ -133,28 +130,24 @@ class CheckpointStore:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def places(self) -> list[int]:
-        """Ids of all places that hold a record, ascending; the last one is the last of all.
+    def slots(self) -> list[int]:
+        """Ids of all slots that hold a record, ascending; the last one is the last of all.
 
-        The last record is never deleted. Whoever looks for long may find those that were listed
-        deleted all the same, each behind newer ones: then he looks again.
+        The last record is never deleted. Others may be deleted after they were listed, once there
+        are newer ones: then the caller lists again.
         """
-        return self._places.ids()
+        return self._slots.ids()
 
-    def known_fencing_records(self) -> Mapping[int, int | None]:
+    def known_fencing_records(self) -> frozenset[int]:
         """See `MetadataStore.known_fencing_records`."""
-        return {each: facts.restored_from for each, facts in self._fencing_records.known().items()}
+        return self._slots.fenced()
 
     def is_empty(self, directory: str) -> bool:
         """See `MetadataStore.is_empty`."""
         return not self.fs.entries(directory)
 
-    def remember_fencing_records(self) -> None:
-        """See `MetadataStore.remember_fencing_records`."""
-        self._fencing_records.save()
-
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
-        """The record at a place, None when the place is empty.
+        """The record at a slot, None when the slot is empty.
 
         Raises:
             DamagedCheckpointError, UnsupportedFormatError: see `metadata`.
@@ -163,7 +156,7 @@ class CheckpointStore:
         path = _path(checkpoint_id, METADATA)
         data = self.fs.read(path)
         if data is None:
-            self._fencing_records.contradict(checkpoint_id)
+            self._slots.note(checkpoint_id, None)
             return None
         return self._decoded(checkpoint_id, data)
 
@@ -172,30 +165,30 @@ class CheckpointStore:
         return self.fs.exists(_path(checkpoint_id, _COMMITTED))
 
     def is_superseded(self, checkpoint_id: int) -> bool:
-        """Whether a start from an older checkpoint left this one behind."""
+        """Whether a start from an older checkpoint has passed this one over."""
         return self.fs.exists(_path(checkpoint_id, _SUPERSEDED))
 
     def unsettled(self, checkpoint_id: int) -> tuple[UnsettledWork, ...]:
-        """What the last error named that ended a job or its start at this decision."""
+        """The work named by the last error that ended a job, or its start, at this decision."""
         path = _path(checkpoint_id, _UNSETTLED)
         data = self.fs.read(path)
         where = {"uri": self.uri, "path": path}
         return () if data is None else decode_unsettled(data, checkpoint_id, where=where)
 
     def accepted(self, checkpoint_id: int) -> Mapping[str, AcceptedWork]:
-        """What of a decision shall not hold up a start, by its digest."""
+        """The work of a decision that no longer stops a start, by its digest."""
         path = _path(checkpoint_id, _ACCEPTED)
         data = self.fs.read(path)
         where = {"uri": self.uri, "path": path}
         return {} if data is None else decode_accepted(data, checkpoint_id, where=where)
 
     def superseded_by(self, checkpoint_id: int) -> int | None:
-        """The first checkpoint of the start that left this one behind, or None."""
+        """The first checkpoint of the start that passed this one over, or None."""
         data = self.fs.read(_path(checkpoint_id, _SUPERSEDED))
         return None if data is None else _mark_field(data, "by", self._where(checkpoint_id))
 
     def repairs(self, checkpoint_id: int) -> list[Repair]:
-        """Repairs of a place, in order of their numbers."""
+        """Repairs of a slot, in order of their numbers."""
         names = (entry.name for entry in self.fs.entries(slot_name(checkpoint_id)))
         numbers = sorted(int(match[1]) for name in names if (match := _REPAIR.fullmatch(name)))
         found = []
@@ -225,25 +218,25 @@ class CheckpointStore:
                 self.fs.make_durable(_path(checkpoint_id, entry.name))
 
     def facts(self) -> list[SlotFacts]:
-        """What retention knows of every place that can be read, ascending."""
-        return self._places.facts(committed=_COMMITTED, superseded=_SUPERSEDED)
+        """Facts for retention of every slot that can be read, ascending."""
+        return self._slots.facts(committed=_COMMITTED, superseded=_SUPERSEDED)
 
     # --- deciding -------------------------------------------------------------------------------
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
-        """Put a record in its place: whole, synced, never replacing another (`fence-first` and
+        """Put a record into its slot: whole, synced, never replacing another (`fence-first` and
         `publish-whole`).
 
-        Repeated with the same record it gives the same answer. TAKEN means that another record
-        stands there for ever; `read` tells whose. A caller that gives up after UNKNOWN publishes
-        its own aborted record in that place: OURS = certainly aborted; TAKEN with a record of
-        this session = the late decision has landed after all.
+        A repeated call with the same record has the same outcome. TAKEN means that another record
+        is there for ever; `read` returns it. A caller that gives up after UNKNOWN publishes its own
+        aborted record in that slot. Then OURS means certainly aborted. TAKEN with a record of this
+        session means that the late decision has arrived after all.
 
         Raises:
             WrongJobError: the directory belongs to another job; nothing was written.
-            StorageError: nothing was published, and why.
+            StorageError: nothing was published.
             AuthenticationError, ConfigError: the store refuses, or cannot promise it.
-            DamagedCheckpointError: the place is taken by something that cannot be read.
+            DamagedCheckpointError: the slot holds a file that cannot be read.
         """
         self._require_same_job(record)
         failpoint("before-publish")
@@ -258,9 +251,9 @@ class CheckpointStore:
         if outcome is PublishOutcome.OURS and not self._has_published:
             self._has_published = True
             self._uncleaned_session = record.leader_session_id
-            self._fencing_records.note(record)
+            self._slots.note(record.checkpoint_id, record)
         if outcome is PublishOutcome.TAKEN:
-            self.read(record.checkpoint_id)  # what stands there must at least be whole
+            self.read(record.checkpoint_id)  # raises if the other record is damaged
         return outcome
 
     def publish_repair(
@@ -271,12 +264,12 @@ class CheckpointStore:
         session: str,
         timeout_s: float = 30.0,
     ) -> PublishOutcome:
-        """The next ``_repair-k``: lost committable's payload -> its replacement
+        """Publish the next ``_repair-k``: lost committable's payload -> its replacement
         (`two-phase-repair`).
 
-        TAKEN: a repair of one of these committables stands already, by whomever; follow it. Or the
-        decision is gone: it was retired, so somebody has committed what it named. It is looked for
-        last, for a repair that lands in a retired place says nothing to anybody.
+        TAKEN: a repair of one of these committables exists; follow it. Or the decision is retired,
+        so another run has committed its work. The decision is read last: a repair that is published
+        in a retired slot has no effect.
         """
         outcome = self._publish_repair(checkpoint_id, replaced, session, timeout_s)
         record = self.read(checkpoint_id)
@@ -314,32 +307,33 @@ class CheckpointStore:
         )
         failpoint("after-repair")
         if outcome is PublishOutcome.TAKEN:
-            # Perhaps by a repair of something else: then ours is the next one.
+            # If that repair replaces other committables, ours gets the next number.
             return self._publish_repair(checkpoint_id, replaced, session, timeout_s)
         return outcome
 
     def mark_committed(self, checkpoint_id: int) -> None:
-        """Durable ``_committed``; idempotent. On return, used ids may be used again
-        (`outcome-from-broker`)."""
+        """Write the completion marker ``_committed``; idempotent. After it returns, used ids may be
+        used again (`outcome-from-broker`)."""
         failpoint("before-committed-mark")
         self._mark(checkpoint_id, _COMMITTED, {})
         failpoint("after-committed-mark")
 
     def mark_superseded(self, checkpoint_id: int, *, by: int) -> None:
-        """Say that a start from an older checkpoint left this one behind; idempotent."""
+        """Record that a start from an older checkpoint passed this one over; idempotent."""
         self._mark(checkpoint_id, _SUPERSEDED, {"by": by})
-        self._places.forget(checkpoint_id)
+        self._slots.forget(checkpoint_id)
 
     def note_unsettled(self, checkpoint_id: int, works: Sequence[UnsettledWork]) -> None:
-        """Put on record what is about to be named by an error; in place of what was named last."""
+        """Record the work that an error is about to name; replaces the previous list."""
         failpoint("before-unsettled")
         self.fs.replace(_path(checkpoint_id, _UNSETTLED), encode_unsettled(checkpoint_id, works))
         failpoint("after-unsettled")
 
     def accept(self, checkpoint_id: int, works: Iterable[AcceptedWork]) -> None:
-        """Say that these shall not hold up a start, beside what was accepted before; idempotent.
+        """Record that this work no longer stops a start, in addition to earlier acceptances.
 
-        Raises ConfigError when some of it was written again meanwhile: nothing is accepted then.
+        Idempotent. Raises ConfigError if some of it was written again meanwhile: nothing is
+        accepted then.
         """
         found = {work.digest: work for work in works}
         self._claim(checkpoint_id, found.values())
@@ -350,8 +344,8 @@ class CheckpointStore:
         failpoint("after-acceptance")
 
     def _claim(self, checkpoint_id: int, works: Collection[AcceptedWork]) -> None:
-        """Nobody writes again what is accepted as lost: a repair that replaces it by itself stands
-        in the way of any other, and whoever is second finds the first (`two-phase-repair`)."""
+        """Publish a repair that replaces each accepted committable by itself. It excludes any other
+        repair, so no coordinator writes accepted work again (`two-phase-repair`)."""
         where, record = self._where(checkpoint_id), self.read(checkpoint_id)
         standing = () if record is None else self.effective_committables(record)
         repairs = [dict(repair.replaced) for repair in self.repairs(checkpoint_id)]
@@ -359,34 +353,34 @@ class CheckpointStore:
         if claim:
             outcome = self.publish_repair(checkpoint_id, claim, session=_ACCEPTING)
             if outcome is PublishOutcome.UNKNOWN:
-                raise StorageError("a claim is not answered", where, "Give the command again.")
-            self._claim(checkpoint_id, works)  # looks at who was faster
+                raise StorageError("the store did not answer a claim", where, "Repeat the command.")
+            self._claim(checkpoint_id, works)  # another claim may have been first
 
     # --- retiring -------------------------------------------------------------------------------
 
     def retirable(self, *, retain: int = 3) -> list[int]:
-        """What may be deleted now, by `sluice.runtime.checkpoint.retention.retirable`."""
+        """Slots that may be deleted now; see `sluice.runtime.checkpoint.retention.retirable`."""
         return retirable(self.facts(), retain=retain)
 
     def retire(self, checkpoint_ids: Collection[int]) -> None:
-        """Delete retired places; refuses an unfinished decision and every seal
+        """Delete retired slots; refuses an unfinished decision and every fencing record
         (`retire-after-commit`).
 
-        A store that has published also cleans up behind crashed sessions: at the first call what
-        lies in the places, now and then what lies beside them.
+        A store that has published also deletes half-made files of crashed sessions: those in the
+        slots at the first call, those beside the slots about once an hour.
         """
         self._clean_once()
         if self._has_published:
-            self._leftovers.look()
+            self._leftovers.delete_abandoned()
         wanted = set(checkpoint_ids)
         if not wanted:
             return
         refused = wanted & indispensable(self.facts())
         if refused:
             raise StorageError(
-                "a checkpoint that is still needed was to be deleted",
+                "a checkpoint that is still needed must not be deleted",
                 {"uri": self.uri, "checkpoint_ids": sorted(refused)},
-                "Unfinished decisions, seals and the last record stay; retire the others.",
+                "Keep unfinished decisions, fencing records and the last record.",
             )
         for checkpoint_id in sorted(wanted):
             self.fs.delete(slot_name(checkpoint_id))
@@ -399,21 +393,23 @@ class CheckpointStore:
             log.debug("half-made files deleted: uri=%s files=%d", self.uri, cleaned)
 
     def clean(self, *, session: str) -> int:
-        """Delete what crashed writers left half-made; returns how many. Called after the seal.
+        """Delete half-made files of crashed writers; returns how many. Called after this session
+        has published its fencing record.
 
-        Only below the last record, where no writer can publish any more: the places are taken for
-        ever. What this session writes now is left alone.
+        It deletes only below the last record: no writer can publish there any more. Files of this
+        session stay.
         """
-        places = self.places()
+        slots = self.slots()
         cleaned = 0
-        for checkpoint_id in self._places.listed():
-            if not places or checkpoint_id > places[-1]:
+        for checkpoint_id in self._slots.listed():
+            if not slots or checkpoint_id > slots[-1]:
                 break
-            if checkpoint_id not in places:  # made by a writer that found its place retired
-                self.fs.delete(slot_name(checkpoint_id))
+            entries = self.fs.entries(slot_name(checkpoint_id))
+            if METADATA not in {entry.name for entry in entries}:
+                self.fs.delete(slot_name(checkpoint_id))  # a writer found the slot retired
                 cleaned += 1
                 continue
-            for entry in self.fs.entries(slot_name(checkpoint_id)):
+            for entry in entries:
                 match = _TEMPORARY.fullmatch(entry.name)
                 if match and match[1] != session_text(session):
                     self.fs.delete(_path(checkpoint_id, entry.name))
@@ -430,23 +426,23 @@ class CheckpointStore:
         record = self._record_in(data, where)
         if record.checkpoint_id != checkpoint_id:
             raise DamagedCheckpointError(
-                f"the record at place {checkpoint_id} says it is of {record.checkpoint_id}",
+                f"slot {checkpoint_id} holds the record of checkpoint {record.checkpoint_id}",
                 where,
-                "Directories of a checkpoint must not be copied or renamed; restore from another.",
+                "Restore from another checkpoint; do not copy or rename checkpoint directories.",
             )
-        self._fencing_records.note(record)
+        self._slots.note(checkpoint_id, record)
         return record
 
     def _record_in(self, data: bytes, where: Mapping[str, object]) -> CheckpointRecord:
-        # Apart, so that who plays many processes over one directory may decode equal bytes once.
+        # A method of its own: a test that simulates many processes decodes equal bytes once.
         return decode(data, where=where)
 
     def _require_same_job(self, record: CheckpointRecord) -> None:
         if self._job_uid is None:
-            places = self.places()
-            first = self.read(places[0]) if places else None
+            slots = self.slots()
+            first = self.read(slots[0]) if slots else None
             if first is None:
-                return  # the very first record: it names the job when it has won
+                return  # the first record of all: once it is published, it names the job
             self._job_uid = first.job_uid
         if record.job_uid != self._job_uid:
             raise WrongJobError(
@@ -458,11 +454,11 @@ class CheckpointStore:
     def _publish_file(
         self, checkpoint_id: int, name: str, data: bytes, *, session: str, timeout_s: float
     ) -> PublishOutcome:
-        """Try until the place holds something or time is over; an answer is settled by looking."""
+        """Try until the slot holds a record or time is over; read it back after a lost answer."""
         deadline = self._clock() + timeout_s
         path = _path(checkpoint_id, name)
         while True:
-            attempt = Placing(self.fs, slot_name(checkpoint_id), name, data, session)
+            attempt = SlotPublication(self.fs, slot_name(checkpoint_id), name, data, session)
             try:
                 outcome = attempt.run()
                 self._open_answers.discard(path)
@@ -477,15 +473,15 @@ class CheckpointStore:
                 if is_over:
                     log.warning("publish has no answer: path=%s error=%s", path, error)
                     return PublishOutcome.UNKNOWN
-                log.info("publish is tried again: path=%s error=%s", path, error)
+                log.info("retrying publish: path=%s error=%s", path, error)
                 self._pause(_PAUSE_S)
 
     def _mark(self, checkpoint_id: int, name: str, content: Mapping[str, object]) -> None:
-        path, place = _path(checkpoint_id, name), slot_name(checkpoint_id)
-        there = {entry.name for entry in self.fs.entries(place)}
+        path, slot = _path(checkpoint_id, name), slot_name(checkpoint_id)
+        there = {entry.name for entry in self.fs.entries(slot)}
         if name in there:
             self.fs.make_durable(path)
-        if name in there or METADATA not in there:  # of a later job's decision it would tell a lie
+        if name in there or METADATA not in there:  # it would apply to a later job's decision
             return
         text = {"format_version": _MARK_VERSION, "checkpoint_id": checkpoint_id, **content}
         self.fs.replace(path, json.dumps(text).encode())
@@ -501,5 +497,5 @@ def _mark_field(data: bytes, name: str, where: Mapping[str, object]) -> int:
         return int(found[name])
     except (ValueError, LookupError, TypeError) as error:
         raise DamagedCheckpointError(
-            "a mark of a checkpoint cannot be read", where, "Look at it; it is small JSON."
+            "a completion marker is damaged", where, "Read the file; it is small JSON."
         ) from error

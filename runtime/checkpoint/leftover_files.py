@@ -1,4 +1,4 @@
-"""Half-made files in a directory that many runs write, whose writers were killed."""
+"""Deletes half-made files of killed writers in a directory that many runs write."""
 
 import logging
 import re
@@ -11,25 +11,25 @@ __all__ = ["HALF_MADE", "Leftovers"]
 
 log = logging.getLogger(__name__)
 
-HALF_MADE = re.compile(r"\.[._][a-z-]+\.[0-9a-f]{32}\.tmp")
-"""As `FileSystem.replace` names the files that it makes of hidden ones."""
+HALF_MADE = re.compile(r"\.[._][a-z0-9-]+\.[0-9a-f]{32}\.tmp")
+"""Names of the temporary files that `FileSystem.replace` makes for hidden files."""
 
 _INTERVAL_S = 3600.0
 
 
 class Leftovers:
-    """Of a `CheckpointStore`, or of what holds an owner record; the caller
-    serialises the calls.
+    """Half-made files of one directory; the caller serialises the calls.
 
-    They lie beside `_seals`, `_leader` and the command line's file, which any run may be writing
-    at this moment, a newer one, too. But a name is random and is renamed within moments: what two
-    looks have found an hour apart is nobody's. Those inside a place go when it is retired.
+    In a checkpoint directory they lie beside ``_leader`` and the command files, which any run may
+    be writing at this moment, also a newer one. But each name is random and is renamed within
+    moments. So a file that is still there after an hour has no writer any more. Files inside a slot
+    are deleted with the slot.
 
     Args:
-        fs: that the directory lies in.
+        fs: that holds the directory.
         clock: monotonic seconds.
         directory: relative to the root of ``fs``.
-        pattern: of their names, which are random.
+        pattern: of the random names.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Leftovers:
         self._found: frozenset[str] = frozenset()
         self._due_s = float("-inf")
 
-    def look(self) -> None:
-        """Delete what the last look has found, too; does nothing within an hour of it.
+    def delete_abandoned(self) -> None:
+        """List the files, and delete those that the last listing had too; at most once an hour.
 
-        What cannot be deleted, as a file of somebody else, stays: nothing depends on it.
+        A file that cannot be deleted, for example of another user, stays: nothing depends on it.
         """
         now_s = self._clock()
         if now_s < self._due_s:
@@ -63,7 +63,7 @@ class Leftovers:
             self._found = found
         except (StorageError, AuthenticationError) as err:
             log.warning(
-                "half-made files are left: uri=%s directory=%s error=%s",
+                "half-made files are not deleted: uri=%s directory=%s error=%s",
                 self._fs.uri,
                 self._directory,
                 err,

@@ -1,4 +1,4 @@
-"""Decided work that cannot be committed: whose it was, and the errors that say so. Pure."""
+"""Decided work that cannot be committed: its regions, and its errors. Pure."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ class LostCommittables:
 def lost_by_region(
     regions: Iterable[RegionRecord], lost: Iterable[StateEntry]
 ) -> tuple[LostCommittables, ...]:
-    """Lost committables with the region whose ranges they held; pure."""
+    """Lost committables with the region whose ranges they hold."""
     gone = list(lost)
     return tuple(
         LostCommittables(region=region, committables=mine)
@@ -42,18 +42,18 @@ def lost_by_region(
 
 
 def digest_of(entry: StateEntry) -> str:
-    """Names a committable, whatever it is named by elsewhere: SHA-256 of its payload."""
+    """The name of a committable: SHA-256 of its payload."""
     return hashlib.sha256(entry.payload).hexdigest()
 
 
 def unsettled_works(
     regions: Iterable[RegionRecord], answers: Iterable[tuple[StateEntry, CommitReport]]
 ) -> tuple[UnsettledWork, ...]:
-    """What of a decision is lost or unknown; pure.
+    """The lost and unknown committables of a decision.
 
     Args:
         regions: of the decision, with every repair applied.
-        answers: of the last try; others may be among them.
+        answers: of the last attempt; some may belong to other decisions.
     """
     writer = {entry: region for region in regions for entry in region.committables}
     return tuple(
@@ -83,25 +83,25 @@ def lost_error(
     """The error that names the ranges (`two-phase-repair`).
 
     Args:
-        reports: of the lost ones, and perhaps of others. Where they tell no ranges, all that the
-            regions read is named: their lost part is in it.
+        reports: of the lost ones, and perhaps of others. If they have no ranges, the error names
+            all ranges that the regions read: these contain the lost ones.
     """
-    found, told = list(lost), list(reports)
-    gone = [report for report in told if report.outcome is CommitOutcome.ABORTED]
+    found, answers = list(lost), list(reports)
+    gone = [report for report in answers if report.outcome is CommitOutcome.ABORTED]
     ranges = sorted({each for report in gone for each in report.ranges})
     if not ranges or not all(report.ranges for report in gone):
         ranges = [each for part in found for each in _ranges_of(part.region)]
     return TransactionLostError(
-        "a decided transaction was aborted before it could be committed: its records are missing",
+        "a decided transaction was aborted: its records are missing",
         {
             "checkpoint_id": checkpoint_id,
             "regions": ",".join(part.region.region for part in found),
             "ranges": " ".join(ranges),
-            "details": "; ".join(sorted({report.detail for report in told if report.detail})),
+            "details": "; ".join(sorted({report.detail for report in answers if report.detail})),
         },
-        "Raise the transaction timeout, and use on_lost='repair'. Where that cannot write them "
-        "again, 'sluice checkpoint accept-loss' names them once more and lets the job start; write "
-        "them by hand before that start.",
+        "Raise the transaction timeout, and use on_lost='repair'. If a repair cannot write the "
+        "records again, run 'sluice checkpoint accept-loss', which lists the ranges. Write their "
+        "records yourself, then start the job.",
     )
 
 
@@ -111,7 +111,7 @@ def why_lost(
     reports: Iterable[CommitReport],
     failed: Mapping[str, BaseException],
 ) -> BaseException:
-    """What kept a repair from being one; or all ranges, where there are several to name.
+    """Why a repair failed; or an error with all ranges, if several regions lost work.
 
     Args:
         failed: errors of repairs, by region.
@@ -126,16 +126,16 @@ def why_lost(
 def unknown_error(
     checkpoint_id: int, details: Iterable[str], works: Iterable[UnsettledWork]
 ) -> StreamError:
-    """The error for work that may or may not be visible; ``works``: of the decision, if any."""
+    """The error for work that may or may not be visible; ``works`` are those of the decision."""
     unknown = [work for work in works if work.outcome is CommitOutcome.UNKNOWN]
     return TransactionUnknownError(
-        "whether decided work is visible cannot be told",
+        "decided work may or may not be visible: its outcome is unknown",
         {
             "checkpoint_id": checkpoint_id,
             "ranges": " ".join(sorted({each for work in unknown for each in work.ranges})),
             "details": "; ".join(sorted(set(filter(None, details)))),
         },
-        "Nothing was deleted or repaired. Look at what the details name, a transaction with "
-        "`sluice txn describe`, then start again. If nobody can tell for good, as when its id has "
-        "expired, 'sluice checkpoint accept-loss' takes your word for it.",
+        "Inspect what the details name, a transaction with `sluice txn describe`, then start the "
+        "job again; nothing was deleted or repaired. If the outcome stays unknown, for example "
+        "because the id has expired, decide it with 'sluice checkpoint accept-loss'.",
     )

@@ -1,4 +1,4 @@
-"""What operators keep in the records that can still be started from: no sweep touches it."""
+"""Operator states of all records that a job can still start from: no sweep touches them."""
 
 import logging
 import threading
@@ -15,15 +15,15 @@ log = logging.getLogger(__name__)
 
 
 def states_of(record: CheckpointRecord) -> tuple[StateEntry, ...]:
-    """Operator states of a decided record; an aborted one keeps nothing."""
+    """Operator states of a decided record; an aborted one has none."""
     if record.verdict is not Verdict.DECIDED:
         return ()
     return tuple(entry for region in record.regions for entry in region.operator_states)
 
 
 class KeptStates:
-    """Operator states by checkpoint id. Each record is read once, at the start, or noted as it is
-    published. Noted by the coordinator's I/O thread, asked by its housekeeper.
+    """Operator states by checkpoint id. Each record is read once, at the start, or noted when it is
+    published. The coordinator's I/O thread notes records, its housekeeping thread reads them.
     """
 
     def __init__(self) -> None:
@@ -32,23 +32,23 @@ class KeptStates:
 
     @classmethod
     def read(cls, store: MetadataStore) -> Self:
-        """Of every record in the checkpoint directory; nothing starts from one that is damaged."""
+        """Read every record in the checkpoint directory; no job starts from a damaged one."""
         found = cls()
-        fencing_records = store.known_fencing_records()
-        for checkpoint_id in store.places():
-            if checkpoint_id in fencing_records:
+        fenced = store.known_fencing_records()
+        for checkpoint_id in store.slots():
+            if checkpoint_id in fenced:
                 continue
             try:
                 record = store.read(checkpoint_id)
             except DamagedCheckpointError:
-                log.warning("a damaged checkpoint keeps nothing: checkpoint_id=%d", checkpoint_id)
+                log.warning("damaged checkpoint protects no state: checkpoint_id=%d", checkpoint_id)
                 continue
             if record is not None:
                 found.note(record)
         return found
 
     def note(self, record: CheckpointRecord) -> None:
-        """A record is being published: it may be durable from now on."""
+        """Add a record that is being published: it may be durable from now on."""
         states = states_of(record)
         with self._lock:
             if states:
@@ -57,13 +57,13 @@ class KeptStates:
                 self._by_id.pop(record.checkpoint_id, None)
 
     def forget(self, checkpoint_ids: Iterable[int]) -> None:
-        """These records are retired."""
+        """Remove retired records."""
         with self._lock:
             for checkpoint_id in checkpoint_ids:
                 self._by_id.pop(checkpoint_id, None)
 
     def entries(self) -> tuple[StateEntry, ...]:
-        """All that any of the records keeps, each once."""
+        """The states of all records, each once."""
         with self._lock:
             return tuple(
                 dict.fromkeys(entry for states in self._by_id.values() for entry in states)

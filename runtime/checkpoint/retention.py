@@ -11,6 +11,8 @@ __all__ = [
     "facts_of",
     "fencing_records",
     "indispensable",
+    "name_other_records",
+    "other_records",
     "retirable",
     "spark_batches_to_retain",
     "unfinished",
@@ -19,20 +21,23 @@ __all__ = [
 EVERY_BATCH = 2**31 - 1
 """As ``minBatchesToRetain``: Spark deletes nothing."""
 
+_OTHER_RECORDS = "other_records"  # among the settings of a fencing record
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFacts:
-    """What retention knows about one place; small, so that a store may keep it in memory.
+    """Facts about one slot for retention; small, so that a store may keep them in memory.
 
     Attributes:
-        checkpoint_id: the place.
+        checkpoint_id: the slot.
         verdict, kind: of its record.
-        names: checkpoint ids that the record builds on (carried-from).
+        names: checkpoint ids whose snapshots the record uses for skipped regions.
         restored_from: checkpoint id that its run started from.
         has_committables: whether there is anything to commit.
-        is_committed: whether the durable mark is there.
-        is_superseded: whether a start from an older checkpoint left it behind.
-        is_seal: whether a run began with it: checkpoint 0, or the seal of a later run.
+        is_committed: whether the completion marker is there.
+        is_superseded: whether a start from an older checkpoint passed it over.
+        is_fencing_record: whether it is the first record of a run: checkpoint 0, or a fencing
+            record.
     """
 
     checkpoint_id: int
@@ -49,7 +54,7 @@ class SlotFacts:
 def facts_of(
     record: CheckpointRecord, *, is_committed: bool = False, is_superseded: bool = False
 ) -> SlotFacts:
-    """The facts of a record and its marks."""
+    """The facts of a record and its markers."""
     return SlotFacts(
         checkpoint_id=record.checkpoint_id,
         verdict=record.verdict,
@@ -63,33 +68,56 @@ def facts_of(
     )
 
 
-def fencing_records(places: Iterable[SlotFacts]) -> frozenset[int]:
-    """Checkpoint 0 and the seals.
+def name_other_records(ids: Iterable[int], fenced: Collection[int]) -> dict[str, str]:
+    """The setting of a new fencing record that names the other records below it.
 
-    They are never deleted. A paused older coordinator's next place is always such a record
-    (`fence-first`); an empty place there would let it decide, or begin the job a second time.
-    A session may have several: a start that lost the race after its checkpoint 0 or its seal
-    seals once more, higher up, and it is that one which stops whoever was faster.
+    Args:
+        ids: every slot below the new record that holds a record.
+        fenced: slots that hold only a fencing record.
     """
-    return frozenset(place.checkpoint_id for place in places if place.is_fencing_record)
+    return {_OTHER_RECORDS: ",".join(str(each) for each in ids if each not in fenced)}
 
 
-def unfinished(places: Sequence[SlotFacts]) -> frozenset[int]:
+def other_records(record: CheckpointRecord) -> frozenset[int] | None:
+    """Slots below a fencing record that held another record when it was published.
+
+    None if the record does not say. No record is ever published below a fencing record, so each
+    slot that it does not name holds an older fencing record, or none.
+    """
+    named = record.settings.get(_OTHER_RECORDS)
+    if named is None or record.requested_by != FENCING:
+        return None
+    return frozenset(int(each) for each in named.split(",") if each)
+
+
+def fencing_records(slots: Iterable[SlotFacts]) -> frozenset[int]:
+    """Checkpoint 0 and the fencing records.
+
+    They are never deleted. The next slot of a paused older coordinator always holds such a record
+    (`fence-first`). If it were empty, that coordinator could decide, or begin the job a second
+    time. A session may have several: a start that lost a race after its first record publishes
+    another fencing record, higher up, and that one stops the faster run.
+    """
+    return frozenset(slot.checkpoint_id for slot in slots if slot.is_fencing_record)
+
+
+def unfinished(slots: Sequence[SlotFacts]) -> frozenset[int]:
     """Decisions that recovery may still have to commit (`retire-after-commit`)."""
-    decided = [place for place in places if place.verdict is Verdict.DECIDED]
-    newest = max((place.checkpoint_id for place in decided), default=-1)
+    decided = [slot for slot in slots if slot.verdict is Verdict.DECIDED]
+    newest = max((slot.checkpoint_id for slot in decided), default=-1)
     return frozenset(
-        place.checkpoint_id
-        for place in decided
-        if not place.is_committed and (place.has_committables or place.checkpoint_id == newest)
+        slot.checkpoint_id
+        for slot in decided
+        if not slot.is_committed and (slot.has_committables or slot.checkpoint_id == newest)
     )
 
 
-def indispensable(places: Iterable[SlotFacts]) -> frozenset[int]:
-    """What nobody may delete: seals, unfinished decisions, the last record of all (ids are never
-    used twice), and what its run started from as long as that has decided nothing: an older run
-    that still retires knows nothing of a start from an older checkpoint."""
-    ordered = sorted(places, key=lambda place: place.checkpoint_id)
+def indispensable(slots: Iterable[SlotFacts]) -> frozenset[int]:
+    """Slots that must stay: fencing records, unfinished decisions and the last record of all, since
+    ids are never used twice. Until its run has decided, also the checkpoint that it started from:
+    an older run that still deletes does not know of a start from an older checkpoint.
+    """
+    ordered = sorted(slots, key=lambda slot: slot.checkpoint_id)
     needed = set(fencing_records(ordered) | unfinished(ordered))
     for last in ordered[-1:]:
         needed.add(last.checkpoint_id)
@@ -98,45 +126,47 @@ def indispensable(places: Iterable[SlotFacts]) -> frozenset[int]:
     return frozenset(needed)
 
 
-def retirable(places: Collection[SlotFacts], *, retain: int = 3) -> list[int]:
+def retirable(slots: Collection[SlotFacts], *, retain: int = 3) -> list[int]:
     """Ids that nothing needs any more, ascending.
 
-    Kept are the newest ``retain`` finished decisions that were not left behind, as many aborted
-    records (for people), every savepoint, what is `indispensable`, and what any of these names.
+    These are kept: the newest ``retain`` finished decisions that no start passed over, as many
+    aborted records (for people), every savepoint, `indispensable` slots, and every slot that one of
+    these names.
     """
-    ordered = sorted(places, key=lambda place: place.checkpoint_id)
+    ordered = sorted(slots, key=lambda slot: slot.checkpoint_id)
     keep = set(indispensable(ordered))
-    keep |= {place.checkpoint_id for place in ordered if place.kind is CheckpointKind.SAVEPOINT}
+    keep |= {slot.checkpoint_id for slot in ordered if slot.kind is CheckpointKind.SAVEPOINT}
     for verdict in Verdict:
         keep |= _newest(ordered, verdict, retain)
     keep = _with_named(ordered, keep)
-    return [place.checkpoint_id for place in ordered if place.checkpoint_id not in keep]
+    return [slot.checkpoint_id for slot in ordered if slot.checkpoint_id not in keep]
 
 
 def _newest(ordered: Sequence[SlotFacts], verdict: Verdict, count: int) -> set[int]:
-    """The newest ``count`` of a verdict; what is kept anyway as unfinished or a seal counts not."""
+    """The newest ``count`` of a verdict, without unfinished decisions and fencing records, which
+    stay anyway."""
     apart = unfinished(ordered)
     if verdict is Verdict.ABORTED:
         apart |= fencing_records(ordered)
     candidates = [
-        place.checkpoint_id
-        for place in ordered
-        if place.verdict is verdict and place.checkpoint_id not in apart and not place.is_superseded
+        slot.checkpoint_id
+        for slot in ordered
+        if slot.verdict is verdict and slot.checkpoint_id not in apart and not slot.is_superseded
     ]
     return set(candidates[-count:]) if count > 0 else set()
 
 
 def _with_named(ordered: Sequence[SlotFacts], keep: set[int]) -> set[int]:
     """``keep`` and everything its records name, and what those name."""
-    by_id = {place.checkpoint_id: place for place in ordered}
+    by_id = {slot.checkpoint_id: slot for slot in ordered}
     found: set[int] = set()
     ahead = list(keep)
     while ahead:
         checkpoint_id = ahead.pop()
         if checkpoint_id not in found:
             found.add(checkpoint_id)
-            place = by_id.get(checkpoint_id)
-            ahead.extend(place.names if place else ())
+            slot = by_id.get(checkpoint_id)
+            ahead.extend(slot.names if slot else ())
     return found
 
 
@@ -149,10 +179,10 @@ def spark_batches_to_retain(
 ) -> int:
     """``spark.sql.streaming.minBatchesToRetain``: what any kept record names stays loadable.
 
-    Spark deletes offset log entries and state versions that lie this many batches back. While
-    the job runs, the newest ``retain`` decisions reach ``retain`` batches back (a region runs at
-    most one batch per checkpoint), undecided ones ``max_concurrent`` more, and a repair
-    recomputes from the state version before (`two-phase-repair`): one more.
+    Spark deletes offset log entries and state versions that are this many batches old. A region
+    runs at most one batch per checkpoint. So the newest ``retain`` decisions need ``retain``
+    batches, and undecided ones need ``max_concurrent`` more. A repair recomputes from the state
+    version before, so it needs one more (`two-phase-repair`).
 
     Args:
         retained: the records that retention keeps now.

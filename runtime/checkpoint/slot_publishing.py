@@ -1,4 +1,4 @@
-"""One try to give a file its name: whole, synced, never replacing another (`publish-whole`)."""
+"""Publishes one file in a slot: whole, synced, never replacing another (`publish-whole`)."""
 
 import logging
 import re
@@ -9,13 +9,13 @@ from sluice.runtime.errors import StorageError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["Placing", "session_text"]
+__all__ = ["SlotPublication", "session_text"]
 
 log = logging.getLogger(__name__)
 
 
-class Placing:
-    """One try to give a file its name. Afterwards `was_tried` says whether it may have landed."""
+class SlotPublication:
+    """One attempt to publish a file. Afterwards `was_tried` is true if it may have happened."""
 
     def __init__(
         self, fs: FileSystem, directory: str, name: str, data: bytes, session: str
@@ -28,7 +28,7 @@ class Placing:
         self.was_tried = False
 
     def run(self) -> PublishOutcome:
-        """OURS or TAKEN; StorageError when neither is certain."""
+        """OURS or TAKEN; StorageError if neither is certain."""
         found = self._standing()
         if found is not None:
             return found
@@ -48,9 +48,9 @@ class Placing:
         self._discard()
         if found is None:
             raise StorageError(
-                "a place was refused as taken, but nothing stands there",
+                "the store refused a slot as taken, but the slot is empty",
                 {"uri": self._fs.uri, "path": self._path},
-                "Retry; if it stays so, the store does not keep its promise: use another.",
+                "Retry. If the error stays, use another store: this one breaks its promise.",
             )
         return found
 
@@ -66,7 +66,7 @@ class Placing:
     def _discard(self) -> None:
         try:
             self._fs.delete(self._temporary)
-        except StreamError as error:  # the next `clean` has it
+        except StreamError as error:  # the next `clean` deletes it
             log.debug("temporary file is left: path=%s error=%s", self._temporary, error)
 
 

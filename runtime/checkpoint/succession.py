@@ -1,7 +1,8 @@
-"""What other runs of the job have done meanwhile, as the checkpoint directory tells it.
+"""Checks in the checkpoint directory whether another run of the job has continued it.
 
-A run may be paused for long at any point, and a start behind it commits what it decided, seals,
-and goes on. Asked last, right before something that only the newest run may do or believe.
+A run may be paused for long at any point. Meanwhile a new start commits its decisions, publishes a
+fencing record, and continues. So a run calls these checks last, right before a step that only the
+newest run may take.
 """
 
 from sluice.runtime.contracts import MetadataStore
@@ -10,17 +11,17 @@ from sluice.runtime.model.model import Verdict
 
 __all__ = ["has_last_record", "is_settled", "is_taken_over", "taken_over"]
 
-_LOOKS = 3
+_LISTINGS = 3
 
 
 def is_settled(store: MetadataStore, checkpoint_id: int) -> bool:
-    """Whether a decision is committed on record, by whichever run: then nothing of it is lost.
+    """Whether a decision has its completion marker, written by any run: then nothing of it is lost.
 
-    Asked behind a sink's answer, not before it. Once it is marked its ids may be used again, and
-    what the sink says is about something else (`outcome-from-broker`): at transaction.version 0
-    even an aborted transaction of the same identity, begun by a late AddPartitions. A place
-    without the decision was retired, which only a committed one is: it is empty, or a start that
-    slept has sealed it.
+    Call it after a sink's answer. Once a decision is marked, its ids may be used again, and the
+    answer may be about other work (`outcome-from-broker`). At transaction.version 0 it may even be
+    about an aborted transaction of the same identity, begun by a late AddPartitions. If the slot
+    holds no decision, the decision was committed and retired: the slot is empty, or a paused start
+    has published its fencing record there.
     """
     if store.is_committed(checkpoint_id):
         return True
@@ -29,10 +30,10 @@ def is_settled(store: MetadataStore, checkpoint_id: int) -> bool:
 
 
 def is_taken_over(store: MetadataStore, *, session: str, last: int) -> bool:
-    """Whether another run has sealed behind the last record that this session knows as its own.
+    """Whether another run has published a fencing record above the last known record of a session.
 
-    That seal lies in the next place, and is never deleted (`fence-first`). One record is read, as
-    a rule one that is not there.
+    That record is in the next slot, and is never deleted (`fence-first`). As a rule this reads one
+    slot, which is empty.
     """
     record = store.read(last + 1)
     while record is not None and record.leader_session_id == session:
@@ -41,28 +42,28 @@ def is_taken_over(store: MetadataStore, *, session: str, last: int) -> bool:
 
 
 def has_last_record(store: MetadataStore, *, session: str) -> bool:
-    """Whether the last record of all is this session's, which has sealed: it is the newest run.
+    """Whether the last record of all belongs to this session: then it is the newest run.
 
-    For whoever does not know the session's own records. A run behind it has sealed above them, and
-    the last record is never deleted. The directory is listed. False also where none is found to be
-    the last: the directory is not there now, or others go on too fast to look.
+    For a caller that does not know the records of the session. A later run has published its
+    fencing record above them, and the last record is never deleted. The directory is listed. False
+    also if no last record is found: the directory is gone, or other runs publish too fast.
     """
-    for _ in range(_LOOKS):
-        places = store.places()
-        record = store.read(places[-1]) if places else None
-        if record is not None:  # else it was retired since it was listed: there is a newer one
+    for _ in range(_LISTINGS):
+        slots = store.slots()
+        record = store.read(slots[-1]) if slots else None
+        if record is not None:  # else it was retired since the listing: there is a newer one
             return record.leader_session_id == session
     return False
 
 
 def taken_over(checkpoint_id: int) -> FencedError:
-    """The error of a run that finds it.
+    """The error of a run that another run has replaced.
 
     Args:
-        checkpoint_id: the place where it shows.
+        checkpoint_id: slot of the other run's record.
     """
     return FencedError(
         "another coordinator has taken over this job",
         {"checkpoint_id": checkpoint_id},
-        "Nothing undecided was committed by this one; let the newer one run, or stop it first.",
+        "Keep the newer run, or stop it first. This run committed nothing undecided.",
     )

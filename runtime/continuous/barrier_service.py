@@ -25,7 +25,7 @@ from sluice.runtime.model.model import (
     RegionRecord,
     StateEntry,
 )
-from sluice.runtime.process.boot_clock import PauseTolerantClock
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = ["LONGEST_STEP_S", "AttemptEpochs", "BarrierService", "TaskHeartbeat"]
 
@@ -38,7 +38,7 @@ requests of its task. A longer step means that the driver was paused and receive
 class TaskHeartbeat:
     """How long a task has sent no request: it polls for barriers all the time. Driver, any thread.
 
-    Only time in which the driver runs counts (`boot_clock`), so a pause of the driver adds none.
+    Only time in which the driver runs counts (see `PauseTolerantClock`): its pauses add none.
 
     Args:
         clock: monotonic seconds.

@@ -14,7 +14,7 @@ from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.model import Barrier, BatchKey, SplitKey, SplitRange
-from sluice.runtime.process.boot_clock import PauseTolerantClock
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = ["EpochScope", "OpenWriters", "TaskLoop"]
 

@@ -217,7 +217,7 @@ class SharedCommitter(Protocol):
         """
         ...
 
-    def held(self, region: str, *, through: int) -> tuple[StateEntry, ...]:
+    def pending(self, region: str, *, through: int) -> tuple[StateEntry, ...]:
         """Work that a region pre-committed for checkpoints up to ``through`` and that no decision
         names yet, in order."""
         ...

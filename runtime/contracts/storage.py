@@ -68,13 +68,16 @@ class MetadataStore(Protocol):
 
     uri: str
 
-    def places(self) -> list[int]:
+    def slots(self) -> list[int]:
         """Ids of all slots that hold a record, ascending."""
         ...
 
-    def known_fencing_records(self) -> Mapping[int, int | None]:
-        """Slots that are known, without a read, to hold a fencing record, and where each run
-        started. A fencing record names no work, and stays for ever."""
+    def known_fencing_records(self) -> frozenset[int]:
+        """Slots that hold a fencing record, as far as this process knows.
+
+        These are the fencing records that it has read, and all below the newest one. It need not
+        read those: they keep no state, and only the newest one says where to resume.
+        """
         ...
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
@@ -86,10 +89,6 @@ class MetadataStore(Protocol):
 
     def is_empty(self, directory: str) -> bool:
         """Whether a directory that a record names is empty or missing."""
-        ...
-
-    def remember_fencing_records(self) -> None:
-        """Remembers fencing records that were read, also for other processes. Best effort."""
         ...
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:

@@ -175,13 +175,13 @@ class ServerProcess:
 
     def _await_ready(self, seen: int) -> None:
         spec = self._spec
-        patience = StartTimeout(
+        start_timeout = StartTimeout(
             [spec.log_path], silence_s=spec.silence_s, longest_s=spec.longest_start_s
         )
         while not _contains(spec.log_path, spec.ready_text, after=seen):
             if not self.is_running():
                 raise self._not_started("ended before it was ready", seen)
-            given_up = patience.end()
+            given_up = start_timeout.end()
             if given_up:
                 raise self._not_started(given_up, seen)
             time.sleep(_POLL_S)  # a server reports only in its log that it is ready
@@ -189,7 +189,7 @@ class ServerProcess:
             "server ready: name=%s pid=%d elapsed_s=%.1f",
             spec.name,
             self.pid,
-            patience.elapsed_s,
+            start_timeout.elapsed_s,
         )
 
     def _not_started(self, why: str, seen: int) -> MissingRequirementError:

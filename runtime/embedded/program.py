@@ -130,7 +130,7 @@ class Program:
                 "Read its log: it keeps running.",
             ) from None
 
-    def await_gone(self, *, timeout_s: float) -> bool:
+    def await_end(self, *, timeout_s: float) -> bool:
         """Wait until no process of the session lives; False if the time ran out."""
         deadline = time.monotonic() + timeout_s
         while self.exit_code is None or self.members():
@@ -146,7 +146,7 @@ class Program:
             # Repeats until none is left: a process may fork between the listing and the signal.
             for process in self.members():
                 _send(process, signal.SIGKILL)
-            if self.await_gone(timeout_s=0.5):
+            if self.await_end(timeout_s=0.5):
                 self._dismiss_watchdog()
                 return
             if time.monotonic() > deadline:

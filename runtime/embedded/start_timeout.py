@@ -42,24 +42,24 @@ class StartTimeout:
         self._silence_s = silence_s
         self._longest_s = longest_s
         self._clock = clock
-        self._began_s = self._heard_s = clock()
-        self._bytes = self._said()
+        self._started_s = self._grown_s = clock()
+        self._bytes = self._log_sizes()
 
     @property
     def elapsed_s(self) -> float:
         """Time since the start began."""
-        return self._clock() - self._began_s
+        return self._clock() - self._started_s
 
     def end(self) -> str | None:
         """The reason to give up now, for people; None: keep waiting."""
-        now_s, said = self._clock(), self._said()
-        if said != self._bytes:
-            self._bytes, self._heard_s = said, now_s
-        if now_s - self._began_s > self._longest_s:
+        now_s, sizes = self._clock(), self._log_sizes()
+        if sizes != self._bytes:
+            self._bytes, self._grown_s = sizes, now_s
+        if now_s - self._started_s > self._longest_s:
             return f"was not ready after {self._longest_s:.0f} s"
-        if now_s - self._heard_s > self._silence_s:
+        if now_s - self._grown_s > self._silence_s:
             return f"was not ready, and its log was silent for {self._silence_s:.0f} s"
         return None
 
-    def _said(self) -> tuple[int, ...]:
+    def _log_sizes(self) -> tuple[int, ...]:
         return tuple(log.stat().st_size if log.exists() else 0 for log in self._logs)

@@ -9,13 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN, command_store, split_place
-from sluice.runtime.checkpoint.inspect.inspection import look_at
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN, command_store, split_slot
+from sluice.runtime.checkpoint.inspect.inspection import find_slot
 from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json
 from sluice.runtime.errors import ConfigError, UnreachableError
 from sluice.runtime.graph.graph_view import view_of_record
-from sluice.runtime.service.command_file import command_address
-from sluice.runtime.service.service_client import CoordinatorClient
+from sluice.runtime.service.service_client import CoordinatorClient, command_address
 
 __all__ = ["app"]
 
@@ -49,10 +48,10 @@ def graph(
     ] = False,
 ) -> None:
     """Show sources, functions, sinks, edges and regions."""
-    uri, named = split_place(path)
+    uri, named = split_slot(path)
     with command_store(uri) as store:
-        place = look_at(store, checkpoint_id if checkpoint_id is not None else named)
-    assert place.record is not None  # `look_at` raises if it cannot be read
+        place = find_slot(store, checkpoint_id if checkpoint_id is not None else named)
+    assert place.record is not None  # `find_slot` raises if it cannot be read
     view = view_of_record(place.record)
     if mermaid:
         typer.echo(view.mermaid())
@@ -125,7 +124,7 @@ def _running(path: str) -> Iterator[CoordinatorClient]:
         ConfigError: the directory belongs to a drop-in query.
         AuthenticationError: the job belongs to another user.
     """
-    with command_store(split_place(path)[0]) as store:
+    with command_store(split_slot(path)[0]) as store:
         below = f"/{DROP_IN}"
         if store.fs.uri.endswith(below) and not path.rstrip("/").endswith(below):
             raise ConfigError(

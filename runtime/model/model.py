@@ -86,9 +86,6 @@ class SplitRange:
         largest_timestamp_ms: largest record timestamp seen so far, if known.
         watermark_ms: the split's event-time watermark, if one is defined.
         idle_since_ms: time of the last record, or None while records come.
-        set_back_from: the position before, if the source went back to ``start_offset``: a later
-            leader may have rewritten the transaction markers between the two. Set from the barrier
-            to the decision, never on record.
     """
 
     source_id: str
@@ -102,7 +99,6 @@ class SplitRange:
     largest_timestamp_ms: int | None = None
     watermark_ms: int | None = None
     idle_since_ms: int | None = None
-    set_back_from: int | None = field(default=None, metadata={"on_record": False})
 
     def __post_init__(self) -> None:
         if self.partition < 0 or not 0 <= self.start_offset <= self.end_offset:
@@ -376,7 +372,7 @@ class OperatorNode:
     max_parallelism: int = 32_768
 
 
-FENCING = "seal"
+FENCING = "fencing"
 """``CheckpointRecord.requested_by`` of a fencing record: the first record of a later run of the
 job."""
 

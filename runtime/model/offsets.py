@@ -26,7 +26,6 @@ _DETAILS = (
     "largest_timestamp_ms",
     "watermark_ms",
     "idle_since_ms",
-    "set_back_from",
 )
 
 

@@ -73,7 +73,7 @@ class RateEstimator:
     rate: float | None = field(init=False)
     _error: float = field(init=False, default=0.0)
     _updated_s: float | None = field(init=False, default=None)
-    _cut_s: float | None = field(init=False, default=None)
+    _started_s: float | None = field(init=False, default=None)
     _records: int = field(init=False, default=0)
     _is_full: bool = field(init=False, default=False)
 
@@ -89,21 +89,21 @@ class RateEstimator:
     def cut(self, records: int, *, splits: int, now_s: float) -> None:
         """An epoch starts; ``splits``: number of splits that shared its records."""
         most = self.most_records
-        self._cut_s, self._records = now_s, records
+        self._started_s, self._records = now_s, records
         # The shares of several partitions are rounded down, each by at most one record.
         self._is_full = most is not None and records + splits >= most
 
     def given_up(self) -> None:
         """The current epoch will not be acknowledged: its records are read again, and count
         then."""
-        self._cut_s = None
+        self._started_s = None
 
     def finished(self, now_s: float) -> None:
         """The current epoch is pre-committed."""
-        if self._cut_s is None or not self._records:
+        if self._started_s is None or not self._records:
             return
-        took_s = max(now_s - self._cut_s, _SHORTEST_S)
-        self._cut_s = None
+        took_s = max(now_s - self._started_s, _SHORTEST_S)
+        self._started_s = None
         measured = self._records / took_s
         is_on_time = took_s <= self.interval_s
         if self.rate is None:

@@ -1,1 +1,1 @@
-"""The lease on what a job writes to: its record and its watch."""
+"""The lease on each output of a job: its record, and its renewal."""

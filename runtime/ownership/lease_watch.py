@@ -1,4 +1,4 @@
-"""Whether the owner records are still this job's: from the first claim to the last call."""
+"""Renews the leases of a run, and checks that they are still its own."""
 
 import logging
 import math
@@ -14,28 +14,28 @@ __all__ = ["LeaseWatch"]
 log = logging.getLogger(__name__)
 
 _FRESH_INTERVALS = 2
-"""A look is good for so long: who wants the name watches for three."""
+"""A renewal counts for so long: another job watches a lease for three intervals."""
 _RETRY_FOR_S = 15.0
-"""So long a decision waits for looks, at all records. Behind a pause a renewal may be under way
-that looks once more, 6 s later, and so does the one behind it."""
+"""How long a decision waits for all leases. After a pause a renewal may be under way that reads
+again 6 s later, and another one follows it."""
 _STEP_S = 1.0
 _PAUSE_S = 2.0
-"""Nobody is kept from a core for so long, but with the whole process, or its host."""
+"""A longer gap means that the process or its host was paused, not just busy."""
 _MOST_PAUSES = 4
-"""Of a host that stalls all the time no look is to be had."""
+"""A host that pauses all the time never renews in time."""
 
 
 class LeaseWatch:
-    """Renews the owner records, and knows whether they are still ours (`lease-guards-outputs`).
+    """Renews all leases, and knows whether they are still ours (`lease-guards-outputs`).
     Thread-safe.
 
-    In a thread for each: a start that repairs, a sweep that waits for a broker, a commit that is
-    not answered and another sink's cluster must not let another job take this one for dead.
+    Each lease has a thread of its own. A start that repairs, a sweep that waits for a broker, a
+    commit without an answer, or another sink's cluster must not delay its renewal.
 
     Args:
-        sinks: by operator id; one that has not claimed anything yet has nothing to renew.
+        sinks: by operator id; a sink that has claimed nothing yet has nothing to renew.
         interval_s: between two renewals.
-        age_clock: seconds, on while the host sleeps: others watch a record meanwhile.
+        age_clock: seconds, also while the host is suspended: other jobs watch a lease meanwhile.
     """
 
     def __init__(
@@ -43,97 +43,101 @@ class LeaseWatch:
     ) -> None:
         self._age_clock = age_clock
         self._changed = threading.Condition()
-        self._telling = threading.Lock()
+        self._reporting = threading.Lock()
         self._lost: FencedError | None = None
-        self._tell: Callable[[FencedError], None] = lambda _: None
-        self._records = [
-            _Record(
+        self._on_lost: Callable[[FencedError], None] = lambda _: None
+        self._leases = [
+            _WatchedLease(
                 name,
                 sink,
                 interval_s=interval_s,
                 age_clock=age_clock,
                 changed=self._changed,
-                lose=self._lose,
+                on_lost=self._lose,
             )
             for name, sink in sinks.items()
         ]
 
     def start(self) -> None:
         """Begin to renew."""
-        for record in self._records:
-            record.start()
+        for lease in self._leases:
+            lease.start()
 
-    def tell(self, fenced: Callable[[FencedError], None]) -> None:
-        """Call ``fenced``, once, when a record names another session; at once when one has."""
-        with self._telling:
-            self._tell = fenced
+    def report_loss(self, on_lost: Callable[[FencedError], None]) -> None:
+        """Call ``on_lost`` once, when another session holds a lease; now if one already does."""
+        with self._reporting:
+            self._on_lost = on_lost
             lost = self._lost
         if lost is not None:
-            fenced(lost)
+            on_lost(lost)
 
     def stop(self, *, timeout_s: float) -> None:
         """End the threads. Repeatable."""
-        for record in self._records:
-            record.end()
+        for lease in self._leases:
+            lease.end()
         deadline_s = time.monotonic() + timeout_s
-        for record in self._records:
-            record.join(max(0.0, deadline_s - time.monotonic()))
+        for lease in self._leases:
+            lease.join(max(0.0, deadline_s - time.monotonic()))
 
     def require(self) -> None:
-        """Before a decision, or a sweep: records not looked at for too long are looked at first.
+        """Check before a decision or a sweep that all leases are ours.
 
-        A process that was paused finds out here that another one has taken over. One that goes on
-        never waits, but for its first decision: the threads look in time. All are known at one
-        moment, for it may be paused while it waits for the last. One that hangs is waited for for a
-        few seconds, and then what is known counts.
+        A lease without a recent renewal is renewed first, so a process that was paused finds out
+        here that another run has taken over. A process that was not paused waits only for its first
+        decision. All renewals must be recent at one moment: the process may be paused while it
+        waits for the last one. If a renewal hangs, the check waits for a few seconds and then uses
+        the results that it has.
 
         Raises:
-            FencedError: another session is found in a record, now or before; or the run has ended,
-                and nobody looks any more.
+            FencedError: another session holds a lease, or the run has ended and renews no more.
         """
         with self._changed:
-            if not self._is_told():
-                self._await_looks()
+            if not self._is_known():
+                self._await_renewals()
         if self._lost is not None:
             raise self._lost
 
-    def require_anew(self) -> None:
-        """`require`, by a look that begins now: for the sweep of a start. Looks that began before
-        its claim was made, as behind a pause in that, have found nothing."""
-        self.look_next()
+    def require_renewed(self) -> None:
+        """`require`, with renewals that begin now: for the sweep of a start.
+
+        A renewal that began before the lease was acquired has checked nothing.
+        """
+        self.expire()
         self.require()
 
-    def look_next(self) -> None:
-        """The next `require` looks, however young the last look is: another start may have read
-        the record before ours was in it, and written its own since."""
+    def expire(self) -> None:
+        """Make the next `require` renew, however recent the last renewal is. Another start may have
+        read the lease before we acquired it, and written it since."""
         with self._changed:
-            for record in self._records:
-                record.look_next()
+            for lease in self._leases:
+                lease.expire()
 
-    def _is_told(self) -> bool:
-        return self._lost is not None or all(record.is_told() for record in self._records)
+    def _is_known(self) -> bool:
+        return self._lost is not None or all(lease.is_known() for lease in self._leases)
 
-    def _await_looks(self) -> None:
-        for record in self._records:
-            record.waiting += 1
+    def _await_renewals(self) -> None:
+        for lease in self._leases:
+            lease.waiting += 1
         self._changed.notify_all()
         try:
-            silent = () if self._wait_for_looks() else self._records
+            is_renewed = self._wait_for_renewals()
         finally:
-            for record in self._records:
-                record.waiting -= 1
-        for record in silent:
-            record.warn_of_silence()
+            for lease in self._leases:
+                lease.waiting -= 1
+        if not is_renewed:
+            for lease in self._leases:
+                lease.warn_if_hung()
 
-    def _wait_for_looks(self) -> bool:
-        """Whether there are such; False: for so long there were none.
+    def _wait_for_renewals(self) -> bool:
+        """Whether all leases were renewed in time.
 
-        Behind a pause of this process it waits from the beginning: the looks were paused, too."""
+        After a pause of this process the time starts again: the renewals were paused too.
+        """
         step_s = min(_STEP_S, _RETRY_FOR_S)
         waited_s, pauses = 0.0, 0
         while waited_s < _RETRY_FOR_S:
             began_s = self._age_clock()
-            if self._changed.wait_for(self._is_told, step_s):
+            if self._changed.wait_for(self._is_known, step_s):
                 return True
             waited_s += step_s
             if self._age_clock() - began_s > step_s + _PAUSE_S and pauses < _MOST_PAUSES:
@@ -141,19 +145,19 @@ class LeaseWatch:
         return False
 
     def _lose(self, lost: FencedError) -> None:
-        with self._telling:
+        with self._reporting:
             if self._lost is not None:
                 return
-            self._lost, tell = lost, self._tell
-        tell(lost)
+            self._lost, on_lost = lost, self._on_lost
+        on_lost(lost)
 
 
-class _Record:
-    """One sink's. Its thread alone looks: every few seconds, and at once where somebody waits, for
-    a look that hangs, as on a mount that is away, cannot be ended.
+class _WatchedLease:
+    """One sink's lease. Only its own thread renews: every few seconds, and at once if a decision
+    waits. A renewal that hangs, for example on a mount that is gone, cannot be ended.
 
     Args:
-        changed: the lock of all, told of each look.
+        changed: the lock of all leases, notified after each renewal.
     """
 
     def __init__(
@@ -164,17 +168,17 @@ class _Record:
         interval_s: float,
         age_clock: Clock,
         changed: threading.Condition,
-        lose: Callable[[FencedError], None],
+        on_lost: Callable[[FencedError], None],
     ) -> None:
         self._name = name
         self._sink = sink
         self._interval_s = interval_s
         self._age_clock = age_clock
-        self._lose = lose
+        self._on_lost = on_lost
         self._changed = changed
-        self._looked_s = -math.inf  # when the last look that has ended began
-        self._good_from_s = -math.inf  # one that began before is not enough
-        self.waiting = 0  # decisions and sweeps, for a look
+        self._renewed_s = -math.inf  # when the last finished renewal began
+        self._expired_s = -math.inf  # an earlier renewal is not enough
+        self.waiting = 0  # decisions and sweeps that wait for a renewal
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name=f"sluice-lease-{name}", daemon=True)
 
@@ -183,57 +187,58 @@ class _Record:
         self._thread.start()
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop renewing."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for its thread, if that was begun."""
+        """Wait for the thread, if it was started."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    def look_next(self) -> None:
-        """See `LeaseWatch.look_next`. The lock is held."""
-        self._good_from_s = self._age_clock()
+    def expire(self) -> None:
+        """See `LeaseWatch.expire`. The caller holds the lock."""
+        self._expired_s = self._age_clock()
 
-    def is_told(self) -> bool:
-        """Whether it was looked at lately; FencedError: nobody looks any more. The lock is held."""
+    def is_known(self) -> bool:
+        """Whether the last renewal is recent; FencedError: the run has ended. The caller holds the
+        lock."""
         if self._is_fresh():
             return True
         if self._is_over:
             raise FencedError(
-                "a run that has ended renews its owner records no more",
+                "the run has ended and renews its leases no more",
                 {"sink": self._name},
-                "Nothing undecided of it is visible; the next start goes on.",
+                "Start the job again; nothing undecided of this run is visible.",
             )
         return False
 
-    def warn_of_silence(self) -> None:
-        """Where it was not looked at in time. The lock is held."""
-        if not self._is_fresh():  # one that is not answered fences nobody
-            log.warning("owner record was not looked at, a renewal hangs: sink=%s", self._name)
+    def warn_if_hung(self) -> None:
+        """Warn of a renewal that has not finished in time. The caller holds the lock."""
+        if not self._is_fresh():  # a store that does not answer fences no run
+            log.warning("lease was not checked, a renewal hangs: sink=%s", self._name)
 
     def _is_fresh(self) -> bool:
-        """By the present moment: this process may have been paused since a look began."""
+        """Measured from now: this process may have been paused since the renewal began."""
         oldest_s = self._age_clock() - _FRESH_INTERVALS * self._interval_s
-        return self._looked_s >= max(oldest_s, self._good_from_s)
+        return self._renewed_s >= max(oldest_s, self._expired_s)
 
     def _run(self) -> None:
         lost = None
         while lost is None and self._is_due():
             began_s = self._age_clock()
-            lost = self._renewed()
+            lost = self._renew()
             try:
                 if lost is not None:
-                    self._lose(lost)
+                    self._on_lost(lost)
             finally:
                 with self._changed:
-                    self._looked_s = began_s if lost is None else math.inf
+                    self._renewed_s = began_s if lost is None else math.inf
                     self._changed.notify_all()
 
     def _is_due(self) -> bool:
-        """True once it is time to look; False: never again."""
+        """Wait until a renewal is due; False if the run has ended."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._is_over or (self.waiting > 0 and not self._is_fresh()),
@@ -241,14 +246,14 @@ class _Record:
             )
             return not self._is_over
 
-    def _renewed(self) -> FencedError | None:
-        """Who has it where another session does. An unanswered renewal fences nobody."""
+    def _renew(self) -> FencedError | None:
+        """The error of a lease that another session holds. Other failures fence no run."""
         try:
             self._sink.renew()
         except FencedError as err:
             return err
         except StreamError as err:
-            log.warning("owner record was not renewed: sink=%s error=%s", self._name, err)
-        except Exception:  # a client's own bug must not end renewing for the rest of the run
-            log.exception("owner record was not renewed; tried again: sink=%s", self._name)
+            log.warning("lease was not renewed: sink=%s error=%s", self._name, err)
+        except Exception:  # a bug in a client must not end the renewals of this run
+            log.exception("lease was not renewed, trying again: sink=%s", self._name)
         return None

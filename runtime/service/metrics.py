@@ -10,8 +10,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from sluice.runtime.coordinator.core.checkpoint_states import State
-from sluice.runtime.coordinator.core.core import JobStatus
 from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.functions.at_most_once import offsets_in
 
 __all__ = ["CheckpointMetrics", "RegionMetrics"]
@@ -102,7 +102,7 @@ class CheckpointMetrics:
                 self._seconds.labels(stage).observe(seconds)
 
 
-class _TellsStatus(Protocol):
+class _StatusSource(Protocol):
     @property
     def started(self) -> object | None: ...
 
@@ -112,7 +112,7 @@ class _TellsStatus(Protocol):
 class RegionMetrics(Collector):
     """A job's regions at the moment of a scrape; also while no checkpoint is committed."""
 
-    def __init__(self, coordinator: _TellsStatus) -> None:
+    def __init__(self, coordinator: _StatusSource) -> None:
         self._coordinator = coordinator
 
     def describe(self) -> Iterator[GaugeMetricFamily]:

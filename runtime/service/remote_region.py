@@ -68,14 +68,14 @@ class RemoteRegion:
     Args:
         region: name of the region.
         address: of the service in the process that runs it.
-        on_the_way_s: extra time for an answer, beyond the timeout of the call.
+        transfer_s: extra time for an answer, beyond the timeout of the call.
     """
 
     def __init__(
-        self, region: str, address: CoordinatorAddress, *, on_the_way_s: float = 5.0
+        self, region: str, address: CoordinatorAddress, *, transfer_s: float = 5.0
     ) -> None:
         self._region = region
-        self._on_the_way_s = on_the_way_s
+        self._transfer_s = transfer_s
         self._client = CoordinatorClient(address)
 
     @property
@@ -128,7 +128,7 @@ class RemoteRegion:
                 region_key(self._region),
                 call,
                 {**payload, "timeout_s": timeout_s},
-                timeout_s=timeout_s + self._on_the_way_s,
+                timeout_s=timeout_s + self._transfer_s,
             )
         except UnreachableError as err:
             raise RegionUnansweredError(

@@ -54,7 +54,7 @@ __all__ = ["CoordinatorService", "QueryHandler"]
 
 log = logging.getLogger(__name__)
 
-_Told = TypeVar("_Told")
+_Message = TypeVar("_Message")
 
 _LOOPBACK = "127.0.0.1"
 _THREADS = 256
@@ -349,7 +349,7 @@ class CoordinatorService:
             )
 
 
-def _parsed(kind: type[_Told], found: Mapping[str, Any]) -> _Told:
+def _parsed(kind: type[_Message], found: Mapping[str, Any]) -> _Message:
     """A task's message about its epochs."""
     try:
         return wire.from_json(kind, found)

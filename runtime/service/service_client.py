@@ -12,32 +12,33 @@ from typing import Any, Self
 
 import urllib3
 
-from sluice.runtime.checkpoint.leader_record import Leader
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore, find_leader
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import Clock, RegisteredAttempt
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError, UnsupportedFormatError
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.model import Barrier, BatchKey
 from sluice.runtime.model.payloads import seconds
-from sluice.runtime.process.boot_clock import PauseTolerantClock
+from sluice.runtime.process.backoff import Backoff
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 from sluice.runtime.service import service_json as wire
-from sluice.runtime.service.leadership import known_leader
 from sluice.runtime.service.unanswered_calls import (
     CONNECT_TIMEOUT_S,
     foreign_answer,
     no_connection,
     unusable_address,
 )
+from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
-__all__ = ["CoordinatorAddress", "CoordinatorClient"]
+__all__ = ["CoordinatorAddress", "CoordinatorClient", "command_address"]
 
 _DEADLINE_S = 30.0
 _CALL_TIMEOUT_S = 10.0
 _LEADER_S = 12.0  # reading the leader record takes no longer, whether or not a server answers
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
-_LOOK_EVERY_S = 1.0
+_LEADER_READ_EVERY_S = 1.0
 _WAIT_S = 2.0  # for the connection, and again for the answer
 _TOO_MANY = 429
 _SERVER_ERRORS = 500  # and above: the cause may pass
@@ -74,6 +75,18 @@ class CoordinatorAddress:
         )
 
 
+def command_address(fs: FileSystem) -> CoordinatorAddress:
+    """Where the job with this checkpoint directory accepts commands; errors as of
+    `RunRecordStore.newest_command`."""
+    run = RunRecordStore(fs).newest_command()
+    return CoordinatorAddress(
+        address=run.address,
+        token=run.token,
+        leader_session_id=run.leader_session_id,
+        job_uid=run.job_uid,
+    )
+
+
 class CoordinatorClient:
     """Implements `sluice.runtime.contracts.WaitRegistry` and the barrier poll over HTTP.
 
@@ -96,7 +109,7 @@ class CoordinatorClient:
         self._clock = clock
         self._address = address
         self._deadline_s = deadline_s
-        self._looked_s: float | None = None
+        self._leader_read_s: float | None = None
         self._pool = urllib3.PoolManager(
             num_pools=1,
             maxsize=2,
@@ -163,14 +176,14 @@ class CoordinatorClient:
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
         """See `sluice.runtime.contracts.WaitRegistry.waits`."""
         with contextlib.suppress(UnreachableError):
-            self._tell_wait(batch, what, why)
+            self._report_wait(batch, what, why)
 
     def waited(self, batch: BatchKey, what: str) -> None:
         """See `sluice.runtime.contracts.WaitRegistry.waited`."""
         with contextlib.suppress(StreamError):
-            self._tell_wait(batch, what, None)
+            self._report_wait(batch, what, None)
 
-    def _tell_wait(self, batch: BatchKey, what: str, why: str | None) -> None:
+    def _report_wait(self, batch: BatchKey, what: str, why: str | None) -> None:
         body = self._batch_envelope(batch) | {"what": what, "why": why}
         self._send("POST", "/v1/waits", body=body, timeout_s=_WAIT_S, deadline_s=0.0)
 
@@ -275,9 +288,9 @@ class CoordinatorClient:
         # In ASCII, so that text without UTF-8 arrives, too. The JSON of urllib3 would raise.
         content = None if body is None else json.dumps(body, separators=(",", ":"))
         longest_try_s = CONNECT_TIMEOUT_S + timeout_s + _LEADER_S + _LONGEST_PAUSE_S
-        asking = PauseTolerantClock(self._clock, longest_step_s=longest_try_s)
-        deadline = asking() + (self._deadline_s if deadline_s is None else deadline_s)
-        pause_s = _FIRST_PAUSE_S
+        tries = PauseTolerantClock(self._clock, longest_step_s=longest_try_s)
+        deadline = tries() + (self._deadline_s if deadline_s is None else deadline_s)
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             try:
                 response = self._request(
@@ -296,10 +309,9 @@ class CoordinatorClient:
                     err, address=self._address.address, path=path, timeout_s=timeout_s
                 )
                 self._require_leadership()
-            if asking() + pause_s >= deadline:
+            if tries() + backoff.pause_s >= deadline:
                 raise failure
-            time.sleep(pause_s)  # the pause between tries while a service does not answer
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            time.sleep(backoff.next_s())  # between tries while a service does not answer
 
     def _request(
         self,
@@ -355,10 +367,10 @@ class CoordinatorClient:
         All tasks of a dead driver read it, so they do not at each of their tries.
         """
         now_s = self._clock()
-        if self._looked_s is not None and now_s - self._looked_s < _LOOK_EVERY_S:
+        if self._leader_read_s is not None and now_s - self._leader_read_s < _LEADER_READ_EVERY_S:
             return
-        self._looked_s = now_s
-        leader = known_leader(self._address.checkpoint_uri, self._address.checkpoint_web)
+        self._leader_read_s = now_s
+        leader = find_leader(self._address.checkpoint_uri, self._address.checkpoint_web)
         if leader is not None and self._is_later(leader):
             raise FencedError(
                 "another coordinator leads the job now",
@@ -370,11 +382,11 @@ class CoordinatorClient:
                 "Stop this sender: the job was restarted, and the sender belongs to its older run.",
             )
 
-    def _is_later(self, leader: Leader) -> bool:
+    def _is_later(self, leader: RunRecord) -> bool:
         """An earlier coordinator may write its record late, if it slept after its fencing record.
         Attempt ids only grow."""
-        ours, found = self._address.attempt_id, leader.attempt_id
-        return ours is not None and found is not None and found > ours
+        ours = self._address.attempt_id
+        return ours is not None and leader.attempt_id > ours
 
 
 @contextlib.contextmanager

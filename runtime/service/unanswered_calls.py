@@ -99,7 +99,7 @@ def foreign_answer(response: urllib3.BaseHTTPResponse, *, address: str, path: st
         "address": address,
         "path": path,
         "status": response.status,
-        **_told_by(response.headers),
+        **_sender_headers(response.headers),
     }
     if response.status in _WRONG_CREDENTIALS:
         return AuthenticationError(
@@ -122,10 +122,10 @@ def foreign_answer(response: urllib3.BaseHTTPResponse, *, address: str, path: st
     )
 
 
-def _told_by(headers: Mapping[str, str]) -> dict[str, object]:
+def _sender_headers(headers: Mapping[str, str]) -> dict[str, object]:
     """The headers that identify the sender."""
-    asked = {"content_type": "Content-Type", "server": "Server", "location": "Location"}
-    return {name: _short(headers[key]) for name, key in asked.items() if key in headers}
+    shown = {"content_type": "Content-Type", "server": "Server", "location": "Location"}
+    return {name: _short(headers[key]) for name, key in shown.items() if key in headers}
 
 
 def _short(text: str) -> str:

@@ -47,7 +47,7 @@ SHAPES: Mapping[str, Shape] = {
 }
 
 PARTITIONS = 4
-_REPAIR_LINE = b"lost transactions are written again, and on record"
+_REPAIR_LINE = b"lost transactions were written again"
 _POLL_S = 0.1
 _SETTLE_S = 300.0
 _STOP_S = 120

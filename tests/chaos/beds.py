@@ -39,13 +39,13 @@ __all__ = [
 ]
 
 _AT_FIRST = frozenset({"before-first", "after-first"})
-AT_START = _AT_FIRST | {"before-seal", "after-seal", "before-sweep", "after-sweep"}
+AT_START = _AT_FIRST | {"before-fencing", "after-fencing", "before-sweep", "after-sweep"}
 """Reached once, at the start of a run; the others in every epoch."""
 
 CHAINS: Mapping[str, tuple[str, ...]] = {
     "start and cut": (
         *("before-first", "after-first"),
-        *("before-seal", "after-seal", "before-sweep", "after-sweep"),
+        *("before-fencing", "after-fencing", "before-sweep", "after-sweep"),
         *("before-trigger", "after-trigger", "before-cut", "after-cut"),
     ),
     "write and acknowledge": (
@@ -164,7 +164,9 @@ def kills(failpoints: tuple[str, ...], *, hit: int = 2) -> list[Kill]:
 
 def twice(failpoint: str, *, hit: int = 2) -> list[Kill]:
     """Killed in the middle of the work, and again as soon as the next run gets there."""
-    again = "before-seal" if failpoint == "after-first" else failpoint  # there is one first record
+    again = (
+        "before-fencing" if failpoint == "after-first" else failpoint
+    )  # there is one first record
     return [*kills((failpoint,), hit=hit), _kill(again, 1)]
 
 

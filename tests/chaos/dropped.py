@@ -41,7 +41,7 @@ def require_all_but(scenario: Scenario, dropped: Collection[tuple[int, int]]) ->
 def on_record(checkpoint: Path) -> set[tuple[int, int]]:
     """Partition and offset of all that decided records have dropped."""
     store = open_store(str(checkpoint))
-    records = [store.read(place) for place in store.places()]
+    records = [store.read(place) for place in store.slots()]
     return {
         (partition, offset)
         for record in records

@@ -29,7 +29,7 @@ class Obstacle:
 def _blocked_place(scenario: Scenario) -> Iterator[None]:
     """A file stands where the directory of the next record would: nothing can be put into it, and
     nobody can say that something is in it already."""
-    newest = max(open_store(str(scenario.checkpoint)).places())
+    newest = max(open_store(str(scenario.checkpoint)).slots())
     blocked = scenario.checkpoint / slot_name(newest + 1)
     blocked.touch()
     try:

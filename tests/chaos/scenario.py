@@ -267,7 +267,7 @@ class Scenario:
         return "\n".join(map(str, self.reports))
 
     def _await_gone(self, program: Program, after: str) -> None:
-        gone = program.await_gone(timeout_s=self.setting.gone_s)
+        gone = program.await_end(timeout_s=self.setting.gone_s)
         assert gone, f"left behind by {after}: {program.members()}"
 
 

@@ -69,11 +69,11 @@ class _Copy:
         admin = AdminClient(bootstrap)
         partitions = admin.list_topics(args.input, timeout=300)
         places = [TopicPartition(args.input, p) for p in partitions.topics[args.input].partitions]
-        failpoint("before-seal")
+        failpoint("before-fencing")
         if _FAULT != "dirty":
             self._producer.init_transactions(300)  # aborts what a killed run left open
         self._publish(sealed=True)
-        failpoint("after-seal")
+        failpoint("after-fencing")
         committed = self._consumer.committed(places, timeout=300)
         self._next = {p.partition: max(0, p.offset) for p in committed}
         asked = admin.list_offsets(

@@ -38,7 +38,7 @@ def test_a_job_killed_around_its_drops_lacks_exactly_what_is_on_record(
             )
             exit_code = program.await_exit(timeout_s=START_S)
             assert exit_code == -signal.SIGKILL, program.log_tail()
-            assert program.await_gone(timeout_s=PATIENCE_S)
+            assert program.await_end(timeout_s=PATIENCE_S)
         scenario.feeder.close()
         program = scenario.start(until_end=True, arguments=_MASTER)
         assert program.await_exit(timeout_s=START_S) == 0, program.log_tail()

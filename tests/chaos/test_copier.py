@@ -204,7 +204,7 @@ class Copy:
 
     def checkpoints(self) -> int:
         """The number of the last place, whatever lies there."""
-        return max(open_store(str(self._checkpoint)).places())
+        return max(open_store(str(self._checkpoint)).slots())
 
     def close(self) -> None:
         """End everything of the copier that still lives."""

@@ -12,7 +12,7 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
-KILLS = ["after-seal", "mid-write", "after-flush", "before-commit", "after-commit"]
+KILLS = ["after-fencing", "mid-write", "after-flush", "before-commit", "after-commit"]
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_kill_reaches_what_outlives_its_parents(kafka: EmbeddedKafka, tmp_path
         program.kill_driver()
         program.await_exit(timeout_s=START_S)
         assert len(program.members()) == 1
-        assert not program.await_gone(timeout_s=0.2)
+        assert not program.await_end(timeout_s=0.2)
         program.kill()
         assert not program.members()
 
@@ -94,4 +94,4 @@ def test_processes_left_behind_fail_the_test(kafka: EmbeddedKafka, tmp_path: Pat
         Scenario(STAND_IN, kafka.bootstrap, tmp_path, setting) as scenario,
         pytest.raises(AssertionError, match="left behind"),
     ):
-        scenario.kill_at(Kill(failpoint="after-seal"))
+        scenario.kill_at(Kill(failpoint="after-fencing"))

@@ -35,7 +35,7 @@ def test_a_record_too_large_shows_nothing_and_names_its_place(
         produce(kafka.bootstrap, source, [*small, Record(value=b"x" * 80_000, partition=1)])
         program = scenario.start(until_end=True)
         assert program.await_exit(timeout_s=START_S) not in (0, None)
-        assert program.await_gone(timeout_s=PATIENCE_S)
+        assert program.await_end(timeout_s=PATIENCE_S)
         log = program.log()
         assert "DeliveryError" in log, log[-5000:]
         for word in (output, "partition=1", f"offset={SMALL_RECORDS // 2}"):

@@ -98,7 +98,14 @@ def test_restore_by_attempt_killed_with_two_regions_then_with_three_it_goes_on_w
 @pytest.mark.long
 @pytest.mark.parametrize(
     "failpoint",
-    ["after-seal", "before-sweep", "after-sweep", "before-decision", "mid-commit", "before-mark"],
+    [
+        "after-fencing",
+        "before-sweep",
+        "after-sweep",
+        "before-decision",
+        "mid-commit",
+        "before-mark",
+    ],
 )
 def test_restore_by_attempt_another_number_of_regions_survives_two_kills_at_every_step(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str

@@ -96,7 +96,7 @@ class _Absence(Scenario):
 
     def _decided(self) -> Iterator[TransactionHandle]:
         store = open_store(str(self.checkpoint))
-        for place in store.places():
+        for place in store.slots():
             record = store.read(place)
             if record is None or record.verdict is not Verdict.DECIDED:
                 continue
@@ -116,7 +116,7 @@ class _Absence(Scenario):
         self.feeder.close()
         program = self.start(until_end=True)
         exit_code = program.await_exit(timeout_s=START_S)
-        assert program.await_gone(timeout_s=PATIENCE_S)
+        assert program.await_end(timeout_s=PATIENCE_S)
         if not lost:
             assert exit_code == 0, program.log_tail()
             self.judge()
@@ -202,7 +202,7 @@ def test_two_phase_repair_paused_beyond_the_transaction_timeout(
             scenario.finish_running(program)
             return
         assert program.exit_code != 0, program.log_tail()
-        assert program.await_gone(timeout_s=PATIENCE_S)
+        assert program.await_end(timeout_s=PATIENCE_S)
         if lost:
             assert "TransactionLostError" in program.log(), program.log_tail()
         scenario.return_home(scenario.await_timeouts())

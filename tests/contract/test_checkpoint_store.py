@@ -10,7 +10,7 @@ import pytest
 
 from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
-from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.contracts import MetadataStore, PublishOutcome
 from sluice.runtime.errors import DamagedCheckpointError, WrongJobError
 from sluice.runtime.model.model import Verdict
@@ -21,14 +21,14 @@ from tests.published_records import TIMEOUT_S, publish
 def test_store_fulfils_the_contracts(store: CheckpointStore) -> None:
     """The classes are what the coordinator was written against."""
     metadata: MetadataStore = store
-    leader = FileLeaderStore(store.fs)
+    leader = RunRecordStore(store.fs)
     assert metadata.uri == store.fs.uri
     assert leader.current() is None
 
 
 def test_reading_an_empty_store_finds_nothing_and_makes_nothing(store: CheckpointStore) -> None:
     """Looking at a directory that is not there does not create it."""
-    assert store.places() == []
+    assert store.slots() == []
     assert store.read(0) is None
     assert not store.is_committed(0)
     assert not store.is_superseded(0)
@@ -43,7 +43,7 @@ def test_published_record_is_read_back_whole(store: CheckpointStore) -> None:
     wanted = full_record()
     publish(store, wanted)
     assert store.read(42) == wanted
-    assert CheckpointStore(store.fs).places() == [42]
+    assert CheckpointStore(store.fs).slots() == [42]
     assert not store.is_empty(slot_name(42))
     names = [entry.name for entry in store.fs.entries(slot_name(42))]
     assert names == ["_metadata"], "no temporary file is left"
@@ -94,7 +94,7 @@ def test_seal_closes_the_place_to_a_paused_coordinator(store: CheckpointStore) -
     decide."""
     publish(store, record(0), record(1))
     fencing_record = record(
-        2, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"
+        2, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="fencing"
     )
     publish(store, fencing_record)
     paused = store.publish(record(2), timeout_s=TIMEOUT_S)
@@ -148,7 +148,9 @@ def test_everything_written_says_its_version(store: CheckpointStore) -> None:
     publish(store, record(1))
     store.mark_committed(1)
     store.mark_superseded(1, by=2)
-    FileLeaderStore(store.fs).announce(Leader(leader_session_id="first", address="h:1"))
+    RunRecordStore(store.fs).announce(
+        RunRecord(leader_session_id="first", address="h:1", attempt_id=0)
+    )
     for path in (f"{slot_name(1)}/_committed", f"{slot_name(1)}/_superseded", "_leader"):
         assert b'"format_version": 1' in (store.fs.read(path) or b"")
 
@@ -181,5 +183,5 @@ def test_record_of_another_place_is_damage(store: CheckpointStore) -> None:
     """A directory copied by hand is not a decision about the id in its name."""
     publish(store, record(0))
     store.fs.replace(f"{slot_name(7)}/_metadata", store.fs.read(f"{slot_name(0)}/_metadata") or b"")
-    with pytest.raises(DamagedCheckpointError, match="place 7 says it is of 0"):
+    with pytest.raises(DamagedCheckpointError, match="slot 7 holds the record of checkpoint 0"):
         store.read(7)

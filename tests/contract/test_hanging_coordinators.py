@@ -12,10 +12,10 @@ import pytest
 
 from sluice.connectors.kafka.client.client_options import Role
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseStore, owner_group
+from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseStore, lease_group
 from sluice.connectors.kafka.source.enumerator.group_offsets import GroupOffsets
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 from tests.mock_cluster import MockCluster
 from tests.waiting import join, wait_for
 
@@ -41,7 +41,7 @@ def test_lease_guards_outputs_a_record_finds_the_broker_that_has_its_group_now(
     cluster: MockCluster,
 ) -> None:
     """Within one call: who wants the prefix watches for three renewals, and takes it."""
-    cluster.move(owner_group("orders"), 1)
+    cluster.move(lease_group("orders"), 1)
     # Less than the 60 s after which a client gives up by itself.
     store = KafkaLeaseStore(connection(cluster), "orders", timeout_s=45.0)
     store.write(_RECORD)
@@ -49,7 +49,7 @@ def test_lease_guards_outputs_a_record_finds_the_broker_that_has_its_group_now(
         store.read()
         time.sleep(0.1)
     cluster.hang(1)
-    cluster.move(owner_group("orders"), 2)
+    cluster.move(lease_group("orders"), 2)
     assert store.read() == _RECORD
     store.close()
 
@@ -74,7 +74,7 @@ def _threads() -> int:
 
 
 def _record(cluster: MockCluster) -> tuple[Callable[[], None], Callable[[], None]]:
-    cluster.move(owner_group("orders"), 1)
+    cluster.move(lease_group("orders"), 1)
     store = KafkaLeaseStore(connection(cluster), "orders", timeout_s=_LONG_S)
     store.write(_RECORD)
     store._timeout_s = 0.1  # noqa: SLF001 - of each call

@@ -122,7 +122,7 @@ def test_topics_are_made_on_a_cluster_that_asks_for_a_log_in(
 def test_another_process_ends_a_transaction_over_sasl_ssl(
     secure_kafka: SecureKafka, mechanism: str
 ) -> None:
-    """Rule `endtxn-version` and the owner record, with every request authenticated."""
+    """Rule `endtxn-version` and the lease, with every request authenticated."""
     connection = KafkaConnection.of(_options(secure_kafka, mechanism))
     harness = RealHarness(
         secure_kafka.broker,

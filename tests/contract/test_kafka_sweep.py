@@ -1,4 +1,4 @@
-"""The sweep and the owner record on a real broker: readers are freed, nobody else is touched."""
+"""The sweep and the lease on a real broker: readers are freed, nobody else is touched."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import Transact
 from sluice.runtime.contracts import RegisteredAttempt, SinkContext, SweepView
 from sluice.runtime.errors import ConfigError, FencedError, SourceChangedError
 from sluice.runtime.model.model import BatchKey
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 from tests.kafka_fixture import BrokerByLevel
 from tests.kafka_records import unique
 from tests.transaction_harness import JOB_UID, RealHarness, committable
@@ -94,7 +94,7 @@ def test_ids_never_reused_the_sweep_frees_readers_and_spares_decided_and_living_
     assert real.visible() == 3
 
 
-def test_lease_guards_outputs_the_owner_record_lies_in_kafka(modern: RealHarness) -> None:
+def test_lease_guards_outputs_the_lease_lies_in_kafka(modern: RealHarness) -> None:
     """Rule `lease-guards-outputs`: claimed, renewed, given back; a foreign session in it stops the
     holder."""
     coordinator = _coordinator(modern)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.metadata import encode
-from sluice.runtime.model.model import FENCING, Verdict
+from sluice.runtime.model.model import FENCING, CheckpointRecord, Verdict
 from sluice.runtime.storage.file_system import FileSystem
 from tests.checkpoint_records import record
 
@@ -28,61 +28,68 @@ def test_names_are_found_among_many_and_only_whole_ones(fs: FileSystem) -> None:
     assert fs.names("nothing", re.compile(r"chk-\d{2}")) == []
 
 
-def test_seals_are_on_record_and_not_read_again(fs: FileSystem) -> None:
+def test_a_start_reads_no_fencing_record_below_the_newest_one(fs: FileSystem) -> None:
     """A directory keeps one of each run for ever; a start may not take longer for each of them."""
-    fencing_record = replace(
-        record(0), verdict=Verdict.ABORTED, requested_by=FENCING, restored_from=0, regions=()
-    )
-    first = CheckpointStore(fs)
-    first.publish(record(0), timeout_s=_TIMEOUT_S)
-    for place in range(1, 40):
-        CheckpointStore(fs).publish(
-            replace(fencing_record, checkpoint_id=place), timeout_s=_TIMEOUT_S
-        )
-    reader = CheckpointStore(fs)
-    assert [reader.read(place) is not None for place in range(40)] == [True] * 40
-    reader.publish(replace(fencing_record, checkpoint_id=40), timeout_s=_TIMEOUT_S)
-    reader.remember_fencing_records()
+    CheckpointStore(fs).publish(record(0), timeout_s=_TIMEOUT_S)
+    for slot in range(1, 40):
+        CheckpointStore(fs).publish(_fencing(slot), timeout_s=_TIMEOUT_S)
+    CheckpointStore(fs).publish(_fencing(40, others="0"), timeout_s=_TIMEOUT_S)
 
     again, asked = CheckpointStore(fs), list[str]()
     with (
         patch.object(type(fs), "read", _noted(type(fs).read, asked)),
         patch.object(type(fs), "exists", _noted(type(fs).exists, asked)),
     ):
-        assert again.places() == list(range(41))
-        assert again.known_fencing_records() == dict.fromkeys(range(1, 41), 0)
+        assert again.slots() == list(range(41))
+        assert again.known_fencing_records() == frozenset(range(1, 41))
         facts = again.facts()
-    # One of them is looked at: it tells whose list it is.
-    assert {path.partition("/")[0] for path in asked} == {
-        "_fencing_records",
-        slot_name(0),
-        slot_name(40),
-    }
-    assert facts == CheckpointStore(fs).facts()
-    whole = fs.read("_fencing_records") or b""
-    fs.replace("_fencing_records", b"damaged")
-    assert CheckpointStore(fs).known_fencing_records() == {}
+    assert {path.partition("/")[0] for path in asked} == {slot_name(0), slot_name(40)}
+    assert [each.is_fencing_record for each in facts] == [True] * 41
+    assert facts[-1].restored_from == 0  # it keeps what the newest run started from
 
-    # Parts of the directory were deleted, or put back; and then other runs went on.
-    fs.replace("_fencing_records", whole)
-    fs.delete(slot_name(7))
-    fs.replace(f"{slot_name(7)}/.half-made", b"")  # by a start that died
-    looking = CheckpointStore(fs)
-    assert 7 in looking.places()
-    assert looking.read(7) is None
-    assert 7 not in looking.places()
-    fs.replace("_fencing_records", whole)
-    fs.replace(f"{slot_name(8)}/_metadata", encode(record(8)))
-    looking = CheckpointStore(fs)
-    assert looking.read(8) == record(8)
-    assert looking.known_fencing_records() == {}
-    fs.delete(slot_name(40))
-    assert CheckpointStore(fs).known_fencing_records() == {}
-    fs.replace(f"{slot_name(40)}/_metadata", b"damaged")  # nothing starts from it, so it hurts none
-    looking = CheckpointStore(fs)
-    assert looking.places()[-1] == 40
-    assert looking.known_fencing_records() == {}
-    assert [facts.checkpoint_id for facts in looking.facts()][-1] == 39
+
+def test_what_the_newest_fencing_record_does_not_name_is_believed_until_it_is_read(
+    fs: FileSystem,
+) -> None:
+    """A person may put a checkpoint back, or delete one."""
+    CheckpointStore(fs).publish(record(0), timeout_s=_TIMEOUT_S)
+    for slot in (1, 2):
+        CheckpointStore(fs).publish(_fencing(slot), timeout_s=_TIMEOUT_S)
+    CheckpointStore(fs).publish(_fencing(3, others="0"), timeout_s=_TIMEOUT_S)
+    fs.delete(slot_name(1))
+    fs.replace(f"{slot_name(1)}/.half-made", b"")  # by a start that died
+    fs.replace(f"{slot_name(2)}/_metadata", encode(record(2)))
+    store = CheckpointStore(fs)
+    assert store.slots() == [0, 1, 2, 3]
+    assert store.read(1) is None
+    assert store.read(2) == record(2)
+    assert store.slots() == [0, 2, 3]
+    assert store.known_fencing_records() == {3}
+
+
+def test_without_a_fencing_record_that_can_be_read_the_next_one_below_it_counts(
+    fs: FileSystem,
+) -> None:
+    """A start goes on past a damaged record where nothing needs it."""
+    CheckpointStore(fs).publish(record(0), timeout_s=_TIMEOUT_S)
+    CheckpointStore(fs).publish(_fencing(1), timeout_s=_TIMEOUT_S)
+    CheckpointStore(fs).publish(_fencing(2, others="0"), timeout_s=_TIMEOUT_S)
+    fs.replace(f"{slot_name(3)}/_metadata", b"damaged")
+    store = CheckpointStore(fs)
+    assert store.slots() == [0, 1, 2, 3]
+    assert store.known_fencing_records() == {1, 2}
+    assert [each.checkpoint_id for each in store.facts()] == [0, 1, 2]
+
+
+def _fencing(slot: int, *, others: str | None = None) -> CheckpointRecord:
+    return replace(
+        record(slot),
+        verdict=Verdict.ABORTED,
+        requested_by=FENCING,
+        restored_from=0,
+        regions=(),
+        settings={} if others is None else {"other_records": others},
+    )
 
 
 def _noted(call: Callable[..., Any], asked: list[str]) -> Callable[..., Any]:

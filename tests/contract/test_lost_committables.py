@@ -69,7 +69,7 @@ def test_what_is_unsettled_and_what_is_accepted_is_read_back(store: CheckpointSt
         for _ in range(2):
             store.accept(1, [found])
     assert set(CheckpointStore(store.fs).accepted(1)) == {first.digest, second.digest}
-    assert store.places() == [1]
+    assert store.slots() == [1]
     assert store.effective_committables(standing) == standing.committables
 
 
@@ -127,7 +127,7 @@ def test_two_phase_repair_a_claim_that_is_not_answered_accepts_nothing(
     publish(store, standing)
     word = _accepted(standing.committables[0])
     unknown = patch.object(store, "publish_repair", return_value=PublishOutcome.UNKNOWN)
-    with unknown, pytest.raises(StorageError, match="claim is not answered"):
+    with unknown, pytest.raises(StorageError, match="did not answer a claim"):
         store.accept(1, [word])
     assert store.accepted(1) == {}
     store.accept(1, [word])
@@ -143,7 +143,7 @@ def test_two_phase_repair_a_place_that_was_retired_is_not_repaired(store: Checkp
     assert store.publish_repair(1, replaced, session="old") is PublishOutcome.TAKEN
     assert store.read(1) is None
     fencing_record = record(
-        1, verdict=Verdict.ABORTED, leader_session_id="slept", requested_by="seal"
+        1, verdict=Verdict.ABORTED, leader_session_id="slept", requested_by="fencing"
     )
     publish(store, fencing_record)
     assert store.publish_repair(1, replaced, session="older") is PublishOutcome.TAKEN

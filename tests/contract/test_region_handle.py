@@ -261,7 +261,7 @@ def _hosting() -> Iterator[tuple[subprocess.Popen[str], RemoteRegion]]:
     assert host.stdout is not None
     assert host.stdin is not None
     address = CoordinatorAddress(**json.loads(host.stdout.readline()))
-    remote = RemoteRegion("main", address, on_the_way_s=1.0)
+    remote = RemoteRegion("main", address, transfer_s=1.0)
     try:
         yield host, remote
     finally:

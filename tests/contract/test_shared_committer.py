@@ -313,9 +313,9 @@ def test_a_late_region_joins_the_checkpoint_that_names_its_work(coordinator: Coo
     """Its batch is told again for the next checkpoint, and published once, with that."""
     work = coordinator.write(1, "a", "b")
     coordinator.regional(1, "b")
-    assert coordinator.committer.held("b", through=1) == tuple(work["b"])
+    assert coordinator.committer.pending("b", through=1) == tuple(work["b"])
     coordinator.committer.pre_committed(2, {"a": (), "b": work["b"]})
-    assert coordinator.committer.held("b", through=1) == ()
+    assert coordinator.committer.pending("b", through=1) == ()
     reports = coordinator.complete(2)
     assert set(work["b"]) <= set(reports)
     assert coordinator.remote.visible() == _names("a1", "b1")
@@ -454,7 +454,7 @@ def test_a_sink_learns_how_far_its_regions_are_once_all_is_published(
     assert follow() is CommitOutcome.COMMITTED
     assert coordinator.inner.progress == {1: progress}
     assert coordinator.regional(1, "b") == {}  # finished, and forgotten
-    assert len(coordinator.committer.held("b", through=1)) == 2
+    assert len(coordinator.committer.pending("b", through=1)) == 2
 
 
 def test_a_connectors_committer_that_follows_nothing_is_done_at_once(remote: Remote) -> None:

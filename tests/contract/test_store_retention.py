@@ -6,7 +6,7 @@ import pytest
 
 from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
-from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.errors import StorageError
 from sluice.runtime.model.model import Verdict
 from sluice.runtime.storage.file_system import FileSystem
@@ -18,7 +18,7 @@ def test_retire_deletes_and_refuses_what_is_needed(store: CheckpointStore) -> No
     """Rule `retire-after-commit`: an unfinished decision, checkpoint 0, a seal and the last record
     stay."""
     fencing_record = record(
-        3, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"
+        3, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="fencing"
     )
     later = [record(each, leader_session_id="second") for each in (4, 5, 6)]
     publish(store, record(0), record(1), record(2), fencing_record, *later)
@@ -27,10 +27,10 @@ def test_retire_deletes_and_refuses_what_is_needed(store: CheckpointStore) -> No
     for needed in (0, 2, 3, 5, 6):
         with pytest.raises(StorageError, match="still needed"):
             store.retire([1, needed])
-    assert store.places() == [0, 1, 2, 3, 4, 5, 6], "a refused call deletes nothing"
+    assert store.slots() == [0, 1, 2, 3, 4, 5, 6], "a refused call deletes nothing"
     store.retire([1, 4])
     store.retire([1])
-    assert store.places() == [0, 2, 3, 5, 6]
+    assert store.slots() == [0, 2, 3, 5, 6]
     assert not store.fs.exists(slot_name(1))
 
 
@@ -40,7 +40,7 @@ def test_retention_keeps_the_newest_and_the_floor_stays(store: CheckpointStore) 
         publish(store, record(each))
         store.mark_committed(each)
         store.retire(store.retirable(retain=3))
-    assert store.places() == [0, 7, 8, 9]
+    assert store.slots() == [0, 7, 8, 9]
     assert len(store.fs.entries("")) == 4
 
 
@@ -69,7 +69,7 @@ def test_clean_leaves_what_may_still_be_published(store: CheckpointStore) -> Non
     alive = [half_made(2, "second"), half_made(3, "second"), half_made(3, "third")]
     assert store.clean(session="second") == len(dead)
     assert [path for path in dead + alive if fs.exists(path)] == alive
-    assert store.places() == [0, 1, 2]
+    assert store.slots() == [0, 1, 2]
 
 
 def test_a_new_session_cleans_up_behind_a_crashed_one(store: CheckpointStore) -> None:
@@ -84,7 +84,7 @@ def test_a_new_session_cleans_up_behind_a_crashed_one(store: CheckpointStore) ->
     publish(successor, record(2, verdict=Verdict.ABORTED, leader_session_id="second"))
     successor.retire([])
     assert not fs.exists(path)
-    assert successor.places() == [0, 1, 2]
+    assert successor.slots() == [0, 1, 2]
 
 
 def test_what_was_half_made_beside_the_places_goes_once_nobody_can_be_writing_it(
@@ -94,9 +94,8 @@ def test_what_was_half_made_beside_the_places_goes_once_nobody_can_be_writing_it
     now_s = [0.0]
     store = CheckpointStore(fs, clock=lambda: now_s[0])
     publish(store, record(0))
-    store.remember_fencing_records()
-    FileLeaderStore(fs).announce(Leader(leader_session_id="s", address="a", attempt_id=0))
-    old, new = (f".{name}.{uuid.uuid4().hex}.tmp" for name in ("_fencing_records", "_leader"))
+    RunRecordStore(fs).announce(RunRecord(leader_session_id="s", address="a", attempt_id=0))
+    old, new = (f".{name}.{uuid.uuid4().hex}.tmp" for name in ("_command-0", "_leader"))
     fs.write_temporary(old, b"half")
     others = {entry.name for entry in fs.entries("")} - {old}
     store.retire([])
@@ -115,7 +114,7 @@ def test_clean_removes_what_a_paused_writer_left_in_a_retired_place(store: Check
     store.fs.write_temporary(f"{slot_name(1)}/._metadata.first.{uuid.uuid4().hex}.tmp", b"half")
     assert store.clean(session="second") == 1
     assert not store.fs.exists(slot_name(1))
-    assert store.places() == [0, 2]
+    assert store.slots() == [0, 2]
 
 
 def test_a_damaged_record_is_never_retired_and_holds_up_no_other(store: CheckpointStore) -> None:
@@ -127,4 +126,4 @@ def test_a_damaged_record_is_never_retired_and_holds_up_no_other(store: Checkpoi
     looking = CheckpointStore(store.fs)
     assert looking.retirable(retain=1) == [1, 3]
     looking.retire([1, 3])
-    assert looking.places() == [0, 2, 4]
+    assert looking.slots() == [0, 2, 4]

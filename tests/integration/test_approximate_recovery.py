@@ -130,7 +130,7 @@ class Bed:
     def on_record(self) -> list[Drops]:
         """What the decided records say, oldest first."""
         store = open_store(str(self.directory / "checkpoint"))
-        records = [store.read(place) for place in store.places()]
+        records = [store.read(place) for place in store.slots()]
         return [
             decode_drops(entry)
             for record in records

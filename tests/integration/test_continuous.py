@@ -84,7 +84,7 @@ def test_restore_by_attempt_splits_move_between_running_tasks_that_fail(
         written[record.partition].append(int(record.value or b""))
     assert written == {p: list(range(p, RECORDS, PARTITIONS)) for p in range(PARTITIONS)}
     store = open_store(str(tmp_path / "checkpoint"))
-    records = [found for place in store.places() if (found := store.read(place)) is not None]
+    records = [found for place in store.slots() if (found := store.read(place)) is not None]
     versions = {found.assignment.version for found in records if found.assignment}
     assert len(versions) > 2, "splits moved"
     assert len(list(turns.iterdir())) == 2, "tasks failed"
@@ -123,7 +123,7 @@ def test_outcome_from_broker_tasks_commit_their_own_epochs_of_every_sink(
     for each in sinks:
         assert len(read(kafka.bootstrap, each)) == 5_000
     store = open_store(str(tmp_path))
-    records = [found for place in store.places() if (found := store.read(place)) is not None]
+    records = [found for place in store.slots() if (found := store.read(place)) is not None]
     handles = {  # the last of each id
         handle.transactional_id: handle
         for record in records
@@ -206,7 +206,7 @@ def lives_of(checkpoint: Path) -> dict[bool, set[int]]:
     """The attempts that wrote what was decided: of the region that reads the sick partition,
     and of the other one."""
     store = open_store(str(checkpoint))
-    records = [found for place in store.places() if (found := store.read(place)) is not None]
+    records = [found for place in store.slots() if (found := store.read(place)) is not None]
     attempts: dict[bool, set[int]] = defaultdict(set)
     for region in (region for record in records for region in record.regions):
         if region.batch is not None:
@@ -250,7 +250,7 @@ def test_a_job_that_says_nothing_has_one_long_task_for_each_core(
         record.value for record in numbers
     )
     store = open_store(checkpoint)
-    records = [found for place in store.places() if (found := store.read(place)) is not None]
+    records = [found for place in store.slots() if (found := store.read(place)) is not None]
     assignment = records[-1].assignment
     assert assignment is not None
     assert sorted(map(len, assignment.regions.values())) == [2, 2]

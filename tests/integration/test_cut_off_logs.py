@@ -173,7 +173,7 @@ def test_a_follower_ends_where_the_log_is_another(written: Log, hot_path: str, a
         written.lose()
         if anew:
             follower.restart_at([whole.at_end()])
-        with pytest.raises(UnreachableError, match="gone") as caught:
+        with pytest.raises(UnreachableError, match="lacks records") as caught:
             wait_for(lambda: follower.poll() is not None, what="no record", poll_s=0.01)
         assert "position=10" in str(caught.value)
     finally:

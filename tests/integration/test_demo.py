@@ -55,7 +55,7 @@ def row(log: str, name: str) -> str:
 def test_the_demo_kills_and_says_nothing_was_lost(tmp_path: Path, pipeline: Path) -> None:
     with Demo(tmp_path, pipeline=pipeline) as demo:
         assert demo.await_exit(timeout_s=PATIENCE_S) == 0, demo.log()
-        assert demo.await_gone(timeout_s=PATIENCE_S)
+        assert demo.await_end(timeout_s=PATIENCE_S)
         log = demo.log()
     assert row(log, "records in") == row(log, "records out") == f"{RECORDS:,}"
     assert {row(log, name) for name in ("lost", "duplicated", "reordered")} == {"0"}

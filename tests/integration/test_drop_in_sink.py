@@ -227,7 +227,7 @@ def test_batch_identity_a_query_whose_last_decided_batch_is_not_logged_is_refuse
     finish(start(records(session, kafka, source), kafka, output, tmp_path))
     forget_the_last_batch(tmp_path)
     produce(kafka.bootstrap, source, [b"new"])
-    with pytest.raises(PySparkException, match="do not agree on a batch"):
+    with pytest.raises(PySparkException, match="contradicts the last decided checkpoint"):
         finish(start(records(session, kafka, source), kafka, output, tmp_path))
     await_stable(kafka.bootstrap, output)
     assert values(kafka.bootstrap, output) == [b"old"]

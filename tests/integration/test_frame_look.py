@@ -18,7 +18,7 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.job.job import Job, Stream
-from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, look_at
+from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, analyse_plan
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import produce, read, unique
 
@@ -58,7 +58,7 @@ def looked(
     """At a pipeline of one transform."""
     pipeline = Pipeline(KafkaSource(bootstrap_servers="nowhere:1", topics=["in"]))
     Stream(pipeline).transform(function, output_mode=output_mode)
-    return look_at(spark, pipeline)
+    return analyse_plan(spark, pipeline)
 
 
 NAMED = "WITH even AS (SELECT key, value FROM records WHERE offset % 2 = 0)"
@@ -105,7 +105,7 @@ def test_a_frame_without_a_state_has_no_whole_result_to_give(spark: SparkSession
     """Spark would say so, and each record's rows would be given once, which is not what was asked
     for; with a state, and in the other modes, it runs."""
     sorted_ = value_of(lambda records: records.select("key"))
-    with pytest.raises(ConfigError, match=r"keeps no state .*output_mode=complete"):
+    with pytest.raises(ConfigError, match=r"without a state .*output_mode=complete"):
         looked(spark, sorted_, output_mode="complete")
     assert not looked(spark, sorted_, output_mode="update").keeps_state
     counted = value_of(lambda records: records.groupBy("key").count())
@@ -115,9 +115,9 @@ def test_a_frame_without_a_state_has_no_whole_result_to_give(spark: SparkSession
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda _: None, "no DataFrame .*gave=NoneType"),
-        (lambda records: records.writeStream, "no DataFrame .*gave=DataStreamWriter"),
-        (lambda records: records.sparkSession.range(3), "come of no stream"),
+        (lambda _: None, "return a DataFrame .*returned=NoneType"),
+        (lambda records: records.writeStream, "return a DataFrame .*returned=DataStreamWriter"),
+        (lambda records: records.sparkSession.range(3), "do not come from its source"),
     ],
 )
 def test_a_transform_gives_a_frame_of_its_stream(
@@ -178,7 +178,7 @@ def counter(records: DataFrame, initial: GroupedData | None) -> DataFrame:
 def test_a_state_to_begin_with_is_refused(spark: SparkSession) -> None:
     """The batch that takes it in is no epoch: what the function gives there would be lost."""
     table = spark.createDataFrame([(b"k",)], "key binary").groupBy("key")
-    with pytest.raises(ConfigError, match=r"to begin with .*steps=TransformWithState") as refused:
+    with pytest.raises(ConfigError, match=r"initial values .*steps=TransformWithState") as refused:
         looked(spark, lambda records: counter(records, table))
     assert "initialState" in str(refused.value)
     look = looked(spark, lambda records: counter(records, None))

@@ -248,7 +248,7 @@ def test_missing_permission_is_its_own_error(
         with pytest.raises(AuthenticationError, match="may not write"):
             stranger.publish(record(1), timeout_s=300)
     assert time.monotonic() - began < _BAD_INPUT_BOUND_S
-    assert store.places() == [0]
+    assert store.slots() == [0]
 
 
 @pytest.mark.extended
@@ -285,10 +285,10 @@ store = open_store(sys.argv[1], jvm)
 print(store.publish(record(0), timeout_s=300).value)
 print(store.publish(record(0, leader_session_id="other"), timeout_s=300).value)
 store.mark_committed(0)
-print(store.read(0) == record(0), store.read(1), store.is_committed(0), store.places())
+print(store.read(0) == record(0), store.read(1), store.is_committed(0), store.slots())
 for wrong in ("hdfs://no-such-host.invalid:1/x", "hdfs://127.0.0.1:1/x"):
     try:
-        open_store(wrong, jvm).places()
+        open_store(wrong, jvm).slots()
     except StreamError as error:
         print(type(error).__name__)
 spark.stop()
@@ -317,12 +317,12 @@ def test_command_line_reads_hdfs_without_spark(store: CheckpointStore, uri: str)
     """``sluice checkpoint`` starts a JVM from PySpark's jars, with the job gone."""
     store.publish(record(0), timeout_s=300)
     fencing_record = record(
-        1, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"
+        1, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="fencing"
     )
     store.publish(fencing_record, timeout_s=300)
     listed = CliRunner().invoke(app, ["list", uri, "--json"], catch_exceptions=False)
     standing = [each["standing"] for each in json.loads(listed.output)["checkpoints"]]
-    assert standing == ["unfinished", "seal"]
+    assert standing == ["unfinished", "fencing"]
     inspected = CliRunner().invoke(
         app, ["inspect", f"{uri}/{slot_name(0)}", "--json"], catch_exceptions=False
     )

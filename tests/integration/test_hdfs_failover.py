@@ -74,6 +74,6 @@ def test_all_go_on_with_the_name_node_that_is_active(ha: HaHdfs) -> None:
         wait_for(lambda: _takes_files(fs), what="the second NameNode takes files again")
         assert store.publish(record(2), timeout_s=300) is PublishOutcome.OURS
         assert put("third") == 4, "asked where nothing listens first"
-        assert store.places() == [0, 1, 2]
+        assert store.slots() == [0, 1, 2]
         assert {entry.name for entry in fs.entries("")} >= {"first", "second", "third"}
         assert fs.read("record") is None

@@ -91,7 +91,7 @@ def test_retained_checkpoints_are_bounded(
         produce(kafka.bootstrap, source, [str(number).encode()])
         copy_job(spark, kafka, source, sink, tmp_path, retained=1).run()
     store = open_store(str(tmp_path))
-    records = [store.read(place) for place in store.places()]
+    records = [store.read(place) for place in store.slots()]
     decided = [r for r in records if r is not None and r.verdict is Verdict.DECIDED]
     assert values(kafka.bootstrap, sink) == [f"{n}!".encode() for n in range(4)]
     assert len(decided) <= 2  # 1, and checkpoint 0, the first record of the first session
@@ -207,7 +207,7 @@ def test_state_goes_on_after_a_restart(
     assert found[-1] == 20
     assert found == sorted(set(found))
     store = open_store(str(tmp_path))
-    record = store.read(store.places()[-1])
+    record = store.read(store.slots()[-1])
     assert record is not None
     (region,) = record.regions
     assert region.query_id

@@ -10,7 +10,7 @@ from sluice.connectors.kafka.client.confluent import make_admin
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.kafka_sink import KafkaSink
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
-from sluice.connectors.kafka.sink.producers.cluster_limits import LimitsLook, look_at_limits
+from sluice.connectors.kafka.sink.producers.cluster_limits import LimitsAnswer, fetch_limits
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import SinkWriter
 from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
@@ -188,8 +188,8 @@ def test_a_broker_that_says_nothing_has_not_answered() -> None:
     """A listener that takes the connection and no more, as a paused broker's kernel does."""
     with socket.create_server(("127.0.0.1", 0)) as paused:
         server = f"127.0.0.1:{paused.getsockname()[1]}"
-        found = look_at_limits(KafkaConnection(bootstrap_servers=server), ["out"], timeout_s=0.2)
-    assert found == LimitsLook(unanswered=frozenset({"cluster"}))
+        found = fetch_limits(KafkaConnection(bootstrap_servers=server), ["out"], timeout_s=0.2)
+    assert found == LimitsAnswer(unanswered=frozenset({"cluster"}))
 
 
 def test_limits_count_the_partitions_of_every_topic(
@@ -200,7 +200,7 @@ def test_limits_count_the_partitions_of_every_topic(
     both = [topic(partitions=3), topic(partitions=2)]
     missing = unique("missing")
     counted = [
-        look_at_limits(connection, topics, timeout_s=PATIENCE_S)
+        fetch_limits(connection, topics, timeout_s=PATIENCE_S)
         for topics in (both, [*both, missing], [])
     ]
     assert [look.partitions for look in counted] == [5, None, None]

@@ -103,11 +103,11 @@ def test_killed_at_any_step_leaves_a_record_whole_or_none(tmp_path: Path, failpo
 
 def _seal_and_clean(store: CheckpointStore, *, place: int) -> None:
     fencing_record = record(
-        place, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"
+        place, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="fencing"
     )
     assert store.publish(fencing_record, timeout_s=60) is PublishOutcome.OURS
     store.clean(session="second")
-    for each in store.places():
+    for each in store.slots():
         names = [entry.name for entry in store.fs.entries(slot_name(each))]
         assert not [name for name in names if name.endswith(".tmp")]
 
@@ -162,7 +162,7 @@ def test_path_of_a_file_is_a_typed_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     store = open_store(str(tmp_path / "file"))
     with pytest.raises(StorageError, match="file"):
-        store.places()
+        store.slots()
     with pytest.raises(StorageError, match="file"):
         store.publish(record(0), timeout_s=0)
     assert (tmp_path / "file").read_text() == "mine"
@@ -180,7 +180,7 @@ def test_file_system_without_hard_links_is_refused(
     store = open_store(str(tmp_path))
     with pytest.raises(ConfigError, match="no hard links"):
         store.publish(record(0), timeout_s=30)
-    assert store.places() == []
+    assert store.slots() == []
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Restless:
 
 def _assignments(directory: Path) -> list[Assignment]:
     store = open_store(str(directory))
-    records = [store.read(place) for place in store.places()]
+    records = [store.read(place) for place in store.slots()]
     return [found.assignment for found in records if found is not None and found.assignment]
 
 

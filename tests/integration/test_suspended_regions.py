@@ -15,8 +15,7 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import RegionsSuspendedError, UnreachableError
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
 from sluice.runtime.job.job import Job
-from sluice.runtime.service.command_file import command_address
-from sluice.runtime.service.service_client import CoordinatorClient
+from sluice.runtime.service.service_client import CoordinatorClient, command_address
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, read, unique

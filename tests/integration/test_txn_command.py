@@ -35,7 +35,7 @@ from sluice.runtime.model.model import (
     StateEntry,
     Verdict,
 )
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 from tests.kafka_fixture import BrokerByLevel, SecureKafka
 from tests.transaction_harness import JOB_UID, Attempt, RealHarness, handle_of
 from tests.waiting import PATIENCE_S
@@ -296,7 +296,7 @@ def test_a_repaired_transaction_stands_in_place_of_the_lost_one(
 def test_a_living_jobs_transactions_are_not_aborted_under_it(
     tmp_path: Path, real: RealHarness, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule `lease-guards-outputs`: the owner record changes, so the job lives; a dead job's record
+    """Rule `lease-guards-outputs`: the lease changes, so the job lives; a dead job's record
     does not."""
     attempt = _opened(real)
     coordinator = KafkaSinkCoordinator(

@@ -200,7 +200,7 @@ def test_what_an_open_transaction_hides_of_the_input_is_not_judged_and_said(
     assert (verdict["expected"], verdict["input_held_back"]) == (1, {f"{source}-0": 1})
     places = ["--input", source, "--output", output, "--bootstrap-servers", kafka.bootstrap]
     told = CliRunner().invoke(app, places, env={"COLUMNS": "500"}).stdout
-    assert f"from {source}-0@1 on" in told
+    assert f"from {source}-0@1" in told
     producer.abort_transaction(PATIENCE_S)
     assert verified(kafka, source, output, exit_code=3)["input_held_back"] == {}
 

@@ -26,7 +26,7 @@ from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFile
 from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.connectors.hdfs.writing.task_saver import session_task_files
 from sluice.runtime.checkpoint.checkpoint_store import open_store
-from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.errors import (
     AuthenticationError,
@@ -356,8 +356,8 @@ def test_a_task_whose_driver_is_silent_sees_a_later_coordinator(
     no coordinator has sealed behind its own, it goes on."""
     uri = f"{hdfs.uri}/{uuid.uuid4().hex}/check points"
     context = session.sparkContext
-    leaders = FileLeaderStore(open_store(uri, context._jvm).fs)  # noqa: SLF001
-    leaders.announce(Leader(leader_session_id="ours", address="http://ours", attempt_id=4))
+    leaders = RunRecordStore(open_store(uri, context._jvm).fs)  # noqa: SLF001
+    leaders.announce(RunRecord(leader_session_id="ours", address="http://ours", attempt_id=4))
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         address = CoordinatorAddress(
             address=f"http://127.0.0.1:{frozen.getsockname()[1]}",
@@ -373,7 +373,7 @@ def test_a_task_whose_driver_is_silent_sees_a_later_coordinator(
             pytest.raises(UnreachableError),
         ):
             client.poll_barrier("main", 4, wait_s=0.0)
-        leaders.announce(Leader(leader_session_id="later", address="http://later", attempt_id=9))
+        leaders.announce(RunRecord(leader_session_id="later", address="http://later", attempt_id=9))
         with (
             CoordinatorClient(address, deadline_s=120.0) as client,
             pytest.raises(FencedError, match="http://later"),

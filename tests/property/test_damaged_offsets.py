@@ -83,5 +83,5 @@ def test_sparks_offset_log_is_read_or_an_error_of_ours(
     with contextlib.suppress(StreamError):
         offsets.decode(read_offset(fs, ".", 1, "source-0"))
     before = LoggedBatch.read(fs, 0, planned=None)
-    for split in LoggedBatch.read(fs, 1, planned=PlannedFiles(fs)).read_behind(before):
+    for split in LoggedBatch.read(fs, 1, planned=PlannedFiles(fs)).ranges_since(before):
         assert split.start_offset <= split.end_offset

@@ -26,13 +26,12 @@ from sluice.runtime.checkpoint.acceptance import decode_accepted, decode_unsettl
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.checkpoint.format.container import DIGEST_KEY
 from sluice.runtime.checkpoint.format.metadata import decode, decode_repair
-from sluice.runtime.checkpoint.leader_record import LEADER_FILE, FileLeaderStore
+from sluice.runtime.checkpoint.run_record import LEADER_FILE, RunRecordStore, command_file
 from sluice.runtime.errors import DamagedCheckpointError, StreamError
 from sluice.runtime.functions.at_most_once import decode_drops
 from sluice.runtime.functions.record_counts import decode_totals
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.ownership.lease_record import LeaseRecord
-from sluice.runtime.service.command_file import command_address, command_file
+from sluice.runtime.ownership.lease import LeaseRecord
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import committable, record
 from tests.mutations import json_texts, mutated_bytes, mutated_everywhere, mutated_json
@@ -184,8 +183,8 @@ def test_small_files_are_read_or_an_error_of_ours(
     """The command file and who leads, which anybody may have edited."""
     fs = LocalFileSystem(tmp_path_factory.getbasetemp() / "small-files")
     for name, read in (
-        (command_file(0), lambda: command_address(fs)),
-        (LEADER_FILE, FileLeaderStore(fs).current),
+        (command_file(0), RunRecordStore(fs).newest_command),
+        (LEADER_FILE, RunRecordStore(fs).current),
     ):
         fs.replace(name, data)
         with contextlib.suppress(StreamError):
@@ -229,6 +228,6 @@ def test_what_lies_beside_a_decision_is_read_or_an_error_of_ours(
 @given(text=st.text(max_size=40) | json_texts)
 @example(text="[" * 100_000)
 @example(text='{"v": 1, "uid": 1, "uri": 1, "session": 1, "host": 1, "time": Infinity, "n": 1}')
-def test_what_stands_in_place_of_an_owner_record_is_nobodys(text: str) -> None:
+def test_what_stands_in_place_of_a_lease_is_nobodys(text: str) -> None:
     """Any client may commit offset metadata under any group."""
     LeaseRecord.decode(text)

@@ -182,7 +182,7 @@ class Worker:
         if chosen == 0:
             self._left.append(lease.producer)  # it dies without a word
         elif chosen == 1:
-            pool.give_back_unused(lease)
+            pool.return_unused(lease)
         elif chosen == 2:
             self._finish(pool, lease)
         else:  # while the next epoch is written
@@ -236,7 +236,7 @@ def test_writers_have_successors_and_are_told_of_them() -> None:
         pytest.param(ProducerPool.end, id="end"),
         pytest.param(ProducerPool.spend, id="spend"),
         pytest.param(ProducerPool.hold, id="hold"),
-        pytest.param(ProducerPool.give_back_unused, id="unused"),
+        pytest.param(ProducerPool.return_unused, id="unused"),
     ],
 )
 def test_a_task_of_the_next_batch_may_begin_at_any_line_of_what_gives_a_producer_back(

@@ -98,7 +98,7 @@ class PoolMachine(RuleBasedStateMachine):
         except UnreachableError:
             return
         if not registered:
-            self.pool.give_back_unused(lease)
+            self.pool.return_unused(lease)
             return
         client = lease.producer.client
         lease.producer.begin(lambda _: None)

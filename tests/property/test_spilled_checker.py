@@ -17,8 +17,8 @@ from sluice.runtime.checker import (
     HistoryVerdict,
     Identity,
     Kind,
+    Location,
     Payload,
-    Place,
     Record,
     SpilledHistory,
     TransactionRange,
@@ -96,10 +96,10 @@ def spilled(
     sink: Callable[[Finding], None] | None = None,
 ) -> HistoryVerdict:
     """The verdict by way of files, with so many rows in memory."""
-    place = directory / str(next(_serial))
+    location = directory / str(next(_serial))
     with (
-        SpilledHistory(place / "want", identity, memory_bytes=LEAST_MEMORY_BYTES) as want,
-        SpilledHistory(place / "have", identity, memory_bytes=LEAST_MEMORY_BYTES) as have,
+        SpilledHistory(location / "want", identity, memory_bytes=LEAST_MEMORY_BYTES) as want,
+        SpilledHistory(location / "have", identity, memory_bytes=LEAST_MEMORY_BYTES) as have,
     ):
         want.rows_in_memory = have.rows_in_memory = rows
         for wanted, source in wanted_of(inputs, mark):
@@ -261,7 +261,7 @@ def test_a_corrupted_record_is_named_with_its_source(tmp_path: Path) -> None:
         transactions=transactions,
         sink=findings.append,
     )
-    assert findings == [Finding(Kind.CORRUPTED, Place("out", 0, 7), "of in-0@7")]
+    assert findings == [Finding(Kind.CORRUPTED, Location("out", 0, 7), "of in-0@7")]
     assert (verdict.corrupted, verdict.lost, verdict.unexpected, verdict.torn) == (1, 0, 0, 0)
 
 
@@ -296,7 +296,7 @@ def test_part_of_a_transaction_is_torn_and_a_whole_one_missing_is_not(tmp_path: 
         sink=findings.append,
     )
     assert (verdict.lost, verdict.torn) == (len(gone), 1)
-    assert verdict.examples.torn == (Place("in", 0, 0),)
+    assert verdict.examples.torn == (Location("in", 0, 0),)
     (torn,) = (finding for finding in findings if finding.kind is Kind.TORN)
     assert str(torn) == "torn in-0@0 (t0: 20 of 30 records)"
 
@@ -330,10 +330,10 @@ def generated(count: int, *, from_row: int = 0) -> Columns:
 def peak_bytes(directory: Path, count: int, memory_bytes: int) -> int:
     """The most that Python and numpy held at once, for a run of so many records."""
     chunk = 10_000
-    place = directory / str(next(_serial))
+    location = directory / str(next(_serial))
     with (
-        SpilledHistory(place / "want", memory_bytes=memory_bytes) as want,
-        SpilledHistory(place / "have", memory_bytes=memory_bytes) as have,
+        SpilledHistory(location / "want", memory_bytes=memory_bytes) as want,
+        SpilledHistory(location / "have", memory_bytes=memory_bytes) as have,
     ):
         tracemalloc.start()
         try:

@@ -78,13 +78,13 @@ def test_drivers_have_successors_and_all_of_them_commit() -> None:
 
 
 def _nobody_asks_who_owns(patch: pytest.MonkeyPatch) -> None:
-    """No owner record fences anybody."""
+    """No lease fences anybody."""
     patch.setattr(LeaseWatch, "require", lambda _: None)
-    patch.setattr(LeaseWatch, "tell", lambda *_: None)
+    patch.setattr(LeaseWatch, "report_loss", lambda *_: None)
 
 
 def test_fence_first_a_seal_alone_stops_an_older_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the owner record says."""
+    """Whatever the lease says."""
     _nobody_asks_who_owns(monkeypatch)
     for seed in range(3):
         pass_by(Plan(seed, events=_SUCCESSORS))
@@ -119,7 +119,7 @@ def _sweeps_before_it_seals(patch: pytest.MonkeyPatch) -> None:
         view = SweepView(
             job_uid=history.newest.job_uid,
             attempt_ids={r.name: history.next_slot for r in self._plan.regions},
-            protected=tuple(e for p in history.places for e in p.record.committables),
+            protected=tuple(e for p in history.slots for e in p.record.committables),
             orphans=(),
         )
         for sink in self._sinks.values():

@@ -45,7 +45,7 @@ class Cleaner:
 
     def _clean(self) -> Iterator[None]:
         store = CheckpointStore(FakeFileSystem(self._world.disk))
-        if not store.places():
+        if not store.slots():
             return
         places = survey(store)
         self._world.note(f"somebody looks at places {places[0].checkpoint_id} to the last one")

@@ -29,7 +29,7 @@ from sluice.connectors.kafka.sink.handles import (
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
-from sluice.runtime.ownership.lease_record import LeaseRecord, LeaseStore
+from sluice.runtime.ownership.lease import LeaseRecord, LeaseStore
 from tests.fake_file_system import SimulatedCrashError
 from tests.fake_kafka import FakeWire, Fault
 
@@ -133,7 +133,7 @@ class _Wire(FakeWire):
 
 
 class _OwnerStore:
-    """The owner record, in the world's memory."""
+    """The lease, in the world's memory."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -152,12 +152,12 @@ class _OwnerStore:
         """See `LeaseStore.close`."""
 
     def _ask(self) -> None:
-        if self._world.fault(self._world.profile.unreached / 4, "the owner record is out of reach"):
-            raise UnreachableError("the owner record is out of reach", {}, "Ask again.")
+        if self._world.fault(self._world.profile.unreached / 4, "the lease is out of reach"):
+            raise UnreachableError("the lease is out of reach", {}, "Ask again.")
 
 
 def open_lease_store(world: "World") -> LeaseStore:
-    """Where the owner record lies."""
+    """Where the lease lies."""
     return _OwnerStore(world)
 
 

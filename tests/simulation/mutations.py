@@ -13,10 +13,7 @@ from sluice.connectors.kafka.sink.producers.producer_pool import Lease, Producer
 from sluice.connectors.kafka.sink.producers.producer_slots import SlotEvent, SlotState
 from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
 from sluice.runtime.coordinator.committing.commit_steps import commit_all
-from sluice.runtime.coordinator.core import alignment as aligning
-from sluice.runtime.coordinator.core import failure_policy as rulings
-from sluice.runtime.coordinator.core import post_commit as settling
-from sluice.runtime.coordinator.core import suspension as suspending
+from sluice.runtime.coordinator.core import alignment, post_commit, region_attempts
 from sluice.runtime.coordinator.core.checkpoint_states import Event
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.core import CoordinatorCore
@@ -28,6 +25,7 @@ from sluice.runtime.coordinator.core.events import (
     RegionRestarted,
 )
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.region.region_phases import TRANSITIONS, RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import Fate, RegionState
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.settlement import Settlement
@@ -89,6 +87,7 @@ def no_fencing_record(patch: pytest.MonkeyPatch) -> None:
             session=self._session,
             resume_id=resume_id,
             restore_from=restore_from,
+            fenced=self._store.known_fencing_records(),
             now_ms=0,
         )
         yield "no fencing record"
@@ -126,8 +125,8 @@ def settle_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
     settle = StartSequence._settle  # noqa: SLF001 - broken on purpose
 
     def broken(self: Any, history: Any, attempt_id: int, kept: Any) -> Generator[str, None, None]:
-        places = tuple(replace(place, is_committed=True) for place in history.places)
-        yield from settle(self, replace(history, places=places), attempt_id, kept)
+        slots = tuple(replace(slot, is_committed=True) for slot in history.slots)
+        yield from settle(self, replace(history, slots=slots), attempt_id, kept)
 
     patch.setattr(StartSequence, "_settle", broken)
 
@@ -135,7 +134,12 @@ def settle_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
 def ignore_attempts(patch: pytest.MonkeyPatch) -> None:
     """Rule `callback-after-commit`: the coordinator refuses a message of an older attempt of a
     region."""
+
+    def broken(self: RegionState, event: RegionEvent) -> None:
+        self.phase = TRANSITIONS.get((self.phase, event), self.phase)
+
     patch.setattr(RegionState, "require", lambda self, attempt_id: None)
+    patch.setattr(RegionState, "advance", broken)
 
 
 def use_ids_again_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -171,18 +175,18 @@ def use_unanswered_ids_again(patch: pytest.MonkeyPatch) -> None:
 def abort_when_uncertain(patch: pytest.MonkeyPatch) -> None:
     """Rule `publish-whole`: a publish without an answer may have happened, so the coordinator does
     not abort."""
-    published = settling.published
+    published = post_commit.published
 
-    def broken(book: Any, event: Published, now_s: float) -> None:
-        checkpoint = book.pending[event.checkpoint_id]
+    def broken(state: Any, event: Published, now_s: float) -> None:
+        checkpoint = state.pending[event.checkpoint_id]
         if event.outcome is PublishOutcome.UNKNOWN and checkpoint.regions:
             checkpoint.discarded.extend(checkpoint.acknowledged())
             for region in checkpoint.regions:
-                book.close_region(region.region, RuntimeError("unsure"), now_s, fence=None)
-            book.last_slot = event.checkpoint_id
-            book.discard(checkpoint)
+                state.close_region(region.region, RuntimeError("unsure"), now_s)
+            state.last_slot = event.checkpoint_id
+            state.discard(checkpoint)
             return
-        published(book, event, now_s)
+        published(state, event, now_s)
 
     patch.setitem(_handlers(), Published, broken)
 
@@ -241,13 +245,15 @@ def _handlers() -> Any:
 def set_a_barrier_twice(patch: pytest.MonkeyPatch) -> None:
     """Rule `restore-by-attempt`: a repeated poll returns the same barrier, even after later
     decisions, because Spark may not have logged it."""
-    polled = aligning.barrier_polled
+    polled = alignment.barrier_polled
 
-    def broken(book: Any, event: BarrierPolled, now_s: float) -> None:
-        book.regions[event.region].late = None
-        polled(book, event, now_s)
+    def broken(state: Any, event: BarrierPolled, now_s: float) -> None:
+        region = state.regions[event.region]
+        if region.phase is RegionPhase.TIMED_OUT:
+            region.phase = RegionPhase.RUNNING
+        polled(state, event, now_s)
 
-    patch.setattr(aligning, "barrier_polled", broken)
+    patch.setattr(alignment, "barrier_polled", broken)
 
 
 def skip_with_undecided_offsets(patch: pytest.MonkeyPatch) -> None:
@@ -264,44 +270,44 @@ def restart_before_the_end(patch: pytest.MonkeyPatch) -> None:
     """Rule `callback-after-commit`: a new attempt starts only after the transactions of the old one
     are decided or aborted."""
 
-    def broken(book: Any, name: str, now_s: float) -> None:
-        region = book.regions[name]
-        if not region.restart_requested or book.is_over:
+    def broken(state: Any, name: str, now_s: float) -> None:
+        region = state.regions[name]
+        if not region.restart_requested or state.is_over:
             return
         if region.fence is None:
-            fence = book.create(CheckpointKind.CHECKPOINT, "restart", forced=False)
-            book.move(fence, Event.REGION_FAILED, now_s)
+            fence = state.create(CheckpointKind.CHECKPOINT, "restart")
+            state.move(fence, Event.REGION_FAILED, now_s)
             region.fence = fence.checkpoint_id
-        region.reopen()
-        book.out.append(
+        region.settle()
+        state.out.append(
             RegionRestarted(region=name, attempt_id=region.attempt_id, restored=region.record)
         )
 
-    patch.setattr(rulings, "drive_restart", broken)
+    patch.setattr(post_commit, "drive_restart", broken)
 
 
 def resume_at_once_by_command(patch: pytest.MonkeyPatch) -> None:
     """Rule `callback-after-commit` holds for a command, too: the old transactions of the suspended
     region are decided or aborted first."""
-    fence = suspending.fence
+    fence = region_attempts.fence
 
-    def broken(book: Any, name: str, now_s: float, *, reason: str) -> None:
-        fence(book, name, now_s, reason=reason)
+    def broken(state: Any, name: str, now_s: float, *, reason: str) -> None:
+        fence(state, name, now_s, reason=reason)
         if reason == "is restarted by command":
-            region = book.regions[name]
-            region.reopen()
+            region = state.regions[name]
+            region.settle()
             restarted = RegionRestarted(
                 region=name, attempt_id=region.attempt_id, restored=region.record
             )
-            book.out.append(restarted)
+            state.out.append(restarted)
 
-    patch.setattr(suspending, "fence", broken)
+    patch.setattr(region_attempts, "fence", broken)
 
 
 def end_without_suspended_regions(patch: pytest.MonkeyPatch) -> None:
     """A bounded job that has not read all its input fails. Otherwise no operator would restart
     it."""
-    patch.setattr(settling, "suspended_at_the_end", lambda book: None)
+    patch.setattr(post_commit, "suspended_at_the_end", lambda state: None)
 
 
 def abort_all_that_an_attempt_reports(patch: pytest.MonkeyPatch) -> None:
@@ -311,7 +317,7 @@ def abort_all_that_an_attempt_reports(patch: pytest.MonkeyPatch) -> None:
     def broken(self: CoordinatorState, region: RegionState, told: Any) -> list[StateEntry]:
         return [entry for work in told for entry in work.committables]
 
-    patch.setattr(CoordinatorState, "undecidable", broken)
+    patch.setattr(CoordinatorState, "undecided_work", broken)
 
 
 def end_without_a_verdict(patch: pytest.MonkeyPatch) -> None:

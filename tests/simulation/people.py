@@ -31,7 +31,7 @@ from sluice.runtime.errors import (
     UnreachableError,
 )
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.ownership.lease_record import RENEWAL_INTERVAL_S
+from sluice.runtime.ownership.lease import RENEWAL_INTERVAL_S
 from tests.fake_file_system import SimulatedCrashError
 from tests.simulation.kafka import (
     CONNECTION,

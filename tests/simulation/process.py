@@ -34,7 +34,7 @@ from sluice.runtime.coordinator.core.events import (
     Tick,
     TriggerRequested,
 )
-from sluice.runtime.coordinator.shell.attempts import AttemptBook
+from sluice.runtime.coordinator.shell.attempts import RegisteredAttempts
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
@@ -105,7 +105,7 @@ class Process:
         self.error: BaseException | None = None
         self.finished = False
         self.results: dict[BatchKey, BaseException | None] = {}
-        self.task_attempts = AttemptBook()
+        self.task_attempts = RegisteredAttempts()
         self.attempts: list[Life | ContinuousAttempt] = []
         self.core: CoordinatorCore
         self.found: Found
@@ -411,7 +411,7 @@ class Process:
         """Give the core an event and carry out what does not block."""
         self.watch.told(event)
         try:
-            actions = self.core.step(event, self.world.clock(), missed_s=self.world.slept_s)
+            actions = self.core.step(event, self.world.clock(), slept_s=self.world.slept_s)
         except StreamError:
             if raises:
                 raise

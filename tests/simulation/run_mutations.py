@@ -8,7 +8,7 @@ import pytest
 
 from sluice.runtime.checkpoint import retention
 from sluice.runtime.contracts import PublishOutcome, SweepView
-from sluice.runtime.coordinator.core import post_commit as settling
+from sluice.runtime.coordinator.core import post_commit
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.region.region_state import RegionState
@@ -19,7 +19,7 @@ from sluice.runtime.model.timestamps import is_past
 
 __all__ = ["RUN_MUTATIONS"]
 
-_USERS_OF_IS_PAST = ("core.failure_attribution", "core.coordinator_state", "shell.io_executor")
+_USERS_OF_IS_PAST = ("core.coordinator_state", "shell.io_executor")
 
 _ANSWERED: Mapping[str, Any] = {"unreached": 0.0, "unanswered": 0.0, "late": 0.0}
 
@@ -35,7 +35,7 @@ def age_by_the_pause_tolerant_clock(patch: pytest.MonkeyPatch) -> None:
     """Rule `transaction-timeout`: an open transaction ages while the host sleeps, as it does on the
     brokers."""
 
-    def broken(book: CoordinatorState, decide_by_s: float | None, now_s: float) -> bool:
+    def broken(state: CoordinatorState, decide_by_s: float | None, now_s: float) -> bool:
         return is_past(decide_by_s, now_s)
 
     patch.setattr(CoordinatorState, "is_too_old", broken)
@@ -48,15 +48,15 @@ def skip_without_a_sweep(patch: pytest.MonkeyPatch) -> None:
     """Rule `abort-before-skip`: the open transactions of a failed region are aborted before a
     decision skips the region. Otherwise readers of other regions' records wait for these
     transactions."""
-    start_deciding = settling._start_deciding  # noqa: SLF001 - broken on purpose
+    start_deciding = post_commit._start_deciding  # noqa: SLF001 - broken on purpose
 
-    def broken(book: Any, checkpoint: Any, now_s: float) -> None:
+    def broken(state: Any, checkpoint: Any, now_s: float) -> None:
         checkpoint.must_sweep = False
         for name in checkpoint.skipped:
-            book.regions[name].needs_sweep = False
-        start_deciding(book, checkpoint, now_s)
+            state.regions[name].needs_sweep = False
+        start_deciding(state, checkpoint, now_s)
 
-    patch.setattr(settling, "_start_deciding", broken)
+    patch.setattr(post_commit, "_start_deciding", broken)
 
 
 def leave_new_splits_out_of_the_record(patch: pytest.MonkeyPatch) -> None:
@@ -74,29 +74,29 @@ def leave_new_splits_out_of_the_record(patch: pytest.MonkeyPatch) -> None:
 def forget_new_splits_in_a_restart(patch: pytest.MonkeyPatch) -> None:
     """Rule `restore-by-attempt`: a source reports a new split once. Its region remembers the split
     over its restarts."""
-    fence_off = RegionState.fence_off
+    settle = RegionState.settle
 
     def broken(self: Any) -> None:
-        fence_off(self)
+        settle(self)
         self.discovered.clear()
 
-    patch.setattr(RegionState, "fence_off", broken)
+    patch.setattr(RegionState, "settle", broken)
 
 
 def forget_when_to_retry(patch: pytest.MonkeyPatch) -> None:
     """Only time makes the core retry an unanswered call: no event triggers the retry."""
-    next_step_s = settling.next_step_s
+    next_step_s = post_commit.next_step_s
 
-    def broken(book: Any) -> float | None:
-        known = {at: found.retry_at_s for at, found in book.pending.items()}
-        for found in book.pending.values():
+    def broken(state: Any) -> float | None:
+        known = {at: found.retry_at_s for at, found in state.pending.items()}
+        for found in state.pending.values():
             found.retry_at_s = 0.0
-        due_s = next_step_s(book)
-        for at, found in book.pending.items():
+        due_s = next_step_s(state)
+        for at, found in state.pending.items():
             found.retry_at_s = known[at]
         return due_s
 
-    patch.setattr(settling, "next_step_s", broken)
+    patch.setattr(post_commit, "next_step_s", broken)
 
 
 def sweep_present_regions_only(patch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ _READS = frozenset(
         "is_committed",
         "is_superseded",
         "known_fencing_records",
-        "places",
+        "slots",
         "read",
         "retirable",
         "unsettled",

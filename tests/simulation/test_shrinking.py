@@ -25,7 +25,7 @@ for seed in range(20)[:: int(sys.argv[1])]:
     world = World(seed, profile_of(seed)[1])
     world.run()
     print(seed, hash(tuple(move.seed for move in world.made)), world.clock(), world.watch.seen,
-          [(r.checkpoint_id, r.verdict.value, r.asked_by) for r in world.history])
+          [(r.checkpoint_id, r.verdict.value, r.requested_by) for r in world.history])
 """
 
 

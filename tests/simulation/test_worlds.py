@@ -48,7 +48,7 @@ def test_worlds_are_rough() -> None:
         world.run()
     records = [record for world in worlds for record in world.history]
     requested_by = [record.requested_by for record in records]
-    assert requested_by.count("seal") > 60
+    assert requested_by.count("fencing") > 60
     assert requested_by.count("interval") > 100
     assert requested_by.count("restart") > 1
     assert requested_by.count("end") > 20

@@ -15,7 +15,7 @@ from dataclasses import replace
 from sluice.runtime.contracts import MetadataStore
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost
 from sluice.runtime.model.model import CheckpointRecord, SplitRange
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 from tests.fake_file_system import Disk
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock

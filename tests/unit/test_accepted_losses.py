@@ -137,7 +137,7 @@ def test_two_phase_repair_a_start_goes_on_behind_a_loss_that_was_accepted(
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
     assert 1 in job.store.committed
     (message,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
-    assert "loss was accepted" in message
+    assert "accepted loss" in message
     assert "regions=main,side ranges=input-0:[0,10) input-1:[0,10)" in message
 
 
@@ -388,8 +388,8 @@ def test_outcome_from_broker_a_start_takes_a_person_s_word_for_what_nobody_can_t
     assert 1 in job.store.committed
     assert _visible(job) == ["main-done", "main-lost", "side-lost", "side-open"]
     said = {
-        AcceptedAs.LOST: "a loss was accepted",
-        AcceptedAs.COMMITTED: "taken for committed by a person's word",
+        AcceptedAs.LOST: "accepted loss",
+        AcceptedAs.COMMITTED: "a person has accepted this work as committed",
     }
     (message,) = [r.getMessage() for r in caplog.records if said[word] in r.getMessage()]
     assert "regions=main,side ranges=input-0:[0,10) input-1:[0,10)" in message

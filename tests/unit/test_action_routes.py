@@ -9,7 +9,7 @@ import pytest
 from sluice.runtime.contracts import Committer
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Action, Commit, EndJob, Progress, Report
-from sluice.runtime.coordinator.shell.action_dispatcher import ActionRoutes
+from sluice.runtime.coordinator.shell.action_dispatcher import ActionDispatcher
 from sluice.runtime.coordinator.shell.core_loop import StepThread
 from sluice.runtime.coordinator.shell.progress import ListenerThread
 from sluice.runtime.coordinator.shell.restart_waits import BatchWaiters, WakeUp
@@ -53,7 +53,7 @@ class Bench:
         self.sink = FakeSink(FakeBroker())
         self.looking = self.sink.committer = Looking(self.sink.committer, answers)
         self.steps = StepThread(io_executor(FakeStore(), self.sink), lambda _: None)
-        self.routes = ActionRoutes(
+        self.dispatcher = ActionDispatcher(
             steps=self.steps,
             waiters=BatchWaiters(),
             wake=WakeUp(),
@@ -79,9 +79,9 @@ class Bench:
         entry = entry_of(self.sink.broker.init("fake/job/main.0/owner"))
         last = Commit(checkpoint_id=1, committables=(entry,), after_crash=False, regions=())
         actions: list[Action] = [last, EndJob(error=None, finished=True)]
-        self.routes.carry_out(actions)
+        self.dispatcher.carry_out(actions)
         try:
-            return self.routes.wait(retry_for_s)
+            return self.dispatcher.wait(retry_for_s)
         finally:
             self.steps.stop(timeout_s=PATIENCE_S)
 
@@ -109,8 +109,8 @@ def test_commit_acknowledged_what_failed_attempts_left_open_is_swept_before_a_go
 def test_commit_acknowledged_an_end_without_commits_of_its_own_is_looked_after_too() -> None:
     """What an earlier run has put on record may still wait for its markers."""
     bench = Bench(False, True)
-    bench.routes.carry_out([EndJob(error=None, finished=True)])
-    assert bench.routes.wait(PATIENCE_S)
+    bench.dispatcher.carry_out([EndJob(error=None, finished=True)])
+    assert bench.dispatcher.wait(PATIENCE_S)
     bench.steps.stop(timeout_s=PATIENCE_S)
     assert bench.looking.left == 0
 
@@ -151,7 +151,7 @@ def test_records_that_functions_failed_for_are_told_with_their_checkpoint(
     )
     bench = Bench()
     with caplog.at_level(logging.WARNING):
-        bench.routes.carry_out([Report(progress=progress)])
+        bench.dispatcher.carry_out([Report(progress=progress)])
     bench.steps.stop(timeout_s=PATIENCE_S)
     warned = [entry.getMessage() for entry in caplog.records]
     assert len(warned) == len(told)
@@ -170,7 +170,7 @@ def test_ranges_that_were_left_out_are_told_by_name(caplog: pytest.LogCaptureFix
         dropped=(split(0, 10, 15),),
     )
     bench = Bench()
-    bench.routes.carry_out([Report(progress=progress)])
+    bench.dispatcher.carry_out([Report(progress=progress)])
     bench.steps.stop(timeout_s=PATIENCE_S)
     assert "dropped by approximate recovery: checkpoint_id=3 offsets=5" in caplog.text
 
@@ -179,7 +179,7 @@ def test_a_wait_for_readers_is_told_while_it_lasts(caplog: pytest.LogCaptureFixt
     """A quarter of an hour of silence looks like a job that hangs."""
     with (
         patch("sluice.runtime.coordinator.shell.action_dispatcher._SWEEP_AGAIN_S", 0.001),
-        patch("sluice.runtime.coordinator.shell.action_dispatcher._TOLD_EVERY_S", 6.0),
+        patch("sluice.runtime.coordinator.shell.action_dispatcher._LOG_EVERY_S", 6.0),
     ):
         assert Bench(True, swept=[False, True]).finish()
     assert "waits until readers see all of it: missing=orphans waited_s=7" in caplog.text

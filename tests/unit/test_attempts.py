@@ -4,7 +4,7 @@ import pytest
 
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.coordinator.region.region_state import Fate
-from sluice.runtime.coordinator.shell.attempts import AttemptBook
+from sluice.runtime.coordinator.shell.attempts import RegisteredAttempts
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.model import BatchKey
 from tests.core_driver import FAST, CoreDriver
@@ -21,7 +21,7 @@ def test_ids_never_reused_an_attempt_of_a_paused_worker_is_offered_for_a_quarter
 ):
     """A task that goes on after its batch was committed without it opens a transaction that no
     decision names; readers must not wait for it until it times out."""
-    book = AttemptBook()
+    book = RegisteredAttempts()
     book.add(_attempt())
     offered = [book.orphans(lambda _: Fate.SETTLED) for _ in range(90)]
     assert set(offered) == {(_attempt(),)}
@@ -29,7 +29,7 @@ def test_ids_never_reused_an_attempt_of_a_paused_worker_is_offered_for_a_quarter
 
 def test_what_is_remembered_has_a_bound() -> None:
     """A job that runs for a year keeps no list of everything it ever opened."""
-    book = AttemptBook()
+    book = RegisteredAttempts()
     for batch_id in range(200):
         batch = BatchKey(region="r", attempt_id=1, batch_id=batch_id)
         book.add(_attempt(batch_id, batch=batch))
@@ -39,7 +39,7 @@ def test_what_is_remembered_has_a_bound() -> None:
 
 def test_a_living_batch_is_offered_to_no_sweep() -> None:
     """Its transaction may be the one that the next decision names."""
-    book = AttemptBook()
+    book = RegisteredAttempts()
     book.add(_attempt())
     assert book.orphans(lambda _: Fate.OPEN) == ()
     assert len(book) == 1
@@ -59,7 +59,7 @@ def test_ids_never_reused_a_late_attempt_of_a_decided_batch_may_not_begin() -> N
 
 def test_ids_never_reused_an_attempt_of_an_older_life_is_not_remembered() -> None:
     """Older attempts are swept as a whole, whoever has told of what is in them."""
-    book = AttemptBook()
+    book = RegisteredAttempts()
     book.add(_attempt())
     assert book.orphans(lambda _: Fate.OUTDATED) == ()
     assert len(book) == 0

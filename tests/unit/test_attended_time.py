@@ -11,7 +11,7 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.errors import RegionUnansweredError, UnreachableError
 from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, RegionRecord
-from sluice.runtime.process.boot_clock import PauseTolerantClock, PauseTolerantTime
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock, PauseTolerantTime
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from tests.core_driver import FAST
@@ -25,11 +25,11 @@ _LONG_S = 100_000.0
 def test_a_look_counts_no_more_than_its_step() -> None:
     """And a clock that goes back takes nothing away."""
     attended = PauseTolerantTime(longest_step_s=5.0)
-    assert attended.look(100.0) == 0.0
-    assert attended.look(103.0) == 3.0
-    assert attended.look(103.0 + _LONG_S) == 8.0
-    assert attended.look(0.0) == 8.0
-    assert attended.look(2.0) == 10.0 == attended.passed_s
+    assert attended.advance(100.0) == 0.0
+    assert attended.advance(103.0) == 3.0
+    assert attended.advance(103.0 + _LONG_S) == 8.0
+    assert attended.advance(0.0) == 8.0
+    assert attended.advance(2.0) == 10.0 == attended.passed_s
 
 
 def test_a_clock_that_is_looked_at_often_is_the_one_it_is_made_from() -> None:

@@ -223,7 +223,7 @@ def test_a_decision_that_forgets_held_work_of_a_completed_region_stops_the_job()
     committers = SharedCommitters({"sink": job.sink}, _TWO)
     committers.of("sink").pre_committed(1, {"main": [held]})
     wrong = DecidedWork(checkpoint_id=2, regions=(_main(new),), entries=(new,))
-    with pytest.raises(IllegalTransitionError, match="still holds"):
+    with pytest.raises(IllegalTransitionError, match="does not name a region's pending work"):
         notify(committers, "sink", wrong, timeout_s=1.0, after_crash=False)
     assert len(job.broker.ongoing()) == 2
     right = DecidedWork(checkpoint_id=2, regions=(_main(held, new),), entries=(held, new))

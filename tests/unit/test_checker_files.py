@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice.connectors.hdfs.formats.text_formats import JsonLines
-from sluice.runtime.checker import Place, Record
+from sluice.runtime.checker import Location, Record
 from sluice.runtime.checker.files import read_files, row_value
 from sluice.runtime.errors import ConfigError, StorageError
 
@@ -25,9 +25,9 @@ def test_columns_of_a_kafka_record_are_read_byte_for_byte(tmp_path: Path) -> Non
     file = tmp_path / "part.parquet"
     pq.write_table(pa.Table.from_pylist(rows), file)
     assert list(read_files(file, topic="out")) == [
-        (Record("out", 0, 0, b"k", b"v", (("h", b"1"),)), Place(str(file), 0, 0)),
-        (Record("out", 0, 1, None, b""), Place(str(file), 0, 1)),
-        (Record("out", 0, 2, b"", None), Place(str(file), 0, 2)),
+        (Record("out", 0, 0, b"k", b"v", (("h", b"1"),)), Location(str(file), 0, 0)),
+        (Record("out", 0, 1, None, b""), Location(str(file), 0, 1)),
+        (Record("out", 0, 2, b"", None), Location(str(file), 0, 2)),
     ]
 
 

@@ -19,9 +19,9 @@ from sluice.runtime.checkpoint.format.committable_kinds import (
     installed_kinds,
 )
 from sluice.runtime.checkpoint.inspect.checkpoint_cli import app
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
-from sluice.runtime.checkpoint.leader_record import LEADER_FILE, FileLeaderStore, Leader
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
 from sluice.runtime.checkpoint.lost_work import digest_of
+from sluice.runtime.checkpoint.run_record import LEADER_FILE, RunRecord, RunRecordStore
 from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from sluice.runtime.errors import (
     ConfigError,
@@ -44,14 +44,16 @@ def directory(tmp_path: Path) -> Path:
     store.mark_committed(2)
     store.publish_repair(2, {committable().payload: committable(b"x")}, session="first")
     store.publish(
-        record(3, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="seal"),
+        record(3, verdict=Verdict.ABORTED, leader_session_id="second", requested_by="fencing"),
         timeout_s=5,
     )
     saved = replace(full_record(), leader_session_id="second")
     store.publish(saved, timeout_s=60)
     (tmp_path / slot_name(43)).mkdir()
     (tmp_path / slot_name(43) / "_metadata").write_bytes(b"damaged")
-    FileLeaderStore(store.fs).announce(Leader(leader_session_id="second", address="h:1"))
+    RunRecordStore(store.fs).announce(
+        RunRecord(leader_session_id="second", address="h:1", attempt_id=0)
+    )
     return tmp_path
 
 
@@ -189,7 +191,7 @@ def test_a_damaged_note_hides_no_checkpoint(lost: Path) -> None:
     (lost / slot_name(42) / "_unsettled").write_text("{")
     shown = _json("list", str(lost))["checkpoints"]
     assert len(shown) == 6
-    assert "Deleted" in shown[4]["error"]
+    assert "is damaged" in shown[4]["error"]
     with pytest.raises(DamagedCheckpointError):
         _run("accept-loss", str(lost), "--id", "42")
 
@@ -202,7 +204,7 @@ def test_list_says_how_each_checkpoint_stands(directory: Path) -> None:
         0: "decided",
         1: "committed",
         2: "committed",
-        3: "seal",
+        3: "fencing",
         42: "unfinished",
         43: "unreadable",
     }
@@ -249,7 +251,7 @@ def test_list_does_not_need_to_know_who_leads(directory: Path) -> None:
 def test_list_as_a_table_shows_every_row_and_the_damage(directory: Path) -> None:
     """One damaged record does not hide the others."""
     lines = _run("list", f"file:{directory}").splitlines()
-    for words in (("0", "decided"), ("2", "committed,"), ("3", "seal"), ("42", "unfinished")):
+    for words in (("0", "decided"), ("2", "committed,"), ("3", "fencing"), ("42", "unfinished")):
         assert any(tuple(line.split()[:2]) == words for line in lines), words
     assert any("43" in line and "damaged" in line for line in lines)
 
@@ -340,7 +342,7 @@ def test_looking_changes_nothing(directory: Path, tmp_path: Path) -> None:
 )
 def test_a_path_may_name_a_place(path: str, expected: tuple[str, int | None]) -> None:
     """Directory and id."""
-    assert split_place(path) == expected
+    assert split_slot(path) == expected
 
 
 def test_kafka_transactions_are_shown_decoded() -> None:
@@ -421,9 +423,9 @@ def test_a_directory_on_hdfs_is_read_with_a_jvm_that_ends_with_the_command(jvm: 
     """Without a Spark session; also where nothing is found there."""
     with command_store("hdfs://h:1/a") as store:
         assert jvm.attempts
-        assert store.places()
+        assert store.slots()
     assert not jvm.attempts
-    with pytest.raises(ConfigError, match="no checkpoints here"), command_store("hdfs:///empty"):
+    with pytest.raises(ConfigError, match="holds no checkpoints"), command_store("hdfs:///empty"):
         pass
     assert not jvm.attempts
     assert jvm.clients == [jvm] * 3, "the second one is looked at for a drop-in query, too"
@@ -433,5 +435,5 @@ def test_a_local_directory_needs_no_jvm(directory: Path, jvm: Jvm) -> None:
     """Nor Java."""
     with command_store(str(directory)) as store:
         assert not jvm.attempts
-        assert store.places()
+        assert store.slots()
     assert jvm.clients == [None]

@@ -106,7 +106,7 @@ def test_an_idle_barrier_does_not_expire() -> None:
         driver.tick(10.0)
         assert driver.poll(0) is None
     assert not driver.seen(Publish)
-    driver.tick(FAST.quiet_look_s)
+    driver.tick(FAST.idle_refresh_s)
     barrier = driver.poll(1)
     assert barrier is not None
     assert barrier.checkpoint_id == 1

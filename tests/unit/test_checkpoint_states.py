@@ -77,7 +77,7 @@ def test_failpoints_stand_before_and_after_every_step() -> None:
     steps = {name.partition("-")[2] for name in FAILPOINTS if name not in between}
     around = {f"{when}-{step}" for when in ("before", "after") for step in steps}
     assert around | between == set(FAILPOINTS)
-    assert {"decision", "commit", "mark", "seal", "sweep", "group-offsets"} <= steps
+    assert {"decision", "commit", "mark", "fencing", "sweep", "group-offsets"} <= steps
 
 
 def test_the_command_that_the_page_names_writes_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ from sluice.connectors.kafka.client.login_refusals import LASTING_S
 from sluice.connectors.kafka.sink.producers.cluster_limits import (
     ClusterLimits,
     KnownLimits,
-    LimitsLook,
-    look_at_limits,
+    LimitsAnswer,
+    fetch_limits,
 )
 from sluice.connectors.kafka.sink.producers.producer_errors import UnsentError
 from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait
@@ -23,28 +23,28 @@ from tests.unit.test_kafka_writer import SCOPE, Registry
 from tests.waiting import PATIENCE_S, join, wait_for
 
 REFUSAL = AuthenticationError("refused", {}, "Check it.")
-SILENCE = LimitsLook(unanswered=frozenset({"cluster"}))
-REFUSED = LimitsLook(unanswered=frozenset({"cluster"}), refusal=REFUSAL)
-ONE = LimitsLook(
+SILENCE = LimitsAnswer(unanswered=frozenset({"cluster"}))
+REFUSED = LimitsAnswer(unanswered=frozenset({"cluster"}), refusal=REFUSAL)
+ONE = LimitsAnswer(
     timeouts_s={"1": 900.0}, batch_bytes={"out": 5}, unanswered=frozenset({"broker 2"})
 )
-OTHER = LimitsLook(
+OTHER = LimitsAnswer(
     timeouts_s={"2": 60.0}, batch_bytes={"out": 5}, unanswered=frozenset({"broker 1"})
 )
-BOTH = LimitsLook(timeouts_s={"1": 900.0, "2": 60.0}, batch_bytes={"out": 5}, partitions=4)
+BOTH = LimitsAnswer(timeouts_s={"1": 900.0, "2": 60.0}, batch_bytes={"out": 5}, partitions=4)
 
 
 class Looks:
     """Answers in turn, the last one for ever; each look takes a second, or as long as is said."""
 
-    def __init__(self, *answers: LimitsLook, look_s: float = 1.0) -> None:
+    def __init__(self, *answers: LimitsAnswer, look_s: float = 1.0) -> None:
         self.look_s = look_s
         self.answers = list(answers)
         self.clock = ManualClock()
         self.at_s: list[float] = []
         self.known = KnownLimits(self._look, clock=self.clock)
 
-    def _look(self) -> LimitsLook:
+    def _look(self) -> LimitsAnswer:
         self.at_s.append(self.clock())
         self.clock.advance(self.look_s)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -63,11 +63,11 @@ class Looks:
 
 def test_the_limits_are_the_least_of_what_brokers_and_topics_say() -> None:
     """What may not be read says nothing; and where none may be, nothing is known."""
-    found = LimitsLook(
+    found = LimitsAnswer(
         timeouts_s={"1": 900.0, "2": 60.0, "3": None}, batch_bytes={"a": 7, "b": None}, partitions=3
     )
     assert found.limits == ClusterLimits(transaction_timeout_s=60.0, batch_bytes=7, partitions=3)
-    assert LimitsLook(timeouts_s={"1": None}).limits == ClusterLimits()
+    assert LimitsAnswer(timeouts_s={"1": None}).limits == ClusterLimits()
 
 
 def test_a_later_look_forgets_nothing_that_it_did_not_see() -> None:
@@ -76,7 +76,7 @@ def test_a_later_look_forgets_nothing_that_it_did_not_see() -> None:
     assert ONE.after(OTHER).limits.transaction_timeout_s == 60.0
     assert SILENCE.after(BOTH).limits == BOTH.limits
     assert SILENCE.after(BOTH).is_partial
-    uncounted = LimitsLook(timeouts_s={"1": 8.0}, unanswered=frozenset({"partitions"}))
+    uncounted = LimitsAnswer(timeouts_s={"1": 8.0}, unanswered=frozenset({"partitions"}))
     assert uncounted.after(BOTH).limits == ClusterLimits(
         transaction_timeout_s=8.0, batch_bytes=5, partitions=4
     )
@@ -97,10 +97,10 @@ def test_a_broker_that_does_not_answer_holds_up_no_producer() -> None:
 def test_while_one_asks_again_the_others_use_what_is_known() -> None:
     """A look at a broker that hangs takes seconds, and nobody needs its answer."""
     looking, answered = threading.Event(), threading.Event()
-    answers: list[LimitsLook] = [ONE, BOTH]
+    answers: list[LimitsAnswer] = [ONE, BOTH]
     clock = ManualClock()
 
-    def look() -> LimitsLook:
+    def look() -> LimitsAnswer:
         if len(answers) == 1:
             looking.set()
             assert answered.wait(PATIENCE_S)
@@ -123,11 +123,11 @@ def test_no_producer_is_made_while_nobody_has_told_what_the_cluster_accepts() ->
     """It would ask for 15 minutes, and for batches of 1 MB: where either is refused the job would
     end for good, for a broker that was slow once."""
     assert Looks(SILENCE, SILENCE, BOTH).waited() == BOTH.limits
-    topic_open = LimitsLook(timeouts_s={"1": 9.0}, unanswered=frozenset({"topic out"}))
+    topic_open = LimitsAnswer(timeouts_s={"1": 9.0}, unanswered=frozenset({"topic out"}))
     for answer in (SILENCE, topic_open):
         with pytest.raises(UnsentError, match="does not report its limits"):
             Looks(answer).known()
-    may_not_be_read = LimitsLook(timeouts_s={"1": None}, batch_bytes={"out": None})
+    may_not_be_read = LimitsAnswer(timeouts_s={"1": None}, batch_bytes={"out": None})
     assert Looks(may_not_be_read).known() == ClusterLimits()
 
 
@@ -142,7 +142,7 @@ def test_a_refused_log_in_counts_when_it_lasts_and_no_broker_answers() -> None:
     with pytest.raises(AuthenticationError):
         Looks(REFUSED, look_s=40.0).waited()  # as of a token function that takes its time
     assert Looks(*[REFUSED] * 5, BOTH).waited() == BOTH.limits
-    one_refuses = LimitsLook(
+    one_refuses = LimitsAnswer(
         timeouts_s={"1": 900.0}, unanswered=frozenset({"broker 2"}), refusal=REFUSAL
     )
     assert Looks(one_refuses).known() == one_refuses.limits
@@ -164,9 +164,9 @@ def test_a_log_in_that_was_refused_to_an_earlier_task_is_of_the_past() -> None:
         looks.clock.advance(3600.0)
 
 
-def look(cluster: MockCluster, topics: Sequence[str] = (), *, timeout_s: float) -> LimitsLook:
+def look(cluster: MockCluster, topics: Sequence[str] = (), *, timeout_s: float) -> LimitsAnswer:
     connection = KafkaConnection(bootstrap_servers=cluster.bootstrap)
-    return look_at_limits(connection, topics, timeout_s=timeout_s)
+    return fetch_limits(connection, topics, timeout_s=timeout_s)
 
 
 def test_each_broker_is_asked_by_itself(caplog: pytest.LogCaptureFixture) -> None:
@@ -174,7 +174,7 @@ def test_each_broker_is_asked_by_itself(caplog: pytest.LogCaptureFixture) -> Non
     of three nobody knew for how long a transaction may live."""
     with MockCluster.running(brokers=3) as cluster, caplog.at_level("INFO"):
         found = look(cluster, timeout_s=PATIENCE_S)
-    assert found == LimitsLook(timeouts_s=dict.fromkeys("123"))
+    assert found == LimitsAnswer(timeouts_s=dict.fromkeys("123"))
     assert "a configuration cannot be read" in caplog.text, "this cluster has none"
     assert "Only one" not in caplog.text
 
@@ -183,7 +183,7 @@ def test_a_broker_that_hangs_hides_none_of_the_others() -> None:
     with MockCluster.running(brokers=3) as cluster:
         cluster.hang(2)
 
-        def others() -> LimitsLook | None:
+        def others() -> LimitsAnswer | None:
             """On a machine that stands still they may be late, too."""
             found = look(cluster, timeout_s=2.0)
             return found if found.unanswered == {"broker 2"} else None

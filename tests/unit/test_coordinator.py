@@ -140,8 +140,8 @@ def test_retained_checkpoints_are_bounded(job: Job) -> None:
     for number in range(1, 13):
         job.source.ends[0] = number
         _await_committed(coordinator, number)
-    wait_for(lambda: len(job.store.places()) <= 4, poll_s=0.01)
-    assert job.store.places() == [0, 10, 11, 12]
+    wait_for(lambda: len(job.store.slots()) <= 4, poll_s=0.01)
+    assert job.store.slots() == [0, 10, 11, 12]
     coordinator.cancel()
     region.stop()
 
@@ -186,7 +186,7 @@ def test_a_second_coordinator_stops_the_first_before_it_decides(job: Job) -> Non
     second.stop()
 
 
-def test_an_owner_record_of_another_session_stops_the_next_decision(job: Job) -> None:
+def test_a_lease_of_another_session_stops_the_next_decision(job: Job) -> None:
     """Rule `lease-guards-outputs`: looked at before a decision when it was not renewed lately, as
     after a pause."""
     coordinator, _ = job.started(
@@ -204,7 +204,7 @@ def test_an_owner_record_of_another_session_stops_the_next_decision(job: Job) ->
 
 
 class _SlowStart(FakeSink):
-    """Its first sweep waits, as for a broker, until the owner record was renewed thrice."""
+    """Its first sweep waits, as for a broker, until the lease was renewed thrice."""
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
         """See `SinkCoordinator.sweep`."""
@@ -235,7 +235,7 @@ def test_a_start_takes_no_longer_for_each_run_before_it(tmp_path: Path) -> None:
     assert len(reads) < 30
 
 
-def test_lease_guards_outputs_a_start_that_takes_long_renews_its_owner_record(job: Job) -> None:
+def test_lease_guards_outputs_a_start_that_takes_long_renews_its_lease(job: Job) -> None:
     """Another job, which watches it for three renewals, would take this one for dead."""
     sink = _SlowStart(job.broker)
     made = job.coordinator(CheckpointSettings(renew_interval_s=0.01), sink=sink)

@@ -291,7 +291,7 @@ def test_a_last_sweep_that_fails_does_not_keep_a_job_from_stopping(
     sink.is_broken = True
     coordinator.stop()
     assert sink.closed
-    assert "the last sweep failed, the next start repeats it" in caplog.text
+    assert "last sweep failed, the next start repeats it" in caplog.text
 
 
 def _with_a_hanging_store(
@@ -321,7 +321,7 @@ def test_a_job_whose_store_hangs_can_be_stopped(
     region, answers = _with_a_hanging_store(job, coordinator)
     coordinator.stop()
     region.join()
-    assert "job stops with a checkpoint open" in caplog.text
+    assert "job stops with an open checkpoint" in caplog.text
     assert job.visible()[0] == []
     answers.set()
     wait_for(lambda: job.store.records.get(1), poll_s=0.002)

@@ -34,7 +34,7 @@ from sluice.runtime.model.model import CheckpointKind, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver
 from tests.fake_store import FakeStore
 from tests.run_hands import hands_of
-from tests.unit.test_owner_watch import fenced, publish
+from tests.unit.test_lease_watch import fenced, publish
 from tests.waiting import PATIENCE_S, join, wait_for
 
 T = TypeVar("T")
@@ -119,8 +119,8 @@ def test_questions_do_not_keep_the_core_from_hearing_the_time(
     regions that ask for nothing are found by time alone."""
     stepped: list[CoreEvent] = []
 
-    def step(event: CoreEvent, now_s: float, *, missed_s: float) -> list[Action]:
-        del now_s, missed_s
+    def step(event: CoreEvent, now_s: float, *, slept_s: float) -> list[Action]:
+        del now_s, slept_s
         stepped.append(event)
         return []
 
@@ -139,7 +139,7 @@ def test_an_error_of_the_core_ends_the_job_with_it(
     assert bench.loop.ask(lambda core: core.is_over)
     (end,) = [action for action in bench.done if isinstance(action, EndJob)]
     assert isinstance(end.error, KeyError)
-    assert "stops by an error of its own" in caplog.text
+    assert "stops after an internal error" in caplog.text
 
 
 def test_a_stop_that_cannot_be_carried_out_leaves_the_loop_able_to_answer(
@@ -169,7 +169,7 @@ def test_a_users_handler_that_raises_ends_the_job_with_its_error(
     assert isinstance(bench.ended_with(), KeyError)
     in_time(lambda: bench.loop.step(StopRequested()))
     bench.loop.stop(timeout_s=PATIENCE_S)
-    assert "stops by an error of its own" in caplog.text
+    assert "stops after an internal error" in caplog.text
 
 
 def test_a_step_that_raises_still_wakes_who_waits_for_a_batch() -> None:
@@ -202,7 +202,7 @@ def test_a_deadline_that_cannot_be_told_ends_the_job(caplog: pytest.LogCaptureFi
     assert isinstance(bench.ended_with(), ZeroDivisionError)
     assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))
     bench.loop.stop(timeout_s=PATIENCE_S)
-    assert "stops by an error of its own" in caplog.text
+    assert "stops after an internal error" in caplog.text
 
 
 def test_a_stop_that_meets_another_bug_leaves_the_loop_able_to_answer(
@@ -261,7 +261,7 @@ def test_nobody_waits_for_a_loop_whose_thread_was_ended(
                 TriggerRequested(kind=CheckpointKind.SAVEPOINT, requested_by="x")
             )
         )
-    assert "stops by an error of its own" in caplog.text
+    assert "stops after an internal error" in caplog.text
 
 
 @pytest.mark.parametrize("is_fenced", [True, False])
@@ -299,7 +299,7 @@ def test_a_step_that_has_returned_is_overdue_no_more(caplog: pytest.LogCaptureFi
     wait_for(lambda: told, poll_s=0.001)
     thread.stop(timeout_s=PATIENCE_S)
     caplog.clear()
-    thread.say_overdue()
+    thread.log_overdue()
     assert "has not returned" not in caplog.text
 
 

@@ -150,7 +150,7 @@ def test_no_run_begins_once_the_queries_are_being_stopped() -> None:
 @pytest.mark.parametrize("named", [KafkaFormat, FilesFormat])
 def test_a_frame_that_is_no_stream_is_refused_with_what_to_do(named: type[DataSource]) -> None:
     """As within foreachBatch, where Spark itself says no more than that there is no such method."""
-    with pytest.raises(ConfigError, match="no streams") as refused:
+    with pytest.raises(ConfigError, match="streams only") as refused:
         named({}).writer(StructType(), overwrite=False)
     assert "df.writeStream" in str(refused.value)
 

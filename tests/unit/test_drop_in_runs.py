@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from sluice.runtime.checkpoint.checkpoint_store import open_store
-from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import ConfigError, FencedError, StreamError
 from sluice.runtime.service.drop_in_client import QueryRun
@@ -86,12 +86,12 @@ def test_a_start_that_fails_behind_its_seal_listens_no_more(
     """As one that slept, and finds that a later one has announced itself; Spark tries again."""
     told: list[str] = []
 
-    def announce(_store: FileLeaderStore, leader: Leader, *, is_newest: object) -> None:
+    def announce(_store: RunRecordStore, leader: RunRecord, *, is_newest: object) -> None:
         assert _answers(leader.address)
         told.append(leader.address)
         raise FencedError("a later run leads", {}, "Leave it to that one.")
 
-    monkeypatch.setattr(FileLeaderStore, "announce", announce)
+    monkeypatch.setattr(RunRecordStore, "announce", announce)
     with pytest.raises(FencedError, match="a later run leads"):
         world.begin()
     (address,) = told
@@ -101,9 +101,9 @@ def test_a_start_that_fails_behind_its_seal_listens_no_more(
 def test_a_run_announces_itself_beside_its_checkpoints(world: World) -> None:
     """`sluice checkpoint` names the last leader; an earlier run that wakes up finds it there."""
     run = world.begin()
-    leader = FileLeaderStore(open_store(f"{world.location}/sluice").fs).current()
+    leader = RunRecordStore(open_store(f"{world.location}/sluice").fs).current()
     assert leader is not None
-    assert leader == Leader(
+    assert leader == RunRecord(
         leader_session_id=run.address.leader_session_id,
         address=run.address.address,
         attempt_id=run.attempt_id,
@@ -119,7 +119,7 @@ def test_a_sink_that_this_process_does_not_have_is_refused_by_name(world: World)
 def test_a_start_with_another_sink_is_not_given_the_run_of_the_first(world: World) -> None:
     """Files would be written by what writes to Kafka, to whatever its options name."""
     world.begin({"path": "/a"})
-    with pytest.raises(FencedError, match="with options of its own"):
+    with pytest.raises(FencedError, match="with other options"):
         world.client.begin("sluice-files", world.location, {"path": "/a"})
 
 

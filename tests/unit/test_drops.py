@@ -152,7 +152,7 @@ def acknowledge(driver: CoreDriver, end: int, *, attempt_id: int = 0) -> None:
     assert barrier is not None
     batch = BatchKey(region="main", attempt_id=attempt_id, batch_id=end)
     ack = driver.acknowledgement(batch, barrier)
-    states = drops_after(driver.core._book.regions["main"].record.operator_states, barrier.splits)  # noqa: SLF001
+    states = drops_after(driver.core._state.regions["main"].record.operator_states, barrier.splits)  # noqa: SLF001
     of_region = dataclasses.replace(ack.region, operator_states=states)
     driver.tell(
         Acknowledged(ack=dataclasses.replace(ack, region=of_region, dropped=barrier.splits))

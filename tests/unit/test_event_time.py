@@ -102,7 +102,7 @@ class Reader:
 
 
 def times(told: Any) -> EventTimes:
-    return EventTimes(settings=EventTime(), told=told)
+    return EventTimes(settings=EventTime(), reported=told)
 
 
 def test_what_the_tasks_told_is_counted_for_the_range_they_read() -> None:

@@ -58,17 +58,17 @@ def test_one_that_is_started_there_later_is_ended_too() -> None:
     """In place of one that died elsewhere; looked for about once a second, and only if needed."""
     cluster, clock = Cluster({"0": "bad", "1": "good"}), ManualClock()
     exclusion = HostExclusion(cluster, clock=clock)
-    exclusion.look()
+    exclusion.enforce()
     assert cluster.looks == 0
     exclusion.exclude(["bad"])
     cluster.hosts |= {"1": "-good", "2": "bad", "3": "good"}
-    exclusion.look()
+    exclusion.enforce()
     assert cluster.hosts["2"] == "-bad"
     cluster.hosts["4"] = "bad"
-    exclusion.look()
+    exclusion.enforce()
     assert cluster.hosts["4"] == "bad"
     clock.advance(1.0)
-    exclusion.look()
+    exclusion.enforce()
     assert cluster.hosts["4"] == "-bad"
 
 
@@ -108,10 +108,10 @@ def test_an_executor_that_takes_its_time_is_told_once() -> None:
     exclusion.exclude(["bad"])
     for _ in range(3):
         clock.advance(1.0)
-        exclusion.look()
+        exclusion.enforce()
     assert cluster.told == ["0"]
     cluster.hosts["2"] = "bad"
     clock.advance(1.0)
-    exclusion.look()
+    exclusion.enforce()
     assert cluster.told == ["0", "2"]
     assert cluster.wanted == 1

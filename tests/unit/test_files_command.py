@@ -27,7 +27,7 @@ from sluice.runtime.model.model import (
     RegionRecord,
     StateEntry,
 )
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import JOB_UID, record
 

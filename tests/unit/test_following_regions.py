@@ -193,4 +193,4 @@ def test_an_epoch_to_end_is_asked_for_though_nothing_is_left_to_cut() -> None:
     )
     (given,) = [a for a in driver.tell(cut) if isinstance(a, GiveBarrier)]
     assert all(s.is_empty for s in given.barrier.splits)
-    assert [p.state for p in driver.core._book.pending.values()] == [State.ALIGNING]  # noqa: SLF001
+    assert [p.state for p in driver.core._state.pending.values()] == [State.ALIGNING]  # noqa: SLF001

@@ -227,7 +227,7 @@ class TestCoordinator:
         assert coordinator.sweep(view, timeout_s=1).aborted == 1
 
     def test_what_killed_runs_have_left_half_made_goes_in_the_end(self) -> None:
-        """Owner records and probes, which another run may be writing at this moment: what is there
+        """Leases and probes, which another run may be writing at this moment: what is there
         an hour later is nobody's."""
         disk, clock = Disk(), ManualClock()
         coordinator = FileSinkCoordinator(

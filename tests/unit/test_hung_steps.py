@@ -27,7 +27,7 @@ from tests.core_driver import FAST, CoreDriver, committable
 from tests.fake_store import FakeStore
 from tests.fakes import ManualClock
 from tests.run_hands import hands_of
-from tests.unit.test_owner_watch import publish
+from tests.unit.test_lease_watch import publish
 from tests.waiting import PATIENCE_S, wait_for
 
 HUNG = replace(FAST, settle_timeout_s=30.0, call_timeout_s=2.0)
@@ -129,8 +129,8 @@ def test_a_step_that_does_not_return_is_told(caplog: pytest.LogCaptureFixture) -
     assert hangs.wait(PATIENCE_S)
     for seconds, lines in ((29.0, 0), (1.0, 1), (29.0, 1), (1.0, 2)):
         clock.advance(seconds)
-        thread.say_overdue()
-        thread.say_overdue()
+        thread.log_overdue()
+        thread.log_overdue()
         assert len(caplog.messages) == lines
     assert caplog.messages[0] == (
         "remote step has not returned: step=Publish checkpoint_id=1 running_s=30"
@@ -138,7 +138,7 @@ def test_a_step_that_does_not_return_is_told(caplog: pytest.LogCaptureFixture) -
     answers.set()
     wait_for(lambda: told, poll_s=0.001)
     thread.stop(timeout_s=PATIENCE_S)
-    thread.say_overdue()
+    thread.log_overdue()
     assert caplog.messages[2:] == [
         "remote step has returned: step=Publish checkpoint_id=1 elapsed_s=60"
     ]

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import pytest
 
-from sluice.runtime.checkpoint.checkpoint_slots import FENCING_FILE
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, slot_name
 from sluice.runtime.checkpoint.format.metadata import encode
 from sluice.runtime.contracts import PublishOutcome
@@ -94,7 +94,7 @@ def test_fence_first_a_start_that_returns_has_stopped_every_older_run(first: int
         older.go_on(1)
         assert older.decided == decided, (second, "it decides behind a start")
         assert found.record.checkpoint_id == decided
-        assert _store(disk).places()[-1] == found.attempt_id
+        assert _store(disk).slots()[-1] == found.attempt_id
 
 
 @pytest.mark.parametrize("at", range(1, _MOST_LOOKS))
@@ -115,19 +115,33 @@ def test_fence_first_a_first_start_that_is_overtaken_marks_nothing_superseded(at
     except FencedError:
         found = None
     places = _store(disk)
-    assert not any(places.is_superseded(each) for each in places.places())
-    if decided and found is not None and places.places()[-1] == found.attempt_id:
+    assert not any(places.is_superseded(each) for each in places.slots())
+    if decided and found is not None and places.slots()[-1] == found.attempt_id:
         assert found.record.checkpoint_id == decided[0]
 
 
-def test_a_start_puts_the_seals_that_it_has_read_on_record() -> None:
+def test_a_start_knows_all_fencing_records_from_the_newest_one() -> None:
     """Else each start of a program that has begun a thousand times reads a thousand records."""
     disk = Disk()
-    _Run(_store(disk), "older", last=-1).go_on(2)
+    older = _Run(_store(disk), "older", last=-1)
+    older.go_on(2)
     for number in range(20):
         _start(_store(disk), f"again-{number}")
-    assert FENCING_FILE in disk.files
-    assert len(_store(disk).known_fencing_records()) >= 16
+    store, read = _store(disk), list[str]()
+    with patch.object(store.fs, "read", _noting(store.fs.read, read)):
+        known = store.known_fencing_records()
+    assert len(read) == 1
+    records = {each: store.read(each) for each in store.slots()}
+    assert known == {e for e, found in records.items() if found and found.requested_by == FENCING}
+    assert len(known) == 20
+
+
+def _noting(call: Callable[[str], bytes | None], paths: list[str]) -> Callable[[str], bytes | None]:
+    def noting(path: str) -> bytes | None:
+        paths.append(path)
+        return call(path)
+
+    return noting
 
 
 class _Overtaken(FakeStore):
@@ -140,9 +154,7 @@ class _Overtaken(FakeStore):
         return FakeStore.read(self, checkpoint_id)
 
 
-def test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_owner_record_alone() -> (
-    None
-):
+def test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_lease_alone() -> None:
     """It would fence the run that has taken over, and both would end."""
     job = Job()
     job.store = _Overtaken(records={0: record(0), 1: record(1)})

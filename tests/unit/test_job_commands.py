@@ -13,6 +13,7 @@ import urllib3
 from typer.testing import CliRunner
 
 from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore, command_file
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
@@ -26,9 +27,12 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.job.job_cli import app
-from sluice.runtime.service.command_file import announced, command_address, command_file
 from sluice.runtime.service.server import CoordinatorService
-from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.service.service_client import (
+    CoordinatorAddress,
+    CoordinatorClient,
+    command_address,
+)
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import record
 from tests.coordinated_job import QUICK, Job
@@ -69,7 +73,14 @@ def _told(
 ) -> AbstractContextManager[None]:
     """As a run tells of itself."""
     assert address.attempt_id is not None
-    return announced(fs, address, address.attempt_id, is_newest=is_newest)
+    run = RunRecord(
+        leader_session_id=address.leader_session_id,
+        address=address.address,
+        attempt_id=address.attempt_id,
+        job_uid=address.job_uid,
+        token=address.token,
+    )
+    return RunRecordStore(fs).accept_commands(run, is_newest=is_newest)
 
 
 @pytest.fixture
@@ -215,6 +226,10 @@ def test_the_file_is_its_owners_alone_and_goes_with_the_job(
                 (file,) = tmp_path.iterdir()
                 assert file.stat().st_mode & 0o777 == 0o600
                 assert command_address(fs).token != service.coordinator_address.token
+                RunRecordStore(fs).announce(RunRecordStore(fs).newest_command())
+                leader = (tmp_path / "_leader").read_text()
+                assert command_address(fs).token not in leader
+                (tmp_path / "_leader").unlink()
             assert not list(tmp_path.iterdir())
     finally:
         os.umask(before)
@@ -307,6 +322,7 @@ def test_a_job_that_does_not_run_is_said_to(tmp_path: Path) -> None:
         "address": "http://127.0.0.1:9",
         "token": "x",
         "leader_session_id": "s",
+        "attempt_id": 0,
         "job_uid": "u",
     }
     fs.replace(command_file(0), json.dumps(dead).encode(), is_private=True)

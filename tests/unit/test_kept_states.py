@@ -152,8 +152,8 @@ def test_a_record_that_is_retired_while_a_start_reads_keeps_nothing() -> None:
     class Retiring(FakeStore):
         """A store whose first place goes once it was listed."""
 
-        def places(self) -> list[int]:
-            found = super().places()
+        def slots(self) -> list[int]:
+            found = super().slots()
             self.records.pop(0, None)
             return found
 

@@ -239,7 +239,7 @@ def test_each_region_is_told_what_its_own_pipeline_reads(monkeypatch: pytest.Mon
     def look(_spark: object, pipeline: Pipeline) -> PlanAnalysis:
         return PlanAnalysis(keeps_state=False, columns=frozenset({pipeline.sinks[0].name}))
 
-    monkeypatch.setattr(layouts, "look_at", look)
+    monkeypatch.setattr(layouts, "analyse_plan", look)
     layout = lay_out(_job(_Sink(_Asked(900.0), "a"), _Sink(_Asked(900.0), "b")))
     read = {region.name: frozenset({region.pipeline.sinks[0].name}) for region in layout.regions}
     assert len(read) > 1
@@ -251,7 +251,7 @@ def test_what_a_transform_lacks_is_said_before_a_broker_is_asked(
 ) -> None:
     """Whatever the brokers would say; and nothing has been changed."""
     lacking = PlanAnalysis(keeps_state=False, modules=("no_such_package",))
-    monkeypatch.setattr(layouts, "look_at", lambda *_: lacking)
+    monkeypatch.setattr(layouts, "analyse_plan", lambda *_: lacking)
     job = _job(_Sink(_Asked(900.0)))
     with pytest.raises(MissingRequirementError, match="pip install no_such_package"):
         lay_out(job)

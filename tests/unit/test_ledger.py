@@ -5,7 +5,7 @@ from sluice.runtime.coordinator.committing.commit_ledger import (
     aborted,
     checkpoints_due,
     decided,
-    held,
+    pending,
     pre_committed,
     wave,
 )
@@ -25,7 +25,7 @@ def test_a_decision_decides_nothing_that_was_done_for_a_later_checkpoint() -> No
     ledger = told(told(Ledger(), 1, "main"), 2, "main")
     ledger = decided(ledger, 1, ())
     later = committable("main-2")
-    assert held(ledger, "main", through=2) == (later,)
+    assert pending(ledger, "main", through=2) == (later,)
     assert wave(ledger, 2) == ()
     left, gone = aborted(ledger, [later])
     assert gone == (later,)
@@ -55,7 +55,7 @@ def test_a_sink_is_told_of_no_region_that_does_not_write_to_it() -> None:
 def test_a_decision_decides_nothing_of_a_region_that_failed() -> None:
     ledger = decided(told(Ledger(), 1, "main", "side"), 1, ["side"])
     assert wave(ledger, 1) == (committable("main-1"),)
-    assert held(ledger, "side", through=1) == (committable("side-1"),)
+    assert pending(ledger, "side", through=1) == (committable("side-1"),)
 
 
 def test_an_abort_takes_along_nothing_that_is_decided() -> None:
@@ -71,5 +71,5 @@ def test_an_abort_takes_along_what_the_region_did_behind_it_and_nothing_of_other
     ledger = told(told(told(Ledger(), 1, "main", "side"), 2, "main", "side"), 3, "main")
     left, gone = aborted(ledger, [committable("main-2")])
     assert gone == (committable("main-2"), committable("main-3"))
-    assert held(left, "main", through=3) == (committable("main-1"),)
-    assert len(held(left, "side", through=3)) == 2
+    assert pending(left, "main", through=3) == (committable("main-1"),)
+    assert len(pending(left, "side", through=3)) == 2

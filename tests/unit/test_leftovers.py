@@ -11,7 +11,7 @@ HOUR_S = 3600.0
 
 def test_what_cannot_be_deleted_stays_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """A file of somebody else, or a file system that is away."""
-    disk = Disk(files={f"._seals.{'0' * 32}.tmp": b""})
+    disk = Disk(files={f"._leader.{'0' * 32}.tmp": b""})
     clock, is_away = ManualClock(), True
 
     def fault(_: str) -> Fault:
@@ -19,10 +19,10 @@ def test_what_cannot_be_deleted_stays_and_is_told(caplog: pytest.LogCaptureFixtu
 
     leftovers = Leftovers(FakeFileSystem(disk, fault=fault), clock=clock)
     for _ in range(2):
-        leftovers.look()
+        leftovers.delete_abandoned()
         clock.advance(HOUR_S)
     assert disk.files
-    assert "half-made files are left" in caplog.text
+    assert "half-made files are not deleted" in caplog.text
     is_away = False
-    leftovers.look()
+    leftovers.delete_abandoned()
     assert not disk.files

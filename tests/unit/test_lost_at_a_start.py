@@ -402,5 +402,5 @@ def test_two_phase_repair_a_loss_of_a_source_that_the_job_left_is_named() -> Non
         attempt_id=2,
         timeout_s=1.0,
     )
-    with pytest.raises(TransactionLostError, match="reads it no more"):
+    with pytest.raises(TransactionLostError, match="no longer reads this source"):
         drive(repairs.run(Repair(checkpoint_id=1, lost=(part,))))

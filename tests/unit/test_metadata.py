@@ -152,7 +152,7 @@ def test_other_files_are_damage_and_say_where(data: bytes) -> None:
 
 def test_later_version_is_refused_by_number() -> None:
     """A whole file of a later format is not damage; the error says which, and what is read."""
-    with pytest.raises(UnsupportedFormatError, match=r"format version 2; this Sluice reads 1"):
+    with pytest.raises(UnsupportedFormatError, match=r"format version 2 .*reads=1"):
         decode(_rewritten(version=2))
 
 
@@ -176,7 +176,7 @@ def test_nonsense_from_a_faulty_writer_is_damage() -> None:
     reader: Any = fastavro.reader(io.BytesIO(encode(full_record())))
     regions = next(reader)["regions"]
     regions[0]["splits"][0]["end_offset"] = 0
-    with pytest.raises(DamagedCheckpointError, match="makes no sense"):
+    with pytest.raises(DamagedCheckpointError, match="content is invalid"):
         decode(_rewritten(regions=regions))
 
 

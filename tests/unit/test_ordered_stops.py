@@ -140,7 +140,7 @@ def test_a_service_that_is_slow_to_start_is_ended(monkeypatch: pytest.MonkeyPatc
 def test_a_drop_in_query_whose_service_does_not_start_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its coordinator would renew the owner record for ever, and refuse the next start."""
+    """Its coordinator would renew the lease for ever, and refuse the next start."""
     world = World(tmp_path)
     try:
         before = _of_sluice()

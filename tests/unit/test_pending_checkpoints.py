@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from sluice.runtime.coordinator.core.core import JobStatus
 from sluice.runtime.coordinator.core.events import Commit, MarkCommitted, Publish
+from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.service.metrics import RegionMetrics
 from tests.core_driver import FAST, TWO, CoreDriver
 

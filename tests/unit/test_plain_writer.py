@@ -6,7 +6,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.kafka.client import logins as log_ins
+from sluice.connectors.kafka.client import login_refusals as log_ins
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.producers.plain_producers import PlainProducers
 from sluice.connectors.kafka.sink.producers.producer_client import Client
@@ -112,7 +112,7 @@ def test_a_refused_log_in_lasts_over_the_tries_of_a_task(monkeypatch: pytest.Mon
     """Each try asks once what the cluster accepts, and none of them waits for long by itself."""
     monkeypatch.setattr(log_ins, "LASTING_S", 0.3)
     monkeypatch.setattr(
-        "sluice.connectors.kafka.sink.writer.kafka_writer.look_at_limits", lambda *_, **__: REFUSED
+        "sluice.connectors.kafka.sink.writer.kafka_writer.fetch_limits", lambda *_, **__: REFUSED
     )
     factory = KafkaWriterFactory(
         connection=KafkaConnection(

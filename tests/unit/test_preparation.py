@@ -8,14 +8,14 @@ import pytest
 from sluice.connectors.kafka.client.client_tuning import HotPath, WriteSettings
 from sluice.connectors.kafka.client.confluent import KafkaError
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.sink.producers.cluster_limits import LimitsLook
+from sluice.connectors.kafka.sink.producers.cluster_limits import LimitsAnswer
 from sluice.connectors.kafka.sink.producers.preparation import Preparation
 from sluice.connectors.kafka.sink.producers.producer_errors import LateRequestError, UnansweredError
 from sluice.runtime.errors import ConfigError
 from tests.fake_producer import FakeClient, FakeCluster, kafka_error
 
-PARTIAL = LimitsLook(timeouts_s={"1": 900.0}, unanswered=frozenset({"broker 2"}))
-WHOLE = LimitsLook(timeouts_s={"1": 900.0, "2": 60.0})
+PARTIAL = LimitsAnswer(timeouts_s={"1": 900.0}, unanswered=frozenset({"broker 2"}))
+WHOLE = LimitsAnswer(timeouts_s={"1": 900.0, "2": 60.0})
 REFUSAL = kafka_error("INVALID_TRANSACTION_TIMEOUT")
 
 
@@ -23,7 +23,7 @@ class Made:
     """A preparation, what it asked the cluster, and for which transactions."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, looks: list[LimitsLook], answers: list[KafkaError]
+        self, monkeypatch: pytest.MonkeyPatch, looks: list[LimitsAnswer], answers: list[KafkaError]
     ) -> None:
         self.cluster = FakeCluster(init_answers=answers)
         self.looks = looks
@@ -36,12 +36,12 @@ class Made:
             WriteSettings(queue_kib=1024, queue_records=1000),
             transaction_timeout_s=None,
             topic=None,
-            look=self._look,
+            fetch=self._look,
             hot_path=HotPath.PLAIN,
             retry_for_s=10.0,
         )
 
-    def _look(self) -> LimitsLook:
+    def _look(self) -> LimitsAnswer:
         if not self.looks:
             raise ConfigError("the client refuses a setting", {}, "")
         return self.looks.pop(0)
@@ -85,7 +85,7 @@ def test_ids_never_reused_a_look_that_fails_does_not_hide_a_request_without_an_a
 
 @pytest.mark.parametrize("looks", [[WHOLE], [PARTIAL, PARTIAL]])
 def test_what_is_refused_by_all_that_is_known_is_an_error_of_the_job(
-    monkeypatch: pytest.MonkeyPatch, looks: list[LimitsLook]
+    monkeypatch: pytest.MonkeyPatch, looks: list[LimitsAnswer]
 ) -> None:
     """It is asked for once more only where another look has told something else."""
     made = Made(monkeypatch, list(looks), [REFUSAL])

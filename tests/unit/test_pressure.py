@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Report
-from sluice.runtime.coordinator.region.pressure import PendingTime, Pressure, left_behind
+from sluice.runtime.coordinator.region.pressure import PendingTime, Pressure, left_unread
 from sluice.runtime.service.metrics import CheckpointMetrics
 from tests.core_driver import FAST, TWO, CoreDriver, split
 
@@ -57,7 +57,7 @@ def _follow(*, makes: int, reads: int, behind: int = 0) -> Pressure:
         position = min(made, position + reads)
         pending.begin(now_s, due_in_s=0.1)
         asked, read = (split(0, before, made),), (split(0, before, position),)
-        pending.end(now_s + 0.005, read=position - before, left=left_behind(asked, read))
+        pending.end(now_s + 0.005, read=position - before, left=left_unread(asked, read))
     ratio = pending.ratio(now_s)
     assert ratio is not None
     assert 0 <= ratio <= 1

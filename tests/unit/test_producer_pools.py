@@ -112,7 +112,7 @@ def test_a_pool_that_was_closed_lets_nothing_more_in_and_keeps_no_thread() -> No
     with pytest.raises(FencedError):
         pool.take(task, timeout_s=1)
     for _ in range(2):
-        pool.give_back_unused(lease)
+        pool.return_unused(lease)
         pool.let_go(lease)
         pool.hold(lease)
         pool.end(lease)
@@ -139,7 +139,7 @@ def test_the_producer_of_an_epoch_that_is_flushed_outlives_the_begin_of_the_next
         pytest.param(ProducerPool.end, id="end"),
         pytest.param(ProducerPool.spend, id="spend"),
         pytest.param(lambda pool, lease: [pool.hold(lease), pool.let_go(lease)], id="hold"),
-        pytest.param(ProducerPool.give_back_unused, id="unused"),
+        pytest.param(ProducerPool.return_unused, id="unused"),
         pytest.param(lambda pool, lease: pool.abort(lease, timeout_s=1), id="abort"),
     ],
 )

@@ -174,7 +174,7 @@ class NotedWait:
     events: list[str] = field(default_factory=list)
     limit: int = 1_000
 
-    def goes_on(self, why: object) -> None:
+    def report(self, why: object) -> None:
         self.events.append(str(why))
         if len(self.events) >= self.limit:
             raise FencedError("the life is over", {}, "End.")
@@ -252,7 +252,7 @@ def test_a_wait_that_is_looked_at_often_is_told_every_two_seconds() -> None:
         room.told.clear()
         for _ in range(200):
             clock.advance(0.1)
-            wait.goes_on("the queue is full")
+            wait.report("the queue is full")
         assert 9 <= len(room.told) <= 10
         wait.is_over()
     assert room.over == 2

@@ -38,10 +38,10 @@ def test_news_for_a_listener_that_hangs_are_dropped_and_nobody_waits() -> None:
     """Not the core, which tells them, and not the job's stop; what was kept is still heard."""
     listener = Hanging()
     thread = ListenerThread([listener])
-    thread.tell(_news(0))
+    thread.publish(_news(0))
     assert listener.began.wait(PATIENCE_S)
     for number in range(1, 3 * MOST):
-        thread.tell(_news(number))
+        thread.publish(_news(number))
     thread.stop(timeout_s=0.0)
     assert listener.seen == [0]
     listener.let_go.set()

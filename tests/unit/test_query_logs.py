@@ -22,7 +22,7 @@ from tests.fake_file_system import Disk, FakeFileSystem
 from tests.unit.test_job_pieces import StubSource
 
 FOREIGN = 'rate:{"seconds": 7}'
-_TWICE = "twice: batch_id=2"
+_TWICE = "are doubled: batch_id=2"
 
 
 def split(start: int, end: int, *, partition: int = 0) -> SplitRange:
@@ -56,7 +56,7 @@ def offset_of(splits: tuple[SplitRange, ...]) -> str:
 def ranges_read(fs: FakeFileSystem, batch_id: int) -> tuple[SplitRange, ...]:
     """In a batch, with the one before it in the log."""
     before = LoggedBatch.read(fs, batch_id - 1, planned=None)
-    return LoggedBatch.read(fs, batch_id, planned=None).read_behind(before)
+    return LoggedBatch.read(fs, batch_id, planned=None).ranges_since(before)
 
 
 def digest_of(fs: FakeFileSystem) -> str:
@@ -228,7 +228,7 @@ def test_a_decision_of_an_older_sluice_says_nothing_of_other_sources_and_the_log
     require_logged(logged((split(0, 5),)), older)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert "cannot be told this time: batch_id=0" in record.getMessage()
+    assert "is not detected: batch_id=0" in record.getMessage()
     caplog.clear()
     fs = FakeFileSystem(
         Disk(files={"offsets/0": f"v1\n{{}}\n{offset_of((split(0, 5),))}".encode()})

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.runtime.coordinator.core.events import BarrierPolled, FetchBarrierOffsets, NothingDue
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
-from sluice.runtime.coordinator.region.pacing import QuietTime
+from sluice.runtime.coordinator.region.pacing import IdleTime
 from tests.core_driver import FAST, TWO, CoreDriver
 
 LEAST_S = 0.05
@@ -38,13 +38,13 @@ def test_a_record_waits_a_quarter_of_an_interval_at_most() -> None:
     while driver.poll(10) is None:
         driver.tick(LEAST_S)
         waited_s += LEAST_S
-    assert waited_s <= FAST.quiet_look_s + LEAST_S
+    assert waited_s <= FAST.idle_refresh_s + LEAST_S
 
 
 def test_behind_an_epoch_with_records_it_is_looked_at_as_often_as_at_first() -> None:
     driver = CoreDriver(FAST)
     looks_in(driver, 60.0)
-    driver.tick(FAST.quiet_look_s)
+    driver.tick(FAST.idle_refresh_s)
     driver.ack(driver.poll(10))
     driver.tick(1.0)
     assert looks_in(driver, 0.5) == 10
@@ -59,7 +59,7 @@ def test_one_batch_per_checkpoint_a_quiet_region_answers_at_once_when_another_on
         driver.tick(LEAST_S)
         driver.poll()
         driver.poll(region="side")
-    driver.tick(FAST.quiet_look_s)
+    driver.tick(FAST.idle_refresh_s)
     barrier = driver.poll(10)
     assert barrier is not None
     driver.poll(region="side")
@@ -95,8 +95,8 @@ def test_a_look_is_told_when_the_next_one_is_worth_it() -> None:
         driver.poll()
         told = [action for action in driver.tell_poll() if isinstance(action, NothingDue)]
         driver.tick(LEAST_S)
-    assert told[0].look_in_s is not None
-    assert 0 < told[0].look_in_s <= FAST.quiet_look_s
+    assert told[0].poll_in_s is not None
+    assert 0 < told[0].poll_in_s <= FAST.idle_refresh_s
 
 
 @pytest.mark.parametrize(
@@ -106,18 +106,18 @@ def test_the_longest_pause_is_a_share_of_the_interval(
     interval_s: float | None, longest_s: float
 ) -> None:
     settings = CheckpointSettings(interval_s=interval_s)
-    assert settings.quiet_look_s == longest_s
-    assert replace(settings, idle_poll_s=2.0).quiet_look_s == 2.0
+    assert settings.idle_refresh_s == longest_s
+    assert replace(settings, idle_poll_s=2.0).idle_refresh_s == 2.0
 
 
 def test_the_pause_is_a_tenth_of_the_quiet_time() -> None:
-    quiet = QuietTime()
+    quiet = IdleTime()
     bounds = {"least_s": 0.05, "longest_s": 0.25}
     assert quiet.left_s(7, 100.0) == 0.0
-    assert quiet.looked(7, 100.0, **bounds) == 0.05
+    assert quiet.found_nothing(7, 100.0, **bounds) == 0.05
     assert quiet.left_s(7, 100.0) == 0.0, "the poller keeps short pauses by itself"
-    assert quiet.looked(7, 101.0, **bounds) == pytest.approx(0.1)
+    assert quiet.found_nothing(7, 101.0, **bounds) == pytest.approx(0.1)
     assert quiet.left_s(7, 101.04) == pytest.approx(0.06)
-    assert quiet.looked(7, 110.0, **bounds) == 0.25
+    assert quiet.found_nothing(7, 110.0, **bounds) == 0.25
     assert quiet.left_s(8, 110.0) == 0.0, "another barrier is another matter"
-    assert quiet.looked(8, 110.0, **bounds) == 0.05
+    assert quiet.found_nothing(8, 110.0, **bounds) == 0.05

@@ -56,7 +56,7 @@ def test_a_region_that_has_become_stateless_has_no_batch_without_records() -> No
     record = RegionRecord(region="main", attempt_id=0, batch_id=8, state=state)
     for plan, goes_on in ((STATEFUL, True), (replace(STATEFUL, stateful=False), False)):
         region = RegionState(plan=plan, attempt_id=5, record=record, pace=Pace(limit=1))
-        assert region.wants_a_batch(0.0, is_last=False) is goes_on
+        assert region.wants_batch(0.0, is_last=False) is goes_on
         assert region.is_decided(BatchKey(region="main", attempt_id=5, batch_id=1)) is goes_on
 
 

@@ -14,7 +14,6 @@ from sluice.runtime.coordinator.start.startup import Found
 from sluice.runtime.errors import TransactionLostError, TransactionUnknownError, UnreachableError
 from sluice.runtime.model.model import BatchKey, CheckpointRecord, SplitRange, StateEntry, Verdict
 from tests.core_driver import split
-from tests.fake_store import FakeStore
 from tests.fakes import (
     TransactionState,
     entry_of,
@@ -83,7 +82,7 @@ def test_a_start_seals_the_first_empty_place() -> None:
         fencing_record.verdict,
         fencing_record.requested_by,
         fencing_record.leader_session_id,
-    ) == (Verdict.ABORTED, "seal", "new")
+    ) == (Verdict.ABORTED, "fencing", "new")
     assert (fencing_record.restored_from, fencing_record.run_attempt) == (1, 2)
     assert (found.attempt_id, found.record.checkpoint_id) == (2, 1)
     assert [s.end_offset for s in job.source.restored] == [10]
@@ -117,13 +116,13 @@ def test_nothing_remote_is_changed_before_the_seal() -> None:
     job.open("orphan")
 
     def look(point: str) -> None:
-        if point == "before-seal":
+        if point == "before-fencing":
             assert job.sink.calls == ["check"]
             assert len(job.broker.ongoing()) == 2
 
     job.start(at=look)
-    assert job.points.count("before-seal") == 1
-    assert job.points.index("after-seal") < job.points.index("before-commit")
+    assert job.points.count("before-fencing") == 1
+    assert job.points.index("after-fencing") < job.points.index("before-commit")
     assert job.points.index("after-commit") < job.points.index("before-sweep")
     assert not job.broker.ongoing()
 
@@ -134,7 +133,7 @@ def test_a_decision_that_lands_before_the_seal_is_taken_as_decided() -> None:
     entry = job.pre_commit("late")
 
     def decide(point: str) -> None:
-        if point == "before-seal":
+        if point == "before-fencing":
             job.store.records.setdefault(1, record(1, entries=(entry,)))
 
     found = job.start(at=decide)
@@ -149,8 +148,8 @@ def test_a_seal_below_a_taken_place_does_not_count() -> None:
     job = Job(record(0), record(1), committed=(0, 1))
 
     def others_run(point: str) -> None:
-        if point == "before-seal" and 5 not in job.store.records:
-            job.store.records[4] = aborted(4, leader_session_id="other", requested_by="seal")
+        if point == "before-fencing" and 5 not in job.store.records:
+            job.store.records[4] = aborted(4, leader_session_id="other", requested_by="fencing")
             job.store.records[5] = record(5, leader_session_id="other")
             job.store.committed.add(5)
 
@@ -264,7 +263,7 @@ def test_an_unreachable_broker_ends_the_start_in_time() -> None:
     job.store.records[1] = record(1, entries=(job.pre_commit("decided"),))
     job.sink.may_reach = lambda: False
     before_s = job.clock()
-    with pytest.raises(UnreachableError, match="Nothing is lost"):
+    with pytest.raises(UnreachableError, match="nothing is lost"):
         job.start()
     assert job.clock() - before_s < 35.0
 
@@ -392,11 +391,11 @@ def test_abort_before_skip_a_start_compares_what_a_region_has_open_with_what_is_
     job.sink.sweep = lambda view, *, timeout_s: 0  # type: ignore[method-assign]
 
     def look(point: str) -> None:
-        if point == "before-seal":
+        if point == "before-fencing":
             assert len(job.broker.ongoing()) == 3
 
     job.start(told=(told, others), at=look)
-    assert job.points.count("before-seal") == 1
+    assert job.points.count("before-fencing") == 1
     assert job.broker.read_committed(0) == ["decided"]
     assert not job.broker.ongoing()
     assert job.broker.aborts_of_committed == 0
@@ -416,15 +415,3 @@ def test_abort_before_skip_what_a_region_has_open_since_it_became_stateless_is_a
     job.sink.sweep = lambda view, *, timeout_s: 0  # type: ignore[method-assign]
     job.start(told=(told,))
     assert not job.broker.ongoing()
-
-
-def test_a_start_that_was_told_of_seals_that_are_none_looks_again() -> None:
-    """The list was another directory's: what it hid is looked at."""
-    job = Job(record(0), record(1), committed=(0, 1))
-    told = [{1: 0}]
-    real = FakeStore.known_fencing_records
-    with patch.object(
-        FakeStore, "known_fencing_records", lambda it: told.pop() if told else real(it)
-    ):
-        assert job.start().record.checkpoint_id == 1
-    assert not told

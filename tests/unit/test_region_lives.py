@@ -422,7 +422,7 @@ def test_callback_after_commit_a_registration_of_a_superseded_attempt_is_refused
     now = driver.restart()
     for attempt_id in (0, now + 1):
         late = BatchKey(region="main", attempt_id=attempt_id, batch_id=9)
-        with pytest.raises(FencedError, match="newer life"):
+        with pytest.raises(FencedError, match="newer attempt"):
             driver.tell(_told(late, "late"))
     with pytest.raises(WrongJobError):
         driver.tell(_told(BatchKey(region="other", attempt_id=now, batch_id=1), "x"))

@@ -297,7 +297,9 @@ def test_only_silence_that_the_cut_has_seen_makes_a_split_idle(
     silent_ms: int, expected: int, lasts_ms: int
 ) -> None:
     """While a long batch runs nobody looks for records."""
-    told = EventTimes(settings=EventTime(idle_timeout_ms=60_000), told=cast(Any, Answers(value={})))
+    told = EventTimes(
+        settings=EventTime(idle_timeout_ms=60_000), reported=cast(Any, Answers(value={}))
+    )
     world = RegionWorld(event_times=told)
     world.now_ms = 1_000_000
     busy = replace(split(3, 5), watermark_ms=7)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.runtime.coordinator.core.core import RegionStatusView
 from sluice.runtime.coordinator.region.pressure import PressureAlarm
-from sluice.runtime.coordinator.shell.region_watch import RegionsSeen, RegionWatch
+from sluice.runtime.coordinator.region.status_views import RegionStatusView
+from sluice.runtime.coordinator.shell.region_watch import RegionsView, RegionWatch
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.model import SplitRange
 from tests.core_driver import FAST, CoreDriver, split
@@ -68,7 +68,7 @@ class Seen:
             "right": (split(1, 0, 5),),
         }
         self.watch = RegionWatch(
-            lambda: RegionsSeen(
+            lambda: RegionsView(
                 positions=self.positions, suspended=self.suspended, ratios=self.ratios
             ),
             sources={"source": self.source},
@@ -89,7 +89,7 @@ def test_pressure_is_told_once_when_it_begins_and_once_when_it_ends(
     with caplog.at_level(logging.WARNING):
         for ratio in (0.9, 0.9, 0.9, 0.9, 0.1, 0.1):
             seen.ratios = {"right": ratio}
-            seen.watch.look()
+            seen.watch.refresh()
             seen.clock.advance(5.0)
     told = [entry.getMessage().partition(":")[0] for entry in caplog.records]
     assert told == ["region is under high pressure", "region is no longer under high pressure"]
@@ -102,8 +102,8 @@ def test_a_source_that_does_not_answer_leaves_a_suspended_regions_lag_unknown(
     seen = Seen()
     seen.source.error = UnreachableError("no broker answers", {}, "Wait.")
     with caplog.at_level(logging.WARNING):
-        seen.watch.look()
-    assert "lag of a suspended region is not known: region=left" in caplog.text
+        seen.watch.refresh()
+    assert "lag of a suspended region is unknown: region=left" in caplog.text
 
 
 def test_what_retention_takes_from_a_suspended_region_is_an_error(
@@ -115,7 +115,7 @@ def test_what_retention_takes_from_a_suspended_region_is_an_error(
     with caplog.at_level(logging.ERROR):
         for first in range(105):
             seen.source.first[0] = first
-            seen.watch.look()
+            seen.watch.refresh()
     lost = [entry.getMessage().rpartition("=")[2] for entry in caplog.records]
     assert lost == ["1", "3", "7", "15", "31", "63"]
 
@@ -133,7 +133,7 @@ def looked(
 ) -> RegionStatusView:
     """What is shown of the one region that has these splits."""
     watch = RegionWatch(
-        lambda: RegionsSeen(
+        lambda: RegionsView(
             positions={"main": splits}, suspended=("main",) if is_suspended else (), ratios={}
         ),
         sources={source.source_id: source for source in sources},
@@ -142,8 +142,8 @@ def looked(
         timeout_s=1.0,
         clock=ManualClock(),
     )
-    watch.look()
-    (told,) = watch.told(CoreDriver(FAST).status()).regions
+    watch.refresh()
+    (told,) = watch.with_lags(CoreDriver(FAST).status()).regions
     return told
 
 
@@ -167,10 +167,10 @@ def test_each_source_is_asked_for_its_own_splits(*, is_suspended: bool) -> None:
 
 def test_looks_go_on_after_one_that_failed_by_a_clients_bug() -> None:
     """Else a suspended region's lag would stand still as long as the job runs."""
-    looks: list[RegionsSeen] = []
+    looks: list[RegionsView] = []
 
-    def ask() -> RegionsSeen:
-        looks.append(RegionsSeen(positions={}, suspended=(), ratios={}))
+    def ask() -> RegionsView:
+        looks.append(RegionsView(positions={}, suspended=(), ratios={}))
         if len(looks) == 1:
             raise ValueError("a client's own bug")
         return looks[-1]
@@ -183,10 +183,10 @@ def test_looks_go_on_after_one_that_failed_by_a_clients_bug() -> None:
 
 def test_a_watch_that_is_stopped_before_it_begins_looks_at_nothing() -> None:
     """A job may be stopped in the middle of its start."""
-    looks: list[RegionsSeen] = []
+    looks: list[RegionsView] = []
 
-    def ask() -> RegionsSeen:
-        looks.append(RegionsSeen(positions={}, suspended=(), ratios={}))
+    def ask() -> RegionsView:
+        looks.append(RegionsView(positions={}, suspended=(), ratios={}))
         return looks[-1]
 
     watch = _watching(ask)
@@ -196,7 +196,7 @@ def test_a_watch_that_is_stopped_before_it_begins_looks_at_nothing() -> None:
     assert not looks
 
 
-def _watching(ask: Callable[[], RegionsSeen]) -> RegionWatch:
+def _watching(ask: Callable[[], RegionsView]) -> RegionWatch:
     return RegionWatch(
         ask,
         sources={},

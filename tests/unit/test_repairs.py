@@ -82,7 +82,7 @@ def test_a_repair_says_what_it_has_mended(caplog: pytest.LogCaptureFixture) -> N
     """The loss was told as an error: nobody shall write the same by hand."""
     with caplog.at_level("WARNING"):
         _written_under(1)
-    assert "written again, and on record: checkpoint_id=9 regions=main" in caplog.text
+    assert "lost transactions were written again: checkpoint_id=9 regions=main" in caplog.text
 
 
 @pytest.mark.parametrize("error", [None, DataLostError("gone", {"range": "input-1[3,9)"}, "Stop.")])

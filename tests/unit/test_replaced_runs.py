@@ -44,7 +44,7 @@ def test_lease_guards_outputs_what_a_start_has_found_is_not_enough_for_the_first
     coordinator.start(PATIENCE_S)
     sink.is_lost = True
     with pytest.raises(FencedError):
-        coordinator._owners.require()  # noqa: SLF001
+        coordinator._leases.require()  # noqa: SLF001
 
 
 def test_lease_guards_outputs_a_run_that_was_replaced_sweeps_nothing_more(job: Job) -> None:

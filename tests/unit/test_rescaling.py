@@ -159,10 +159,10 @@ def test_a_refusal_says_what_was_what_is_and_what_to_do() -> None:
         job.start(plan=plan_of("main", source_ids=("source", "new")))
     said = str(raised.value)
     assert "checkpoint_id=2 before=2 (main-0,main-1) now=1 (main)" in said
-    assert "main reads a source that the checkpoint has no positions of, new" in said
-    assert "main-0 keeps state, and the job has no such region now" in said
-    assert "start with the regions= and the pipelines of before" in said
-    assert "by the same uid" in said
+    assert "main reads new, of which the checkpoint has no positions" in said
+    assert "main-0 keeps state, but the job has no such region now" in said
+    assert "Start with the old regions= and the old pipelines" in said
+    assert "keep its uid" in said
 
 
 def test_a_refusal_names_a_bounded_number_of_regions() -> None:
@@ -225,10 +225,10 @@ def test_state_that_nobody_can_go_on_with_is_refused(redistribution: Redistribut
     regions = (old.regions[0], replace(old.regions[1], operator_states=(entry,)))
     job = Job(record(0), replace(old, regions=regions, graph=GRAPH), committed=(0, 2))
     with pytest.raises(
-        WrongJobError, match=r"no other one can go on with.*region=main-1 sink=copy"
+        WrongJobError, match=r"can take the state of a removed.*region=main-1 sink=copy"
     ):
         job.start(plan=plan_of("main-0"))
-    with pytest.raises(WrongJobError, match="no other one"):
+    with pytest.raises(WrongJobError, match="can take the state of a removed"):
         job.start(plan=plan_of("main-0", stateful_sink_ids=()))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.start import recovery
-from sluice.runtime.coordinator.start.recovery import History, Place
+from sluice.runtime.coordinator.start.recovery import History, Slot
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -49,7 +49,7 @@ def test_a_restore_that_crashed_stays_a_restore() -> None:
     that is left behind is marked as such."""
     job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
     steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
-    while next(steps) != "after-seal":
+    while next(steps) != "after-fencing":
         pass
     steps.close()
     found = job.start()
@@ -109,7 +109,7 @@ def test_a_restore_whose_run_decided_nothing_stays_a_restore_in_a_restart() -> N
     job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
     for session in ("second", "third"):
         steps = job.sequence(session=session).run(timeout_s=30.0, restore_from=1)
-        while next(steps) != "after-seal":
+        while next(steps) != "after-fencing":
             pass
         steps.close()
     assert job.start(session="fourth", restore_from=1).record.checkpoint_id == 1
@@ -194,7 +194,7 @@ def test_a_checkpoint_to_start_from_that_has_vanished_is_named() -> None:
     newest decision is not what the user asked for."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
-    while next(steps) != "after-seal":
+    while next(steps) != "after-fencing":
         pass
     steps.close()
     del job.store.records[1]
@@ -258,7 +258,7 @@ def test_what_a_crashed_restore_went_back_to_is_told_as_damaged() -> None:
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     for session, wish in (("first", 1), ("second", 2)):
         steps = job.sequence(session=session).run(timeout_s=30.0, restore_from=wish)
-        while next(steps) != "after-seal":
+        while next(steps) != "after-fencing":
             pass
         steps.close()
     job.store = _damaged_at(job.store, 2)
@@ -271,7 +271,7 @@ def test_a_restore_past_a_damaged_record_that_crashed_stays_a_restore() -> None:
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     job.store = _damaged_at(job.store, 2)
     steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
-    while next(steps) != "after-seal":
+    while next(steps) != "after-fencing":
         pass
     steps.close()
     assert job.start().record.checkpoint_id == 1
@@ -327,11 +327,13 @@ def test_the_newest_decision_is_found_behind_seals_and_aborts() -> None:
     """Whatever lies above it; superseded ones do not count."""
     history = History(
         ids=(1, 2, 3, 4),
-        places=(
-            Place(record=aborted(4, requested_by="seal"), is_committed=False, is_superseded=False),
-            Place(record=record(3), is_committed=True, is_superseded=True),
-            Place(record=aborted(2), is_committed=False, is_superseded=False),
-            Place(record=record(1), is_committed=True, is_superseded=False),
+        slots=(
+            Slot(
+                record=aborted(4, requested_by="fencing"), is_committed=False, is_superseded=False
+            ),
+            Slot(record=record(3), is_committed=True, is_superseded=True),
+            Slot(record=aborted(2), is_committed=False, is_superseded=False),
+            Slot(record=record(1), is_committed=True, is_superseded=False),
         ),
     )
     assert recovery.resume_point(history, restore_from=None) == 1
@@ -342,7 +344,7 @@ def test_only_a_seal_leaves_something_behind() -> None:
     later = record(6, restored_from=3)
     fencing_record = aborted(6, requested_by=FENCING, restored_from=3)
     for above, is_left in ((later, False), (fencing_record, True)):
-        place = Place(record=above, is_committed=False, is_superseded=False)
+        place = Slot(record=above, is_committed=False, is_superseded=False)
         assert recovery.is_left_behind(5, [place]) is is_left
         assert not recovery.is_left_behind(3, [place])
 

@@ -1,4 +1,4 @@
-"""A source that goes back, since its log was cut off: what the coordinator takes, and what not."""
+"""A source that goes back: the coordinator accepts it over transaction markers only."""
 
 from dataclasses import replace
 
@@ -10,12 +10,15 @@ from sluice.runtime.model.model import BatchKey, SplitRange
 from tests.core_driver import CoreDriver, split
 
 
-def _driver(decided_to: int, *, leader_epoch: int | None) -> CoreDriver:
+def _driver(
+    decided_to: int, *, leader_epoch: int | None, leader_epoch_end: int | None
+) -> CoreDriver:
     driver = CoreDriver()
     driver.tick(1.0)
     barrier = driver.poll(decided_to)
     assert barrier is not None
-    _tell(driver, 1, replace(barrier.splits[0], leader_epoch=leader_epoch))
+    known = {"leader_epoch": leader_epoch, "leader_epoch_end": leader_epoch_end}
+    _tell(driver, 1, replace(barrier.splits[0], **known))
     assert driver.core.last_committed == 1
     return driver
 
@@ -31,44 +34,18 @@ def _next(driver: CoreDriver, read: SplitRange) -> None:
     _tell(driver, 2, read)
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "before", "after", "set_back_from"),
-    [
-        (7, 30, 1, 2, 10),
-        (7, 30, None, 2, 10),
-        (7, 30, 1, None, 10),
-        (7, 7, 1, 1, 10),
-        (7, 30, 1, 2, 15),  # an epoch that is not decided yet had read on
-    ],
-    ids=[
-        "a later leader",
-        "nobody knows who led",
-        "nobody knows who leads",
-        "nothing to read yet",
-        "from further on",
-    ],
-)
-def test_batch_identity_a_range_that_was_set_back_is_decided(
-    start: int, end: int, before: int | None, after: int | None, set_back_from: int
-) -> None:
-    """And the next one begins at its end; that it was set back is not on record."""
-    driver = _driver(10, leader_epoch=before)
-    read = replace(split(0, start, end), leader_epoch=after, set_back_from=set_back_from)
-    _next(driver, read)
+def test_batch_identity_a_range_may_begin_at_markers_that_are_read_again() -> None:
+    """No record lies between the last one that a leader is known to have written and the end."""
+    driver = _driver(10, leader_epoch=1, leader_epoch_end=8)
+    _next(driver, replace(split(0, 8, 30), leader_epoch=2))
     assert driver.core.last_committed == 2
-    driver.tick(1.0)
-    assert driver.asked_cut().positions == (replace(read, set_back_from=None),)
 
 
-@pytest.mark.parametrize(
-    ("after", "set_back_from"),
-    [(2, None), (2, 9), (1, 10)],
-    ids=["not set back", "knew of less than is decided", "by the same leader"],
-)
+@pytest.mark.parametrize(("start", "known_end"), [(7, None), (9, None), (7, 8)])
 def test_batch_identity_a_range_that_a_decided_checkpoint_contains_is_refused(
-    after: int, set_back_from: int | None
+    start: int, known_end: int | None
 ) -> None:
-    driver = _driver(10, leader_epoch=1)
-    read = replace(split(0, 7, 30), leader_epoch=after, set_back_from=set_back_from)
-    with pytest.raises(IllegalTransitionError, match="decided_end_offset=10"):
-        _next(driver, read)
+    """Also under a later leader: a truncated log stops the source."""
+    driver = _driver(10, leader_epoch=1, leader_epoch_end=known_end)
+    with pytest.raises(IllegalTransitionError, match="a decided checkpoint contains"):
+        _next(driver, replace(split(0, start, 30), leader_epoch=2))

@@ -20,14 +20,14 @@ _FIRST_QUESTION_S = 120  # and so long for what comes before the first question
 
 def _asking_s(regions: int) -> float:
     """Processor time of a question, and the look behind it, where so many ask one after another."""
-    silence = HeartbeatTimeout()
+    liveness = HeartbeatTimeout()
     names = [f"region-{number}" for number in range(regions)]
     for name in names:
-        silence.asked(name, 0.0)
+        liveness.polled(name, 0.0)
     began_s = time.process_time()
     for name in names:
-        silence.asked(name, 1.0)
-        assert not silence.is_anybody(_SILENCE_S)
+        liveness.polled(name, 1.0)
+        assert not liveness.may_time_out(_SILENCE_S)
     return (time.process_time() - began_s) / regions
 
 
@@ -152,7 +152,7 @@ def test_a_life_that_never_asks_costs_its_neighbours_nothing_in_regional_checkpo
 
 
 def test_the_first_question_of_a_slow_start_is_soon_enough() -> None:
-    """Its start is over then, and no time of it counts as silence."""
+    """Its start is over then, and no time of it counts as liveness."""
     driver = CoreDriver(FAST)
     _started(driver)
     _wait(driver, _FIRST_QUESTION_S - 2)
@@ -378,25 +378,25 @@ def test_a_checkpoint_that_expired_in_a_pause_of_the_driver_blames_no_silent_reg
     assert driver.core.is_live("side", 0)
 
 
-@pytest.mark.parametrize("hears", [HeartbeatTimeout.begun, HeartbeatTimeout.asked])
+@pytest.mark.parametrize("hears", [HeartbeatTimeout.started, HeartbeatTimeout.polled])
 def test_silence_begins_when_somebody_was_heard_of(
     hears: Callable[[HeartbeatTimeout, str, float], None],
 ) -> None:
     """Not at the look before that."""
-    silence = HeartbeatTimeout()
-    silence.watch(0.0)
-    hears(silence, "main", 1.5)
-    silence.watch(2.5)
+    liveness = HeartbeatTimeout()
+    liveness.watch(0.0)
+    hears(liveness, "main", 1.5)
+    liveness.watch(2.5)
     for limit_s, found in ((1.0, ["main"]), (2.0, [])):
-        assert [*silence.over(limit_s), *silence.never_requested(limit_s)] == found
+        assert [*liveness.timed_out(limit_s), *liveness.never_polled(limit_s)] == found
 
 
 def test_a_start_that_is_told_again_behind_the_first_question_changes_nothing() -> None:
     """A life registers as often as it likes; what it has asked for, it has asked for."""
-    silence = HeartbeatTimeout()
-    silence.begun("main", 0.0, replayed=1)
-    assert silence.is_replaying("main")
-    silence.asked("main", 1.0)
-    silence.begun("main", 2.0, replayed=3)
-    assert silence.never_requested(0.0) == []
-    assert not silence.is_replaying("main")
+    liveness = HeartbeatTimeout()
+    liveness.started("main", 0.0, replayed=1)
+    assert liveness.is_replaying("main")
+    liveness.polled("main", 1.0)
+    liveness.started("main", 2.0, replayed=3)
+    assert liveness.never_polled(0.0) == []
+    assert not liveness.is_replaying("main")

@@ -12,10 +12,10 @@ from sluice.connectors.kafka.sink.committer.wire_answers import STATE_TOPIC
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.runtime.contracts import SinkContext, SweepView
 from sluice.runtime.errors import AuthenticationError, FencedError, UnreachableError
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 from tests.fake_kafka import FakeWire
 from tests.transaction_harness import JOB_UID, FakeHarness
-from tests.unit.test_owner import FakeStore
+from tests.unit.test_lease import FakeStore
 
 CONTEXT = SinkContext(
     job_uid=JOB_UID,

@@ -27,7 +27,7 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.errors import ConfigError, SourceChangedError
 from sluice.runtime.model.model import BatchKey
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 from tests.fake_kafka import FakeWire
 from tests.transaction_harness import JOB_UID, FakeHarness, begun, committable
 from tests.waiting import PATIENCE_S, join

@@ -21,8 +21,9 @@ from sluice.runtime.coordinator.core.events import (
     SplitsDiscovered,
     SweepOrphans,
 )
-from sluice.runtime.coordinator.core.suspension import end_or_suspend
+from sluice.runtime.coordinator.core.suspension import apply_failure
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnRegionFailure
+from sluice.runtime.coordinator.policy.failure_policy import Failure
 from sluice.runtime.coordinator.policy.handlers import (
     GlobalCheckpointHandler,
     RegionalCheckpointHandler,
@@ -475,8 +476,9 @@ def test_a_region_that_is_suspended_is_not_suspended_again_for_an_epoch_that_it_
 def test_a_region_that_is_suspended_already_is_not_suspended_again() -> None:
     """It is blamed once more, with others: its first cause stays, and is told once."""
     driver = suspended()
-    book = driver.core._book  # noqa: SLF001
-    end_or_suspend(book, ["main"], ValueError("later"), driver.clock())
-    assert book.regions["main"].suspended is not None
-    assert book.regions["main"].suspended.cause is NO_USE
+    state = driver.core._state  # noqa: SLF001
+    failure = Failure(error=ValueError("later"), regions=("main",), is_permanent=True)
+    apply_failure(state, failure, driver.clock())
+    assert state.regions["main"].suspended is not None
+    assert state.regions["main"].suspended.cause is NO_USE
     assert len(driver.seen(RegionSuspended)) == 1

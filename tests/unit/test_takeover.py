@@ -30,7 +30,7 @@ def test_fence_first_a_takeover_that_is_found_while_the_job_stops_ends_it_no_sec
 
 
 def test_a_takeover_that_is_found_twice_is_told_once() -> None:
-    """By the owner record, and by a place that was taken meanwhile."""
+    """By the lease, and by a place that was taken meanwhile."""
     driver = CoreDriver(FAST)
     driver.auto = False
     driver.epoch(3)

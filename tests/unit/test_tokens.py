@@ -19,7 +19,7 @@ from sluice.connectors.kafka.client.client_options import Role
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.client.credentials import ClientCredentials, OAuthToken
 from sluice.connectors.kafka.client.tokens import KeptToken, kept_token
-from sluice.connectors.kafka.sink.producers.cluster_limits import look_at_limits
+from sluice.connectors.kafka.sink.producers.cluster_limits import fetch_limits
 from sluice.runtime.errors import AuthenticationError, ConfigError, StreamError, UnreachableError
 from tests.fakes import ManualClock
 from tests.waiting import join
@@ -140,7 +140,7 @@ def test_a_cluster_that_nobody_can_ask_for_want_of_a_token_tells_no_limits(
         monkeypatch.setattr(
             "sluice.connectors.kafka.sink.producers.cluster_limits.make_admin", make
         )
-        found = look_at_limits(connection, [], timeout_s=0.1)
+        found = fetch_limits(connection, [], timeout_s=0.1)
         assert (found.unanswered, found.refusal) == ({"cluster"}, refusal)
 
 

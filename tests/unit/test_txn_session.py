@@ -29,10 +29,10 @@ from sluice.runtime.model.model import (
     StateEntry,
     Verdict,
 )
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 from tests.fake_kafka import FakeBroker, FakeWire
 from tests.transaction_harness import handle_of
-from tests.unit.test_owner import FakeStore
+from tests.unit.test_lease import FakeStore
 
 JOB_UID = "j"
 SINK = OperatorNode(operator_id="sink-1", name="out", kind="sink", upstream=())
@@ -139,7 +139,7 @@ def test_what_a_dying_job_has_decided_meanwhile_is_not_aborted(
     broker: FakeBroker, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was slow when the command looked, decided, and was killed before its commits; nothing
-    then renews its owner record."""
+    then renews its lease."""
     open_one = _begun(broker, "new")
     decided = encode_handle(handle_of(open_one), operator_id=SINK.operator_id)
 
@@ -303,7 +303,7 @@ def test_lease_guards_outputs_a_job_that_has_ended_is_not_watched(
 def test_lease_guards_outputs_nothing_of_a_job_that_lives_is_aborted(
     store: CheckpointStore, broker: FakeBroker, renewed_by: str | None
 ) -> None:
-    """Its owner record changes while it is watched; one that nobody renews is a dead job's."""
+    """Its lease changes while it is watched; one that nobody renews is a dead job's."""
     _, orphan = _decided_and_orphan(store, broker)
     owner = replace(_owner(store), job_uid=renewed_by or JOB_UID)
     held = FakeStore(record=owner)

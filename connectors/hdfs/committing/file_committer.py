@@ -21,6 +21,8 @@ from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close
 
 __all__ = ["RENAMES_AT_ONCE", "FileCommitter", "Step", "next_step"]
 
+log = logging.getLogger(__name__)
+
 
 class Step(enum.Enum):
     """The step that remains for a file that a decision names."""
@@ -46,10 +48,6 @@ def next_step(staged_bytes: int | None, final_bytes: int | None, *, length_bytes
         return Step.MOVE
     return Step.NONE if staged_bytes is None else Step.DELETE_STAGED
 
-
-log = logging.getLogger(__name__)
-
-"""Opens the file system rooted at a URI."""
 
 RENAMES_AT_ONCE = 8
 """A NameNode answers renames from several callers at once; each waits for its edit log."""

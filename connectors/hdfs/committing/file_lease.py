@@ -1,34 +1,34 @@
-"""The lease of a file sink: a file in its staging directory (`lease-guards-outputs`).
+"""The lease of a file sink, in its staging directory (`lease-guards-outputs`).
 
-Two jobs never share a staging directory, because its name contains the job's uid. A job started
-from a copy of a checkpoint directory has the same uid: each of the two would delete the other's
-staged files, and both would publish the same rows.
+A staging directory is named after the job's uid, so two jobs never share one. A job that was
+started from a copy of its checkpoint directory has the same uid. Without a lease each of the two
+would delete files that the other one has staged, and both would publish the same rows.
 """
 
-from sluice.runtime.ownership.lease_record import LeaseRecord, OwnedName
+from sluice.runtime.ownership.lease import LeasedOutput, LeaseRecord
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["LEASE_FILE", "FileLeaseStore", "owned_staging"]
+__all__ = ["LEASE_FILE", "FileLeaseStore", "leased_staging"]
 
 LEASE_FILE = ".sluice-lease"
-"""The name of the lease file in the staging directory."""
+"""Name of the lease in a staging directory."""
 
 
-def owned_staging(uri: str) -> OwnedName:
-    """The name and remedy in errors about the staging directory at ``uri``."""
-    return OwnedName(
+def leased_staging(uri: str) -> LeasedOutput:
+    """The staging directory at ``uri``, for messages."""
+    return LeasedOutput(
         kind="staging directory",
         name=uri,
-        remedy="Run one of the two: one checkpoint directory is a copy of the other, and a copy "
-        "is the same job. For a separate job, give this one an empty checkpoint directory.",
+        remedy="Run only one of the two jobs: one checkpoint directory is a copy of the other, and "
+        "a copy is the same job. For a job of its own, use an empty checkpoint directory.",
     )
 
 
 class FileLeaseStore:
-    """Implements `sluice.runtime.ownership.lease_record.LeaseStore`. Driver; one thread at a time.
+    """Implements `sluice.runtime.ownership.lease.LeaseStore`. Driver; one thread at a time.
 
     Args:
-        fs: holds the staging directory; its opener closes it.
+        fs: that holds the staging directory; its opener closes it.
         root: `sluice.connectors.hdfs.staging.staged_names.staging_root` of the sink.
     """
 

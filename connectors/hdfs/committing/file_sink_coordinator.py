@@ -6,16 +6,14 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from sluice.connectors.hdfs.committing.file_committer import RENAMES_AT_ONCE, FileCommitter
-from sluice.connectors.hdfs.committing.file_lease import FileLeaseStore, owned_staging
+from sluice.connectors.hdfs.committing.file_lease import FileLeaseStore, leased_staging
 from sluice.connectors.hdfs.committing.file_sweep import StagingSweeper
-from sluice.connectors.hdfs.partition_commit.partition_marks import (
-    MarkedRun,
-    MarkingCommitter,
-    PartitionMarks,
-)
+from sluice.connectors.hdfs.partition_commit.partition_marks import MarkedRun, PartitionMarks
 from sluice.connectors.hdfs.staging.staged_names import split_target, staging_root
 from sluice.runtime.contracts import (
     Clock,
+    CommitOutcome,
+    CommitReport,
     Committer,
     RegionProgress,
     SinkContext,
@@ -29,7 +27,7 @@ from sluice.runtime.errors import (
     StorageUnreachableError,
     StreamError,
 )
-from sluice.runtime.ownership.lease_record import Lease
+from sluice.runtime.ownership.lease import Lease
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
 
 __all__ = ["FileSinkCoordinator"]
@@ -38,6 +36,27 @@ log = logging.getLogger(__name__)
 
 _PROBE = ".sluice-probe-"
 _SPARKS_LOG = "_spark_metadata"
+
+
+class _MarkingCommitter(FileCommitter):
+    """A file committer that is also a `CommitListener`: it reports decisions to the marks.
+
+    It waits so that usually a mark is made before its checkpoint is committed on record. If the
+    process is killed in between, the next start reports the checkpoint again and marks.
+
+    Attributes:
+        report: takes the checkpoint's id, the regions' progress and a time-out; returns at once if
+            a policy fails.
+    """
+
+    report: Callable[[int, Sequence[RegionProgress], float], object]
+
+    def regions_published(
+        self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
+    ) -> CommitReport:
+        """See `sluice.runtime.contracts.CommitListener`."""
+        self.report(checkpoint_id, regions, timeout_s)
+        return CommitReport(outcome=CommitOutcome.COMMITTED)
 
 
 class FileSinkCoordinator:
@@ -77,18 +96,19 @@ class FileSinkCoordinator:
         self._sweeper: StagingSweeper | None = None
         self._clock = clock
         self._sleep = sleep
-        self._claim: Lease | None = None
-        self._files = FileCommitter(
+        self._lease: Lease | None = None
+        made = FileCommitter if marks is None else _MarkingCommitter
+        self._files = made(
             open_file_system,
             at_once=renames_at_once,
             is_staged_verified=is_staged_verified,
             clock=clock,
         )
+        if isinstance(self._files, _MarkingCommitter):
+            self._files.report = self._published
+        self.committer = self._files
         self._marks = marks
         self._marked: tuple[MarkedRun, str] | None = None  # as which operator
-        self.committer = (
-            self._files if marks is None else MarkingCommitter(self._files, self._published)
-        )
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`; the file system's client bounds each call."""
@@ -119,15 +139,15 @@ class FileSinkCoordinator:
         """
         del timeout_s
         root = staging_root(self._name, job_uid=context.job_uid, operator_id=context.operator_id)
-        claim = Lease(
+        lease = Lease(
             FileLeaseStore(self._fs, root),
             context,
-            owned_staging(f"{self._parent}/{root}"),
+            leased_staging(f"{self._parent}/{root}"),
             clock=self._clock,
             sleep=self._sleep,
         )
-        claim.take()
-        self._claim = claim
+        lease.acquire()
+        self._lease = lease
         self._sweeper = StagingSweeper(
             self._fs, root=root, operator_id=context.operator_id, clock=self._clock
         )
@@ -179,8 +199,8 @@ class FileSinkCoordinator:
 
     def renew(self) -> None:
         """See `SinkCoordinator.renew`."""
-        if self._claim is not None:
-            self._claim.renew()
+        if self._lease is not None:
+            self._lease.renew()
 
     def close(self) -> None:
         """See `SinkCoordinator.close`: ends its clients; the session owns the JVM."""
@@ -188,10 +208,10 @@ class FileSinkCoordinator:
             run, operator_id = self._marked
             run.leave(operator_id)
         self._files.close()
-        claim, self._claim = self._claim, None
-        if claim is not None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
             try:
-                claim.release()
+                lease.release()
             except StreamError as err:
                 log.info("lease was not released: target=%s error=%s", self._target, err)
         if self._opened is not None:

@@ -106,7 +106,7 @@ class StagingSweeper:
                 log.info("orphaned staging deleted: root=%s attempt=%s", self._root, attempt.path)
                 deleted += 1
             self._delete_empty_attempts(view)
-            self._leftovers.look()
+            self._leftovers.delete_abandoned()
         except StreamError as err:
             log.warning("staging was not swept, next time: root=%s error=%s", self._root, err)
         return deleted

@@ -83,9 +83,8 @@ class Csv:
     def _encode(self, portion: pa.RecordBatch) -> bytes:
         columns = [_csv_text(column) for column in portion.columns]
         if len(columns) == 1:
-            columns = [
-                columns[0].cast(pa.string()).fill_null("")
-            ]  # readers skip an empty line: the row would be lost
+            # Readers skip an empty line: a row of one null would be lost.
+            columns = [columns[0].cast(pa.string()).fill_null("")]
         table = pa.Table.from_arrays(columns, names=portion.schema.names)
         return _csv_bytes(table, self.separator, has_header=False)
 

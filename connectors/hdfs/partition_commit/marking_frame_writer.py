@@ -40,7 +40,7 @@ class MarkingFrameWriter:
         file_system: returns the file system rooted at the target's parent.
         target: URI of the directory that readers read.
         columns: that the sink partitions by; None: unknown, so every partition counts.
-        held: see `PendingPartitions`.
+        pending: see `PendingPartitions`.
     """
 
     writer: FrameWriter

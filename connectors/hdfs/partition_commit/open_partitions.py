@@ -35,8 +35,8 @@ class _IdleTime:
 
     Attributes:
         since_s: clock when it last had records.
-        told_s: clock when the coordinator reported ``checkpoint_id``, which the region completed.
-        seen_s: how long it had no records before the barrier of that checkpoint.
+        reported_s: clock at the report of ``checkpoint_id``, which the region completed.
+        idle_s: how long it had no records before the barrier of that checkpoint.
     """
 
     since_s: float
@@ -139,7 +139,7 @@ class PartitionLedger:
         Args:
             previous: in the region's last decided record.
             written: partitions that the batch has rows for.
-            held: partitions with files that the batch's decision does not publish.
+            pending: partitions with files that the batch's decision does not publish.
             accepted: partitions whose rows an earlier decision kept pending: they are no error,
                 however late.
             found_marked: those of `first_written` whose success file is in the store.
@@ -232,25 +232,25 @@ class PartitionLedger:
         self._writers[operator_id] = names
 
     def _learn(
-        self, told: RegionProgress, state: PartitionState | None, checkpoint_id: int
+        self, progress: RegionProgress, state: PartitionState | None, checkpoint_id: int
     ) -> None:
-        name, now_s = told.region, self._clock()
+        name, now_s = progress.region, self._clock()
         known = self._regions.get(name)
         if (
             known is None
-            or known.watermark_ms != told.least_watermark_ms
+            or known.watermark_ms != progress.least_watermark_ms
             or (known.state != state and state is not None and state.has_rows)
         ):
             idle = _IdleTime(since_s=now_s, reported_s=now_s, checkpoint_id=checkpoint_id)
-        elif told.is_completed:
+        elif progress.is_completed:
             idle = known.idle.after(checkpoint_id, now_s=now_s)
         else:
             idle = known.idle
         self._regions[name] = _Region(
             state=state,
-            is_completed=told.is_completed,
-            has_splits=told.has_splits,
-            watermark_ms=told.least_watermark_ms,
+            is_completed=progress.is_completed,
+            has_splits=progress.has_splits,
+            watermark_ms=progress.least_watermark_ms,
             idle=idle,
         )
         if state is not None:

@@ -1,7 +1,7 @@
 """The parts of partition commit that one sink has, and that one run of it has."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sluice.connectors.hdfs.partition_commit.marker import PartitionMarker
 from sluice.connectors.hdfs.partition_commit.marking_frame_writer import (
@@ -16,22 +16,17 @@ from sluice.connectors.hdfs.staging.staged_names import split_target
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.succession import has_last_record
 from sluice.runtime.contracts import (
-    CommitOutcome,
-    CommitReport,
-    Committer,
     FrameWriter,
     RegionProgress,
     SinkContext,
 )
 from sluice.runtime.errors import ConfigError, IllegalTransitionError
-from sluice.runtime.model.model import StateEntry
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
 
-__all__ = ["MarkedRun", "MarkingCommitter", "PartitionMarks"]
+__all__ = ["MarkedRun", "PartitionMarks"]
 
 _WAIT_S = 1.0
 _CLOSE_S = 5.0  # the next run repeats a webhook that is under way then
-_REPORTED = CommitReport(outcome=CommitOutcome.COMMITTED)
 
 
 class MarkedRun:
@@ -197,43 +192,3 @@ class PartitionMarks:
             columns=columns,
             pending=pending,
         )
-
-
-class MarkingCommitter:
-    """`sluice.runtime.contracts.Committer` and `CommitListener` around a committer of files.
-
-    It waits so that usually a mark is made before its checkpoint is committed on record. If the
-    process is killed in between, the next start reports the checkpoint again and marks.
-
-    Args:
-        inner: publishes the files.
-        report: takes the checkpoint's id, the regions' progress and a time-out; returns at once if
-            a policy fails.
-    """
-
-    def __init__(
-        self, inner: Committer, told: Callable[[int, Sequence[RegionProgress], float], object]
-    ) -> None:
-        self._inner = inner
-        self._report = told
-
-    def commit(
-        self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
-    ) -> list[CommitReport]:
-        """See `sluice.runtime.contracts.Committer.commit`."""
-        return self._inner.commit(committables, timeout_s=timeout_s, after_crash=after_crash)
-
-    def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
-        """See `sluice.runtime.contracts.Committer.abort`."""
-        return self._inner.abort(committables, timeout_s=timeout_s)
-
-    def await_visible(self, *, timeout_s: float) -> bool:
-        """See `sluice.runtime.contracts.Committer.await_visible`."""
-        return self._inner.await_visible(timeout_s=timeout_s)
-
-    def regions_published(
-        self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
-    ) -> CommitReport:
-        """See `sluice.runtime.contracts.CommitListener`."""
-        self._report(checkpoint_id, regions, timeout_s)
-        return _REPORTED

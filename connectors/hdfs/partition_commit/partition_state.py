@@ -35,7 +35,7 @@ class OpenPartition:
         first_seen_ms: when the region first wrote into it; the driver's wall clock.
         checkpoint_id: the first that its newest file can be part of; grows from batch to batch.
         is_late: it was marked before these files came, and perhaps forgotten since.
-        is_held: files of it are staged, and no decision has published them yet.
+        is_pending: files of it are staged, and no decision has published them yet.
     """
 
     path: str
@@ -99,7 +99,7 @@ def after_batch(
     Args:
         previous: in the region's last decided record.
         written: partitions that the batch has rows for.
-        held: partitions with staged files that this batch's decision does not publish.
+        pending: partitions with staged files that this batch's decision does not publish.
         late: those of ``written`` that had been marked before.
         marked, forgotten_ms: the marks now.
         target: of the sink.

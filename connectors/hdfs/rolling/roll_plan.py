@@ -87,7 +87,7 @@ class Roll:
 class Then(enum.Enum):
     """The fate of a merged file."""
 
-    KEEP = "hold"
+    KEEP = "keep"
     PUBLISH = "publish"
     PUBLISH_IF_WHOLE = "publish if whole"  # merged files are smaller than their sum
 
@@ -137,7 +137,7 @@ class Plan:
     Attributes:
         merges: run first.
         publish: as they are.
-        hold: as they are.
+        keep: as they are, pending.
     """
 
     merges: tuple[Merge, ...]

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from sluice.connectors.hdfs.tools.files_survey import FileLine, Orphan, file_lines, orphans_of
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
-from sluice.runtime.checkpoint.inspect.inspection import Place, survey
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
+from sluice.runtime.checkpoint.inspect.inspection import Slot, survey
 from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json, print_table
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 from sluice.runtime.storage.file_system_opening import needs_jvm, open_file_system
@@ -65,10 +65,10 @@ def clean(
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[tuple[str, Sequence[Place], OpenFileSystem]]:
+def _opened(path: str) -> Iterator[tuple[str, Sequence[Slot], OpenFileSystem]]:
     """The checkpoint directory's URI, its slots, and a function that opens the files' file
     systems with at most one JVM."""
-    uri, _ = split_place(path)
+    uri, _ = split_slot(path)
     with command_store(uri) as store, contextlib.ExitStack() as stack:
         jvm: list[Any] = []
         opened: dict[str, FileSystem] = {}

@@ -22,11 +22,11 @@ from sluice.connectors.hdfs.staging.pending_files import (
     decode_pending_files,
 )
 from sluice.connectors.hdfs.staging.staged_names import split_target, staging_root
-from sluice.runtime.checkpoint.inspect.inspection import Place
+from sluice.runtime.checkpoint.inspect.inspection import Slot
 from sluice.runtime.checkpoint.retained_states import states_of
 from sluice.runtime.errors import DamagedCheckpointError, FencedError
 from sluice.runtime.model.model import CheckpointRecord
-from sluice.runtime.ownership.lease_record import LeaseRecord, is_of_another_directory
+from sluice.runtime.ownership.lease import LeaseRecord, is_of_another_directory
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 
 __all__ = [
@@ -61,7 +61,7 @@ class FileLine:
     """One file that a checkpoint names.
 
     Attributes:
-        checkpoint_id, checkpoint: the record, and how it stands (`Place.standing`).
+        checkpoint_id, checkpoint: the record, and how it stands (`Slot.standing`).
         sink: name of the operator.
         uri: the final name; a pending file has none yet, so its staged name.
         standing: where the file is now.
@@ -104,7 +104,7 @@ class _Sink:
     target: str
 
 
-def file_lines(places: Sequence[Place], open_file_system: OpenFileSystem) -> Iterator[FileLine]:
+def file_lines(places: Sequence[Slot], open_file_system: OpenFileSystem) -> Iterator[FileLine]:
     """Every file that a checkpoint in the directory names, oldest checkpoint first."""
     for place in places:
         if place.record is None:
@@ -139,7 +139,7 @@ def file_lines(places: Sequence[Place], open_file_system: OpenFileSystem) -> Ite
 
 
 def orphans_of(
-    places: Sequence[Place], open_file_system: OpenFileSystem, *, checkpoint_uri: str
+    places: Sequence[Slot], open_file_system: OpenFileSystem, *, checkpoint_uri: str
 ) -> Iterator[Orphan]:
     """Staged attempts of earlier runs that no checkpoint in the directory names.
 

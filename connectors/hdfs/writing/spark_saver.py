@@ -157,9 +157,9 @@ class SparkFrameSaver:
             observed = rows.observe(counted, count)
         else:
             task = "_" + "_".join(rows.columns)  # longer than each, so none of theirs
-            told = rows.withColumn(task, F.spark_partition_id())
+            numbered = rows.withColumn(task, F.spark_partition_id())
             tasks = F.collect_set(_quoted(task)).alias(_TASKS)
-            observed = told.observe(counted, count, tasks).drop(F.col(_quoted(task)))
+            observed = numbered.observe(counted, count, tasks).drop(F.col(_quoted(task)))
         writer = observed.write.format(self.format_name).options(**self.options)
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)

@@ -285,7 +285,6 @@ def next_range(
         leader_epoch=position.leader_epoch if leader_epoch is None else leader_epoch,
         leader_epoch_end=position.leader_epoch_end if leader_epoch is None else None,
         idle_since_ms=idle_since_ms,
-        set_back_from=position.end_offset if start_offset < position.end_offset else None,
     )
 
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from sluice.runtime.checker.records.record import Identity, Record
 
-__all__ = ["Columns", "History", "Lanes", "Place"]
+__all__ = ["Columns", "History", "Lanes", "Location"]
 
 
-class Place(NamedTuple):
-    """Position of a record; a verdict shows it."""
+class Location(NamedTuple):
+    """Location of a record; a verdict shows it."""
 
     topic: str
     partition: int
@@ -72,9 +72,9 @@ class Lanes:
             self.names.append(name)
         return number
 
-    def place(self, lane: int, offset: int) -> Place:
+    def location(self, lane: int, offset: int) -> Location:
         """The position of an offset in a lane."""
-        return Place(*self.names[lane], offset)
+        return Location(*self.names[lane], offset)
 
 
 class History:
@@ -110,7 +110,7 @@ class History:
             history.append(record)
         return history
 
-    def append(self, record: Record, *, read_from: Place | None = None) -> None:
+    def append(self, record: Record, *, read_from: Location | None = None) -> None:
         """Add the next record.
 
         Args:
@@ -118,10 +118,10 @@ class History:
             read_from: the position that shows and orders it, if not the record's own: an expected
                 output record is ordered by the position of its input record.
         """
-        place = read_from or record
+        location = read_from or record
         self._fingerprints.append(self.identity.fingerprint(record))
-        self._lane_numbers.append(self.lanes.number(place.topic, place.partition))
-        self._offsets.append(place.offset)
+        self._lane_numbers.append(self.lanes.number(location.topic, location.partition))
+        self._offsets.append(location.offset)
         self._names.append(self.identity.name_hash(record))
 
     def __len__(self) -> int:
@@ -137,9 +137,9 @@ class History:
             names=np.array(self._names, dtype=np.uint64),
         )
 
-    def place(self, position: int) -> Place:
+    def location(self, position: int) -> Location:
         """The position of the record with this sequence number."""
-        return self.lanes.place(self._lane_numbers[position], self._offsets[position])
+        return self.lanes.location(self._lane_numbers[position], self._offsets[position])
 
     def lane_names(self) -> list[tuple[str, int]]:
         """(topic, partition) by lane number."""

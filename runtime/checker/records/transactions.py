@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sluice.runtime.checker.records.history import Place
+from sluice.runtime.checker.records.history import Location
 from sluice.runtime.errors import ConfigError
 
 __all__ = ["TransactionRange", "Transactions"]
@@ -75,14 +75,14 @@ class Transactions:
                 inside = (at >= 0) & (mine < ends[at])
                 np.add.at(counts, numbers[at[inside]], 1)
 
-    def torn(self) -> Iterator[tuple[Place, str]]:
+    def torn(self) -> Iterator[tuple[Location, str]]:
         """The first range of each transaction that is partly present, and its counts."""
         for one in self._first_ranges():
             number = self._numbers[one.transaction]
             present, missing = int(self._present[number]), int(self._missing[number])
             if present and missing:
-                place = Place(one.topic, one.partition, one.start_offset)
-                yield place, f"{one.transaction}: {present} of {present + missing} records"
+                location = Location(one.topic, one.partition, one.start_offset)
+                yield location, f"{one.transaction}: {present} of {present + missing} records"
 
     def _first_ranges(self) -> Iterator[TransactionRange]:
         seen: set[str] = set()

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
-from sluice.runtime.checker.records.history import Place
+from sluice.runtime.checker.records.history import Location
 from sluice.runtime.checker.records.record import Record
 from sluice.runtime.errors import ConfigError
 
@@ -68,8 +68,8 @@ def _results(name: str, function: Callable[[Record], Any], record: Record) -> Se
 
 
 def _where(name: str, record: Record, reason: object) -> dict[str, object]:
-    place = Place(record.topic, record.partition, record.offset)
-    return {"map": name, "input": place, "reason": reason}
+    location = Location(record.topic, record.partition, record.offset)
+    return {"map": name, "input": location, "reason": reason}
 
 
 def _function(name: str) -> Callable[[Record], Any]:

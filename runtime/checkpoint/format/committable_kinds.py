@@ -21,12 +21,12 @@ ENTRY_POINT_GROUP = "sluice.kinds"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryKind:
-    """A kind of state entry that is known here.
+    """A kind of state entry that this process knows.
 
     Attributes:
         kind: as in `sluice.runtime.model.model.StateEntry`.
-        latest_version: the latest codec version that is read.
-        describe: the entry for people, as JSON values by name; may raise `StreamError`.
+        latest_version: the latest codec version that it reads.
+        describe: returns the entry for people, as JSON values by name; may raise `StreamError`.
     """
 
     kind: str
@@ -50,15 +50,15 @@ class KindRegistry:
 
     @property
     def latest_versions(self) -> dict[str, int]:
-        """The latest version that is read, by kind."""
+        """The latest readable version, by kind."""
         return {kind: each.latest_version for kind, each in self._kinds.items()}
 
     def require_known(self, record: CheckpointRecord) -> None:
-        """`require_known_kinds` with what is registered."""
+        """`require_known_kinds` with the registered kinds."""
         require_known_kinds(record, self.latest_versions)
 
     def describe(self, entry: StateEntry) -> Mapping[str, object] | None:
-        """The entry for people; None when its kind or version is not known here."""
+        """The entry for people; None if its kind or version is unknown."""
         known = self._kinds.get(entry.kind)
         if known is None or entry.version > known.latest_version:
             return None
@@ -83,13 +83,12 @@ _DROPS = EntryKind(
 
 
 def installed_kinds() -> KindRegistry:
-    """Our own, and what the installed connectors registered; one that cannot be loaded is left
-    out."""
+    """The kinds of the runtime and of all installed connectors that can be loaded."""
     found = [_COUNTS, _DROPS]
     for point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             named = point.load()
-        except (ImportError, AttributeError):  # its entries are then shown undecoded
+        except (ImportError, AttributeError):  # its entries are shown undecoded
             continue
         found.extend(named if isinstance(named, tuple) else (named,))
     return KindRegistry(found)

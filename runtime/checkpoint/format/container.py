@@ -1,10 +1,10 @@
-"""One Avro record in a container file that says its version and whether it is whole. Pure.
+"""One Avro record in a container file with a format version and a checksum. Pure.
 
 The file is ordinary Avro: any Avro tool reads it, with the schema inside. Two reserved metadata
 keys are ours: ``sluice.format_version`` and ``sluice.sha256``. The digest covers every byte of
-the file, its own 64 characters taken as zeros, so damage anywhere (also in the schema or in the
-version) is told from a record that is merely newer than this Sluice. This rule about the digest
-holds for every version, past and future.
+the file, with its own 64 characters taken as zeros. So a reader can distinguish damage, also in the
+schema or in the version, from a record of a newer Sluice. This digest rule holds for every version,
+past and future.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ DIGEST_KEY = "sluice.sha256"
 _BLANK = b"0" * 64
 _NO_MARKER = bytes(16)
 # The key as Avro writes it in the header's map: zigzag length, text, zigzag length of the value.
-# The schema is JSON text and cannot contain the last byte, so the first place found is the key.
+# The schema is JSON text and cannot contain the last byte, so the first slot found is the key.
 _DIGEST_MARK = bytes([2 * len(DIGEST_KEY)]) + DIGEST_KEY.encode() + b"\x80\x01"
 
 _AVRO_ERRORS = (
@@ -43,20 +43,18 @@ _AVRO_ERRORS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What a container file holds: its version and its one record."""
+    """The content of a container file: its version and its one record."""
 
     format_version: int
     fields: Mapping[str, Any]
 
 
 class ContainerWriter:
-    """Makes files of one schema and version: what stands in each above its record is made once.
-
-    Thread-safe: nothing of it changes.
+    """Makes files of one schema and version; it encodes the header once. Thread-safe: immutable.
 
     Args:
-        schema: as JSON; it stands in each file as it is.
-        format_version: of what the record says.
+        schema: as JSON; each file holds it.
+        format_version: of the record's fields.
     """
 
     def __init__(self, schema: Mapping[str, Any], *, format_version: int) -> None:
@@ -71,7 +69,7 @@ class ContainerWriter:
         """The file's bytes; equal input gives equal bytes, so files can be compared."""
         marker = hashlib.sha256(repr(sorted(fields.items())).encode()).digest()[:16]
         record = _avro(self._schema, fields)
-        # The one block of the file: how many records, their length, they themselves.
+        # The one block of the file: number of records, length in bytes, records.
         block = _avro("long", 1) + _avro("long", len(record)) + record
         blank = self._head + marker + block + marker
         at, digest = self._digest_at, hashlib.sha256(blank).hexdigest().encode()
@@ -112,10 +110,10 @@ def read_container(data: bytes, *, latest: int, where: Mapping[str, object]) -> 
 def _require_whole(data: bytes, where: Mapping[str, object]) -> None:
     at = data.find(_DIGEST_MARK) + len(_DIGEST_MARK)
     if at < len(_DIGEST_MARK) or len(data) < at + len(_BLANK):
-        raise _damaged("it is cut off before its checksum, or was not written by Sluice", where)
-    said = data[at : at + len(_BLANK)]
+        raise _damaged("it ends before its checksum, or Sluice did not write it", where)
+    stored = data[at : at + len(_BLANK)]
     found = hashlib.sha256(data[:at] + _BLANK + data[at + len(_BLANK) :]).hexdigest()
-    if found.encode() != said:
+    if found.encode() != stored:
         raise _damaged("its checksum does not fit its content", where)
 
 
@@ -123,13 +121,13 @@ def _damaged(reason: str, where: Mapping[str, object]) -> DamagedCheckpointError
     return DamagedCheckpointError(
         f"a checkpoint record is damaged: {reason}",
         where,
-        "Restore from another checkpoint (sluice checkpoint list), and keep this file for a look.",
+        "Restore from another checkpoint (sluice checkpoint list), and keep this file.",
     )
 
 
 def _later(version: int, latest: int, where: Mapping[str, object]) -> UnsupportedFormatError:
     return UnsupportedFormatError(
-        f"a checkpoint record has format version {version}; this Sluice reads 1 to {latest}",
+        f"a checkpoint record has format version {version}",
         {**where, "format_version": version, "reads": latest},
         "Use the Sluice that wrote it, or a later one.",
     )

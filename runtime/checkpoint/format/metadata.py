@@ -1,7 +1,7 @@
 """The bytes of ``_metadata`` and ``_repair-k``: versioned, self-describing Avro. Pure.
 
-The store does not look into state entries: their kinds belong to whoever restores them, who asks
-`require_known_kinds` first.
+The store does not decode state entries. Each kind belongs to the operator that restores it, and a
+start calls `require_known_kinds` first.
 """
 
 import enum
@@ -52,13 +52,13 @@ _Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What ``_repair-k`` says (`two-phase-repair`).
+    """The content of ``_repair-k`` (`two-phase-repair`).
 
     Attributes:
         checkpoint_id: the decided checkpoint whose committables were lost.
         number: k; from 1, dense.
         leader_session_id: of the coordinator that repaired.
-        replaced: (payload of the lost committable, what was written in its place), sorted.
+        replaced: (payload of the lost committable, its replacement), sorted.
     """
 
     checkpoint_id: int
@@ -128,7 +128,7 @@ def decode_repair(data: bytes, *, where: Mapping[str, object] | None = None) -> 
 
 
 def require_known_kinds(record: CheckpointRecord, known: Mapping[str, int]) -> None:
-    """Refuse a record that holds a state entry which nobody here can restore.
+    """Refuse a record with a state entry that this process cannot restore.
 
     Args:
         record: about to be restored, or committed.
@@ -140,8 +140,7 @@ def require_known_kinds(record: CheckpointRecord, known: Mapping[str, int]) -> N
         latest = known.get(entry.kind)
         if latest is None or entry.version > latest:
             raise UnsupportedFormatError(
-                f"checkpoint {record.checkpoint_id} holds a state entry of unknown kind "
-                f"{entry.kind!r} version {entry.version}",
+                f"a state entry has unknown kind {entry.kind!r} version {entry.version}",
                 {
                     "checkpoint_id": record.checkpoint_id,
                     "operator_id": entry.operator_id,
@@ -150,7 +149,7 @@ def require_known_kinds(record: CheckpointRecord, known: Mapping[str, int]) -> N
                     "version": entry.version,
                     "known": ", ".join(f"{kind} <= {known[kind]}" for kind in sorted(known)),
                 },
-                "Install the connector that wrote it, in that version or a later one.",
+                "Install the connector that wrote the entry, in that version or a later one.",
             )
 
 
@@ -169,11 +168,11 @@ def _fields(data: bytes, latest: int, where: Mapping[str, object]) -> dict[str, 
 
 
 def _built(build: Callable[[], _T], where: Mapping[str, object]) -> _T:
-    """A whole file can still say nonsense when a faulty writer made it; that is damage too."""
+    """Build a value; a file with a valid checksum and invalid values counts as damaged too."""
     try:
         return build()
     except (ConfigError, LookupError, TypeError, ValueError) as error:
-        raise _damaged(f"its content makes no sense: {error}", where) from error
+        raise _damaged(f"its content is invalid: {error}", where) from error
 
 
 def _damaged(reason: str, where: Mapping[str, object]) -> DamagedCheckpointError:
@@ -199,7 +198,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - turns any model value into what
 
 @cache
 def _names_on_record(cls: type[Any]) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(cls) if each.metadata.get("on_record", True))
+    return tuple(each.name for each in fields(cls))
 
 
 def _enum(cls: type[_E], value: str, where: Mapping[str, object]) -> _E:

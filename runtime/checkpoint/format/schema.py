@@ -176,4 +176,4 @@ REPAIR_V1 = _record(
     ("leader_session_id", "string"),
     ("replaced", _many(_record("Replacement", ("lost", "bytes"), ("entry", _STATE_ENTRY)))),
 )
-"""``_repair-k``: lost committables and what was written in their place (`two-phase-repair`)."""
+"""``_repair-k``: lost committables and their replacements (`two-phase-repair`)."""

@@ -12,9 +12,15 @@ import typer
 from sluice.runtime.checkpoint.acceptance import accepted_as, in_effect
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
-from sluice.runtime.checkpoint.inspect.inspection import Place, as_json, created_at, look_at, survey
-from sluice.runtime.checkpoint.leader_record import FileLeaderStore
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
+from sluice.runtime.checkpoint.inspect.inspection import (
+    Slot,
+    as_json,
+    created_at,
+    find_slot,
+    survey,
+)
+from sluice.runtime.checkpoint.run_record import RunRecordStore
 from sluice.runtime.cli_output import (
     AsJson,
     CheckpointPath,
@@ -34,19 +40,19 @@ app = typer.Typer(help="Show a checkpoint directory.", no_args_is_help=True)
 @app.command("list")
 def list_checkpoints(path: CheckpointPath, *, as_json_text: AsJson = False) -> None:
     """List all checkpoints: state, committed or not, size."""
-    uri, _ = split_place(path)
+    uri, _ = split_slot(path)
     with command_store(uri) as store:
-        places = survey(store)
-        header = _header(store, places)
+        slots = survey(store)
+        header = _header(store, slots)
     if as_json_text:
         kinds = installed_kinds()
-        print_json({**header, "checkpoints": [as_json(place, kinds) for place in places]})
+        print_json({**header, "checkpoints": [as_json(slot, kinds) for slot in slots]})
         return
     print_facts(header)
-    _print_places(places)
-    for place in places:
-        if place.error:
-            typer.echo(f"{place.checkpoint_id}: {place.error}")
+    _print_slots(slots)
+    for slot in slots:
+        if slot.error:
+            typer.echo(f"{slot.checkpoint_id}: {slot.error}")
 
 
 @app.command("inspect")
@@ -62,10 +68,10 @@ def inspect_checkpoint(
     as_json_text: AsJson = False,
 ) -> None:
     """Show one checkpoint: graph, offsets of splits, committables, state."""
-    uri, named = split_place(path)
+    uri, named = split_slot(path)
     with command_store(uri) as store:
-        place = look_at(store, checkpoint_id if checkpoint_id is not None else named)
-    found = as_json(place, installed_kinds())
+        slot = find_slot(store, checkpoint_id if checkpoint_id is not None else named)
+    found = as_json(slot, installed_kinds())
     if as_json_text:
         print_json(found)
     else:
@@ -93,11 +99,11 @@ def accept_loss(
     After a transaction's id has expired, Kafka no longer knows whether the transaction committed.
     Look for its records in the output, then use --unknown-as.
     """
-    uri, _ = split_place(path)
+    uri, _ = split_slot(path)
     with command_store(uri) as store:
-        place = look_at(store, checkpoint_id)
-        works = _named_works(store, place)
-        _require_told(store, place, works, unknown_as)
+        slot = find_slot(store, checkpoint_id)
+        works = _named_works(store, slot)
+        _require_told(store, slot, works, unknown_as)
         words = [(work, said) for work in works if (said := accepted_as(work, unknown_as))]
         store.accept(checkpoint_id, [said for _, said in words])
     columns = ("region", "outcome", "taken as", "source ranges", "detail")
@@ -114,7 +120,7 @@ def accept_loss(
 
 def _require_told(
     store: CheckpointStore,
-    place: Place,
+    slot: Slot,
     works: Iterable[UnsettledWork],
     unknown_as: AcceptedAs | None,
 ) -> None:
@@ -123,7 +129,7 @@ def _require_told(
     Raises:
         ConfigError: it is missing, or too much.
     """
-    where: dict[str, object] = {"uri": store.uri, "checkpoint_id": place.checkpoint_id}
+    where: dict[str, object] = {"uri": store.uri, "checkpoint_id": slot.checkpoint_id}
     unknown = [work for work in works if work.outcome is CommitOutcome.UNKNOWN]
     if unknown and unknown_as is None:
         told = {
@@ -145,22 +151,22 @@ def _require_told(
         )
 
 
-def _named_works(store: CheckpointStore, place: Place) -> tuple[UnsettledWork, ...]:
+def _named_works(store: CheckpointStore, slot: Slot) -> tuple[UnsettledWork, ...]:
     """What the last error has named of a decision, as far as it has not been repaired since.
 
     Raises:
         ConfigError: it is settled, or nothing is on record.
         DamagedCheckpointError, UnsupportedFormatError: what is on record cannot be read.
     """
-    where = {"uri": store.uri, "checkpoint_id": place.checkpoint_id, "standing": place.standing}
-    if place.standing != "unfinished" or place.record is None:
+    where = {"uri": store.uri, "checkpoint_id": slot.checkpoint_id, "standing": slot.standing}
+    if slot.standing != "unfinished" or slot.record is None:
         raise ConfigError(
             "there is no loss to accept: this checkpoint is not a decision with open work",
             where,
             "Give the id that TransactionLostError or TransactionUnknownError names.",
         )
-    standing = store.effective_committables(place.record)
-    works = in_effect(store.unsettled(place.checkpoint_id), standing)
+    standing = store.effective_committables(slot.record)
+    works = in_effect(store.unsettled(slot.checkpoint_id), standing)
     if not works:
         raise ConfigError(
             "there is no loss to accept: no error has named any of this checkpoint yet",
@@ -170,10 +176,10 @@ def _named_works(store: CheckpointStore, place: Place) -> tuple[UnsettledWork, .
     return works
 
 
-def _header(store: CheckpointStore, places: Sequence[Place]) -> dict[str, object]:
-    record = next((place.record for place in reversed(places) if place.record), None)
+def _header(store: CheckpointStore, slots: Sequence[Slot]) -> dict[str, object]:
+    record = next((slot.record for slot in reversed(slots) if slot.record), None)
     try:
-        leader = FileLeaderStore(store.fs).current()
+        leader = RunRecordStore(store.fs).current()
     except UnsupportedFormatError:  # a later Sluice runs the job; its checkpoints may be readable
         leader = None
     return {
@@ -181,39 +187,39 @@ def _header(store: CheckpointStore, places: Sequence[Place]) -> dict[str, object
         "job_name": record.job_name if record else None,
         "job_uid": record.job_uid if record else None,
         "last_leader": leader.leader_session_id if leader else None,
-        "next_checkpoint_id": places[-1].checkpoint_id + 1,
+        "next_checkpoint_id": slots[-1].checkpoint_id + 1,
     }
 
 
-def _print_places(places: Sequence[Place]) -> None:
+def _print_slots(slots: Sequence[Slot]) -> None:
     columns = ("id", "standing", "kind", "requested by", "created", "regions", "commit", "bytes")
-    print_table(columns, map(_list_row, places), title="Checkpoints")
+    print_table(columns, map(_list_row, slots), title="Checkpoints")
 
 
-def _list_row(place: Place) -> Sequence[object]:
-    record = place.record
-    standing = place.standing
-    if place.superseded_by is not None:
-        standing += f" by {place.superseded_by}"
-    if place.repairs:
-        standing += f", {place.repairs} repair(s)"
-    if place.accepted:
+def _list_row(slot: Slot) -> Sequence[object]:
+    record = slot.record
+    standing = slot.standing
+    if slot.superseded_by is not None:
+        standing += f" by {slot.superseded_by}"
+    if slot.repairs:
+        standing += f", {slot.repairs} repair(s)"
+    if slot.accepted:
         standing += ", accepted"
-    elif place.unsettled:
+    elif slot.unsettled:
         standing += ", lost or unknown"
     if record is None:
-        return (place.checkpoint_id, standing, None, None, None, None, None, place.metadata_bytes)
+        return (slot.checkpoint_id, standing, None, None, None, None, None, slot.metadata_bytes)
     skipped = sum(region.status is RegionStatus.SKIPPED for region in record.regions)
     regions = f"{len(record.regions)}" + (f" ({skipped} skipped)" if skipped else "")
     return (
-        place.checkpoint_id,
+        slot.checkpoint_id,
         standing,
         record.kind.value,
         record.requested_by,
         created_at(record),
         regions,
         len(record.committables),
-        place.metadata_bytes,
+        slot.metadata_bytes,
     )
 
 

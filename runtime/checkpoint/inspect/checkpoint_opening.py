@@ -1,4 +1,4 @@
-"""Opening a checkpoint directory from a command line, with the job gone."""
+"""Opens a checkpoint directory for a command, without its job."""
 
 import contextlib
 import re
@@ -8,15 +8,15 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_sto
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.storage.file_system_opening import needs_jvm
 
-__all__ = ["DROP_IN", "command_store", "split_place"]
+__all__ = ["DROP_IN", "command_store", "split_slot"]
 
-_PLACE = re.compile(r"(?P<uri>.*?)/?chk-(?P<id>\d{12,})(?:/_metadata)?/*")
+_SLOT = re.compile(r"(?P<uri>.*?)/?chk-(?P<id>\d{12,})(?:/_metadata)?/*")
 DROP_IN = "sluice"
 
 
-def split_place(path: str) -> tuple[str, int | None]:
+def split_slot(path: str) -> tuple[str, int | None]:
     """``DIR/chk-000000000042`` as (``DIR``, 42); any other path as (path, None)."""
-    match = _PLACE.fullmatch(path)
+    match = _SLOT.fullmatch(path)
     if match is None:
         return path, None
     return match["uri"] or ".", int(match["id"])
@@ -40,11 +40,11 @@ def command_store(uri: str) -> Iterator[CheckpointStore]:
             jvm = stack.enter_context(hadoop_jvm())
         for place in (uri, f"{uri.rstrip('/')}/{DROP_IN}"):
             store = open_store(place, jvm)
-            if store.places():
+            if store.slots():
                 yield store
                 return
         raise ConfigError(
-            "there are no checkpoints here",
+            "the directory holds no checkpoints",
             {"uri": uri},
             "Give the job's checkpoint directory: it holds chk-000000000000.",
         )

@@ -23,24 +23,24 @@ from sluice.runtime.model.model import (
     Verdict,
 )
 
-__all__ = ["Json", "Place", "as_json", "created_at", "look_at", "survey"]
+__all__ = ["Json", "Slot", "as_json", "created_at", "find_slot", "survey"]
 
 Json = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Slot:
     """One line of ``checkpoint list``.
 
     Attributes:
-        checkpoint_id: the place.
+        checkpoint_id: the slot.
         standing: ``committed``, ``unfinished``, ``decided`` (nothing to commit), ``aborted``,
-            ``fencing_record``, ``superseded``, or ``unreadable``.
-        record: what stands there; None when unreadable.
-        error: why it, or what lies beside it, is unreadable.
+            ``fencing``, ``superseded``, or ``unreadable``.
+        record: of the slot; None if unreadable.
+        error: why the record, or a file beside it, is unreadable.
         metadata_bytes: size of ``_metadata``.
         superseded_by: see `CheckpointStore.superseded_by`.
-        repairs: how many repairs stand beside it; claims of what was accepted are none.
+        repairs: number of repairs; a claim on accepted work does not count.
         unsettled, accepted: see `CheckpointStore`.
     """
 
@@ -55,8 +55,8 @@ class Place:
     accepted: tuple[AcceptedWork, ...] = ()
 
 
-def survey(store: CheckpointStore) -> list[Place]:
-    """Every place at one moment, ascending; damaged ones included."""
+def survey(store: CheckpointStore) -> list[Slot]:
+    """Every slot at one moment, ascending; damaged ones included."""
     seen = [(each, *found) for each, found in _read_all(store).items()]
     facts = [
         facts_of(
@@ -69,34 +69,34 @@ def survey(store: CheckpointStore) -> list[Place]:
     ]
     standing = _standings(facts)
     return [
-        _place(store, checkpoint_id, standing.get(checkpoint_id, "unreadable"), record, error)
+        _slot(store, checkpoint_id, standing.get(checkpoint_id, "unreadable"), record, error)
         for checkpoint_id, record, error in seen
     ]
 
 
 def _read_all(store: CheckpointStore) -> dict[int, tuple[CheckpointRecord | None, str]]:
-    """Of every place the record, or why there is none.
+    """The record of each slot, or the error of one that cannot be read.
 
-    A running job retires places, each behind newer ones: where one was listed and is gone, those
-    are looked for. They may name what it has named.
+    A running job retires slots once there are newer ones. If a listed slot is gone, the slots are
+    listed again: newer records may name the same checkpoints.
     """
     known: dict[int, tuple[CheckpointRecord | None, str]] = {}
     listed: list[int] = []
     while True:
-        before, listed = listed, store.places()
+        before, listed = listed, store.slots()
         found = {each: known.get(each) or _read(store, each) for each in listed}
         known = {each: read for each, read in found.items() if read != (None, "")}
         if len(known) == len(listed) or listed == before:
             return known
 
 
-def _place(
+def _slot(
     store: CheckpointStore,
     checkpoint_id: int,
     standing: str,
     record: CheckpointRecord | None,
     error: str,
-) -> Place:
+) -> Slot:
     unsettled: tuple[UnsettledWork, ...] = ()
     accepted: tuple[AcceptedWork, ...] = ()
     repairs = 0
@@ -106,7 +106,7 @@ def _place(
         repairs = sum(map(_writes_again, store.repairs(checkpoint_id)))
     except (DamagedCheckpointError, UnsupportedFormatError) as damage:
         error = error or str(damage)
-    return Place(
+    return Slot(
         checkpoint_id=checkpoint_id,
         standing=standing,
         record=record,
@@ -138,61 +138,61 @@ def _writes_again(repair: Repair) -> bool:
 def _standings(facts: Sequence[SlotFacts]) -> dict[int, str]:
     still_open = unfinished(facts)
 
-    def standing(place: SlotFacts) -> str:
-        if place.is_superseded:
+    def standing(slot: SlotFacts) -> str:
+        if slot.is_superseded:
             return "superseded"
-        if place.verdict is Verdict.ABORTED:
-            return "seal" if place.is_fencing_record else "aborted"
-        if place.is_committed:
+        if slot.verdict is Verdict.ABORTED:
+            return "fencing" if slot.is_fencing_record else "aborted"
+        if slot.is_committed:
             return "committed"
-        has_work = place.checkpoint_id in still_open and place.has_committables
+        has_work = slot.checkpoint_id in still_open and slot.has_committables
         return "unfinished" if has_work else "decided"
 
-    return {place.checkpoint_id: standing(place) for place in facts}
+    return {slot.checkpoint_id: standing(slot) for slot in facts}
 
 
-def look_at(store: CheckpointStore, checkpoint_id: int | None) -> Place:
-    """One place; without an id the newest decision.
+def find_slot(store: CheckpointStore, checkpoint_id: int | None) -> Slot:
+    """One slot; without an id the newest decision.
 
     Raises:
-        StorageError: there is no such place.
+        StorageError: there is no such slot.
         DamagedCheckpointError, UnsupportedFormatError: it cannot be read.
     """
-    places = survey(store)
-    decided = [p for p in places if p.record and p.record.verdict is Verdict.DECIDED]
-    wanted = checkpoint_id if checkpoint_id is not None else _newest(decided or places)
-    for place in places:
-        if place.checkpoint_id == wanted:
-            if place.record is None:
-                store.read(wanted)  # raises what `survey` only noted
-            return place
+    slots = survey(store)
+    decided = [p for p in slots if p.record and p.record.verdict is Verdict.DECIDED]
+    wanted = checkpoint_id if checkpoint_id is not None else _newest(decided or slots)
+    for slot in slots:
+        if slot.checkpoint_id == wanted:
+            if slot.record is None:
+                store.read(wanted)  # raises the error that `survey` has caught
+            return slot
     raise StorageError(
         f"there is no checkpoint {wanted}",
-        {"uri": store.uri, "checkpoint_ids": [place.checkpoint_id for place in places]},
-        "Choose one of these; others were retired or never taken.",
+        {"uri": store.uri, "checkpoint_ids": [slot.checkpoint_id for slot in slots]},
+        "Choose one of these; other ids were retired or never used.",
     )
 
 
-def _newest(places: Sequence[Place]) -> int | None:
-    return max((place.checkpoint_id for place in places), default=None)
+def _newest(slots: Sequence[Slot]) -> int | None:
+    return max((slot.checkpoint_id for slot in slots), default=None)
 
 
 # --- as JSON --------------------------------------------------------------------------------------
 
 
-def as_json(place: Place, kinds: KindRegistry) -> Json:
-    """All that is known of a place, as values that `json.dumps` takes."""
+def as_json(slot: Slot, kinds: KindRegistry) -> Json:
+    """All that is known of a slot, as values that `json.dumps` takes."""
     found: Json = {
-        "checkpoint_id": place.checkpoint_id,
-        "standing": place.standing,
-        "error": place.error or None,
-        "superseded_by": place.superseded_by,
-        "repairs": place.repairs,
-        "unsettled": [_unsettled(work) for work in place.unsettled],
-        "accepted": [_accepted(work) for work in place.accepted],
-        "metadata_bytes": place.metadata_bytes,
+        "checkpoint_id": slot.checkpoint_id,
+        "standing": slot.standing,
+        "error": slot.error or None,
+        "superseded_by": slot.superseded_by,
+        "repairs": slot.repairs,
+        "unsettled": [_unsettled(work) for work in slot.unsettled],
+        "accepted": [_accepted(work) for work in slot.accepted],
+        "metadata_bytes": slot.metadata_bytes,
     }
-    return found if place.record is None else {**found, **_record(place.record, kinds)}
+    return found if slot.record is None else {**found, **_record(slot.record, kinds)}
 
 
 def _unsettled(work: UnsettledWork) -> Json:

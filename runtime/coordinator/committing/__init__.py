@@ -1,1 +1,1 @@
-"""What the coordinator commits after a decision, and repairs."""
+"""Commits decided work through the sinks, and repairs lost work."""

@@ -1,4 +1,4 @@
-"""What a shared committer knows of each region's work: held, decided, published. Pure."""
+"""State of each region's work in a shared committer: pending, decided, published. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,14 +14,14 @@ __all__ = [
     "checkpoints_due",
     "decided",
     "forgotten",
-    "held",
+    "pending",
     "pre_committed",
     "reported",
     "reports_of",
     "wave",
 ]
 
-_BEHIND = CommitReport(
+_WAITING = CommitReport(
     outcome=CommitOutcome.PENDING, detail="an older epoch of its region is not published yet"
 )
 _DONE = CommitReport(outcome=CommitOutcome.COMMITTED)
@@ -29,12 +29,12 @@ _DONE = CommitReport(outcome=CommitOutcome.COMMITTED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """What one region pre-committed for one checkpoint; never empty.
+    """Work that one region pre-committed for one checkpoint; never empty.
 
     Attributes:
-        checkpoint_id, region: whose it is.
-        committables: in the order in which they shall be seen.
-        is_decided: a decision names it; until then it is held.
+        checkpoint_id, region: of the work.
+        committables: in the order in which readers must see them.
+        is_decided: whether a decision names the work; until then it is pending.
     """
 
     checkpoint_id: int
@@ -45,12 +45,12 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """All that is known.
+    """All work that is not forgotten yet.
 
     Attributes:
-        epochs: oldest first, those of one checkpoint in the order in which they were told.
+        epochs: oldest first, those of one checkpoint in the order of the calls.
         answers: last report of each committable that was tried.
-        notified: regions that failed, by checkpoint that was notified and is not forgotten.
+        notified: failed regions of each notified checkpoint.
     """
 
     epochs: tuple[Epoch, ...] = ()
@@ -68,10 +68,10 @@ class Ledger:
 
 
 def pre_committed(ledger: Ledger, checkpoint_id: int, work: RegionWork) -> Ledger:
-    """With what regions pre-committed for a checkpoint, in place of what was told for it.
+    """The ledger with this pre-committed work of a checkpoint; it replaces an earlier list.
 
-    What is held from elsewhere and named here has joined this checkpoint; what a decision names
-    already stays where it is.
+    Pending work of another checkpoint that is named here joins this checkpoint. Work that a
+    decision already names does not move.
     """
     decided_here = {
         epoch.region
@@ -98,15 +98,15 @@ def pre_committed(ledger: Ledger, checkpoint_id: int, work: RegionWork) -> Ledge
 
 
 def decided(ledger: Ledger, checkpoint_id: int, failed: Collection[str]) -> Ledger:
-    """With everything up to a checkpoint decided, but what its failed regions hold.
+    """The ledger with all work up to a checkpoint decided, except that of its failed regions.
 
     Raises:
-        IllegalTransitionError: it was notified before with other failed regions.
+        IllegalTransitionError: the checkpoint was notified before with other failed regions.
     """
     regions = frozenset(failed)
     before = ledger.notified.get(checkpoint_id)
     if before is None and checkpoint_id < max(ledger.notified, default=0):
-        return ledger  # the repetition of one that is forgotten
+        return ledger  # a repeated call for a checkpoint that is forgotten
     if before is not None and before != regions:
         raise IllegalTransitionError(
             "a checkpoint was notified twice, with different failed regions",
@@ -115,7 +115,7 @@ def decided(ledger: Ledger, checkpoint_id: int, failed: Collection[str]) -> Ledg
                 "failed": ",".join(sorted(regions)),
                 "failed_before": ",".join(sorted(before)),
             },
-            "Coordinator bug: its record says which regions completed; restart from it.",
+            "Restart the job from this checkpoint; report this as a bug of the coordinator.",
         )
     epochs = tuple(
         replace(epoch, is_decided=True)
@@ -133,8 +133,8 @@ def checkpoints_due(ledger: Ledger, checkpoint_id: int) -> tuple[int, ...]:
 
 
 def wave(ledger: Ledger, checkpoint_id: int) -> tuple[StateEntry, ...]:
-    """What of one checkpoint may be published now: all of it, but for regions that still have
-    something older to publish (`continuous-order`)."""
+    """The work of one checkpoint that may be published now: all, except that of regions with older
+    unpublished work (`continuous-order`)."""
     waiting = {
         epoch.region
         for epoch in ledger.epochs
@@ -153,15 +153,15 @@ def wave(ledger: Ledger, checkpoint_id: int) -> tuple[StateEntry, ...]:
 def reported(
     ledger: Ledger, entries: Sequence[StateEntry], reports: Sequence[CommitReport]
 ) -> Ledger:
-    """With the answers for entries that were tried."""
+    """The ledger with the reports of entries that were tried."""
     answers = {**ledger.answers, **dict(zip(entries, reports, strict=True))}
     return replace(ledger, answers=answers)
 
 
 def reports_of(ledger: Ledger, checkpoint_id: int) -> dict[StateEntry, CommitReport]:
-    """Of everything decided up to a checkpoint; what was not tried is PENDING."""
+    """Reports of all work decided up to a checkpoint; PENDING if it was not tried."""
     return {
-        entry: _DONE if ledger.is_published(entry) else ledger.answers.get(entry, _BEHIND)
+        entry: _DONE if ledger.is_published(entry) else ledger.answers.get(entry, _WAITING)
         for epoch in ledger.epochs
         if epoch.is_decided and epoch.checkpoint_id <= checkpoint_id
         for entry in epoch.committables
@@ -169,7 +169,7 @@ def reports_of(ledger: Ledger, checkpoint_id: int) -> dict[StateEntry, CommitRep
 
 
 def forgotten(ledger: Ledger, checkpoint_id: int) -> Ledger:
-    """Without what was decided up to a finished checkpoint: memory does not grow."""
+    """The ledger without work decided up to a finished checkpoint, so that memory does not grow."""
     kept = tuple(e for e in ledger.epochs if e.checkpoint_id > checkpoint_id or not e.is_decided)
     known = {entry for epoch in kept for entry in epoch.committables}
     return Ledger(
@@ -180,9 +180,10 @@ def forgotten(ledger: Ledger, checkpoint_id: int) -> Ledger:
 
 
 def aborted(ledger: Ledger, entries: Iterable[StateEntry]) -> tuple[Ledger, tuple[StateEntry, ...]]:
-    """Without thrown-away work; and what has to be discarded with it, oldest first.
+    """The ledger without aborted work, and all work to abort with it, oldest first.
 
-    A region's epochs end in order: what it did for later checkpoints goes with the first one.
+    A region's epochs end in order: if one is aborted, so is the region's work for later
+    checkpoints.
 
     Raises:
         IllegalTransitionError: a decision names some of it.
@@ -193,13 +194,13 @@ def aborted(ledger: Ledger, entries: Iterable[StateEntry]) -> tuple[Ledger, tupl
         hit = set(given).intersection(epoch.committables)
         if hit and epoch.is_decided:
             raise IllegalTransitionError(
-                "decided work was to be aborted",
+                "decided work must not be aborted",
                 {
                     "region": epoch.region,
                     "checkpoint_id": epoch.checkpoint_id,
                     "committables": len(hit),
                 },
-                "Coordinator bug: nothing was aborted; restart from the last checkpoint.",
+                "Restart from the last checkpoint; report this as a bug. Nothing was aborted.",
             )
         if hit:
             first.setdefault(epoch.region, epoch.checkpoint_id)
@@ -215,7 +216,7 @@ def aborted(ledger: Ledger, entries: Iterable[StateEntry]) -> tuple[Ledger, tupl
     return left, tuple(dict.fromkeys([*with_later, *given]))
 
 
-def held(ledger: Ledger, region: str, *, through: int) -> tuple[StateEntry, ...]:
+def pending(ledger: Ledger, region: str, *, through: int) -> tuple[StateEntry, ...]:
     """A region's work up to a checkpoint that no decision names yet, oldest first."""
     return tuple(
         entry

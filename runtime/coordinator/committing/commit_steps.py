@@ -1,8 +1,8 @@
-"""Steps that a coordinator's start and its I/O executor share: publish a record, commit it.
+"""Steps that both a coordinator's start and its I/O executor run: publish a record, commit it.
 
 A step is a generator. It yields a failpoint's name before and after every remote call, and returns
-the event for the core. `drive` runs a step to its end; a simulation stops between any two points
-instead, so that it crashes, pauses and interleaves exactly what production runs.
+the event for the core. `drive` runs a step to its end. A simulation stops between any two points
+instead, so it crashes, pauses and interleaves the code that production runs.
 """
 
 import logging
@@ -22,7 +22,7 @@ from sluice.runtime.contracts import (
 from sluice.runtime.coordinator.committing.decided_commits import (
     DecidedWork,
     SharedCommitters,
-    is_left_out,
+    has_failed_writers,
     notify,
 )
 from sluice.runtime.coordinator.core.events import (
@@ -49,12 +49,12 @@ T = TypeVar("T")
 Steps = Generator[str, None, T]
 _MID_COMMIT = "mid-commit"
 _UNANSWERED = CommitReport(
-    outcome=CommitOutcome.PENDING, detail="the sink's committer said nothing of it"
+    outcome=CommitOutcome.PENDING, detail="the sink's committer reported no outcome"
 )
 
 
 def drive(steps: Steps[T]) -> T:
-    """Run a step to its end, taking the failpoints it names."""
+    """Run a step to its end, with the failpoints that it names."""
     while True:
         try:
             name = next(steps)
@@ -66,7 +66,7 @@ def drive(steps: Steps[T]) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """Who publishes: what every record of one run has in common."""
+    """The fields that all records of one run have in common."""
 
     plan: JobPlan
     job_uid: str
@@ -103,7 +103,7 @@ class RunIdentity:
 def publish_record(
     store: MetadataStore, record: CheckpointRecord, *, timeout_s: float
 ) -> PublishOutcome:
-    """Publish, and settle an answer of "taken" by looking whose record it is (`publish-whole`)."""
+    """Publish; if the slot is taken, read whose record it holds (`publish-whole`)."""
     try:
         outcome = store.publish(record, timeout_s=timeout_s)
         if outcome is not PublishOutcome.TAKEN:
@@ -151,13 +151,13 @@ def commit_all(
     timeout_s: float,
     after_crash: bool,
 ) -> Steps[list[CommitReport]]:
-    """Step 5 for every sink; report i belongs to entry i of what was decided."""
+    """Commit the decided work of every sink; report i belongs to entry i."""
     entries = decided.entries
     reports = [CommitReport(outcome=CommitOutcome.PENDING)] * len(entries)
     yield "before-commit"
     for operator_id, positions in by_sink(committers.sinks, entries).items():
         for part in _parts(positions):
-            is_regional = is_left_out(committers, operator_id, decided)
+            is_regional = has_failed_writers(committers, operator_id, decided)
             if is_regional:
                 yield "before-detail"
             found = notify(
@@ -179,7 +179,7 @@ def commit_all(
 
 
 def _parts(positions: list[int]) -> list[list[int]]:
-    """All at once; only a test that stops in between has the first one go alone."""
+    """All positions at once, or the first one alone for a test that stops in between."""
     if len(positions) > 1 and _MID_COMMIT in os.environ.get(VARIABLE, ""):
         return [positions[:1], positions[1:]]
     return [positions]
@@ -188,15 +188,15 @@ def _parts(positions: list[int]) -> list[list[int]]:
 def note_unsettled(
     store: MetadataStore, checkpoint_id: int, works: Sequence[UnsettledWork]
 ) -> None:
-    """Put on record what an error is about to name: that can be accepted then, and nothing else.
+    """Record the work that an error is about to name: only recorded work can be accepted.
 
-    Where it fails, or the process dies before, the next start finds the same, and tries again.
+    If this fails, or the process dies before, the next start finds the same work, and tries again.
     """
     try:
         store.note_unsettled(checkpoint_id, works)
     except StreamError as err:
         log.warning(
-            "what is lost or unknown is not on record: checkpoint_id=%d error=%s",
+            "lost or unknown work was not recorded: checkpoint_id=%d error=%s",
             checkpoint_id,
             err,
         )

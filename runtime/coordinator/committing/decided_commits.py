@@ -1,4 +1,4 @@
-"""From a decided record to what the committers of its sinks are told."""
+"""Passes a decided record to the committers of its sinks."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ __all__ = [
     "completed_work",
     "failed_detail",
     "follow_all",
-    "is_left_out",
+    "has_failed_writers",
     "notify",
     "region_progress",
 ]
@@ -32,13 +32,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedWork:
-    """A decision, as far as committers must know it.
+    """The part of a decision that committers use.
 
     Attributes:
-        checkpoint_id: its place.
-        regions: as its record has them, with every repair applied.
-        entries: committables of them that are not known to be committed.
-        carried: why regions were carried, where that is known: a record does not say.
+        checkpoint_id: of the decision.
+        regions: of its record, with every repair applied.
+        entries: committables of the regions that are not known to be committed.
+        skipped: why regions were skipped, if known: a record does not say.
     """
 
     checkpoint_id: int
@@ -48,9 +48,9 @@ class DecidedWork:
 
 
 class SharedCommitters:
-    """The one committer of each sink, and which regions write to it.
+    """The shared committer of each sink, and the regions that write to it.
 
-    Made when first needed: a sink's own committer may exist only after its claim.
+    Each is made when first needed: a sink's own committer may exist only after its claim.
     """
 
     def __init__(self, sinks: Mapping[str, SinkCoordinator], plan: JobPlan) -> None:
@@ -59,14 +59,14 @@ class SharedCommitters:
         self._made: dict[str, SharedCommitter] = {}
 
     def of(self, operator_id: str) -> SharedCommitter:
-        """Of one sink."""
+        """The committer of one sink."""
         if operator_id not in self._made:
             self._made[operator_id] = RegionalCommitter(self.sinks[operator_id].committer)
         return self._made[operator_id]
 
     def writers(self, operator_id: str, regions: Iterable[RegionRecord]) -> frozenset[str]:
-        """Of the regions of a record those that write to a sink, or may have: a start with other
-        regions has no plan of those that are gone."""
+        """The regions of a record that write to a sink, or may have: a start with other regions has
+        no plan of removed ones."""
         plans = {region.name: region for region in self._plan.regions}
         return frozenset(
             region.region
@@ -78,8 +78,10 @@ class SharedCommitters:
 def completed_work(
     regions: Iterable[RegionRecord], operator_id: str
 ) -> dict[str, tuple[StateEntry, ...]]:
-    """What a record names of a sink, by completed region. What a carried region did for the
-    checkpoint that it is carried from was published by that one's decision."""
+    """The committables of a sink in a record, by completed region.
+
+    A skipped region has none: the decision of its last snapshot has published its work.
+    """
     return {
         region.region: tuple(e for e in region.committables if e.operator_id == operator_id)
         for region in regions
@@ -90,17 +92,17 @@ def completed_work(
 def failed_detail(
     decided: DecidedWork, writers: Collection[str]
 ) -> RegionCheckpointFailedDetail | None:
-    """Who of a sink's writers did not complete a checkpoint, as its record tells; None: all did.
+    """The writers of a sink that did not complete a checkpoint; None if all did.
 
-    Why, a record does not say; after a crash it is an error. Nothing of a job stands down stream of
-    a sink.
+    A record does not say why, so after a crash the reason is an error. Nothing in a job is
+    downstream of a sink.
     """
     failed = tuple(
         FailedTask(
             subtask_id=0,
             task_name=region.region,
             reason=decided.skipped.get(region.region, FailureReason.ERROR),
-            message=f"carried from checkpoint {region.snapshot_id}",
+            message=f"keeps its snapshot of checkpoint {region.snapshot_id}",
         )
         for region in decided.regions
         if region.status is RegionStatus.SKIPPED and region.region in writers
@@ -112,15 +114,17 @@ def failed_detail(
     )
 
 
-def is_left_out(committers: SharedCommitters, operator_id: str, decided: DecidedWork) -> bool:
-    """Whether a sink's committer is told of writers that did not complete the decision."""
+def has_failed_writers(
+    committers: SharedCommitters, operator_id: str, decided: DecidedWork
+) -> bool:
+    """Whether a writer of the sink did not complete the decision."""
     return failed_detail(decided, committers.writers(operator_id, decided.regions)) is not None
 
 
 def region_progress(
     regions: Iterable[RegionRecord], operator_id: str, writers: Collection[str]
 ) -> tuple[RegionProgress, ...]:
-    """How far a sink's writers have come, as a record tells."""
+    """The progress of a sink's writers in a record."""
     return tuple(
         RegionProgress(
             region=region.region,
@@ -146,13 +150,13 @@ def notify(
     timeout_s: float,
     after_crash: bool,
 ) -> Mapping[StateEntry, CommitReport]:
-    """Tell one sink's committer what was decided; reports for what it published or tried.
+    """Notify one sink's committer of a decision; returns reports of the work that it tried.
 
-    ``later``: named by the decision, and not told yet.
+    ``later``: named by the decision, but not for this call.
 
     Raises:
-        IllegalTransitionError: a region holds work that its next good checkpoint does not name:
-            it would be published although no record says so, or lost.
+        IllegalTransitionError: a region has pending work that its next completed checkpoint does
+            not name. It would be published without a record, or lost.
     """
     committer = committers.of(operator_id)
     named = completed_work(decided.regions, operator_id)
@@ -173,25 +177,25 @@ def _require_named(
     committer: SharedCommitter, checkpoint_id: int, named: Mapping[str, Sequence[StateEntry]]
 ) -> None:
     for region, mine in named.items():
-        unnamed = set(committer.held(region, through=checkpoint_id)).difference(mine)
+        unnamed = set(committer.pending(region, through=checkpoint_id)).difference(mine)
         if unnamed:
             raise IllegalTransitionError(
-                "a region completed a checkpoint that does not name what it still holds",
+                "a completed checkpoint does not name a region's pending work",
                 {
                     "checkpoint_id": checkpoint_id,
                     "region": region,
                     "committables": len(unnamed),
                 },
-                "Coordinator bug: nothing was published; restart from the last checkpoint.",
+                "Restart from the last checkpoint; report this as a bug. Nothing was published.",
             )
 
 
 def follow_all(
     committers: SharedCommitters, decided: DecidedWork, *, timeout_s: float
 ) -> list[CommitReport]:
-    """Tell every sink how far its regions are, all of a checkpoint being published.
+    """Report to every sink the progress of its regions, once all work of a checkpoint is published.
 
-    The checkpoint may be marked when each answer is COMMITTED.
+    The completion marker may be written when each answer is COMMITTED.
     """
     return [
         committers.of(operator_id).regions_published(

@@ -1,4 +1,4 @@
-"""Writing decided work again that a broker has aborted: ``on_lost="repair"``
+"""Writes decided work again that a broker has aborted: ``on_lost="repair"``
 (`two-phase-repair`)."""
 
 import logging
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _LOOK_S = 30.0
 
 Repaired = tuple[PublishOutcome, Mapping[bytes, StateEntry]]
-"""Whether the repair is on record, and what replaces what: lost payload -> new committable."""
+"""Whether the repair is on record, and its replacements: lost payload -> new committable."""
 
 
 class Repairer(Protocol):
@@ -43,32 +43,33 @@ class Repairer(Protocol):
     ) -> Mapping[bytes, StateEntry]:
         """Run the lost committables' ranges into new, pre-committed work; commit nothing.
 
-        Only asked for regions whose records are a function of their ranges, and once per loss and
-        run: work of a run that crashed in between belongs to an older attempt and is swept.
+        Called only for regions whose records are a function of their ranges, once per loss and run.
+        If a run crashed in between, its work belongs to an older attempt and is swept.
 
         Returns:
-            For each lost committable's payload the one that replaces it, with as many records.
+            For each lost committable's payload its replacement, with as many records.
         Raises:
-            Exception: it cannot be written again exactly, and nothing that was written is open.
+            Exception: the work cannot be written again exactly; no new work is open.
         """
         ...
 
     def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
-        """What is read for it: of all that the region read, what the lost work was made of."""
+        """The ranges of the lost work, among all that the region read."""
         ...
 
 
 class Repairs:
-    """Both phases of a repair (`two-phase-repair`). Runs in whichever thread settles.
+    """Both phases of a repair (`two-phase-repair`). Runs in the thread that settles.
 
-    What was written again is kept until its record is durable: a second try publishes the same
-    work, for another copy of it would stay open, and hold back readers, until the next run.
+    New work is kept until its record is durable, so a second attempt publishes the same work. A
+    second copy would stay open, and delay readers, until the next run.
 
-    A name may stand for another log by now: it is asked for behind the reading, by which it is
-    known what was read. Whether all of it is there is asked before: else it would be waited for.
+    Before it reads, a repair checks that the source still has the whole ranges: else the reader
+    would wait for the rest. After it has read, it checks that the topic names still mean the same
+    logs.
 
-    ``is_taken_over``: whether another run has sealed behind this one; asked behind the writing,
-    which may take long.
+    ``is_taken_over``: whether another run has published a fencing record after ours; called after
+    the writing, which may take long.
     """
 
     def __init__(
@@ -96,15 +97,15 @@ class Repairs:
         self._written: dict[Repair, dict[bytes, StateEntry]] = {}
 
     def run(self, action: Repair) -> Generator[str, None, Repaired]:
-        """What was written, and whether it is on record: OURS, UNKNOWN (ask again), or TAKEN:
-        another run has repaired the same."""
+        """The outcome and the new work. OURS: on record. UNKNOWN: call again. TAKEN: another run
+        has repaired the same."""
         replaced = self._written.get(action)
         if replaced is None:
             replaced = self._written[action] = self._write(action)
         yield "after-rewrite"  # a crash here leaves work that no record names: it is swept
         try:
             if self._is_taken_over():
-                # It settles this itself, and has told the loss, perhaps; its sweep takes ours.
+                # That run settles the decision, and its sweep aborts our new work.
                 raise taken_over(action.checkpoint_id)
             outcome = self._store.publish_repair(
                 action.checkpoint_id, replaced, session=self._session
@@ -118,7 +119,7 @@ class Repairs:
             del self._written[action]
         if outcome is PublishOutcome.OURS:
             log.warning(
-                "lost transactions are written again, and on record: checkpoint_id=%d regions=%s",
+                "lost transactions were written again: checkpoint_id=%d regions=%s",
                 action.checkpoint_id,
                 ",".join(lost.region.region for lost in action.lost),
             )
@@ -136,7 +137,7 @@ class Repairs:
                     action.checkpoint_id,
                     lost,
                     job_uid=self._job_uid,
-                    # Not below the region's own, or a sweep would take it before it is on record.
+                    # Not below the region's own, or a sweep would abort it before it is recorded.
                     attempt_id=max(self._attempt_id, lost.region.attempt_id),
                     timeout_s=self._timeout_s,
                 )
@@ -147,8 +148,8 @@ class Repairs:
         return replaced
 
     def _require_whole(self, checkpoint_id: int, ranges: Sequence[SplitRange]) -> None:
-        """Raises TransactionLostError where a log was cut off since: its reader would wait for the
-        rest, at each start again."""
+        """Raises TransactionLostError if a log was truncated since: its reader would wait for the
+        rest at every start."""
         for source, mine in self._by_source(checkpoint_id, ranges):
             try:
                 found = source.replayable(mine, timeout_s=_LOOK_S)
@@ -157,10 +158,10 @@ class Repairs:
             ends = {split.key: split.end_offset for split in found}
             gone = [s for s in mine if ends.get(s.key, s.start_offset) < s.known_end]
             if gone:
-                raise _gone(checkpoint_id, gone, "a part of it is not there any more")
+                raise _gone(checkpoint_id, gone, "a part of it was deleted")
 
     def _require_readable(self, checkpoint_id: int, ranges: Sequence[SplitRange]) -> None:
-        """Raises TransactionLostError where what was read was not what the ranges were cut from."""
+        """Raises TransactionLostError if the reads came from other logs than the lost work."""
         for source, mine in self._by_source(checkpoint_id, ranges):
             try:
                 found = source.readable(mine, timeout_s=_LOOK_S)
@@ -168,39 +169,39 @@ class Repairs:
                 raise _gone(checkpoint_id, mine, err) from err
             gone = [split for split in mine if split not in found]
             if gone:
-                raise _gone(checkpoint_id, gone, "it is not there any more")
+                raise _gone(checkpoint_id, gone, "it was deleted")
 
     def _by_source(
         self, checkpoint_id: int, ranges: Sequence[SplitRange]
     ) -> Iterator[tuple[SplitEnumerator, Sequence[SplitRange]]]:
-        """What is read of each; raises TransactionLostError where the job has it no more."""
+        """The ranges of each source; raises TransactionLostError if the job has removed it."""
         for source_id, mine in busy_by_source(ranges).items():
             source = self._sources.get(source_id)
             if source is None:
-                raise _gone(checkpoint_id, mine, "the job reads it no more")
+                raise _gone(checkpoint_id, mine, "the job no longer reads this source")
             yield source, mine
 
 
 def _gone(checkpoint_id: int, ranges: Iterable[SplitRange], why: object) -> TransactionLostError:
     return TransactionLostError(
-        "a lost transaction cannot be written again: its input is not what it was",
+        "a lost transaction cannot be written again: its input has changed",
         {
             "checkpoint_id": checkpoint_id,
             "ranges": " ".join(f"{s.name}:[{s.start_offset},{s.end_offset})" for s in ranges),
             "reason": why,
         },
-        "Nothing of it was committed. 'sluice checkpoint accept-loss' lets the job start; write "
-        "what is missing by hand before that.",
+        "Run 'sluice checkpoint accept-loss', write the missing records yourself, then start the "
+        "job. Nothing of it was committed.",
     )
 
 
 def discard(
     sinks: Mapping[str, SinkCoordinator], written: Iterable[StateEntry], *, timeout_s: float
 ) -> None:
-    """Abort what was written again and will not be put on record: no record names it, it is of the
-    newest attempt, and so no sweep would free its readers before the next start."""
+    """Abort new work of a failed repair. No record names it and it belongs to the newest attempt,
+    so no sweep would free its readers before the next start."""
     for entry in written:
         try:
             sinks[entry.operator_id].committer.abort([entry], timeout_s=timeout_s)
-        except StreamError as err:  # whoever starts next sweeps it; what went wrong is raised
-            log.warning("a repair is left open: sink=%s error=%s", entry.operator_id, err)
+        except StreamError as err:  # the next start sweeps it; the caller raises the cause
+            log.warning("repair is left open: sink=%s error=%s", entry.operator_id, err)

@@ -1,4 +1,4 @@
-"""One committer for all regions of a sink, around whatever finishes its single committables."""
+"""One committer for all regions of a sink, around the committer of single committables."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -23,25 +23,25 @@ __all__ = ["RegionalCommitter"]
 
 
 @cache  # a run-time check of a protocol takes as long as a commit's own work
-def _follows(committer: type[Committer]) -> bool:
+def _listens(committer: type[Committer]) -> bool:
     return issubclass(committer, CommitListener)
 
 
 class RegionalCommitter:
     """`sluice.runtime.contracts.SharedCommitter` over any `Committer`. Driver.
 
-    One for each sink and coordinator; called by the thread that starts the job, then by the one
-    that carries out remote steps. What it remembers spares requests and guards the order; a
-    recovery makes a new one and tells it from the records.
+    There is one for each sink and coordinator. The thread that starts the job calls it, then the
+    I/O thread. Its ledger saves requests and keeps the order; a recovery makes a new one from the
+    records.
 
     Args:
-        committer: finishes single committables.
-        clock: what is left of a time limit when several epochs are due.
+        committer: commits single committables.
+        clock: divides a time limit among several epochs.
     """
 
     def __init__(self, committer: Committer, *, clock: Clock = time.monotonic) -> None:
         self._committer = committer
-        self._follower = cast(CommitListener, committer) if _follows(type(committer)) else None
+        self._listener = cast(CommitListener, committer) if _listens(type(committer)) else None
         self._clock = clock
         self._ledger = core.Ledger()
 
@@ -74,28 +74,30 @@ class RegionalCommitter:
         reports = self._committer.abort(gone, timeout_s=timeout_s)
         return dict(zip(gone, reports, strict=True))
 
-    def held(self, region: str, *, through: int) -> tuple[StateEntry, ...]:
-        """See `SharedCommitter.held`."""
-        return core.held(self._ledger, region, through=through)
+    def pending(self, region: str, *, through: int) -> tuple[StateEntry, ...]:
+        """See `SharedCommitter.pending`."""
+        return core.pending(self._ledger, region, through=through)
 
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
         """See `CommitListener.regions_published`."""
         if core.checkpoints_due(self._ledger, checkpoint_id):
-            return CommitReport(outcome=CommitOutcome.PENDING, detail="not all of it is published")
-        report = self._follow(checkpoint_id, regions, timeout_s=timeout_s)
+            return CommitReport(
+                outcome=CommitOutcome.PENDING, detail="some of its work is not published yet"
+            )
+        report = self._report_progress(checkpoint_id, regions, timeout_s=timeout_s)
         if report.outcome is CommitOutcome.COMMITTED:
             self._ledger = core.forgotten(self._ledger, checkpoint_id)
         return report
 
-    def _follow(
+    def _report_progress(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        if self._follower is None:
+        if self._listener is None:
             return CommitReport(outcome=CommitOutcome.COMMITTED)
         try:
-            return self._follower.regions_published(checkpoint_id, regions, timeout_s=timeout_s)
+            return self._listener.regions_published(checkpoint_id, regions, timeout_s=timeout_s)
         except UnreachableError as err:
             return CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))
 

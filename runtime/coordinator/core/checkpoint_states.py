@@ -1,32 +1,32 @@
-"""The states of one checkpoint: a table, and one function that changes state."""
+"""The states of one checkpoint: a table, and one function that changes the state."""
 
 import enum
 from collections.abc import Mapping
 
 from sluice.runtime.errors import IllegalTransitionError
 
-__all__ = ["TRANSITIONS", "Event", "State", "advance", "mermaid"]
+__all__ = ["TRANSITIONS", "Event", "State", "advance"]
 
 
 class State(enum.Enum):
     """How far a checkpoint has come."""
 
-    ARMED = "armed"  # due, but no region has had anything to cut yet: nothing is published
-    ALIGNING = "aligning"  # barriers are out, acknowledgements are awaited
-    PRE_COMMITTED = "pre-committed"  # every region acknowledged, or is carried; waits for its place
-    DECIDING = "deciding"  # the record may or may not be durable: neither abort nor commit
-    DECIDED = "decided"  # the record is durable: from here only forward
-    REPAIRING = "repairing"  # a decided transaction was lost and is written again
-    COMMITTED = "committed"  # every committable is committed, the mark is not durable yet
-    MARKED = "marked"  # committed on record: regions return, ids may be used again
-    WITHDRAWING = "withdrawing"  # grew old while deciding: abort or decision, whichever lands first
-    ABORTING = "aborting"  # given up; its ABORTED record is not durable yet
-    ABORTED = "aborted"  # the ABORTED record holds its place
-    FENCED = "fenced"  # another session holds its place: this coordinator stops
+    ARMED = "armed"  # due, but no region has records to read yet: nothing is published.
+    ALIGNING = "aligning"  # barriers are out, acknowledgements are awaited.
+    PRE_COMMITTED = "pre-committed"  # every region acknowledged or is skipped: waits for its slot.
+    DECIDING = "deciding"  # the record may be durable or not: neither abort nor commit.
+    DECIDED = "decided"  # the record is durable: it is never aborted from here on.
+    REPAIRING = "repairing"  # a decided transaction was lost and is written again.
+    COMMITTED = "committed"  # every committable is committed, the marker is not durable yet.
+    MARKED = "marked"  # committed on record: callbacks return, ids may be used again.
+    WITHDRAWING = "withdrawing"  # grew old while deciding: the first record that lands stands.
+    ABORTING = "aborting"  # given up; the ABORTED record is not durable yet.
+    ABORTED = "aborted"  # the ABORTED record holds the slot.
+    FENCED = "fenced"  # another session holds the slot: this coordinator stops.
 
 
 class Event(enum.Enum):
-    """What may happen to a checkpoint."""
+    """The events of a checkpoint."""
 
     BARRIER_CUT = "barrier cut"
     ALL_ACKED = "all acknowledged"
@@ -61,8 +61,9 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.ALIGNING, Event.STOPPED): State.ABORTING,
     (State.PRE_COMMITTED, Event.STOPPED): State.ABORTING,
     (State.PRE_COMMITTED, Event.PUBLISH_STARTED): State.DECIDING,
-    # No EXPIRED and no STOPPED while DECIDING: the publish may have happened. What grows old there
-    # tries an ABORTED record in the same place, and one of both stands in the end.
+    # No EXPIRED and no STOPPED while DECIDING: the publish may have happened. A checkpoint that
+    # grows old there tries an ABORTED record in the same slot, and one of the two stands in the
+    # end.
     (State.DECIDING, Event.METADATA_DURABLE): State.DECIDED,
     (State.DECIDING, Event.SLOT_TAKEN): State.FENCED,
     (State.DECIDING, Event.GREW_OLD): State.WITHDRAWING,
@@ -90,15 +91,3 @@ def advance(state: State, event: Event, *, checkpoint_id: int) -> State:
             "Coordinator bug: stop the job, keep its log, restart from the last checkpoint.",
         )
     return target
-
-
-def mermaid() -> str:
-    """The table as a Mermaid state diagram, for the docs."""
-    names = {state: state.value.replace("-", "_") for state in State}
-    lines = ["stateDiagram-v2", f"    [*] --> {names[State.ARMED]}"]
-    lines += [
-        f"    {names[source]} --> {names[target]}: {event.value}"
-        for (source, event), target in TRANSITIONS.items()
-    ]
-    final = [state for state in State if not any(source is state for source, _ in TRANSITIONS)]
-    return "\n".join([*lines, *(f"    {names[state]} --> [*]" for state in final)])

@@ -1,6 +1,7 @@
 """The state of the coordinator's core: all regions, all checkpoints under way, what to do next."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.runtime.contracts import OpenWork
@@ -16,54 +17,74 @@ from sluice.runtime.coordinator.core.events import (
     TriggerBarrier,
     Triggered,
 )
-from sluice.runtime.coordinator.core.pending_checkpoint import ABORTABLE, PendingCheckpoint
+from sluice.runtime.coordinator.core.joint_states import FOR_CHECKPOINT, FOR_REGION, PARTS, Part
+from sluice.runtime.coordinator.core.pending_checkpoint import (
+    ABORTABLE,
+    PendingCheckpoint,
+    RemoteStep,
+)
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.policy.handlers import Alignment, HandlerDecision
-from sluice.runtime.coordinator.region.liveness import HeartbeatTimeout, Outlook
+from sluice.runtime.coordinator.region.liveness import CachedViews, HeartbeatTimeout
+from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.model import Assignment, BatchKey, CheckpointKind, StateEntry
 from sluice.runtime.model.timestamps import is_past
 
-__all__ = ["CoordinatorState"]
+__all__ = ["CoordinatorState", "JobPhase"]
 
 _AWAITED = (EndJob, FailBatches, ReturnBatches)
-_LATE_SHARE = 0.25  # of an interval; a barrier that was cut later begins a new row of them
+_EXCUSED_ATTEMPTS = 3
+"""The replays of this many attempts of a region in a row may delay other regions. Its own failure
+causes one attempt. A neighbour that gave up its epoch for that causes another one."""
+
+_LATE_SHARE = 0.25  # of an interval; the next barrier is due an interval after one that comes later
+
+
+class JobPhase(enum.Enum):
+    """How far the job is. Nothing leads back; FENCED comes after any other phase."""
+
+    RUNNING = "running"
+    FINISHED = "finished"  # every bounded source was read to its end, and that is committed.
+    STOPPED = "stopped"  # no checkpoint begins any more; decided ones are still committed.
+    FAILED = "failed"  # as STOPPED, by an error.
+    FENCED = "fenced"  # another session has a slot of ours: this one changes nothing more
 
 
 @dataclass(slots=True)
 class CoordinatorState:
-    """What the core's parts share. Owned by one `CoordinatorCore`, changed only inside a step.
+    """The state that the core's modules share. One `CoordinatorCore` owns it and changes it in
+    steps.
 
     Attributes:
         settings: of the job.
         regions: by name.
         assignment: of splits to regions, as the last decided checkpoint has it.
-        overloaded: in how many decisions in a row a region was, as the balancer has it.
-        last_place: the newest place that holds a record of our own session (`fence-first`).
+        overloaded: for each region, how many decisions in a row the balancer found it overloaded.
+        last_slot: the newest slot that holds a record of our own session (`fence-first`).
         next_id: of the next checkpoint; ids are dense and never used twice.
         pending: checkpoints under way by id, ascending.
-        asked: triggers that wait for their turn, by kind; who asked.
+        trigger_requests: triggers that wait until a checkpoint may begin: kind -> who requested it.
         out: actions of this step.
-        restless: regions that want a next life, or were suspended, until their old one is settled;
-            in the order in which they did.
-        outlook: what does not have to be asked of every region again.
-        silence: who has not been heard of, and for how long.
-        awaited: remote steps that have not returned, by checkpoint and its state; since when, on
-            the clock of ``silence``.
+        unsettled: regions whose old work is to be settled: their next attempt is requested, or they
+            are suspended. In the order of these events.
+        cached_views: results that hold until a region or a decision changes.
+        liveness: when each region polled last.
+        steps_since_s: remote steps that have not returned, by checkpoint and its state: since when,
+            on the clock of ``liveness``.
         draw: a random number in [0, 1).
         failures: checkpoints that failed in a row.
-        failed_beside: the lives that ran when the last of them was counted, by region.
-        replayed: lives whose replay has excused a failed checkpoint, by region, since the failures
-            are counted.
+        attempts_at_failure: the attempt of each region when the last of them was counted.
+        replayed: attempts whose replay has excused a failed checkpoint, by region, since the
+            failures are counted.
         last_barrier_s, last_end_s: clock when the last barrier was due or cut, and at the end of
             the last checkpoint; None before the first.
-        untold, told_s: positions that no lag tool has been told yet, and when the last ones were.
-        missed_s: what the clock of the steps leaves out, and ages do not.
+        unpublished: committed positions that lag tools do not have yet.
+        published_s: clock when positions were published last.
+        slept_s: how long the host has slept: the clock of the steps leaves it out, ages do not.
         last_decided, last_committed: newest checkpoint decided, and committed on record.
-        is_over: the job has ended, or is being stopped: nothing new begins.
-        is_finished: every bounded source was read to its end, and that is committed on record.
-        is_fenced: another session has taken a place: nothing at all is done any more.
+        phase: of the job.
         error: why the job ended, None for a good end.
     """
 
@@ -76,43 +97,52 @@ class CoordinatorState:
     last_decided: int
     draw: Callable[[], float]
     pending: dict[int, PendingCheckpoint] = field(default_factory=dict)
-    asked: dict[CheckpointKind, str] = field(default_factory=dict)
+    trigger_requests: dict[CheckpointKind, str] = field(default_factory=dict)
     out: list[Action] = field(default_factory=list)
-    restless: dict[str, None] = field(default_factory=dict)
-    outlook: Outlook = field(default_factory=Outlook)
-    silence: HeartbeatTimeout = field(default_factory=HeartbeatTimeout)
-    awaited: dict[tuple[int, State], float] = field(default_factory=dict)
+    unsettled: dict[str, None] = field(default_factory=dict)
+    cached_views: CachedViews = field(default_factory=CachedViews)
+    liveness: HeartbeatTimeout = field(default_factory=HeartbeatTimeout)
+    steps_since_s: dict[tuple[int, State], float] = field(default_factory=dict)
     overloaded: Mapping[str, int] = field(default_factory=dict)
     failures: int = 0
-    failed_beside: dict[str, int] = field(default_factory=dict)
+    attempts_at_failure: dict[str, int] = field(default_factory=dict)
     replayed: dict[str, set[int]] = field(default_factory=dict)
     last_barrier_s: float | None = None
     last_end_s: float | None = None
-    untold: PublishPositions | None = None
-    told_s: float | None = None
-    missed_s: float = 0.0
-    is_over: bool = False
-    is_finished: bool = False
-    is_fenced: bool = False
+    unpublished: PublishPositions | None = None
+    published_s: float | None = None
+    slept_s: float = 0.0
+    phase: JobPhase = JobPhase.RUNNING
     error: BaseException | None = None
 
-    def open_step(self, missed_s: float) -> None:
-        """Forget what a step that raised had asked for, but not what others wait for."""
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended: nothing new begins."""
+        return self.phase is not JobPhase.RUNNING
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another session has taken over."""
+        return self.phase is JobPhase.FENCED
+
+    def open_step(self, slept_s: float) -> None:
+        """Drop the actions of a step that raised, except those that callbacks or the job wait
+        for."""
         self.out = [action for action in self.out if isinstance(action, _AWAITED)]
-        self.missed_s = missed_s
+        self.slept_s = slept_s
 
     def close_step(self) -> list[Action]:
-        """What the step asks for."""
-        told, self.out = self.out, []
-        return told
+        """The actions of the step."""
+        actions, self.out = self.out, []
+        return actions
 
     def is_too_old(self, decide_by_s: float | None, now_s: float) -> bool:
-        """Whether work may be lost by now that was to be decided by then. That is a moment on the
-        age clock (`host_clock`): brokers do not wait while this host sleeps."""
-        return is_past(decide_by_s, now_s + self.missed_s)
+        """Whether work may be lost by now that had to be decided by that moment. The moment is on
+        the boot-time clock (`host_clock`): brokers do not wait while this host sleeps."""
+        return is_past(decide_by_s, now_s + self.slept_s)
 
     def move(self, checkpoint: PendingCheckpoint, event: Event, now_s: float) -> None:
-        """Change a checkpoint's state and tell the listeners."""
+        """Change a checkpoint's state and notify the listeners."""
         checkpoint.move(event, now_s)
         if event is Event.BARRIER_CUT:
             self.last_barrier_s = self._on_time(now_s)
@@ -125,35 +155,40 @@ class CoordinatorState:
         self.out.append(Report(progress=progress))
 
     def _on_time(self, now_s: float) -> float:
-        """When the barrier was due, if it was cut a moment later: the next one is not, too."""
+        """When the barrier was due, if it came only a moment later: so the next one is not
+        delayed."""
         interval_s = self.settings.interval_s
         if self.last_barrier_s is None or interval_s is None:
             return now_s
         due_s = self.last_barrier_s + interval_s
         return due_s if due_s <= now_s < due_s + interval_s * _LATE_SHARE else now_s
 
-    def standing(self) -> dict[str, RegionState]:
-        """All regions that are not suspended: those that checkpoints are about."""
-        return {name: found for name, found in self.regions.items() if found.suspended is None}
+    def in_service(self) -> dict[str, RegionState]:
+        """All regions that are not suspended: the ones that checkpoints wait for."""
+        return {
+            name: found
+            for name, found in self.regions.items()
+            if PARTS[found.phase] is not Part.ABSENT
+        }
 
-    def has_late(self) -> bool:
-        """Whether a region's batch goes on behind a decision without it. Nothing but checkpoints
-        that carry it limits that, and quiet neighbours would cut none."""
-        return any(region.late is not None for region in self.regions.values())
+    def has_timed_out(self) -> bool:
+        """Whether a region still writes a batch that a decision has skipped. Only checkpoints that
+        skip the region limit that time, and idle neighbours would begin none."""
+        return any(region.phase is RegionPhase.TIMED_OUT for region in self.regions.values())
 
-    def silent(self, limit_s: float) -> list[str]:
-        """Regions that should have asked for a barrier for so long, and have not: no batch of them
-        is under way or waits for its commit. A task that reads on is watched elsewhere
-        (`heartbeat`): there one knows when its question is still being answered."""
-        return self._between_batches(self.silence.over(limit_s))
+    def stopped_polling(self, limit_s: float) -> list[str]:
+        """Regions that have not polled for a barrier for so long, though no batch of them is under
+        way or waits for its commit. `heartbeat` watches streaming tasks: it knows whether their
+        request is still being answered."""
+        return self._between_batches(self.liveness.timed_out(limit_s))
 
-    def never_requested(self, limit_s: float) -> list[str]:
-        """Regions whose query was started so long ago, and has never asked for a barrier. One that
-        keeps state has twice as long: Spark may first run its last batch once more."""
-        with_state = self.silence.never_requested(2 * limit_s)
+    def never_polled(self, limit_s: float) -> list[str]:
+        """Regions whose query was started so long ago, and has never polled for a barrier. A region
+        that keeps state has twice as long: Spark may first run its last batch once more."""
+        with_state = self.liveness.never_polled(2 * limit_s)
         return [
             name
-            for name in self._between_batches(self.silence.never_requested(limit_s))
+            for name in self._between_batches(self.liveness.never_polled(limit_s))
             if not self.regions[name].plan.stateful or name in with_state
         ]
 
@@ -161,32 +196,34 @@ class CoordinatorState:
         return [
             name
             for name in names
-            if (region := self.regions[name]).late is None
-            and region.held is None
+            if (region := self.regions[name]).phase is not RegionPhase.TIMED_OUT
+            and region.pending_ack is None
             and not region.plan.follows
             and not any(p.touches(name) for p in self.pending.values())
         ]
 
-    def look_again(self) -> None:
-        """A region's life may have begun or ended, or what is decided of it changed."""
-        self.outlook = Outlook()
+    def drop_cached_views(self) -> None:
+        """An attempt may have begun or ended, or a decision has changed a region's record."""
+        self.cached_views = CachedViews()
 
-    def is_any_behind(self) -> bool:
-        """Whether a region's last cut has left records behind, by our own limit."""
-        if self.outlook.behind is None:
-            standing = self.standing().items()
-            self.outlook.behind = {n for n, found in standing if found.is_behind(self.settings)}
-        return bool(self.outlook.behind)
+    def has_backlog(self) -> bool:
+        """Whether our own limit left records unread at a region's last barrier."""
+        if self.cached_views.with_backlog is None:
+            standing = self.in_service().items()
+            self.cached_views.with_backlog = {
+                n for n, found in standing if found.has_backlog(self.settings)
+            }
+        return bool(self.cached_views.with_backlog)
 
-    def note_cut(self, name: str) -> None:
-        """A region has cut: it is behind, or not any more."""
-        behind = self.outlook.behind
-        if behind is None:
+    def note_barrier(self, name: str) -> None:
+        """A region has new barrier offsets: it has a backlog, or not any more."""
+        found = self.cached_views.with_backlog
+        if found is None:
             return
-        if self.regions[name].is_behind(self.settings):
-            behind.add(name)
+        if self.regions[name].has_backlog(self.settings):
+            found.add(name)
         else:
-            behind.discard(name)
+            found.discard(name)
 
     def rate_limits(self) -> dict[str, float]:
         """Records per second of each region that may not read more."""
@@ -197,15 +234,16 @@ class CoordinatorState:
         }
 
     def pending_ratios(self, now_s: float) -> dict[str, float]:
-        """Of each region that ever got a barrier, see `PendingTime.ratio`; not of suspended
-        ones."""
-        found = {name: region.pending.ratio(now_s) for name, region in self.standing().items()}
+        """`PendingTime.ratio` of each region that ever got a barrier, except suspended ones."""
+        found = {
+            name: region.pending_time.ratio(now_s) for name, region in self.in_service().items()
+        }
         return {name: ratio for name, ratio in found.items() if ratio is not None}
 
-    def create(self, kind: CheckpointKind, requested_by: str, *, forced: bool) -> PendingCheckpoint:
-        """A new checkpoint at the next place."""
+    def create(self, kind: CheckpointKind, requested_by: str) -> PendingCheckpoint:
+        """A new checkpoint at the next slot."""
         checkpoint = PendingCheckpoint(
-            checkpoint_id=self.next_id, kind=kind, requested_by=requested_by, forced=forced
+            checkpoint_id=self.next_id, kind=kind, requested_by=requested_by
         )
         self.next_id += 1
         self.pending[checkpoint.checkpoint_id] = checkpoint
@@ -215,8 +253,8 @@ class CoordinatorState:
     def begin(
         self, kind: CheckpointKind, requested_by: str, now_s: float, *, forced: bool
     ) -> PendingCheckpoint:
-        """Trigger a checkpoint: regions poll for its barrier; batches that wait join it."""
-        checkpoint = self.create(kind, requested_by, forced=forced)
+        """Trigger a checkpoint: regions poll for its barrier; pending batches join it."""
+        checkpoint = self.create(kind, requested_by)
         self.out.append(
             TriggerBarrier(
                 checkpoint_id=checkpoint.checkpoint_id,
@@ -225,11 +263,11 @@ class CoordinatorState:
             )
         )
         for name, region in self.regions.items():
-            if region.held is not None:
-                checkpoint.acks[name] = region.held
-                checkpoint.decide_by(region.decide_by_s, region.attended_by_s)
-                region.cuts[checkpoint.checkpoint_id] = region.held.region.splits
-                region.held = None
+            if region.pending_ack is not None:
+                checkpoint.acks[name] = region.pending_ack
+                checkpoint.decide_by(region.decide_by_s)
+                region.cuts[checkpoint.checkpoint_id] = region.pending_ack.region.splits
+                region.pending_ack = None
             elif self.settings.is_external:
                 checkpoint.acks[name] = None
         if forced or checkpoint.acknowledged():
@@ -237,13 +275,20 @@ class CoordinatorState:
         return checkpoint
 
     def force(self, checkpoint: PendingCheckpoint, now_s: float) -> None:
-        """Let every region take part in an idle one, also those with nothing to cut."""
-        checkpoint.forced = True
+        """Let every region take part in an idle checkpoint, also those with nothing to read."""
         self.move(checkpoint, Event.BARRIER_CUT, now_s)
 
     def answer_trigger(self, checkpoint: PendingCheckpoint) -> None:
-        """Somebody asked for this checkpoint and waits for its id."""
+        """Answer the requests for this checkpoint with its id."""
         self.out.append(Triggered(checkpoint_id=checkpoint.checkpoint_id, kind=checkpoint.kind))
+
+    def region_event(
+        self, region: RegionEvent, checkpoint: PendingCheckpoint, now_s: float
+    ) -> None:
+        """Change the checkpoint's state, if the region's event means something for it."""
+        event = FOR_CHECKPOINT.get((region, checkpoint.state))
+        if event is not None:
+            self.move(checkpoint, event, now_s)
 
     def abort(
         self, checkpoint: PendingCheckpoint, event: Event, error: BaseException, now_s: float
@@ -256,75 +301,84 @@ class CoordinatorState:
             if found.checkpoint_id > checkpoint.checkpoint_id and found.state in ABORTABLE
         ]
         for found in (checkpoint, *later):
+            cause = event if found is checkpoint else Event.OVERTAKEN
             found.reason = found.reason or str(error)
-            self.move(found, event if found is checkpoint else Event.OVERTAKEN, now_s)
+            self.move(found, cause, now_s)
             found.discarded.extend(found.acknowledged())
             for name in [name for name in self.regions if found.touches(name)]:
-                self.regions[name].cuts.pop(found.checkpoint_id, None)
-                self.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
+                region = self.regions[name]
+                region.cuts.pop(found.checkpoint_id, None)
+                region.fence_at(checkpoint.checkpoint_id)
+                if FOR_REGION.get((cause, region.phase)) is RegionEvent.ENDED:
+                    self.close_region(name, error, now_s)
             self._fail(tuple(ack.batch for ack in found.acknowledged()), error)
 
-    def close_region(
-        self, name: str, error: BaseException, now_s: float, *, fence: int | None
-    ) -> None:
-        """End a region's life: its messages are refused, its callbacks are woken."""
+    def close_region(self, name: str, error: BaseException, now_s: float) -> None:
+        """End a region's attempt, if one is current: refuse its messages, wake its callbacks."""
         region = self.regions[name]
-        self.look_again()
-        if region.is_open:
-            self.silence.ended(name)
-            region.ended_by = error
-            if not self.is_over:
-                region.history.ended(region.attempt_id, error, now_s)
-            held = region.close(fence)
-            if held is not None:
-                self._fail((held.batch,), error)
-        elif fence is not None and region.fence is None:
-            region.fence = fence
+        self.drop_cached_views()
+        if not region.is_open:
+            return
+        self.liveness.ended(name)
+        region.ended_by = error
+        if not self.is_over:
+            region.history.ended(region.attempt_id, error, now_s)
+        pending_ack = region.close()
+        if pending_ack is not None:
+            self._fail((pending_ack.batch,), error)
 
-    def cancel_waiting(self, name: str, error: BaseException) -> None:
-        """Wake the callbacks of a region whose batch goes on without it: decided, or about to."""
+    def fail_waiting(self, name: str, error: BaseException) -> None:
+        """Wake the callbacks of a region whose acknowledged batch is decided without its
+        attempt."""
         for checkpoint in self.pending.values():
             ack = checkpoint.acks.get(name)
             if ack is not None:
                 self._fail((ack.batch,), error)
 
-    def end(self, error: BaseException | None, now_s: float) -> None:
-        """End the job: nothing new begins, what is undecided is aborted, the decided goes on."""
+    def end(self, error: BaseException | None, now_s: float, *, is_finished: bool = False) -> None:
+        """End the job: nothing new begins, undecided work is aborted, decided work is committed."""
+        phase = JobPhase.STOPPED if error is None else JobPhase.FAILED
+        if is_finished and self.phase in (JobPhase.RUNNING, JobPhase.STOPPED):
+            phase = JobPhase.FINISHED
         if self.is_over:
+            self.phase = phase if self.phase is JobPhase.STOPPED else self.phase
             return
-        self.is_over, self.error = True, error
+        self.phase, self.error = phase, error
         reason = error or FencedError(
-            "the job has ended", {}, "What is undecided is read again by the next start."
+            "the job has ended", {}, "Start the job again; it reads undecided ranges again."
         )
         for idle in [p for p in self.pending.values() if p.state is State.ARMED]:
-            del self.pending[idle.checkpoint_id]  # nothing was cut, so there is nothing to abort
+            del self.pending[
+                idle.checkpoint_id
+            ]  # no region read anything for it, so there is nothing to abort
         first = next((p for p in self.pending.values() if p.state in ABORTABLE), None)
         if first is not None:
             self.abort(first, Event.STOPPED, reason, now_s)
         for name in self.regions:
-            self.close_region(name, reason, now_s, fence=None)
-        self.out.append(EndJob(error=error, finished=self.is_finished))
+            self.close_region(name, reason, now_s)
+        self.out.append(EndJob(error=error, finished=is_finished))
 
     def fence(self, error: BaseException) -> None:
-        """Another session has taken over: change nothing more, wake everybody. Once: a fenced core
-        takes in nothing that could fence it again."""
-        self.is_fenced = True
+        """Another session has taken over: change nothing more, and wake all callbacks. A fenced
+        core ignores all events that could fence it again."""
         waiting = [batch for p in self.pending.values() for batch in p.batches()]
-        waiting += [r.held.batch for r in self.regions.values() if r.held is not None]
+        waiting += [r.pending_ack.batch for r in self.regions.values() if r.pending_ack is not None]
         self._fail(tuple(waiting), error)
         for region in self.regions.values():
-            region.is_open = False
+            if region.is_open:
+                region.advance(RegionEvent.ENDED)
         if not self.is_over:
-            self.is_over, self.error = True, error
+            self.error = error
             self.out.append(EndJob(error=error))
+        self.phase = JobPhase.FENCED
 
     def discard(self, checkpoint: PendingCheckpoint) -> None:
-        """The abort is on record: now the work may be thrown away (`fence-first`)."""
+        """The abort is on record: now the work may be discarded (`fence-first`)."""
         for region in self.regions.values():
             if region.fence == checkpoint.checkpoint_id:
                 checkpoint.discarded.extend(region.discarded)
                 region.discarded.clear()
-        checkpoint.in_flight = True
+        checkpoint.remote = RemoteStep.IN_FLIGHT
         self.out.append(
             AbortWork(
                 checkpoint_id=checkpoint.checkpoint_id,
@@ -334,10 +388,12 @@ class CoordinatorState:
             )
         )
 
-    def undecidable(self, region: RegionState, told: Iterable[OpenWork]) -> Iterator[StateEntry]:
-        """What a life that is over left open, and neither a decision nor a checkpoint under way
-        has: those end their own work, in their own time."""
-        for work in told:
+    def undecided_work(
+        self, region: RegionState, reported: Iterable[OpenWork]
+    ) -> Iterator[StateEntry]:
+        """Work that an ended attempt left open, and that no decision and no checkpoint under way
+        contains: those end their own work themselves."""
+        for work in reported:
             is_known = (
                 region.is_decided(work.batch)
                 or any(work.batch == ack.batch for ack in region.discarded)
@@ -350,38 +406,41 @@ class CoordinatorState:
                 yield from work.committables
 
     def finish(self, checkpoint: PendingCheckpoint, now_s: float) -> None:
-        """Nothing is left to do for it."""
+        """Remove a checkpoint for which nothing is left to do."""
         del self.pending[checkpoint.checkpoint_id]
         self.last_end_s = now_s
 
     def alignment(self, checkpoint: PendingCheckpoint, now_s: float) -> Alignment:
-        """Who has acknowledged, for the job's handler; nobody waits for regions that are
-        suspended."""
+        """The acknowledged and missing regions, for the job's handler; without suspended ones."""
         missing = {
-            name: found
-            for name, found in self.standing().items()
+            name: PARTS[found.phase]
+            for name, found in self.in_service().items()
             if name not in checkpoint.acks and name not in checkpoint.excused
         }
+
+        def names(*parts: Part) -> frozenset[str]:
+            return frozenset(name for name, part in missing.items() if part in parts)
+
         return Alignment(
             kind=checkpoint.kind,
             acknowledged=frozenset(checkpoint.acks),
-            failed=frozenset(name for name, found in missing.items() if not found.is_open),
-            waiting=frozenset(name for name, found in missing.items() if found.is_open),
-            starting=frozenset(name for name, found in missing.items() if found.is_starting),
-            skipped={name: found.skipped for name, found in missing.items()},
+            failed=names(Part.FAILED),
+            waiting=names(Part.AWAITED, Part.STARTING),
+            starting=names(Part.STARTING),
+            skipped={name: self.regions[name].skipped for name in missing},
             elapsed_s=0.0 if checkpoint.barrier_s is None else now_s - checkpoint.barrier_s,
         )
 
     def may_decide(self, kind: CheckpointKind) -> bool:
-        """Whether a checkpoint begun now could be decided, if every open region acknowledged: one
-        that could not would take down the regions that have come back already."""
-        found = self.outlook.may_decide.get(kind)
+        """Whether a checkpoint begun now could be decided, if every open region acknowledged. One
+        that could not would end the attempts of regions that have restarted already."""
+        found = self.cached_views.may_decide.get(kind)
         if found is None:
-            found = self.outlook.may_decide[kind] = self._could_decide(kind)
+            found = self.cached_views.may_decide[kind] = self._could_decide(kind)
         return found
 
     def _could_decide(self, kind: CheckpointKind) -> bool:
-        standing = self.standing()
+        standing = self.in_service()
         closed = {name: found for name, found in standing.items() if not found.is_open}
         alignment = Alignment(
             kind=kind,
@@ -392,22 +451,41 @@ class CoordinatorState:
         ruling = self.settings.handler.rule(alignment, timeout_s=self.settings.timeout_s)
         return ruling is HandlerDecision.DECIDE
 
+    def excuse_replays(self, names: Sequence[str]) -> bool:
+        """Whether a checkpoint waited for nothing but replays. A replay may take as long as it
+        makes progress, so such a checkpoint is no failure. Remembers the attempts.
+
+        If every replay takes longer than the timeout, regions end each other's epochs for ever. So
+        after a few attempts without a decision it is a failure like any other.
+        """
+        if not names or not all(self.liveness.is_replaying(name) for name in names):
+            return False
+        attempts = [self.replayed.setdefault(name, set()) for name in names]
+        for name, found in zip(names, attempts, strict=True):
+            found.add(self.regions[name].attempt_id)
+        return all(len(found) <= _EXCUSED_ATTEMPTS for found in attempts)
+
+    def require_running(self) -> None:
+        """Refuse a request to a job that has ended."""
+        if self.is_over:
+            raise self.error or FencedError("the job has ended", {}, "Start it again for more.")
+
     def count_failure(self) -> None:
         """One more in a row."""
         self.failures += 1
-        self.failed_beside = {name: found.attempt_id for name, found in self.regions.items()}
+        self.attempts_at_failure = {name: found.attempt_id for name, found in self.regions.items()}
 
     def ran_at_last_failure(self, region: str, attempt_id: int) -> bool:
-        """Whether this life of a region is one of those that ran when a failure was last counted.
+        """Whether this attempt of a region ran when a failure was counted last.
 
-        A lost executor, or a pause of the driver, ends all of them, one after the other: once.
+        A lost executor, or a pause of the driver, ends all of them: it is counted once.
         """
-        return self.failed_beside.get(region) == attempt_id
+        return self.attempts_at_failure.get(region) == attempt_id
 
-    def tolerate_anew(self) -> None:
+    def reset_failures(self) -> None:
         """Failures from here on are the first in a row."""
         self.failures = 0
-        self.failed_beside = {}
+        self.attempts_at_failure = {}
         self.replayed = {}
 
     def _fail(self, batches: tuple[BatchKey, ...], error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""What goes into the coordinator's core and what comes out: typed events and actions. Frozen."""
+"""The inputs and outputs of the coordinator's core: typed events and actions. Frozen."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -83,7 +83,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerRequested:
-    """Somebody wants a checkpoint now."""
+    """A user, a command or the job itself requests a checkpoint now."""
 
     kind: CheckpointKind
     requested_by: str
@@ -91,8 +91,8 @@ class TriggerRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarrierPolled:
-    """A region's source runner asks for its barrier; ``has_read``: its task follows the splits, and
-    has an epoch to end, whatever is left to cut."""
+    """A region's source runner polls for its barrier; ``has_read``: its streaming task has read
+    records, so it has an epoch to end even if no more records wait."""
 
     region: str
     attempt_id: int
@@ -101,9 +101,9 @@ class BarrierPolled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionBarrierOffsets:
-    """The ranges of a region's next epoch, as its sources cut them; ``finished``: all bounded
-    sources have reached their ends with it; ``waiting``: records behind the cut, where known;
-    ``asked``: splits that were to be cut, some of which may be gone; None: those of the ranges;
+    """The ranges of a region's next epoch, as its sources return them; ``finished``: all bounded
+    sources have reached their ends with it; ``waiting``: records after the barrier, where known;
+    ``requested``: splits that were requested, some of which may be gone; None: those of the ranges;
     ``has_read``: as `BarrierPolled`."""
 
     checkpoint_id: int
@@ -112,7 +112,7 @@ class RegionBarrierOffsets:
     splits: tuple[SplitRange, ...]
     finished: bool
     waiting: Mapping[SplitKey, int] = field(default_factory=dict)
-    asked: frozenset[SplitKey] | None = None
+    requested: frozenset[SplitKey] | None = None
     has_read: bool = False
 
 
@@ -133,7 +133,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionFailed:
-    """A region's batch failed. ``permanent``: trying again cannot help, the job stops."""
+    """A region's batch failed. ``permanent``: a repetition cannot help."""
 
     region: str
     attempt_id: int
@@ -143,22 +143,21 @@ class RegionFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionRegistered:
-    """A life of a region, running or over, says what it has acknowledged and left open."""
+    """A region's host reports which work its attempt, current or ended, has open."""
 
     registration: RegionRegistration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRequested:
-    """A region that was stopped shall begin a new life."""
+    """A region's host waits for the next attempt."""
 
     region: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartCommanded:
-    """Somebody wants these regions to begin new lives, suspended or not; none named: all that are
-    suspended."""
+    """An operator restarts these regions, suspended or not; none named: all suspended ones."""
 
     regions: tuple[str, ...] = ()
 
@@ -191,7 +190,7 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marked:
-    """Answer to `MarkCommitted`; ``durable`` is False when it has to be tried again."""
+    """Answer to `MarkCommitted`; ``durable`` is False if it has to be repeated."""
 
     checkpoint_id: int
     durable: bool
@@ -213,7 +212,7 @@ class OrphansSwept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFailed:
-    """A remote step raised what no repetition can help; a FencedError stops everything."""
+    """A remote step raised an error that no repetition can help; a FencedError stops everything."""
 
     checkpoint_id: int
     error: BaseException
@@ -270,14 +269,14 @@ class Triggered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveBarrier:
-    """Answer to a poll or a cut: the region's barrier."""
+    """Answer to a poll or to offsets: the region's barrier."""
 
     barrier: Barrier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchBarrierOffsets:
-    """Answer to a poll: cut at these positions, then tell `RegionBarrierOffsets`."""
+    """Answer to a poll: fetch the offsets from these positions, answer `RegionBarrierOffsets`."""
 
     checkpoint_id: int
     region: str
@@ -289,17 +288,17 @@ class FetchBarrierOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NothingDue:
-    """Answer to a poll or a cut: no barrier now; ``look_in_s``: one is armed, and worth another
-    look then; None: something has to change."""
+    """Answer to a poll or to offsets: no barrier now; ``poll_in_s``: one is armed, so poll again
+    then; None: poll again when something has changed."""
 
-    look_in_s: float | None = None
+    poll_in_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Step 4, or an abort: put this record in its place; ``assignment``: of a decision;
-    ``steps``: what it does to regions, which a test may want to interrupt; ``decide_by_s``: of a
-    decision, the clock after which it is not tried any more; None: never."""
+    """Step 4, or an abort: publish this record in its slot; ``assignment``: of a decision;
+    ``steps``: its effects on regions, which a test may interrupt; ``decide_by_s``: of a decision,
+    the clock after which it is not tried any more; None: no limit."""
 
     checkpoint_id: int
     kind: CheckpointKind
@@ -314,8 +313,8 @@ class Publish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Step 5: commit what is not committed yet; ``regions`` as decided, and since repaired;
-    ``skipped``: those that it was decided without, and why."""
+    """Step 5: commit the rest of its committables; ``regions`` as decided, and since repaired;
+    ``skipped``: regions that it was decided without, and why."""
 
     checkpoint_id: int
     committables: tuple[StateEntry, ...]
@@ -326,7 +325,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """Write lost work again, publish what replaces it, tell `Repaired` (`two-phase-repair`)."""
+    """Write lost work again, publish its replacement, answer `Repaired` (`two-phase-repair`)."""
 
     checkpoint_id: int
     lost: tuple[LostCommittables, ...]
@@ -334,7 +333,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkCommitted:
-    """Step 6: the durable mark; sinks are told first how far their regions are."""
+    """Step 6: the durable marker; sinks are notified of their regions' positions first."""
 
     checkpoint_id: int
     regions: tuple[RegionRecord, ...]
@@ -342,7 +341,7 @@ class MarkCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteUnsettled:
-    """Put on record what the error names that ends the job (`two-phase-repair`)."""
+    """Record the work that is named by the error that ends the job (`two-phase-repair`)."""
 
     checkpoint_id: int
     works: tuple[UnsettledWork, ...]
@@ -358,7 +357,7 @@ class ReturnBatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishPositions:
-    """Step 8: tell the sources what is committed, for lag tools."""
+    """Step 8: publish the committed positions to the sources, for lag tools."""
 
     checkpoint_id: int
     positions: tuple[SplitRange, ...]
@@ -366,7 +365,7 @@ class PublishPositions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
-    """Delete what retention no longer keeps."""
+    """Delete checkpoints that retention no longer keeps."""
 
     retained: int
 
@@ -374,7 +373,7 @@ class Retire:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortWork:
     """Discard pre-committed work that no decision names; the abort of its checkpoint is on record.
-    None: it is part of no checkpoint, and never will be."""
+    None: the work is part of no checkpoint, and never will be."""
 
     checkpoint_id: int | None
     committables: tuple[StateEntry, ...]
@@ -382,8 +381,8 @@ class AbortWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOrphans:
-    """Abort what failed regions left open, before the decision that carries them: else it would
-    hold back readers of partitions that they share with others (`abort-before-skip`)."""
+    """Abort transactions that failed regions left open, before a decision skips these regions:
+    they would block readers of partitions that other regions write, too (`abort-before-skip`)."""
 
     checkpoint_id: int
 
@@ -398,7 +397,7 @@ class FailBatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionRestarted:
-    """Answer to `RestartRequested`, perhaps later: the region's new life may begin."""
+    """Answer to `RestartRequested`, perhaps later: the region's next attempt may begin."""
 
     region: str
     attempt_id: int
@@ -407,7 +406,7 @@ class RegionRestarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionSuspended:
-    """A region has failed for good, and the job goes on without it."""
+    """A region has failed for good, and the job continues without it."""
 
     region: str
     cause: BaseException
@@ -416,15 +415,15 @@ class RegionSuspended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandAccepted:
-    """Answer to `RestartCommanded`: these regions begin new lives."""
+    """Answer to `RestartCommanded`: these regions restart."""
 
     regions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndJob:
-    """The job is over: by an error, by a stop, or ``finished``: everything there was is read,
-    except, with an error, in regions that are suspended."""
+    """The job is over: by an error, by a stop, or ``finished``: all records of bounded sources are
+    read; with an error, except those of suspended regions."""
 
     error: BaseException | None
     finished: bool = False
@@ -432,21 +431,21 @@ class EndJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How a checkpoint is getting on, for people and metrics; nothing depends on it.
+    """The progress of a checkpoint, for people and metrics; nothing depends on it.
 
     Attributes:
-        checkpoint_id, kind, asked_by, state: of the checkpoint, after the change.
+        checkpoint_id, kind, requested_by, state: of the checkpoint, after the change.
         regions: with a batch in it.
-        carried: regions that are represented by their last good snapshot, and why.
+        skipped: regions that keep their last snapshot, and why.
         records: offsets covered by its batches (an upper bound of the records read).
         acked_s, decided_s, committed_s, marked_s: seconds since the barrier, None if not reached.
         reason: why it was aborted.
         counts: of its batches, by name of the function that counts.
         dropped: ranges of its batches that approximate recovery left out.
-        pending_ratios: of each region's time, once marked: how much of the last minute a barrier
-            was due and it was still at work.
+        pending_ratios: for each region, once marked: the share of the last minute in which the
+            next barrier was due and the region still worked on the one before.
         rate_limits: records per second that each limited region may read now, once marked.
-        attempts: lives of each region in this run, with the present one; empty while it is new.
+        attempts: attempts of each region in this run, with the current one; empty at first.
     """
 
     checkpoint_id: int
@@ -470,7 +469,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Tell the listeners."""
+    """Notify the listeners."""
 
     progress: Progress
 

@@ -1,247 +1,185 @@
-"""Why a checkpoint or a region's life has ended, as errors for people. Pure.
+"""Which regions a failure is attributed to. Reads the coordinator's state.
 
-Who holds up a checkpoint, and who only waits for somebody else. Pure.
-
-A failure is counted for those who hold up an epoch. A region that waits for them, for its next life
-or for a commit has done nothing, and one that has nothing to read says nothing about the others.
+A failure is attributed to the regions that delay an epoch. A region that waits for those, for its
+next attempt or for a commit has done nothing. A region that has nothing to read delays no other.
 """
 
 from collections.abc import Sequence
 
+from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
+from sluice.runtime.coordinator.core.events import RegionFailed
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
+from sluice.runtime.coordinator.policy.failure_policy import Failure
+from sluice.runtime.coordinator.region.region_phases import RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState
-from sluice.runtime.errors import (
-    CheckpointFailedError,
-    FencedError,
-    RegionGivenUpError,
-    StreamError,
-)
+from sluice.runtime.errors import RestartCommandedError, StorageUnreachableError
 from sluice.runtime.model.model import Acknowledgement
-from sluice.runtime.model.timestamps import is_past
-from sluice.runtime.process.failed_tasks import in_short
 
 __all__ = [
-    "given_up",
-    "grown_old",
+    "delaying_regions",
     "has_waited",
-    "holding_up",
-    "is_back",
-    "never_requested",
-    "region_grown_old",
-    "stopped",
-    "stopped_asking",
-    "timed_out",
-    "too_many",
-    "too_old",
-    "waits_for_a_commit",
-    "was_held_too_long",
-    "was_missed",
+    "of_batch",
+    "of_ended_regions",
+    "of_expiry",
+    "of_withdrawal",
 ]
 
+_NOT_ATTRIBUTED = (StorageUnreachableError, RestartCommandedError)
 
-def is_back(region: RegionState) -> bool:
-    """Whether the region was away and has only come back: its life is not its first one, and it has
-    completed no checkpoint, with a batch or without.
+
+def of_batch(state: CoordinatorState, event: RegionFailed) -> Failure | None:
+    """For a batch that failed; None: a checkpoint counts that failure, or another failure did."""
+    failure = Failure(error=event.error, regions=(event.region,), is_permanent=event.permanent)
+    if event.permanent or state.settings.restart_strategy is not None:
+        return failure
+    is_counted = _is_counted_by_a_checkpoint(state, event.region)
+    if is_counted or state.ran_at_last_failure(event.region, event.attempt_id):
+        return None
+    return failure
+
+
+def _is_counted_by_a_checkpoint(state: CoordinatorState, name: str) -> bool:
+    """Whether a checkpoint contains the region, skips it, or is given up and counted for it."""
+    return state.settings.handler.is_regional and (
+        state.regions[name].phase is RegionPhase.TIMED_OUT
+        or any(
+            p.touches(name) or (p.state is State.ALIGNING and name not in p.acks)
+            for p in state.pending.values()
+        )
+    )
+
+
+def of_ended_regions(
+    state: CoordinatorState, failed: Sequence[str], error: BaseException
+) -> Failure | None:
+    """For a checkpoint that is given up since regions of it have failed; None: it costs nothing."""
+    if state.settings.restart_strategy is not None:
+        return None  # each of them was counted when it failed
+    causes = [cause for name in failed if (cause := state.regions[name].ended_by) is not None]
+    counted = [cause for cause in causes if not isinstance(cause, RestartCommandedError)]
+    if causes and not counted:
+        return None
+    # An outage is not counted; beside another failure it says nothing about that one.
+    counted.sort(key=lambda cause: isinstance(cause, StorageUnreachableError))
+    attributed = [
+        name for name in failed if not isinstance(state.regions[name].ended_by, _NOT_ATTRIBUTED)
+    ]
+    return Failure(error=counted[0] if counted else error, regions=tuple(attributed or failed))
+
+
+def of_expiry(
+    state: CoordinatorState,
+    checkpoint: PendingCheckpoint,
+    error: BaseException,
+    delaying: Sequence[str],
+    now_s: float,
+) -> Failure | None:
+    """For a checkpoint that expired or grew old; None: it costs nothing.
+
+    Args:
+        delaying: see `delaying_regions`.
+    """
+    waited = any(has_waited(state, checkpoint, ack) for ack in checkpoint.acks.values())
+    if not delaying:
+        waited = waited or any(
+            _waits_for_a_commit(state, checkpoint, name)
+            for name, region in state.regions.items()
+            if name not in checkpoint.acks and region.is_open
+        )
+    if waited or state.excuse_replays(delaying):
+        return None
+    slow = delaying or _too_old(state, checkpoint, now_s)
+    return _of_checkpoint(checkpoint, error, slow)
+
+
+def of_withdrawal(checkpoint: PendingCheckpoint, error: BaseException) -> Failure:
+    """For a checkpoint that grew old while it was not known whether it was decided."""
+    return _of_checkpoint(checkpoint, error, ())
+
+
+def _of_checkpoint(
+    checkpoint: PendingCheckpoint, error: BaseException, slow: Sequence[str]
+) -> Failure:
+    # All acknowledged, and it was still too late: all regions with a batch share the failure. A
+    # region with nothing to read was not too late.
+    attributed = slow or [batch.region for batch in checkpoint.batches()]
+    return Failure(error=error, regions=tuple(attributed), is_shared=not slow)
+
+
+def has_waited(
+    state: CoordinatorState, checkpoint: PendingCheckpoint | None, ack: Acknowledgement | None
+) -> bool:
+    """Whether a region's work grew old before its barrier came, since another delayed the barrier.
+
+    It costs nothing. The region that was away has been counted for it, or
+    is skipped. A region that waits as long for its own next attempt would delay the next epoch.
+    """
+    if checkpoint is None or checkpoint.barrier_s is None or ack is None:
+        return False
+    name = ack.batch.region
+    return (
+        state.regions[name].has_decided
+        and state.is_too_old(ack.decide_by_s, checkpoint.barrier_s)
+        and any(
+            _is_back(found) or _was_awaited(found)
+            for other, found in state.regions.items()
+            if other != name
+        )
+    )
+
+
+def _is_back(region: RegionState) -> bool:
+    """Whether the region was away and has only come back: its attempt is not its first one, and it
+    has completed no checkpoint, with a batch or without.
 
     A region that never had anything to read was never away.
     """
     return region.is_open and region.history.count > 0 and region.completed_in <= region.attempt_id
 
 
-def has_waited(
-    book: CoordinatorState, checkpoint: PendingCheckpoint | None, ack: Acknowledgement | None
-) -> bool:
-    """Whether a region's work grew old before its barrier came, for another held up the barrier.
-
-    Nobody is to blame for that: whoever was away has paid for it, or pays by its carries, and a
-    region that had to wait as long for its own next life would make the next one's work grow old.
-    Nor is anybody to blame for what this host has slept since: see `was_missed`.
-    """
-    if checkpoint is None or checkpoint.barrier_s is None or ack is None:
-        return False
-    name = ack.batch.region
-    return (
-        book.regions[name].has_decided
-        and book.is_too_old(ack.decide_by_s, checkpoint.barrier_s)
-        and any(
-            is_back(found) or _was_waited_for(found)
-            for other, found in book.regions.items()
-            if other != name
-        )
-    )
-
-
-def was_missed(attended_by_s: float | None, now_s: float) -> bool:
-    """Whether work that is too old would not be, without what the clock of the steps has missed
-    since it was begun: the host slept, or nobody ran this driver, and no region was slow.
-
-    Each such end needs another pause, for what is read again is begun behind it.
-    """
-    return attended_by_s is not None and now_s < attended_by_s
-
-
-def _was_waited_for(region: RegionState) -> bool:
-    """Whether the last decision was taken without the region, behind its time limit: that of one
-    whose life has ended nobody waited for."""
+def _was_awaited(region: RegionState) -> bool:
+    """Whether the last decision was taken without the region, after its time limit. No checkpoint
+    waits for a region whose attempt has ended."""
     return region.is_open and region.skipped > 0
 
 
-def was_held_too_long(book: CoordinatorState, region: RegionState) -> bool:
-    """Whether the region's held batch, which has grown old, had time for a checkpoint that comes
-    when it is due: then something else has held up that checkpoint."""
-    settings = book.settings
-    due_s = region.held_since_s + (settings.interval_s or 0.0) + settings.min_pause_s
-    return not is_past(region.decide_by_s, due_s)
-
-
-def holding_up(
-    book: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float, *, grew_old: bool
+def delaying_regions(
+    state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float, *, grew_old: bool
 ) -> list[str]:
     """Open regions for which a checkpoint has waited in vain.
 
     Args:
-        grew_old: it ends since work in it would be lost, maybe long before its time is up: then who
-            has no barrier had to have the time to ask for one.
+        grew_old: it ends since work in it would be lost, maybe long before its timeout. Then a
+            region without a barrier delays it only if it had the time to poll for one.
     """
     waited_s = 0.0 if checkpoint.barrier_s is None else now_s - checkpoint.barrier_s
-    could_ask = not grew_old or waited_s >= book.settings.timeout_s / 2
+    could_poll = not grew_old or waited_s >= state.settings.timeout_s / 2
     return [
         name
-        for name, region in book.regions.items()
+        for name, region in state.regions.items()
         if region.is_open
         and name not in checkpoint.acks
         and name not in checkpoint.skipped
-        and (could_ask or region.late is not None or name in checkpoint.barriers)
-        and not waits_for_a_commit(book, checkpoint, name)
+        and (could_poll or region.phase is RegionPhase.TIMED_OUT or name in checkpoint.barriers)
+        and not _waits_for_a_commit(state, checkpoint, name)
     ]
 
 
-def waits_for_a_commit(book: CoordinatorState, checkpoint: PendingCheckpoint, name: str) -> bool:
+def _waits_for_a_commit(state: CoordinatorState, checkpoint: PendingCheckpoint, name: str) -> bool:
     """Whether the region cannot cut yet: its batch is in an older checkpoint, whose end it awaits.
-    A region that follows its splits goes on meanwhile."""
-    if book.regions[name].plan.follows or name in checkpoint.barriers:
+    A streaming region continues meanwhile."""
+    if state.regions[name].plan.follows or name in checkpoint.barriers:
         return False
     return any(
         found.checkpoint_id < checkpoint.checkpoint_id and found.acks.get(name) is not None
-        for found in book.pending.values()
+        for found in state.pending.values()
     )
 
 
-def too_old(book: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> list[str]:
+def _too_old(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> list[str]:
     """Regions whose own work grew old, if that of others did not: only these took them along. One
     that had nothing to cut has no work."""
     acks = checkpoint.acknowledged()
-    old = [ack.batch.region for ack in acks if book.is_too_old(ack.decide_by_s, now_s)]
+    old = [ack.batch.region for ack in acks if state.is_too_old(ack.decide_by_s, now_s)]
     return old if len(old) < len(acks) else []
-
-
-_OLD = (
-    "Nothing of it is visible, and it is read again. Raise transactionTimeout, or lower the "
-    "records per epoch or the interval."
-)
-
-
-def timed_out(
-    checkpoint: PendingCheckpoint, missing: Sequence[str], *, timeout_s: float
-) -> CheckpointFailedError:
-    """For a checkpoint that was not complete in time."""
-    return CheckpointFailedError(
-        "the checkpoint expired: not every region acknowledged in time",
-        {
-            "checkpoint_id": checkpoint.checkpoint_id,
-            "timeout_s": timeout_s,
-            "missing": ",".join(missing),
-        },
-        "It is read again. Raise the timeout, or lower the records per epoch.",
-    )
-
-
-def grown_old(checkpoint: PendingCheckpoint, missing: Sequence[str]) -> CheckpointFailedError:
-    """For a checkpoint that was not decided while it was safe."""
-    return CheckpointFailedError(
-        "the checkpoint grew old before its decision: a broker may soon end a transaction of it",
-        {"checkpoint_id": checkpoint.checkpoint_id, "missing": ",".join(missing)},
-        _OLD,
-    )
-
-
-def region_grown_old(region: str) -> CheckpointFailedError:
-    """For a region whose epoch came too late to be decided."""
-    return CheckpointFailedError(
-        "an epoch grew old before its decision: its broker may soon end a transaction of it",
-        {"region": region},
-        _OLD,
-    )
-
-
-def too_many(
-    failures: int, tolerable: int, attributed: Sequence[str], cause: BaseException
-) -> RegionGivenUpError:
-    """For a job that has failed more often in a row than it tolerates."""
-    error = RegionGivenUpError(
-        "the job has ended: it failed more often in a row than it tolerates",
-        {
-            "failures": failures,
-            "tolerable_failures": tolerable,
-            "regions": ",".join(attributed),
-            "cause": in_short(cause),
-        },
-        "Nothing undecided became visible. Remove the cause and start the job again. A function "
-        "that raised is to be corrected, or may leave such records out: on_error= of map_batches "
-        "(docs/guide/functions.md).",
-    )
-    error.__cause__ = cause
-    return error
-
-
-def given_up(region: RegionState, strategy: object, cause: BaseException) -> RegionGivenUpError:
-    """For a region that its restart strategy lets begin no more."""
-    error = RegionGivenUpError(
-        "a region failed more often than its restart strategy allows",
-        {
-            "region": region.plan.name,
-            "attempts": region.history.count,
-            "strategy": str(strategy),
-            "cause": in_short(cause),
-        },
-        "Nothing undecided became visible. Remove the cause and start the job, or the "
-        "suspended region, again.",
-    )
-    error.__cause__ = cause
-    return error
-
-
-def stopped_asking(region: RegionState, limit_s: float) -> StreamError:
-    """For a query that hangs between two batches."""
-    return StreamError(
-        "the query of a region has stopped asking for its next batch",
-        {"region": region.plan.name, "attempt_id": region.attempt_id, "silent_s": limit_s},
-        "Its thread hangs between two batches, as on a file system that does not answer, or "
-        "its driver cannot reach the coordinator. The region begins again at the last "
-        "checkpoint, as often as the job tolerates.",
-    )
-
-
-def never_requested(region: RegionState, limit_s: float) -> StreamError:
-    """For a query that was started, and hangs before its first batch."""
-    return StreamError(
-        "the query of a region was started and has never asked for a batch",
-        {
-            "region": region.plan.name,
-            "attempt_id": region.attempt_id,
-            "waited_s": limit_s * (2 if region.plan.stateful else 1),
-            **({"address": region.asks_at} if region.asks_at else {}),
-        },
-        "Can its source runner, a Python process beside Spark's driver, reach the coordinator? "
-        "Job(host=...) must be an address at which the driver's machine answers itself, too, with "
-        "no firewall between; raise timeout_s where a start merely takes longer. The region begins "
-        "again at the last checkpoint, as often as the job tolerates.",
-    )
-
-
-def stopped(name: str) -> FencedError:
-    """For what waits for a region whose life is over."""
-    return FencedError(
-        "the region is being stopped", {"region": name}, "Its open range is read again."
-    )

@@ -1,5 +1,5 @@
-"""What a run makes of decided work that is lost, or may be: repaired, or named
-(`two-phase-repair`). Pure."""
+"""Decided work that is lost, or may be: repaired, or named in an error (`two-phase-repair`).
+Pure."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,7 +16,11 @@ from sluice.runtime.contracts import CommitOutcome, PublishOutcome, UnsettledWor
 from sluice.runtime.coordinator.core.checkpoint_states import Event
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import CommitReported, NoteUnsettled, Repaired
-from sluice.runtime.coordinator.core.pending_checkpoint import ABORTABLE, PendingCheckpoint
+from sluice.runtime.coordinator.core.pending_checkpoint import (
+    ABORTABLE,
+    PendingCheckpoint,
+    RemoteStep,
+)
 from sluice.runtime.coordinator.core.retries import retry, settled_by_s
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnLost
 from sluice.runtime.errors import CheckpointFailedError
@@ -27,96 +31,95 @@ __all__ = ["end_if_unknown", "lose", "repair_failed", "repaired"]
 
 
 def lose(
-    book: CoordinatorState,
+    state: CoordinatorState,
     checkpoint: PendingCheckpoint,
     lost: list[StateEntry],
     event: CommitReported,
     now_s: float,
 ) -> None:
-    """A decided transaction is certainly gone: repair where that is exact, one region after the
-    other; if that is not all, the job stops, but only when the rest is settled
-    (`two-phase-repair`)."""
+    """A decided transaction is certainly lost: repair it where that is exact, one region after
+    another. If that is not all, the job stops once the rest is settled (`two-phase-repair`)."""
     by_region = lost_by_region(checkpoint.regions, lost)
-    again = [found for found in by_region if _can_repair(book, checkpoint, found)]
+    again = [found for found in by_region if _can_repair(state, checkpoint, found)]
     checkpoint.is_doomed = len(again) < len(by_region)
     if again:
         checkpoint.lost = again[0].committables
-        book.move(checkpoint, Event.COMMITTABLE_LOST, now_s)
-        _abort_later(book, checkpoint, again, now_s)
+        state.move(checkpoint, Event.COMMITTABLE_LOST, now_s)
+        _abort_later(state, checkpoint, again, now_s)
         return
-    if _has_open_rest(book, checkpoint, event, now_s):
-        retry(book, checkpoint, now_s, details={r.detail for r in event.reports if r.detail})
+    if _has_open_rest(state, checkpoint, event, now_s):
+        retry(state, checkpoint, now_s, details={r.detail for r in event.reports if r.detail})
         return
     error = why_lost(checkpoint.checkpoint_id, by_region, event.reports, checkpoint.unrepaired)
     answers = zip(event.committables, event.reports, strict=True)
     works = unsettled_works(checkpoint.regions, answers)
-    _end_unsettled(book, checkpoint, works, error, now_s)
+    _end_unsettled(state, checkpoint, works, error, now_s)
 
 
 def _end_unsettled(
-    book: CoordinatorState,
+    state: CoordinatorState,
     checkpoint: PendingCheckpoint,
     works: tuple[UnsettledWork, ...],
     error: BaseException,
     now_s: float,
 ) -> None:
-    """What the error names is put on record: a person may accept that, and nothing else."""
-    checkpoint.halted = True
-    book.out.append(NoteUnsettled(checkpoint_id=checkpoint.checkpoint_id, works=works))
-    book.end(error, now_s)
+    """Record the work that the error names: an operator may accept that loss, and no other."""
+    checkpoint.remote = RemoteStep.HALTED
+    state.out.append(NoteUnsettled(checkpoint_id=checkpoint.checkpoint_id, works=works))
+    state.end(error, now_s)
 
 
 def _can_repair(
-    book: CoordinatorState, checkpoint: PendingCheckpoint, found: LostCommittables
+    state: CoordinatorState, checkpoint: PendingCheckpoint, found: LostCommittables
 ) -> bool:
     name = found.region.region
-    is_exact = book.regions[name].plan.can_repair and name not in checkpoint.unrepaired
-    return book.settings.on_lost is OnLost.REPAIR and is_exact
+    is_exact = state.regions[name].plan.can_repair and name not in checkpoint.unrepaired
+    return state.settings.on_lost is OnLost.REPAIR and is_exact
 
 
 def _has_open_rest(
-    book: CoordinatorState, checkpoint: PendingCheckpoint, event: CommitReported, now_s: float
+    state: CoordinatorState, checkpoint: PendingCheckpoint, event: CommitReported, now_s: float
 ) -> bool:
-    """Whether more of it may be committed in time. Once the job has ended nobody does that until
-    the next start, and it may be lost by then."""
-    if is_past(settled_by_s(book, checkpoint), now_s):
+    """Whether more of it may be committed in time. Once the job has ended, only the next start
+    commits, and the work may be lost by then."""
+    if is_past(settled_by_s(state, checkpoint), now_s):
         return False
     return any(report.outcome is CommitOutcome.PENDING for report in event.reports)
 
 
 def end_if_unknown(
-    book: CoordinatorState, checkpoint: PendingCheckpoint, event: CommitReported, now_s: float
+    state: CoordinatorState, checkpoint: PendingCheckpoint, event: CommitReported, now_s: float
 ) -> None:
-    """The job stops when it has not been known for too long whether some of it is visible."""
+    """Stop the job if it is unknown for too long whether some of the checkpoint is visible."""
     if checkpoint.unknown_since_s is None:
         checkpoint.unknown_since_s = now_s
-    if now_s - checkpoint.unknown_since_s < book.settings.unknown_timeout_s:
+    if now_s - checkpoint.unknown_since_s < state.settings.unknown_timeout_s:
         return
-    if _has_open_rest(book, checkpoint, event, now_s):
+    if _has_open_rest(state, checkpoint, event, now_s):
         return
     answers = zip(event.committables, event.reports, strict=True)
     works = unsettled_works(checkpoint.regions, answers)
     error = unknown_error(checkpoint.checkpoint_id, (r.detail for r in event.reports), works)
-    _end_unsettled(book, checkpoint, works, error, now_s)
+    _end_unsettled(state, checkpoint, works, error, now_s)
 
 
 def _abort_later(
-    book: CoordinatorState,
+    state: CoordinatorState,
     checkpoint: PendingCheckpoint,
     lost: Iterable[LostCommittables],
     now_s: float,
 ) -> None:
-    """Later pre-commits of the region go first, for its records would come out of order."""
+    """Abort later pre-commits of the region first, since its records would come out of order."""
     names = {found.region.region for found in lost}
     for name in names:
-        if book.regions[name].plan.follows:
-            # What it has written since lies before what is written again, decided or not.
-            book.close_region(name, _being_repaired(checkpoint, None), now_s, fence=None)
-    for later in list(book.pending.values()):
+        if state.regions[name].plan.follows:
+            # Its later records lie before the ones that a repair writes, decided or not.
+            state.close_region(name, _being_repaired(checkpoint, None), now_s)
+    for later in list(state.pending.values()):
         behind = later.checkpoint_id > checkpoint.checkpoint_id and later.state in ABORTABLE
         if behind and any(later.touches(name) for name in names):
             error = _being_repaired(checkpoint, later)
-            book.abort(later, Event.OVERTAKEN, error, now_s)
+            state.abort(later, Event.OVERTAKEN, error, now_s)
             return
 
 
@@ -129,20 +132,20 @@ def _being_repaired(
             "checkpoint_id": "none" if later is None else later.checkpoint_id,
             "repaired": checkpoint.checkpoint_id,
         },
-        "Its range is read again after the repair.",
+        "Wait for the repair; the range is read again after it.",
     )
 
 
-def repaired(book: CoordinatorState, event: Repaired, now_s: float) -> None:
-    """What replaces the lost work is durable; commit it like any other."""
-    checkpoint = book.pending[event.checkpoint_id]
+def repaired(state: CoordinatorState, event: Repaired, now_s: float) -> None:
+    """The replacement of the lost work is durable; commit it like any other."""
+    checkpoint = state.pending[event.checkpoint_id]
     if event.outcome is PublishOutcome.UNKNOWN:
-        retry(book, checkpoint, now_s)
+        retry(state, checkpoint, now_s)
         return
-    checkpoint.in_flight = False
-    if event.outcome is PublishOutcome.TAKEN:  # only a newer run repairs what is ours
-        book.move(checkpoint, Event.SLOT_TAKEN, now_s)
-        book.fence(taken_over(event.checkpoint_id))
+    checkpoint.remote = RemoteStep.IDLE
+    if event.outcome is PublishOutcome.TAKEN:  # only a newer run repairs our work
+        state.move(checkpoint, Event.SLOT_TAKEN, now_s)
+        state.fence(taken_over(event.checkpoint_id))
         return
 
     def follow(entries: Iterable[StateEntry]) -> tuple[StateEntry, ...]:
@@ -153,17 +156,17 @@ def repaired(book: CoordinatorState, event: Repaired, now_s: float) -> None:
     checkpoint.regions = tuple(
         replace(region, committables=follow(region.committables)) for region in checkpoint.regions
     )
-    book.move(checkpoint, Event.REPAIR_DURABLE, now_s)
+    state.move(checkpoint, Event.REPAIR_DURABLE, now_s)
 
 
 def repair_failed(
-    book: CoordinatorState, checkpoint: PendingCheckpoint, error: BaseException, now_s: float
+    state: CoordinatorState, checkpoint: PendingCheckpoint, error: BaseException, now_s: float
 ) -> None:
-    """This run does not try it again. Nothing of the decision but that stays lost: the rest goes
-    on, and the job ends with the error when it is settled."""
-    checkpoint.in_flight = False
+    """Do not repeat a failed repair in this run. The rest of the decision is committed, and then
+    the job ends with the error."""
+    checkpoint.remote = RemoteStep.IDLE
     unrepaired = lost_by_region(checkpoint.regions, checkpoint.lost)
     checkpoint.unrepaired |= {found.region.region: error for found in unrepaired}
     checkpoint.lost = ()
     checkpoint.is_doomed = True
-    book.move(checkpoint, Event.REPAIR_FAILED, now_s)
+    state.move(checkpoint, Event.REPAIR_FAILED, now_s)

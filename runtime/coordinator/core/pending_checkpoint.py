@@ -1,5 +1,6 @@
 """One checkpoint under way, as the coordinator's core keeps it."""
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from sluice.runtime.model.model import (
 )
 from sluice.runtime.model.timestamps import earliest
 
-__all__ = ["ABORTABLE", "DECIDED_OPEN", "PendingCheckpoint"]
+__all__ = ["ABORTABLE", "DECIDED_OPEN", "PendingCheckpoint", "RemoteStep"]
 
 ABORTABLE = frozenset({State.ARMED, State.ALIGNING, State.PRE_COMMITTED})
 """No record of it can be durable."""
@@ -29,40 +30,43 @@ DECIDED_OPEN = frozenset({State.DECIDED, State.REPAIRING, State.COMMITTED})
 """Decided, and not committed on record."""
 
 
+class RemoteStep(enum.Enum):
+    """The remote step that the I/O executor takes for a checkpoint."""
+
+    IDLE = "idle"  # nothing: the next step may begin, after its pause
+    IN_FLIGHT = "in flight"  # a step that has not returned yet
+    HALTED = "halted"  # nothing, until the next run
+
+
 @dataclass(slots=True)
 class PendingCheckpoint:
     """A checkpoint from its trigger until it is marked or its abort is done.
 
     Attributes:
-        checkpoint_id, kind, asked_by: its place, and why it was taken.
+        checkpoint_id, kind, requested_by: its slot, and why it was taken.
         state: see `sluice.runtime.coordinator.core.checkpoint_states`.
         decide_by_s: clock after which work in it may be lost undecided; None: never.
-        attended_by_s: the same on the clock of the steps, had that missed nothing since that work
-            was begun.
-        was_missed: it grew old for nothing but what that clock had missed.
-        forced: regions take part even when there is nothing to cut.
         barriers: given out, by region.
         acks: by region; None: nothing to cut, same offsets.
-        carried: regions that it is decided without, and why.
-        excused: regions that were suspended when it was under way, and are not any more: it does
-            not wait for them.
-        must_sweep: failed ones among them may have left work open.
-        looked_s: clock when it was last looked at for acknowledgements.
+        skipped: regions that it is decided without, and why.
+        excused: regions that a command restarted while it was under way: it does not wait for
+            them.
+        must_sweep: failed ones among the skipped regions may have left work open.
+        evaluated_s: clock when `complete_if_due` ran last.
         finished: regions whose bounded sources end with it.
         reason: why it was given up.
         regions, assignment: as published.
-        steps: what that does to regions.
+        steps: its effects on regions, for failpoints.
         remaining: committables not known to be committed yet.
         lost: those of them that were certainly aborted, while they are repaired.
         unrepaired: regions whose repair has failed in this run, and why.
         is_doomed: some of it is lost for good: the job ends once the rest is settled.
-        discarded: acknowledged batches that its abort throws away.
-        in_flight: a remote step is under way; its answer is awaited.
-        after_crash: an answer was lost: ask for the verdict first.
-        retry_at_s, retry_pause_s: when an unanswered step is tried again.
-        retry_since_s: when it was first not answered in this state.
+        discarded: acknowledged batches that its abort discards.
+        remote: its remote step.
+        after_crash: a commit was tried before: request the verdict first.
+        retry_at_s, retry_pause_s: when a step without an answer is repeated.
+        retry_since_s: when a step got no answer in this state for the first time.
         unknown_since_s: since when a committable is UNKNOWN.
-        halted: nothing more may be done for it in this run.
         barrier_s, acked_s, decided_s, committed_s, marked_s: clock at each stage.
     """
 
@@ -70,16 +74,13 @@ class PendingCheckpoint:
     kind: CheckpointKind
     requested_by: str
     state: State = State.ARMED
-    forced: bool = False
     decide_by_s: float | None = None
-    attended_by_s: float | None = None
-    was_missed: bool = False
     barriers: dict[str, Barrier] = field(default_factory=dict)
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
     skipped: dict[str, FailureReason] = field(default_factory=dict)
     excused: set[str] = field(default_factory=set)
     must_sweep: bool = False
-    looked_s: float = 0.0
+    evaluated_s: float = 0.0
     finished: set[str] = field(default_factory=set)
     reason: str = ""
     regions: tuple[RegionRecord, ...] = ()
@@ -90,13 +91,12 @@ class PendingCheckpoint:
     unrepaired: dict[str, BaseException] = field(default_factory=dict)
     is_doomed: bool = False
     discarded: list[Acknowledgement] = field(default_factory=list)
-    in_flight: bool = False
+    remote: RemoteStep = RemoteStep.IDLE
     after_crash: bool = False
     retry_at_s: float = 0.0
     retry_pause_s: float = 0.0
     retry_since_s: float | None = None
     unknown_since_s: float | None = None
-    halted: bool = False
     barrier_s: float | None = None
     acked_s: float | None = None
     decided_s: float | None = None
@@ -120,8 +120,8 @@ class PendingCheckpoint:
             self.marked_s = now_s
 
     def retry_later(self, now_s: float, *, first_s: float, longest_s: float) -> None:
-        """The remote step was not answered for certain: again, after a growing pause."""
-        self.in_flight = False
+        """Repeat a remote step without a certain answer, after a growing pause."""
+        self.remote = RemoteStep.IDLE
         self.retry_pause_s = min(max(self.retry_pause_s * 2, first_s), longest_s)
         self.retry_at_s = now_s + self.retry_pause_s
         if self.retry_since_s is None:
@@ -129,7 +129,7 @@ class PendingCheckpoint:
 
     def may_act(self, now_s: float) -> bool:
         """Whether the next remote step may start now."""
-        return not (self.in_flight or self.halted) and now_s >= self.retry_at_s
+        return self.remote is RemoteStep.IDLE and now_s >= self.retry_at_s
 
     def acknowledged(self) -> list[Acknowledgement]:
         """Batches in it."""
@@ -144,10 +144,9 @@ class PendingCheckpoint:
         ack = self.acks.get(batch.region)
         return ack is not None and ack.batch == batch
 
-    def decide_by(self, moment_s: float | None, tolerant_s: float | None) -> None:
-        """Work joins it that may be lost after that moment; see ``attended_by_s``."""
+    def decide_by(self, moment_s: float | None) -> None:
+        """Work joins it that may be lost after that moment: the earliest one counts."""
         self.decide_by_s = earliest([self.decide_by_s, moment_s])
-        self.attended_by_s = earliest([self.attended_by_s, tolerant_s])
 
     def touches(self, region: str) -> bool:
         """Whether the region has a batch in it, or a barrier for one."""
@@ -160,7 +159,7 @@ class PendingCheckpoint:
         pending_ratios: Mapping[str, float] | None = None,
         rate_limits: Mapping[str, float] | None = None,
     ) -> Progress:
-        """For the listeners, with what only the book knows."""
+        """For the listeners, with what only the state knows."""
         start = self.barrier_s
 
         def since(moment_s: float | None) -> float | None:

@@ -1,6 +1,6 @@
-"""From the last acknowledgement to the mark, or to the end of an abort: the second half. Pure.
+"""From the last acknowledgement to the marker, or to the end of an abort: the second half. Pure.
 
-What follows a commit and nobody waits for: positions for lag tools, and retention. Pure.
+After the commit come two steps without a waiting callback: positions for lag tools, and retention.
 """
 
 from collections.abc import Collection, Iterator
@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 from sluice.runtime.checkpoint.lost_work import lost_by_region
 from sluice.runtime.checkpoint.succession import taken_over
 from sluice.runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
-from sluice.runtime.coordinator.core import failure_policy as rulings
 from sluice.runtime.coordinator.core.checkpoint_states import Event, State
+from sluice.runtime.coordinator.core.completion import complete_if_due, withdrawn
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
@@ -27,131 +27,156 @@ from sluice.runtime.coordinator.core.events import (
     StepFailed,
     SweepOrphans,
 )
-from sluice.runtime.coordinator.core.failure_attribution import grown_old, was_missed
 from sluice.runtime.coordinator.core.lost_transactions import end_if_unknown, lose, repair_failed
 from sluice.runtime.coordinator.core.pending_checkpoint import (
     ABORTABLE,
     DECIDED_OPEN,
     PendingCheckpoint,
+    RemoteStep,
 )
 from sluice.runtime.coordinator.core.reassignment import choose_moves
+from sluice.runtime.coordinator.core.region_attempts import drive_restart, end_hanging
 from sluice.runtime.coordinator.core.retries import end_if_hung, retry
 from sluice.runtime.coordinator.core.suspension import is_the_end, suspended_at_the_end
 from sluice.runtime.coordinator.policy.assignment import Move, extended, hand_over, moved
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
+from sluice.runtime.coordinator.policy.failure_errors import checkpoint_too_old
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.model import CheckpointKind, Verdict, committables_of
 
 __all__ = [
     "commit_reported",
-    "committed_on_record",
+    "committed",
     "drive",
     "marked",
     "next_post_commit_s",
     "next_step_s",
     "orphans_swept",
     "post_commit_due",
+    "publish_positions",
     "published",
     "step_failed",
-    "take_care",
     "work_aborted",
 ]
 
 _PAUSE_S = 1.0
-"""Short epochs share it: a group's offsets take the brokers longer than a commit does."""
+"""Short epochs share one publication: group offsets take the brokers longer than a commit."""
 
 
-def committed_on_record(book: CoordinatorState, checkpoint: PendingCheckpoint) -> None:
-    """The newest positions are those of this checkpoint."""
+def committed(state: CoordinatorState, checkpoint: PendingCheckpoint) -> None:
+    """Remember the positions of this checkpoint as the newest ones."""
     positions = tuple(split for region in checkpoint.regions for split in region.splits)
-    book.untold = PublishPositions(checkpoint_id=checkpoint.checkpoint_id, positions=positions)
+    state.unpublished = PublishPositions(
+        checkpoint_id=checkpoint.checkpoint_id, positions=positions
+    )
 
 
-def post_commit_due(book: CoordinatorState, now_s: float) -> None:
-    """Tell the newest positions, if there are any, and a while after the last ones."""
-    due_s = next_post_commit_s(book)
-    if due_s is None or now_s >= due_s or book.is_over:
-        take_care(book, now_s)
+def post_commit_due(state: CoordinatorState, now_s: float) -> None:
+    """Publish the newest positions, if there are any, and a while after the last ones."""
+    due_s = next_post_commit_s(state)
+    if due_s is None or now_s >= due_s or state.is_over:
+        publish_positions(state, now_s)
 
 
-def take_care(book: CoordinatorState, now_s: float) -> None:
-    """Tell the newest positions now, if there are any."""
-    if book.untold is not None:
-        book.out += [book.untold, Retire(retained=book.settings.retained)]
-        book.untold, book.told_s = None, now_s
+def publish_positions(state: CoordinatorState, now_s: float) -> None:
+    """Publish the newest positions now, if there are any."""
+    if state.unpublished is not None:
+        state.out += [state.unpublished, Retire(retained=state.settings.retained)]
+        state.unpublished, state.published_s = None, now_s
 
 
-def next_post_commit_s(book: CoordinatorState) -> float | None:
+def next_post_commit_s(state: CoordinatorState) -> float | None:
     """When time alone makes it due."""
-    return None if book.untold is None or book.told_s is None else book.told_s + _PAUSE_S
+    return (
+        None
+        if state.unpublished is None or state.published_s is None
+        else state.published_s + _PAUSE_S
+    )
 
 
 _UNDECIDED = (State.ARMED, State.ALIGNING)
 
 
-# --- what is due next ---------------------------------------------------------------------------
+# --- due steps ----------------------------------------------------------------------------------
 
 
-def drive(book: CoordinatorState, now_s: float) -> None:
-    """Let every checkpoint under way, and every region that waits, take its next step."""
-    rulings.end_silent(book, now_s)
-    end_if_hung(book, now_s)
-    for checkpoint in tuple(book.pending.values()):
-        _drive_one(book, checkpoint, now_s)
-    for name in tuple(book.restless):
-        rulings.drive_restart(book, name, now_s)
-    post_commit_due(book, now_s)
+def drive(state: CoordinatorState, now_s: float) -> None:
+    """Let every checkpoint under way, and every region with unsettled work, take its next step."""
+    end_hanging(state, now_s)
+    end_if_hung(state, now_s)
+    for checkpoint in tuple(state.pending.values()):
+        _drive_one(state, checkpoint, now_s)
+    for name in tuple(state.unsettled):
+        drive_restart(state, name, now_s)
+    post_commit_due(state, now_s)
 
 
-def _drive_one(book: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    rulings.rule(book, checkpoint, now_s)
+def _drive_one(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    complete_if_due(state, checkpoint, now_s)
     if checkpoint.state in _UNDECIDED or not checkpoint.may_act(now_s):
         return
-    is_next_slot = checkpoint.checkpoint_id == book.last_slot + 1
-    is_oldest = next(iter(book.pending)) == checkpoint.checkpoint_id
-    state = checkpoint.state
-    if state is State.PRE_COMMITTED and is_next_slot:
-        if not (_is_doomed(book) or rulings.waits_for_older(book, checkpoint)):
-            _start_deciding(book, checkpoint, now_s)
-    elif state is State.DECIDING:
-        _decide_again(book, checkpoint, now_s)
-    elif state is State.WITHDRAWING or (state is State.ABORTING and is_next_slot):
-        _publish(book, checkpoint, Verdict.ABORTED)
-    elif is_oldest and state in DECIDED_OPEN:
-        _settle(book, checkpoint, now_s)
+    is_next_slot = checkpoint.checkpoint_id == state.last_slot + 1
+    is_oldest = next(iter(state.pending)) == checkpoint.checkpoint_id
+    stage = checkpoint.state
+    if stage is State.PRE_COMMITTED and is_next_slot:
+        if not (_is_doomed(state) or _waits_for_older(state, checkpoint)):
+            _start_deciding(state, checkpoint, now_s)
+    elif stage is State.DECIDING:
+        _decide_again(state, checkpoint, now_s)
+    elif stage is State.WITHDRAWING or (stage is State.ABORTING and is_next_slot):
+        _publish(state, checkpoint, Verdict.ABORTED)
+    elif is_oldest and stage in DECIDED_OPEN:
+        _settle(state, checkpoint, now_s)
 
 
-def _is_doomed(book: CoordinatorState) -> bool:
-    """Whether the job ends by a loss as soon as the rest of that decision is settled. Another one
-    could not be committed before somebody has looked at the loss, and be lost as well."""
-    return any(checkpoint.is_doomed for checkpoint in book.pending.values())
+def _is_doomed(state: CoordinatorState) -> bool:
+    """Whether the job ends by a loss as soon as the rest of that decision is settled. Another
+    decision could not be committed before an operator accepts the loss, and be lost as well."""
+    return any(checkpoint.is_doomed for checkpoint in state.pending.values())
 
 
-def next_step_s(book: CoordinatorState) -> float | None:
-    """When time alone makes something due: a ruling, an expiry or another try."""
-    moments = [moment for p in book.pending.values() for moment in _due(book, p)]
-    if not book.is_over:
+def _waits_for_older(state: CoordinatorState, checkpoint: PendingCheckpoint) -> bool:
+    """Whether an older epoch of a streaming region is decided, and not committed yet.
+
+    A repair of that one would come after what the region has written since, which can be given up
+    only as long as it is not decided (`two-phase-repair`).
+    """
+    older = [
+        found
+        for found in state.pending.values()
+        if found.checkpoint_id < checkpoint.checkpoint_id and found.remaining
+    ]
+    streaming = [name for name, region in state.regions.items() if region.plan.follows]
+    return any(
+        found.touches(name) for found in older for name in streaming if checkpoint.touches(name)
+    )
+
+
+def next_step_s(state: CoordinatorState) -> float | None:
+    """When time alone makes a step due: a decision of the handler, an expiry or a retry."""
+    moments = [moment for p in state.pending.values() for moment in _due(state, p)]
+    if not state.is_over:
         moments += [
             region.begins_s
-            for region in map(book.regions.__getitem__, book.restless)
+            for region in map(state.regions.__getitem__, state.unsettled)
             if region.begins_s is not None and region.restart_requested
         ]
-    post_commit_s = next_post_commit_s(book)
+    post_commit_s = next_post_commit_s(state)
     if post_commit_s is not None:
         moments.append(post_commit_s)
     return min(moments, default=None)
 
 
-def _due(book: CoordinatorState, checkpoint: PendingCheckpoint) -> Iterator[float]:
+def _due(state: CoordinatorState, checkpoint: PendingCheckpoint) -> Iterator[float]:
     if checkpoint.state in (State.ALIGNING, State.PRE_COMMITTED):
         if checkpoint.barrier_s is not None:
-            afters_s = book.settings.handler.deadlines_s(timeout_s=book.settings.timeout_s)
-            rulings_s = (checkpoint.barrier_s + after_s for after_s in afters_s)
-            yield from (moment_s for moment_s in rulings_s if moment_s > checkpoint.looked_s)
+            afters_s = state.settings.handler.deadlines_s(timeout_s=state.settings.timeout_s)
+            deadlines_s = (checkpoint.barrier_s + after_s for after_s in afters_s)
+            yield from (moment_s for moment_s in deadlines_s if moment_s > checkpoint.evaluated_s)
         if checkpoint.decide_by_s is not None:
-            yield checkpoint.decide_by_s - book.missed_s
+            yield checkpoint.decide_by_s - state.slept_s
         return
-    is_waiting = not (checkpoint.in_flight or checkpoint.halted) and checkpoint.retry_at_s > 0
+    is_waiting = checkpoint.remote is RemoteStep.IDLE and checkpoint.retry_at_s > 0
     if is_waiting and checkpoint.state not in ABORTABLE:
         yield checkpoint.retry_at_s
 
@@ -159,38 +184,37 @@ def _due(book: CoordinatorState, checkpoint: PendingCheckpoint) -> Iterator[floa
 # --- deciding -----------------------------------------------------------------------------------
 
 
-def _start_deciding(book: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    unswept = [name for name in checkpoint.skipped if book.regions[name].needs_sweep]
+def _start_deciding(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    unswept = [name for name in checkpoint.skipped if state.regions[name].needs_sweep]
     if checkpoint.must_sweep or unswept:
         for name in unswept:
-            book.regions[name].needs_sweep = False
-        checkpoint.in_flight = True
-        book.out.append(SweepOrphans(checkpoint_id=checkpoint.checkpoint_id))
+            state.regions[name].needs_sweep = False
+        checkpoint.remote = RemoteStep.IN_FLIGHT
+        state.out.append(SweepOrphans(checkpoint_id=checkpoint.checkpoint_id))
         return
     checkpoint.regions = tuple(
         region.skipped_record()
         if name in checkpoint.skipped
         else region.record_with(checkpoint.acks[name])
-        for name, region in book.regions.items()
+        for name, region in state.regions.items()
     )
-    whole = extended(book.assignment, checkpoint.regions)
-    moves = choose_moves(book, checkpoint)
+    whole = extended(state.assignment, checkpoint.regions)
+    moves = choose_moves(state, checkpoint)
     checkpoint.assignment = moved(whole, moves)
     checkpoint.steps = _steps(checkpoint, moves)
-    book.move(checkpoint, Event.PUBLISH_STARTED, now_s)
-    _publish(book, checkpoint, Verdict.DECIDED)
+    state.move(checkpoint, Event.PUBLISH_STARTED, now_s)
+    _publish(state, checkpoint, Verdict.DECIDED)
 
 
-def _decide_again(book: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    """Its publish was not answered. What has grown old meanwhile is not decided any more, if it is
-    not decided already."""
-    if not book.is_too_old(checkpoint.decide_by_s, now_s):
-        _publish(book, checkpoint, Verdict.DECIDED)
+def _decide_again(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    """Repeat a publish without an answer. If the checkpoint has grown old meanwhile, try an ABORTED
+    record instead."""
+    if not state.is_too_old(checkpoint.decide_by_s, now_s):
+        _publish(state, checkpoint, Verdict.DECIDED)
         return
-    checkpoint.was_missed = was_missed(checkpoint.attended_by_s, now_s)
-    book.move(checkpoint, Event.GREW_OLD, now_s)
-    checkpoint.reason = str(grown_old(checkpoint, ()))
-    _publish(book, checkpoint, Verdict.ABORTED)
+    state.move(checkpoint, Event.GREW_OLD, now_s)
+    checkpoint.reason = str(checkpoint_too_old(checkpoint.checkpoint_id, ()))
+    _publish(state, checkpoint, Verdict.ABORTED)
 
 
 def _steps(checkpoint: PendingCheckpoint, moves: Collection[Move]) -> tuple[RegionalStep, ...]:
@@ -206,25 +230,26 @@ def _steps(checkpoint: PendingCheckpoint, moves: Collection[Move]) -> tuple[Regi
     return tuple(step for step, is_done in found.items() if is_done)
 
 
-def orphans_swept(book: CoordinatorState, event: OrphansSwept) -> None:
-    """What failed regions left open is aborted, or was not reached: then the next sweep does it."""
-    checkpoint = book.pending[event.checkpoint_id]
-    checkpoint.in_flight = checkpoint.must_sweep = False
+def orphans_swept(state: CoordinatorState, event: OrphansSwept) -> None:
+    """Open work of failed regions is aborted; the next sweep repeats this for unreachable
+    brokers."""
+    checkpoint = state.pending[event.checkpoint_id]
+    checkpoint.remote, checkpoint.must_sweep = RemoteStep.IDLE, False
 
 
-def _publish(book: CoordinatorState, checkpoint: PendingCheckpoint, verdict: Verdict) -> None:
+def _publish(state: CoordinatorState, checkpoint: PendingCheckpoint, verdict: Verdict) -> None:
     is_decision = verdict is Verdict.DECIDED
     undecided = checkpoint.discarded or checkpoint.acknowledged()
-    thrown_away = tuple(ack.region for ack in undecided)
-    checkpoint.in_flight = True
-    book.out.append(
+    discarded = tuple(ack.region for ack in undecided)
+    checkpoint.remote = RemoteStep.IN_FLIGHT
+    state.out.append(
         Publish(
             checkpoint_id=checkpoint.checkpoint_id,
             kind=checkpoint.kind,
             verdict=verdict,
             requested_by=checkpoint.requested_by,
             reason="" if is_decision else checkpoint.reason,
-            regions=checkpoint.regions if is_decision else thrown_away,
+            regions=checkpoint.regions if is_decision else discarded,
             assignment=checkpoint.assignment if is_decision else None,
             steps=checkpoint.steps if is_decision else (),
             decide_by_s=checkpoint.decide_by_s if is_decision else None,
@@ -232,63 +257,64 @@ def _publish(book: CoordinatorState, checkpoint: PendingCheckpoint, verdict: Ver
     )
 
 
-def published(book: CoordinatorState, event: Published, now_s: float) -> None:
-    """The place is ours, taken, or not known yet."""
-    checkpoint = book.pending[event.checkpoint_id]
+def published(state: CoordinatorState, event: Published, now_s: float) -> None:
+    """The slot is ours, taken, or the answer is unknown."""
+    checkpoint = state.pending[event.checkpoint_id]
     if event.outcome is PublishOutcome.UNKNOWN:
-        retry(book, checkpoint, now_s)
+        retry(state, checkpoint, now_s)
         return
-    checkpoint.in_flight = False
+    checkpoint.remote = RemoteStep.IDLE
     is_late = event.outcome is PublishOutcome.DECIDED and checkpoint.state is not State.WITHDRAWING
     if event.outcome is PublishOutcome.TAKEN or is_late:
-        book.move(checkpoint, Event.SLOT_TAKEN, now_s)
-        book.fence(taken_over(event.checkpoint_id))
+        state.move(checkpoint, Event.SLOT_TAKEN, now_s)
+        state.fence(taken_over(event.checkpoint_id))
         return
-    book.last_slot = event.checkpoint_id
+    state.last_slot = event.checkpoint_id
     if checkpoint.state is State.ABORTING:
-        book.move(checkpoint, Event.ABORT_RECORD_DURABLE, now_s)
-        book.discard(checkpoint)
+        state.move(checkpoint, Event.ABORT_RECORD_DURABLE, now_s)
+        state.discard(checkpoint)
         return
     if checkpoint.state is State.WITHDRAWING and event.outcome is PublishOutcome.OURS:
-        rulings.withdrawn(book, checkpoint, now_s)
+        withdrawn(state, checkpoint, now_s)
         return
-    book.move(checkpoint, Event.METADATA_DURABLE, now_s)
-    book.tolerate_anew()
-    book.last_decided = event.checkpoint_id
-    book.assignment = checkpoint.assignment or book.assignment
-    handed_over = hand_over(checkpoint.regions, book.assignment)
-    for record, goes_on in zip(checkpoint.regions, handed_over, strict=True):
-        region = book.regions[record.region]
+    state.move(checkpoint, Event.METADATA_DURABLE, now_s)
+    state.reset_failures()
+    state.last_decided = event.checkpoint_id
+    state.assignment = checkpoint.assignment or state.assignment
+    next_records = hand_over(checkpoint.regions, state.assignment)
+    for record, next_record in zip(checkpoint.regions, next_records, strict=True):
+        region = state.regions[record.region]
         is_end = record.region in checkpoint.finished
-        region.decided(event.checkpoint_id, record, goes_on, is_end=is_end)
+        region.decided(event.checkpoint_id, record, next_record, is_end=is_end)
         if record.region not in checkpoint.skipped:
             region.completed_s = now_s
     checkpoint.remaining = committables_of(checkpoint.regions)
 
 
-def work_aborted(book: CoordinatorState, event: AbortedWork, now_s: float) -> None:
-    """The abort is done; what could not be reached is left to the sweep."""
+def work_aborted(state: CoordinatorState, event: AbortedWork, now_s: float) -> None:
+    """The abort is done; a sweep repeats it for unreachable brokers."""
     if event.checkpoint_id is not None:
-        book.finish(book.pending[event.checkpoint_id], now_s)
+        state.finish(state.pending[event.checkpoint_id], now_s)
 
 
 # --- committing ---------------------------------------------------------------------------------
 
 
-def _settle(book: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    """The next step of a decided checkpoint; only the oldest one, so commits keep their order."""
+def _settle(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    """Take the next step of a decided checkpoint: only the oldest one, so commits keep their
+    order."""
     if checkpoint.state is State.DECIDED and not checkpoint.remaining:
-        book.move(checkpoint, Event.ALL_COMMITTED, now_s)
-    checkpoint.in_flight = True
+        state.move(checkpoint, Event.ALL_COMMITTED, now_s)
+    checkpoint.remote = RemoteStep.IN_FLIGHT
     if checkpoint.state is State.COMMITTED:
-        book.out.append(
+        state.out.append(
             MarkCommitted(checkpoint_id=checkpoint.checkpoint_id, regions=checkpoint.regions)
         )
     elif checkpoint.state is State.REPAIRING:
         lost = lost_by_region(checkpoint.regions, checkpoint.lost)
-        book.out.append(Repair(checkpoint_id=checkpoint.checkpoint_id, lost=lost))
+        state.out.append(Repair(checkpoint_id=checkpoint.checkpoint_id, lost=lost))
     else:
-        book.out.append(
+        state.out.append(
             Commit(
                 checkpoint_id=checkpoint.checkpoint_id,
                 committables=checkpoint.remaining,
@@ -299,10 +325,10 @@ def _settle(book: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float)
         )
 
 
-def commit_reported(book: CoordinatorState, event: CommitReported, now_s: float) -> None:
-    """Strike out what is committed; the rest is tried again, repaired, or ends the job."""
-    checkpoint = book.pending[event.checkpoint_id]
-    checkpoint.in_flight = False
+def commit_reported(state: CoordinatorState, event: CommitReported, now_s: float) -> None:
+    """Remove committed committables; retry or repair the rest, or end the job."""
+    checkpoint = state.pending[event.checkpoint_id]
+    checkpoint.remote = RemoteStep.IDLE
     checkpoint.after_crash = True
     answers = list(zip(event.committables, event.reports, strict=True))
     lost = [entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED]
@@ -313,56 +339,55 @@ def commit_reported(book: CoordinatorState, event: CommitReported, now_s: float)
     if not unknown:
         checkpoint.unknown_since_s = None
     if lost:
-        lose(book, checkpoint, lost, event, now_s)
+        lose(state, checkpoint, lost, event, now_s)
     elif checkpoint.remaining:
         open_reports = (r for r in event.reports if r.outcome is not CommitOutcome.COMMITTED)
-        retry(book, checkpoint, now_s, details={r.detail for r in open_reports if r.detail})
+        retry(state, checkpoint, now_s, details={r.detail for r in open_reports if r.detail})
         if unknown:
-            end_if_unknown(book, checkpoint, event, now_s)
+            end_if_unknown(state, checkpoint, event, now_s)
 
 
-def marked(book: CoordinatorState, event: Marked, now_s: float) -> None:
-    """Committed on record: callbacks return, then lag tools and retention are served."""
-    checkpoint = book.pending[event.checkpoint_id]
+def marked(state: CoordinatorState, event: Marked, now_s: float) -> None:
+    """Committed on record: callbacks return, then positions are published and retention runs."""
+    checkpoint = state.pending[event.checkpoint_id]
     if not event.durable:
-        retry(book, checkpoint, now_s)
+        retry(state, checkpoint, now_s)
         return
-    checkpoint.in_flight = False
-    book.move(checkpoint, Event.MARK_DURABLE, now_s)
-    book.last_committed = event.checkpoint_id
-    _tell_histories(book, checkpoint, now_s)
-    book.finish(checkpoint, now_s)
+    checkpoint.remote = RemoteStep.IDLE
+    state.move(checkpoint, Event.MARK_DURABLE, now_s)
+    state.last_committed = event.checkpoint_id
+    _update_histories(state, checkpoint, now_s)
+    state.finish(checkpoint, now_s)
     batches = checkpoint.batches()
     for batch in batches:
-        book.silence.returned(batch.region, now_s)
-    book.out.append(ReturnBatches(checkpoint_id=event.checkpoint_id, batches=batches))
-    committed_on_record(book, checkpoint)
-    if checkpoint.kind is CheckpointKind.FINAL and is_the_end(book, checkpoint):
-        book.is_finished = True
-        take_care(book, now_s)  # before whoever runs the job hears of its end
-        book.end(suspended_at_the_end(book), now_s)
+        state.liveness.returned(batch.region, now_s)
+    state.out.append(ReturnBatches(checkpoint_id=event.checkpoint_id, batches=batches))
+    committed(state, checkpoint)
+    if checkpoint.kind is CheckpointKind.FINAL and is_the_end(state, checkpoint):
+        publish_positions(state, now_s)  # before the engine is notified of the end
+        state.end(suspended_at_the_end(state), now_s, is_finished=True)
 
 
-def _tell_histories(book: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    """Lives that ended before learn how long their region was away from what is committed."""
-    for name, region in book.regions.items():
+def _update_histories(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    """Note in ended attempts how long their region was absent from committed checkpoints."""
+    for name, region in state.regions.items():
         if name not in checkpoint.skipped and checkpoint.checkpoint_id > region.attempt_id:
             region.history.committed(region.attempt_id, now_s)
 
 
-# --- steps that are not answered ----------------------------------------------------------------
+# --- steps that failed --------------------------------------------------------------------------
 
 
-def step_failed(book: CoordinatorState, event: StepFailed, now_s: float) -> None:
-    """A remote step failed in a way that trying again cannot help."""
-    checkpoint = book.pending.get(event.checkpoint_id)
+def step_failed(state: CoordinatorState, event: StepFailed, now_s: float) -> None:
+    """A remote step failed with an error that no repetition can help."""
+    checkpoint = state.pending.get(event.checkpoint_id)
     is_fenced = isinstance(event.error, FencedError)
     if checkpoint is not None and checkpoint.state is State.REPAIRING and not is_fenced:
-        repair_failed(book, checkpoint, event.error, now_s)
+        repair_failed(state, checkpoint, event.error, now_s)
         return
     if checkpoint is not None:
-        checkpoint.in_flight, checkpoint.halted = False, True
+        checkpoint.remote = RemoteStep.HALTED
     if is_fenced:
-        book.fence(event.error)
+        state.fence(event.error)
     else:
-        book.end(event.error, now_s)
+        state.end(event.error, now_s)

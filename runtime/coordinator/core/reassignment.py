@@ -1,9 +1,9 @@
-"""When splits may change their region, and which do: a part of the coordinator's core. Pure.
+"""Which splits a decision reassigns to other regions. Pure.
 
-A move is part of a decision and of nothing else: the record of checkpoint c says where both regions
-are and who goes on, so there is no moment in which two regions have a split, or none
-(`restore-by-attempt`). It is for regions that completed c and have begun nothing since, whose
-records are a function of the ranges read, and whose sinks keep nothing that belongs to a split.
+A reassignment is part of one decision: the record of checkpoint c has the positions of both regions
+and the new owner of the split. So at no moment two regions own a split, or none
+(`restore-by-attempt`). Regions take part if they completed c and have begun nothing since, if their
+records are a function of the ranges read, and if their sinks keep no state of a split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,24 +19,24 @@ from sluice.runtime.model.model import CheckpointKind, SplitKey
 __all__ = ["choose_moves", "may_move"]
 
 
-def choose_moves(book: CoordinatorState, checkpoint: PendingCheckpoint) -> tuple[Move, ...]:
-    """The moves of a decision about to be published.
+def choose_moves(state: CoordinatorState, checkpoint: PendingCheckpoint) -> tuple[Move, ...]:
+    """The reassignments of a decision that is about to be published.
 
     Raises:
-        IllegalTransitionError: the balancer wants what it was not offered.
+        IllegalTransitionError: the balancer chose a region or split that it was not offered.
     """
-    balancer = book.settings.balancer
+    balancer = state.settings.balancer
     if balancer is None or checkpoint.kind is not CheckpointKind.CHECKPOINT:
         return ()
     chosen: list[Move] = []
     overloaded: dict[str, int] = {}
-    for names in _of_one_kind(book, checkpoint):
-        loads = {name: _load(book.regions[name], book.assignment.regions[name]) for name in names}
-        choice = balancer.choose(loads, book.overloaded)
+    for names in _of_one_kind(state, checkpoint):
+        loads = {name: _load(state.regions[name], state.assignment.regions[name]) for name in names}
+        choice = balancer.choose(loads, state.overloaded)
         _require_offered(choice.moves, loads)
         chosen += choice.moves
         overloaded |= choice.overloaded
-    book.overloaded = overloaded
+    state.overloaded = overloaded
     return tuple(chosen)
 
 
@@ -45,31 +45,31 @@ def _require_offered(moves: Sequence[Move], loads: Mapping[str, RegionLoad]) -> 
         offered = move.source_region in loads and move.split in loads[move.source_region].records
         if not offered or move.target_region not in loads:
             raise IllegalTransitionError(
-                "a balancer moves a split from or to a region that may not take part",
+                "a balancer reassigns a split of a region that may not take part",
                 {
-                    "giver": move.source_region,
-                    "taker": move.target_region,
+                    "source_region": move.source_region,
+                    "target_region": move.target_region,
                     "offered": ",".join(loads),
                 },
-                "Choose among the regions and splits that it is given, each once.",
+                "Let the balancer choose among the regions and splits that it is given, each once.",
             )
 
 
-def _of_one_kind(book: CoordinatorState, checkpoint: PendingCheckpoint) -> list[list[str]]:
-    """Regions that may exchange splits: they read one source, and write the same sinks."""
+def _of_one_kind(state: CoordinatorState, checkpoint: PendingCheckpoint) -> list[list[str]]:
+    """Regions that may exchange splits: they read one source and write the same sinks."""
     found: dict[tuple[tuple[str, ...], ...], list[str]] = {}
-    for name, region in book.regions.items():
+    for name, region in state.regions.items():
         if may_move(region, checkpoint):
             found.setdefault((region.plan.source_ids, region.plan.sink_ids), []).append(name)
     return [names for names in found.values() if len(names) > 1]
 
 
 def may_move(region: RegionState, checkpoint: PendingCheckpoint) -> bool:
-    """Whether a region may give and take splits with this decision."""
+    """Whether this decision may reassign splits from or to a region."""
     plan = region.plan
     keeps_nothing = plan.chained and not plan.stateful and plan.stateful_sink_ids == ()
     has_completed = plan.name not in checkpoint.skipped
-    has_begun_more = region.held is not None or any(
+    has_begun_more = region.pending_ack is not None or any(
         checkpoint_id > checkpoint.checkpoint_id for checkpoint_id in region.cuts
     )
     return (

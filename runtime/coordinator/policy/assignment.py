@@ -1,9 +1,9 @@
-"""Which region reads which split: dealt evenly, changed by decisions, restored from them. Pure.
+"""Which region reads which split: assigned evenly, changed by decisions, restored from them. Pure.
 
-A record says two things of a split. Its range stands in the region that read it last; the
-`Assignment` says who goes on at the range's end. `hand_over` brings both together, for a region
-that goes on behind a decision and for one that is restored from it alike: a crash between the two
-changes nothing.
+A decided checkpoint has the range of each split in the record of the region that read it last. Its
+`Assignment` names the region that reads the split from the end of that range on. `hand_over`
+combines both, for a region that continues after a decision and for a restored one alike. So a crash
+between the two changes nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,7 +42,7 @@ class Move:
 def to_least_loaded(
     splits: Iterable[SplitRange], loads: Mapping[str, int]
 ) -> dict[str, tuple[SplitRange, ...]]:
-    """Give each split to the region with the fewest, ties by the order of ``loads``.
+    """Assign each split to the region with the fewest, ties by the order of ``loads``.
 
     Regions that were even stay so: their numbers of splits differ by one at most.
     """
@@ -56,7 +56,7 @@ def to_least_loaded(
 
 
 def assignment_of(regions: Iterable[RegionRecord]) -> Assignment:
-    """The first one: each region goes on with the splits that stand in it."""
+    """The first assignment: each region continues with the splits of its record."""
     return Assignment(
         version=1,
         regions={region.region: frozenset(s.key for s in region.splits) for region in regions},
@@ -117,7 +117,7 @@ def moved(assignment: Assignment, moves: Iterable[Move]) -> Assignment:
 
 
 def hand_over(regions: Iterable[RegionRecord], assignment: Assignment) -> tuple[RegionRecord, ...]:
-    """The regions as they go on behind a decision: each with its own splits, wherever they stand.
+    """The regions after a decision: each with its own splits, from any region's record.
 
     Raises:
         DamagedCheckpointError: positions and assignment do not name the same regions and splits.
@@ -136,7 +136,7 @@ def _with_own(
         return region
     stay = tuple(split for split in region.splits if split.key in own)
     new = tuple(standing[key].at_end() for key in sorted(own - read))
-    # Nobody may think that the region has passed a time which one of its splits has not.
+    # The region has passed only the time that all its splits have passed.
     least_ms = least_of([region.least_watermark_ms, *(split.watermark_ms for split in new)])
     return replace(region, splits=stay + new, least_watermark_ms=least_ms)
 

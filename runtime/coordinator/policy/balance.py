@@ -1,6 +1,6 @@
-"""Which split should change its region: load balancing by backlog. Pure.
+"""Load balancing by backlog: which splits change their region. Pure.
 
-A region's load is the time that it needs for what its last epoch read and what waits behind that.
+A region's load is the time that it needs for the records of its last epoch and the ones after it.
 A region that needs much longer than another, in several checkpoints in a row, gives a split away.
 Under constant speeds each move lowers the larger load of its two regions below what it was, so no
 assignment comes twice, and the moves end.
@@ -19,10 +19,10 @@ __all__ = ["Balancer", "Choice", "LoadBalancer", "RegionLoad"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionLoad:
-    """What a region has to do, as its last epochs tell.
+    """The load of a region, from its last epochs.
 
     Attributes:
-        records: of each of its splits: read in the last epoch, and waiting behind it.
+        records: of each of its splits: read in the last epoch, and waiting after it.
         records_per_s: its speed in the last epoch that read something, > 0; None: not known yet.
     """
 
@@ -48,7 +48,7 @@ class Balancer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBalancer:
-    """Relieves a region that lags behind another one; never of its last split.
+    """Takes splits from a region that needs longer than another one; never its last split.
 
     Attributes:
         ratio: a region is overloaded if its backlog takes this many times longer than the least
@@ -81,7 +81,7 @@ class LoadBalancer:
         known = [load.records_per_s for load in offered.values() if load.records_per_s]
         if not known:
             return Choice()
-        # Who has read nothing yet is taken for fast: it is idle, whatever it will be.
+        # A region that has read nothing yet counts as fast: it is idle now.
         loads = {
             name: _Load(load.records, load.records_per_s or max(known))
             for name, load in offered.items()

@@ -1,4 +1,4 @@
-"""What the coordinator is told about a job: its regions, sources, sinks and settings. Frozen."""
+"""The plan of a job for the coordinator: its regions, sources, sinks and settings. Frozen."""
 
 import enum
 import math
@@ -32,7 +32,7 @@ TOLERABLE_FAILURES = 3
 
 
 class OnLost(enum.Enum):
-    """What to do when a decided transaction was certainly aborted (`two-phase-repair`)."""
+    """The reaction to a decided transaction that was certainly aborted (`two-phase-repair`)."""
 
     FAIL = "fail"
     REPAIR = "repair"
@@ -45,15 +45,15 @@ class OnLost(enum.Enum):
 
 
 class OnRegionFailure(enum.Enum):
-    """What becomes of a job when one of its regions has failed for good."""
+    """The reaction of a job to a region that has failed for good."""
 
     FAIL = "fail"
-    SUSPEND = "suspend"  # it is left out until somebody restarts it; the others go on
+    SUSPEND = "suspend"  # suspended until a command restarts it; other regions continue
 
     @classmethod
     def of(cls, text: str) -> "OnRegionFailure":
         """The setting; ConfigError: there is no such choice."""
-        remedy = "Use fail, or suspend to go on without a region that failed for good."
+        remedy = "Use fail, or suspend to continue without a region that failed for good."
         return choice_of(cls, text, setting="on_region_failure", remedy=remedy)
 
 
@@ -66,14 +66,15 @@ class RegionPlan:
         source_ids: operator ids of the sources it reads; several regions may share one.
         sink_ids: operator ids of the sinks it writes.
         stateful_sink_ids: those that may keep state in its records; None: all.
-        stateful: Spark keeps state for it: its batch ids go on over restarts, and it may have a
-            batch without records, where its state has something to give.
+        stateful: Spark keeps state for it: its batch ids continue after restarts, and it may have a
+            batch without records if its state returns rows.
         chained: what a task writes is made of the ranges that it reads, and of nothing else.
         deterministic: the user's word that a replay gives the same records.
-        follows: its task reads on without waiting for barriers, and a barrier ends its epoch where
-            it is: what it acknowledges may end before or behind the ranges that were cut.
+        follows: streaming: its task reads without waiting for barriers, and a barrier ends its
+            epoch where it is. So the ranges that it acknowledges may end before or after the
+            barrier offsets.
         bounded: it ends when its sources do.
-        keeps_logs: Spark's own logs outlive a restart (drop-in), so batch ids go on.
+        keeps_logs: Spark's own logs outlive a restart (drop-in), so batch ids continue.
         max_records: at most so many records per epoch, None for all there are.
         rate_limit: keeps its epochs as short as the interval; None: epochs may take longer.
     """
@@ -135,7 +136,7 @@ class JobPlan:
 
     def heir_of(self, region: RegionRecord) -> RegionPlan | None:
         """The region itself, or one that reads its source now; regions of one source have the same
-        functions and sinks. None: nobody does."""
+        functions and sinks. None: no region does."""
         sources = {split.source_id for split in region.splits}
         readers = [each for each in self.regions if sources.intersection(each.source_ids)]
         return next((r for r in self.regions if r.name == region.region), next(iter(readers), None))
@@ -149,35 +150,35 @@ class CheckpointSettings:
         interval_s: from one barrier to the next; None: no barriers of our own, each batch that is
             acknowledged gets a checkpoint at once (drop-in: Spark's trigger is the barrier).
         timeout_s: from barrier to all acknowledgements; then the checkpoint is aborted. A region
-            that asks for no barrier for so long, a minute at least, or for none at all since its
-            query was started, two minutes at least, begins a new life.
+            that polls for no barrier for so long (at least a minute) restarts. A region that
+            has not polled at all since its query was started has at least two minutes.
         min_pause_s: at least so long between the end of one checkpoint and the next barrier.
         tolerable_failures: so many checkpoints may fail in a row; one more stops the job. Looked at
             only without a ``restart_strategy``.
-        restart_strategy: whether and when a region that failed begins again, for each region by
-            itself; None: at once, until it were too many ``tolerable_failures``.
-        on_region_failure: what becomes of the job when a region has failed for good: by one of the
-            two limits above, or with an error that would come again. The last region that is left
-            ends the job in any case.
+        restart_strategy: whether and when a region that failed restarts, for each region by itself;
+            None: at once, until there are more than ``tolerable_failures``.
+        on_region_failure: the reaction to a region that has failed for good: by one of the two
+            limits above, or with an error that would come again. The last region that is left ends
+            the job in any case.
         retained: newest decided checkpoints that are kept.
         max_concurrent: checkpoints under way at once.
         on_lost: see `OnLost`.
-        handler: what becomes of a checkpoint that not every region acknowledges.
-        drop_limit: what approximate recovery may leave out; None: nothing is ever left out.
+        handler: decides about a checkpoint that not every region acknowledges.
+        drop_limit: how much approximate recovery may leave out; None: nothing.
         balancer: moves splits between regions; None: they stay where they are. Only for one
             checkpoint at a time, since no epoch may be under way beside the one that is decided.
-        pace_epochs: limit an epoch to what its region writes in about ten intervals (ten seconds
-            at least, a quarter of the timeout at most), learnt from the epochs before, so that a
-            backlog becomes several epochs instead of one that is too large for the timeout.
-            While it catches up, the next barrier does not wait for the interval.
+        pace_epochs: limit an epoch to the records that its region writes in about ten intervals
+            (ten seconds at least, a quarter of the timeout at most), learnt from the epochs before.
+            So a backlog becomes several epochs instead of one that is too large for the timeout.
+            Until the backlog is read, the next barrier does not wait for the interval.
         first_epoch_records: that limit before anything is learnt.
-        idle_poll_s: how often an armed barrier looks for something to cut; less often as time goes
-            by, see `quiet_look_s`.
-        discovery_interval_s: how often sources are asked for new splits; None: never.
+        idle_poll_s: how often sources are polled for an armed barrier; less often as time passes,
+            see `idle_refresh_s`.
+        discovery_interval_s: how often new splits of the sources are discovered; None: never.
         sweep_interval_s: how often orphaned work is aborted.
-        renew_interval_s: how often the owner record is renewed.
-        look_interval_s: how often regions are looked at for their lag and their pressure.
-        pressure_alarm_s: a region whose pressure is high for so long is told in the log; None:
+        renew_interval_s: how often the lease is renewed.
+        look_interval_s: how often the lag and the pressure of regions are refreshed.
+        pressure_alarm_s: a region whose pressure is high for so long is reported in the log; None:
             never.
         call_timeout_s: of one call to a committer, source or sink.
         retry_s: first pause before an unanswered step is tried again; doubles up to
@@ -185,8 +186,8 @@ class CheckpointSettings:
         max_retry_s: longest such pause.
         unknown_timeout_s: how long a committable may stay UNKNOWN before the job stops.
         settle_timeout_s: how long a decided checkpoint may stay uncommitted, a remote step may not
-            return, or a region's file system may be away, before the job stops (nothing is lost:
-            the next start goes on with it).
+            return, or a region's file system may be unreachable, before the job stops. Nothing is
+            lost: the next start continues from there.
     """
 
     interval_s: float | None = 1.0
@@ -216,14 +217,15 @@ class CheckpointSettings:
     settle_timeout_s: float = 900.0
 
     @property
-    def quiet_look_s(self) -> float:
-        """The longest pause between two such looks: records that come wait a quarter of an
-        interval, where those that come all the time wait for half of one on average."""
+    def idle_refresh_s(self) -> float:
+        """The longest pause between two such polls, a quarter of an interval. Records of a steady
+        stream wait for half an interval on average."""
         return max(self.idle_poll_s, min((self.interval_s or 0.0) / 4, _LONGEST_LOOK_S))
 
     @property
     def overdue_s(self) -> float:
-        """A remote step makes a few calls; one that takes longer than this is told in the log."""
+        """A remote step makes a few calls; one that takes longer than this is reported in the
+        log."""
         return 3 * self.call_timeout_s
 
     @property
@@ -269,8 +271,8 @@ class CheckpointSettings:
 
     @property
     def epoch_target_s(self) -> float:
-        """How long an epoch of a backlog should take: long enough that Spark's own time per batch
-        does not count, short enough for the timeout and for readers that wait."""
+        """How long an epoch of a backlog should take: long compared with Spark's own time per
+        batch, short enough for the timeout and for readers that wait."""
         return min(max(10 * (self.interval_s or 0.0), 10.0), self.timeout_s / 4)
 
     @property
@@ -281,13 +283,13 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedJob:
-    """What a start found and made.
+    """The result of a start.
 
     Attributes:
         job_uid: made once, in checkpoint 0.
         session: leader session id of this run.
         attempt_id: of every region in this run, until a region is restarted alone.
-        regions: last decided record of each region: go on at the ends of its splits. Its own
+        regions: last decided record of each region: continue at the ends of its splits. Its own
             ``attempt_id`` and ``batch_id`` are those of the run that wrote it.
         restored_from: checkpoint id that the run started from, None for a new job.
         run_attempt: how often the job has been started, from 1.
@@ -303,7 +305,7 @@ class StartedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartedRegion:
-    """A region's new life: its attempt, and the record where it goes on."""
+    """A region's next attempt, and the record from which it continues."""
 
     attempt_id: int
     restored: RegionRecord

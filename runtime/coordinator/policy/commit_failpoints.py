@@ -6,12 +6,12 @@ __all__ = ["FAILPOINTS", "REGIONAL_FAILPOINTS", "RegionalStep"]
 
 
 class RegionalStep(enum.Enum):
-    """What a decision may do to a region beside completing it."""
+    """The effects of a decision on a region besides completing it."""
 
-    SKIP = "carry"  # it failed: its last good snapshot stands for it
-    HOLD = "hold"  # it is late: the same, and its work stays open for a later decision
-    RELEASE = "release"  # work that was held is in this decision
-    MOVE = "move"  # a split changes its region
+    SKIP = "carry"  # it failed: it keeps its last snapshot.
+    HOLD = "hold"  # it timed out: the same, and its work stays open for a later decision.
+    RELEASE = "release"  # work that stayed open is in this decision.
+    MOVE = "move"  # a split changes its region.
 
 
 _STEPS = (
@@ -23,17 +23,17 @@ _STEPS = (
     "mark",
     "return",
     "group-offsets",
-    "seal",
+    "fencing",
     "sweep",
 )
 
 REGIONAL_FAILPOINTS: tuple[str, ...] = (
     *(f"{when}-{step.value}" for step in RegionalStep for when in ("before", "after")),
-    "before-detail",  # around what a committer is told of a regional checkpoint
+    "before-detail",  # around the call that gives a committer the details of a regional checkpoint
     "after-detail",
-    "mid-move",  # the giver's part is committed, and not yet on record
+    "mid-move",  # the part of the old region is committed, and not yet on record
 )
-"""Reached only where regions fail, are late, or exchange splits."""
+"""Reached only if regions fail, time out, or exchange splits."""
 
 FAILPOINTS: tuple[str, ...] = (
     *(f"{when}-{step}" for step in _STEPS for when in ("before", "after")),

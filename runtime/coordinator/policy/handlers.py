@@ -1,8 +1,8 @@
-"""Whether a checkpoint that not every region has acknowledged waits, goes on, or is given up. Pure.
+"""Whether a checkpoint waits for missing regions, is decided without them, or is given up. Pure.
 
-`GlobalCheckpointHandler` wants all regions. `RegionalCheckpointHandler` decides for those that
-acknowledged, and *carries* the others: the record has their last good snapshot, and they join a
-later checkpoint (late ones), or read their range again in a new life (failed ones).
+`GlobalCheckpointHandler` decides for all regions only. `RegionalCheckpointHandler` decides for the
+regions that acknowledged, and *skips* the rest: the record keeps their last snapshot. A region that
+timed out joins a later checkpoint. A region that failed reads its range again in its next attempt.
 """
 
 import enum
@@ -25,25 +25,25 @@ __all__ = [
 
 
 class HandlerDecision(enum.Enum):
-    """What to do with a checkpoint that waits for acknowledgements."""
+    """The decision about a checkpoint that waits for acknowledgements."""
 
     WAIT = "wait"
-    DECIDE = "decide"  # for those that acknowledged; the others, if any, are carried
+    DECIDE = "decide"  # for the regions that acknowledged; missing ones are skipped
     GIVE_UP = "give up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """What a handler may know of a checkpoint that waits. Suspended regions are in no part of it.
+    """The handler's view of a checkpoint that waits. It does not contain suspended regions.
 
     Attributes:
         kind: why it was taken.
         acknowledged: regions that have acknowledged, with a batch or without.
-        failed: regions whose life has ended without an acknowledgement.
-        waiting: all others.
-        starting: of them, those whose new life has not asked for a barrier yet: it may be long
-            until they do.
-        carried: by region, how many decided checkpoints in a row it was carried in.
+        failed: regions whose attempt has ended without an acknowledgement.
+        waiting: all other regions.
+        starting: waiting regions whose next attempt has not polled for a barrier yet: it may take
+            long until they do.
+        skipped: by region, how many decided checkpoints in a row have skipped it.
         elapsed_s: since the barrier.
     """
 
@@ -57,36 +57,36 @@ class Alignment:
 
     def left_out(self) -> dict[str, FailureReason]:
         """Regions without an acknowledgement, and why."""
-        failed = self.failed | self.starting  # what came before the new life has failed
+        failed = self.failed | self.starting  # the attempt before has failed
         return dict.fromkeys(failed, FailureReason.ERROR) | dict.fromkeys(
             self.waiting - failed, FailureReason.EXPIRED
         )
 
 
 class CheckpointHandler(Protocol):
-    """How a job takes a region that does not acknowledge."""
+    """Decides about regions that do not acknowledge."""
 
     @property
     def is_regional(self) -> bool:
-        """Whether one region's failure leaves the others' batches alone."""
+        """Whether the failure of a region ends no batches of other regions."""
         ...
 
     def rule(self, alignment: Alignment, *, timeout_s: float) -> HandlerDecision:
-        """What to do now; ``timeout_s``: from the barrier on, after which it is given up.
+        """The decision now; ``timeout_s``: from the barrier on, after which it is given up.
 
         Until the first of `deadlines_s`, one more acknowledgement may change WAIT only when no
-        region is left in ``waiting``: it is not asked before. A failure it is asked about at once.
+        region is left in ``waiting``: it is not called before. It is called at once for a failure.
         """
         ...
 
     def deadlines_s(self, *, timeout_s: float) -> tuple[float, ...]:
-        """Seconds after the barrier at which time alone may change the ruling."""
+        """Seconds after the barrier at which time alone may change the decision."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalCheckpointHandler:
-    """Every region, or nobody."""
+    """Decides for all regions, or gives up."""
 
     @property
     def is_regional(self) -> bool:
@@ -107,12 +107,13 @@ class GlobalCheckpointHandler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionalCheckpointHandler:
-    """Those that acknowledged; failed ones, until their new life is at work, and late ones are
-    carried, within limits.
+    """Decides for the regions that acknowledged, and skips failed and late ones, within limits.
 
-    Beyond a limit the checkpoint is a global one: it waits for all, and is given up with the first
-    failure, which counts towards the job's ``tolerable_failures``. So are checkpoints that
-    somebody asked for by kind, and the last one of a bounded job.
+    A failed region is skipped until its next attempt has polled for a barrier.
+
+    Beyond a limit the checkpoint is a global one: it waits for all regions, and is given up at the
+    first failure, which counts towards the job's ``tolerable_failures``. Savepoints and the last
+    checkpoint of a bounded job are always global.
 
     Attributes:
         max_failed_ratio: share of the regions that one checkpoint may skip; below 1.
@@ -154,7 +155,7 @@ class RegionalCheckpointHandler:
             late = alignment.waiting
         skipped = alignment.failed | late
         if late == alignment.starting and not self._may_skip(alignment, skipped):
-            skipped = alignment.failed  # the lives that are starting are waited for, as ever
+            skipped = alignment.failed  # wait for the attempts that are starting, as usual
         if not self._may_skip(alignment, skipped):
             return GlobalCheckpointHandler().rule(alignment, timeout_s=timeout_s)
         if alignment.waiting - skipped:

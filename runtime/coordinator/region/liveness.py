@@ -1,10 +1,8 @@
-"""Regions that ask for no barrier any more: between two batches nobody else misses them. Pure.
+"""The liveness of regions between two batches, and cached views of all regions. Pure.
 
-What the core found by looking at every region, kept until one of them may have changed. Pure.
-
-With thousands of regions the core would do little else: each of them polls, cuts and acknowledges
-in every checkpoint, and none of these three changes what the others are waited for. Whatever ends
-or begins a life, suspends a region or comes from a remote step makes the core look again.
+With thousands of regions the core would mostly compute these views: each region polls, gets offsets
+and acknowledges in every checkpoint. None of these three changes a view of other regions. All other
+events drop the views.
 """
 
 from collections import OrderedDict
@@ -13,9 +11,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from sluice.runtime.model.model import CheckpointKind
-from sluice.runtime.process.boot_clock import PauseTolerantTime
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantTime
 
-__all__ = ["HeartbeatTimeout", "Outlook"]
+__all__ = ["CachedViews", "HeartbeatTimeout"]
 
 
 @dataclass(slots=True)
@@ -25,24 +23,24 @@ class _Awaited:
 
 
 @dataclass(slots=True)
-class Outlook:
-    """Answers that hold for a while.
+class CachedViews:
+    """Results that hold until an event drops them.
 
     Attributes:
-        behind: regions whose last cut left records behind; None: not looked yet.
+        with_backlog: regions whose last barrier left records unread; None: not computed yet.
         may_decide: by kind, whether a checkpoint begun now could be decided.
     """
 
-    behind: set[str] | None = None
+    with_backlog: set[str] | None = None
     may_decide: dict[CheckpointKind, bool] = field(default_factory=dict)
     _awaited: dict[int, _Awaited] = field(default_factory=dict)
 
     def wait_for(self, checkpoint_id: int, names: Iterable[str], until_s: float) -> None:
-        """The handler has ruled to wait for these; until then time alone changes nothing."""
+        """The handler waits for these regions; until then time alone changes nothing."""
         self._awaited[checkpoint_id] = _Awaited(list(names), until_s)
 
     def is_waiting(self, checkpoint_id: int, acknowledged: Container[str], now_s: float) -> bool:
-        """Whether it still waits for one of them. Each is looked at once, not at every call."""
+        """Whether it still waits for one of them. Each region is tested once, not at every call."""
         found = self._awaited.get(checkpoint_id)
         if found is None or now_s >= found.until_s:
             return False
@@ -51,7 +49,7 @@ class Outlook:
         return bool(found.names)
 
 
-_LONGEST_STEP_S = 2.0  # the loop steps the core every second, if only to tell the time
+_LONGEST_STEP_S = 2.0  # the loop steps the core every second
 
 
 def _time() -> PauseTolerantTime:
@@ -60,89 +58,89 @@ def _time() -> PauseTolerantTime:
 
 @dataclass(slots=True)
 class HeartbeatTimeout:
-    """When each region was heard of last. Owned by the core's book, changed only inside a step.
+    """When each region polled last. Owned by the core's state, changed only inside a step.
 
-    It counts on a clock of its own, which stands still while nobody steps the core: behind a pause
-    of the whole driver every region would look as silent as the pause was long, and none of them
-    had a chance to ask.
+    It uses a clock of its own, which is paused while nothing steps the core. After a pause of the
+    whole driver no region could have polled, so none of them may time out for that.
 
-    A life is watched from the moment at which its query was started, and anew from its first
-    question on: what lies between the two takes longer than what lies between two questions. It may
-    be a whole batch that Spark runs once more, for its state; while that gets on nobody is silent.
+    An attempt is timed from the start of its query, and from its first poll on. The time before the
+    first poll has a longer limit: Spark may run a whole batch once more, for its state. While that
+    makes progress the region does not time out.
     """
 
     _watched: PauseTolerantTime = field(default_factory=_time)
-    # In the order of the moments. A plain dict looks for its first entry past all that were taken
-    # out in front of it, at each step, and the more there are the longer.
-    _heard_s: OrderedDict[str, float] = field(default_factory=OrderedDict)
-    _begun_s: OrderedDict[str, float] = field(default_factory=OrderedDict)  # who has not asked yet
-    _replayed: dict[str, int] = field(default_factory=dict)  # of them, what has been done so far
+    # In the order of the moments. To find its first entry, a plain dict passes over all entries
+    # that were removed before it, at each step.
+    _polled_s: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    _started_s: OrderedDict[str, float] = field(default_factory=OrderedDict)  # until the first poll
+    _replayed: dict[str, int] = field(default_factory=dict)  # the progress of a replay until then
 
     @property
     def watched_s(self) -> float:
         """That clock."""
         return self._watched.passed_s
 
-    def begun(self, region: str, now_s: float, *, replayed: int | None = None) -> None:
-        """Its query was started; said again, or behind its first question, it changes nothing.
+    def started(self, region: str, now_s: float, *, replayed: int | None = None) -> None:
+        """Its query was started; a repetition changes nothing, nor does a call after its first
+        poll.
 
         Args:
-            replayed: of a batch that Spark runs once more; another number than the last one says
-                that it gets on.
+            replayed: progress of a batch that Spark runs once more; a number other than the last
+                one restarts the timeout.
         """
         self.watch(now_s)
-        if region in self._heard_s:
+        if region in self._polled_s:
             return
         if replayed is not None and self._replayed.get(region) != replayed:
             self._replayed[region] = replayed
-            self._begun_s.pop(region, None)
-        self._begun_s.setdefault(region, self.watched_s)
+            self._started_s.pop(region, None)
+        self._started_s.setdefault(region, self.watched_s)
 
     def is_replaying(self, region: str) -> bool:
-        """Whether it was heard of a batch that its life runs once more, and has not asked yet."""
+        """Whether its attempt runs a batch once more, and has not polled yet."""
         return region in self._replayed
 
-    def asked(self, region: str, now_s: float) -> None:
-        """It asks for a barrier."""
+    def polled(self, region: str, now_s: float) -> None:
+        """It polls for a barrier."""
         self.watch(now_s)
-        self._begun_s.pop(region, None)
+        self._started_s.pop(region, None)
         self._replayed.pop(region, None)
-        self._heard_s[region] = self.watched_s
-        self._heard_s.move_to_end(region)
+        self._polled_s[region] = self.watched_s
+        self._polled_s.move_to_end(region)
 
     def returned(self, region: str, now_s: float) -> None:
-        """Its batch is done with; it asks again, if its life still goes on."""
-        if region in self._heard_s:
-            self.asked(region, now_s)
+        """Its batch is committed; it polls again, if its attempt is current."""
+        if region in self._polled_s:
+            self.polled(region, now_s)
 
     def ended(self, region: str) -> None:
-        """Its life is over: the next one is watched when its query was started."""
-        self._begun_s.pop(region, None)
-        self._heard_s.pop(region, None)
+        """Its attempt is over: the next one is timed from the start of its query."""
+        self._started_s.pop(region, None)
+        self._polled_s.pop(region, None)
         self._replayed.pop(region, None)
 
     def watch(self, now_s: float) -> None:
         """The core is stepped."""
-        self._watched.look(now_s)
+        self._watched.advance(now_s)
 
-    def is_anybody(self, least_s: float) -> bool:
-        """Whether somebody was not heard of for so long; asked at each step."""
+    def may_time_out(self, least_s: float) -> bool:
+        """Whether any region may have timed out; called at each step."""
         before_s = self._watched.passed_s - least_s
-        heard_s = next(iter(self._heard_s.values()), inf)
-        return heard_s <= before_s or next(iter(self._begun_s.values()), inf) <= before_s
+        polled_s = next(iter(self._polled_s.values()), inf)
+        return polled_s <= before_s or next(iter(self._started_s.values()), inf) <= before_s
 
-    def over(self, limit_s: float) -> list[str]:
-        """Those that were not heard of for so long, with a batch under way or without."""
-        return self._before(limit_s, self._heard_s)
+    def timed_out(self, limit_s: float) -> list[str]:
+        """Regions that have not polled for so long, with a batch under way or without."""
+        return self._before(limit_s, self._polled_s)
 
-    def never_requested(self, limit_s: float) -> list[str]:
-        """Those whose queries were started so long ago, and have not asked once."""
-        return self._before(limit_s, self._begun_s)
+    def never_polled(self, limit_s: float) -> list[str]:
+        """Regions whose queries were started so long ago, and have not polled once."""
+        return self._before(limit_s, self._started_s)
 
     def _before(self, limit_s: float, moments: OrderedDict[str, float]) -> list[str]:
         found, watched_s = [], self._watched.passed_s
         for region, moment_s in moments.items():
             if watched_s - moment_s < limit_s:
-                break  # those of all others came later
+                break  # all later ones polled later
             found.append(region)
         return found

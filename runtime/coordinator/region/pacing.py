@@ -1,6 +1,6 @@
 """How many records an epoch may have: learnt from the epochs before. Pure.
 
-How often a region that has nothing to read is looked at again. Pure.
+How often a region that has nothing to read is polled again. Pure.
 """
 
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sluice.runtime.model.model import SplitRange
 
-__all__ = ["Pace", "QuietTime", "records_in"]
+__all__ = ["IdleTime", "Pace", "records_in"]
 
 _LARGEST_CHANGE = 10
 _FEWEST_RECORDS = 1_000
@@ -27,13 +27,13 @@ class Pace:
 
     Attributes:
         limit: records of the next epoch.
-        is_behind: the last cut reached the limit: more is waiting.
+        has_backlog: the last cut reached the limit: more is waiting.
         records_per_s: of the last epoch that read something, from its barrier to its
             acknowledgement; None: there was none.
     """
 
     limit: int
-    is_behind: bool = False
+    has_backlog: bool = False
     records_per_s: float | None = None
     _cut_s: float = 0.0
     _records: int = 0
@@ -43,19 +43,20 @@ class Pace:
         self._cut_s = now_s
         self._records = records_in(splits)
         # Shares of several partitions are rounded down, one record each at most.
-        self.is_behind = self._records > 0 and self._records + len(splits) >= self.limit
+        self.has_backlog = self._records > 0 and self._records + len(splits) >= self.limit
 
     def finished(self, now_s: float, *, target_s: float) -> None:
         """Its batch is pre-committed: aim at ``target_s`` for the next one."""
         took_s = max(now_s - self._cut_s, 1e-3)
         if self._records:
             self.records_per_s = self._records / took_s
-        if not self.is_behind:
+        if not self.has_backlog:
             return
         factor = target_s / took_s
         change = min(max(factor, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE)
-        # On a busy machine the fixed part of an epoch alone may take longer than the target:
-        # without a floor every epoch would be cut smaller, down to one record, for nothing.
+        # On a busy machine the fixed part of an epoch alone may take longer than the target.
+        # Without a floor each epoch would be smaller than the one before, down to one record, for
+        # nothing.
         floor = min(self._records, _FEWEST_RECORDS)
         self.limit = max(floor, int(self._records * change))
 
@@ -75,35 +76,36 @@ _SHARE = 10
 
 
 @dataclass(slots=True)
-class QuietTime:
-    """Looks of one region, for a barrier that nobody has found anything for, that found nothing.
+class IdleTime:
+    """Polls of one region, for an armed barrier, that found no records.
 
-    Each look asks the brokers. So the pause before the next one grows to a tenth of the time since
-    the first: a record that comes then waits at most so much longer than it has kept us waiting.
+    Each poll sends requests to the brokers. So the pause before the next one grows to a tenth of
+    the time since the first. A record that arrives then waits for at most a tenth of the time
+    before.
 
     Attributes:
-        checkpoint_id: of the barrier; None: no look has found nothing yet.
-        since_s: clock of the first look.
-        again_s: clock before which there is no other.
+        checkpoint_id: of the barrier; None: no poll has found nothing yet.
+        since_s: clock of the first poll.
+        again_s: clock of the next one.
     """
 
     checkpoint_id: int | None = None
     since_s: float = 0.0
     again_s: float = float("-inf")
 
-    def looked(
+    def found_nothing(
         self, checkpoint_id: int, now_s: float, *, least_s: float, longest_s: float
     ) -> float:
-        """A look found nothing; seconds until the next one, in the given bounds."""
+        """A poll found nothing; seconds until the next one, in the given bounds."""
         if self.checkpoint_id != checkpoint_id:
             self.checkpoint_id, self.since_s = checkpoint_id, now_s
         pause_s = min((now_s - self.since_s) / _SHARE, longest_s)
-        # Short pauses are the poller's own: whoever asks before is answered.
+        # The poller itself makes short pauses: an earlier poll is answered.
         self.again_s = now_s + pause_s if pause_s > least_s else now_s
         return max(pause_s, least_s)
 
     def left_s(self, checkpoint_id: int, now_s: float) -> float:
-        """Seconds before the next look for this barrier; 0: now."""
+        """Seconds before the next poll for this barrier; 0: now."""
         if self.checkpoint_id != checkpoint_id:
             return 0.0
         return max(0.0, self.again_s - now_s)

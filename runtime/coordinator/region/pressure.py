@@ -1,5 +1,5 @@
-"""How far a region is behind its barriers: the share of time in which the next one was due and the
-region was still at work on what lay there at the last one. Pure."""
+"""The pressure of a region: the share of time in which its next barrier was due and it still worked
+on the records of the last one. Pure."""
 
 import enum
 from collections import deque
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sluice.runtime.model.model import SplitRange
 
-__all__ = ["PendingTime", "Pressure", "PressureAlarm", "left_behind"]
+__all__ = ["PendingTime", "Pressure", "PressureAlarm", "left_unread"]
 
 _WINDOW_S = 60.0
 _MOST_EPOCHS = 1_000
@@ -25,14 +25,14 @@ class Pressure(enum.Enum):
 
     @classmethod
     def of(cls, ratio: float) -> "Pressure":
-        """Of a ratio in [0, 1]."""
+        """The pressure for a ratio in [0, 1]."""
         if ratio <= _OK_RATIO:
             return cls.OK
         return cls.LOW if ratio <= _LOW_RATIO else cls.HIGH
 
 
-def left_behind(asked: Iterable[SplitRange], read: Iterable[SplitRange]) -> int:
-    """Records that lay there at a barrier, and that the epoch that it ended has not read.
+def left_unread(asked: Iterable[SplitRange], read: Iterable[SplitRange]) -> int:
+    """Records that were there at a barrier, and that its epoch has not read.
 
     Args:
         asked: the ranges of the barrier: up to what readers could see when it was cut.
@@ -63,22 +63,22 @@ class PendingTime:
     def end(self, now_s: float, *, read: int = 0, left: int = 0) -> None:
         """Its batch is pre-committed, or will never be.
 
-        One that follows its splits answers a barrier at once, however much lies before it. What it
-        left is then at work, at the pace of this epoch, for so long; where that is beyond the next
-        barrier, it was pending for as large a share of the epoch as it will be of the next one.
+        A streaming region answers a barrier at once, however many records are left. Reading these
+        takes a time, at the pace of this epoch. If that ends after the next barrier, the region was
+        pending for the same share of this epoch as of the next one.
 
         Args:
-            read, left: records of the epoch, and of those that the barrier was about and it has
-                not read, see `left_behind`; 0 where a batch reads what was cut.
+            read, left: records of the epoch, and records before the barrier that it has not read,
+                see `left_unread`; 0 for a batch, which reads its whole range.
         """
         if self._open_s is None:
             return
-        from_s = min(self._open_s, self._behind_since_s(now_s, read=read, left=left))
+        from_s = min(self._open_s, self._pending_since_s(now_s, read=read, left=left))
         if now_s > from_s:
             self._over.append((from_s, now_s))
         self._open_s, self._ended_s = None, now_s
 
-    def _behind_since_s(self, now_s: float, *, read: int, left: int) -> float:
+    def _pending_since_s(self, now_s: float, *, read: int, left: int) -> float:
         if not left or self._ended_s is None:
             return now_s
         took_s = now_s - self._ended_s

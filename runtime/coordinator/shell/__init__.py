@@ -1,1 +1,1 @@
-"""The shell around the core: threads, I/O, commands."""
+"""Threads and I/O of a running coordinator, around its pure core."""

@@ -1,4 +1,4 @@
-"""Where each action of the core goes: to the step thread, to a waiting thread, to a listener."""
+"""Passes each action of the core to the I/O thread, to a waiting thread, or to a listener."""
 
 import logging
 import threading
@@ -48,7 +48,7 @@ from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import named, offsets_in
 from sluice.runtime.model.model import CheckpointKind
 
-__all__ = ["ActionRoutes"]
+__all__ = ["ActionDispatcher"]
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +63,12 @@ _REMOTE = (
     NoteUnsettled,
 )
 _ANSWERS = (FetchBarrierOffsets, GiveBarrier, NothingDue)
-_LOOK_S = 5.0  # also for a new connection
+_CHECK_S = 5.0  # also for a new connection
 _SWEEP_AGAIN_S = 1.0
-_TOLD_EVERY_S = 30.0
+_LOG_EVERY_S = 30.0
 
 
-class ActionRoutes:
+class ActionDispatcher:
     """Carries out the core's actions. `carry_out` runs in the loop thread and never blocks."""
 
     def __init__(
@@ -100,7 +100,7 @@ class ActionRoutes:
         self._given_up = threading.Event()
         self._error: BaseException | None = None
 
-    # --- what other threads wait for --------------------------------------------------------------
+    # --- answers for other threads ----------------------------------------------------------------
 
     def expect_restart(self, region: str) -> Future[RestartedRegion]:
         """The answer to a `RestartRequested` that follows."""
@@ -125,16 +125,16 @@ class ActionRoutes:
         return True
 
     def give_up(self) -> None:
-        """The job is being stopped: nobody waits until readers see its end."""
+        """The job is being stopped: do not wait until readers see its end."""
         self._given_up.set()
 
     # --- the loop thread --------------------------------------------------------------------------
 
     def carry_out(self, actions: Sequence[Action]) -> None:
-        """Hand each action to whom it concerns, in order."""
+        """Pass each action to its receiver, in order."""
         for action in actions:
             self._route(action)
-        self._steps.say_overdue()
+        self._steps.log_overdue()
         if any(not isinstance(action, _ANSWERS) for action in actions) or not actions:
             self._wake.notify()
 
@@ -189,7 +189,7 @@ class ActionRoutes:
             self._report_progress(action.progress)
 
     def _report_progress(self, progress: Progress) -> None:
-        self._listeners.tell(progress)
+        self._listeners.publish(progress)
         if progress.state is State.MARKED:
             log.info(
                 "checkpoint committed: checkpoint_id=%d kind=%s regions=%d skipped=%s records=%d "
@@ -234,30 +234,30 @@ class ActionRoutes:
         self._done.set()
 
     def _finish_visible(self, error: BaseException | None) -> None:
-        """A good end is one that readers can see (`commit-acknowledged`), also where suspended
-        regions are missing. In the step thread, behind the rest."""
+        """A job has ended well once readers can see all of it (`commit-acknowledged`), also without
+        its suspended regions. Runs in the I/O thread, after all other steps."""
         invisible: BaseException | None
         try:
             invisible = self._await_visible()
-        except Exception as err:  # noqa: BLE001 - raised again in whoever waits for the end
+        except Exception as err:  # noqa: BLE001 - raised again in the thread that waits
             invisible = err
         self._finish(error or invisible)
 
     def _await_visible(self) -> StreamError | None:
-        began_s = told_s = self._clock()
-        for what, is_done in self._last_looks():
+        began_s = logged_s = self._clock()
+        for what, is_done in self._last_checks():
             while not is_done():
                 now_s = self._clock()
                 if self._given_up.is_set() or now_s >= began_s + self._visible_timeout_s:
                     return WaitedTooLongError(
                         "the last transactions are committed, but readers cannot see them yet",
                         {"missing": what, "waited_s": round(now_s - began_s)},
-                        "Nothing is lost. Are all brokers of the output's partitions up?",
+                        "Check that all brokers of the output's partitions run; nothing is lost.",
                     )
-                if now_s >= told_s + _TOLD_EVERY_S:
-                    told_s = now_s
+                if now_s >= logged_s + _LOG_EVERY_S:
+                    logged_s = now_s
                     log.warning(
-                        "the job has ended and waits until readers see all of it: missing=%s "
+                        "job has ended and waits until readers see all of it: missing=%s "
                         "waited_s=%.0f timeout_s=%.0f",
                         what,
                         now_s - began_s,
@@ -265,13 +265,13 @@ class ActionRoutes:
                     )
         return None
 
-    def _last_looks(self) -> list[tuple[str, Callable[[], bool]]]:
-        """What a good end asks for, and how; each waits a little when the answer is no."""
+    def _last_checks(self) -> list[tuple[str, Callable[[], bool]]]:
+        """The conditions of a good end, with their checks; a failed check waits a little."""
         visible = [
-            (operator_id, partial(sink.committer.await_visible, timeout_s=_LOOK_S))
+            (operator_id, partial(sink.committer.await_visible, timeout_s=_CHECK_S))
             for operator_id, sink in self._sinks.items()
         ]
-        # First what failed attempts left open: readers stop in front of it.
+        # Open work of failed attempts comes first: readers stop before it.
         return [("orphans", self._is_swept), *visible]
 
     def _is_swept(self) -> bool:
@@ -279,17 +279,17 @@ class ActionRoutes:
             if self._sweep_whole():
                 return True
         except (StorageError, UnreachableError) as err:
-            log.warning("the last sweep failed, it is tried again: error=%s", err)
+            log.warning("last sweep failed, trying again: error=%s", err)
         self._given_up.wait(_SWEEP_AGAIN_S)
         return False
 
 
 def _log_suspended(action: RegionSuspended) -> None:
-    """What a human has to know: the job looks well, and reads less."""
+    """Report a suspended region: the job still runs, but reads less."""
     log.error(
-        "region suspended, the job goes on without it: region=%s splits=%s cause=%s: %s. "
-        "Nothing is read from there on until it is restarted, and retention goes on: remove the "
-        "cause, then `sluice job restart PATH --region %s`, or restart the job.",
+        "region suspended, the job continues without it: region=%s splits=%s cause=%s: %s. "
+        "Remove the cause, then run `sluice job restart PATH --region %s`, or restart the job. "
+        "Until then the region reads nothing, and retention may delete its records.",
         action.region,
         ",".join(f"{split.name}:{split.end_offset}" for split in action.positions),
         type(action.cause).__name__,
@@ -299,7 +299,7 @@ def _log_suspended(action: RegionSuspended) -> None:
 
 
 def _log_failures(progress: Progress) -> None:
-    """A human may want to look at records that functions failed for."""
+    """Report records for which functions failed."""
     for operator, counts in progress.counts.items():
         if counts.failed:
             log.warning(

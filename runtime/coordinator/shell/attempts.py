@@ -1,7 +1,6 @@
-"""Work that tasks opened and told us about, until a sweep has dealt with it (`ids-never-reused`).
-Pure.
+"""Open work that tasks have registered, until a sweep has aborted it (`ids-never-reused`). Pure.
 
-Which errors of a region would come again, so that the job stops instead of trying again.
+Also the errors that would occur again in a new attempt, so that the job stops.
 """
 
 from collections.abc import Callable
@@ -26,21 +25,20 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.model.model import BatchKey
 
-__all__ = ["PERMANENT_ERRORS", "AttemptBook"]
+__all__ = ["PERMANENT_ERRORS", "RegisteredAttempts"]
 
-_SWEEPS = 90  # 15 minutes at 10 s each: Spark has given a paused worker up long before
+_SWEEPS = 90  # 15 minutes at 10 s each: Spark ends a paused worker long before
 _MOST_ORPHANS = 10_000
 
 
 @dataclass(slots=True)
-class AttemptBook:
+class RegisteredAttempts:
     """Registered attempts by batch. Owned by the coordinator's loop thread.
 
-    Once a batch is committed on record, all it opened may be swept: what its decision names is
-    ended already, and an ended transaction cannot be harmed by aborting exactly that producer
-    epoch. So nothing here has to know what a committable looks like. An attempt is offered to many
-    sweeps, because one may not reach every broker, and because a task that was paused may begin
-    its transaction long after nobody wants it; then it is forgotten.
+    Once a batch has its completion marker, all its work may be swept. Work that its decision names
+    has ended already, and to abort exactly that producer epoch does not harm an ended transaction.
+    So this class does not inspect committables. Each attempt is given to many sweeps: one sweep may
+    not reach every broker, and a paused task may begin its transaction late. Then it is forgotten.
     """
 
     _open: dict[BatchKey, dict[RegisteredAttempt, None]] = field(default_factory=dict)
@@ -50,11 +48,11 @@ class AttemptBook:
         return len(self._orphans) + sum(len(found) for found in self._open.values())
 
     def add(self, attempt: RegisteredAttempt) -> None:
-        """Remember it; repeating is harmless."""
+        """Add an attempt; idempotent."""
         self._open.setdefault(attempt.batch, {})[attempt] = None
 
     def orphans(self, fate_of: Callable[[BatchKey], Fate]) -> tuple[RegisteredAttempt, ...]:
-        """What the next sweep may abort; counted as offered."""
+        """Attempts that the next sweep may abort; each call counts as one sweep."""
         for batch in list(self._open):
             fate = fate_of(batch)
             if fate is not Fate.OPEN:
@@ -86,5 +84,5 @@ PERMANENT_ERRORS = (
     UnsupportedFormatError,
     WrongJobError,
 )
-"""Everything else (a lost executor, a bug in user code, a slow broker) is worth another life of
-the region, as often as the job tolerates."""
+"""After any other error (a lost executor, a bug in user code, a slow broker) the region restarts,
+as often as the job's restart strategy allows."""

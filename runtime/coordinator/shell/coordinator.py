@@ -20,7 +20,7 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity, drive
 from sluice.runtime.coordinator.committing.repairs import Repairer
-from sluice.runtime.coordinator.core.core import CoordinatorCore, JobStatus
+from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     BarrierPolled,
@@ -37,10 +37,11 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     JobPlan,
     StartedJob,
 )
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS, AttemptBook
+from sluice.runtime.coordinator.region.status_views import JobStatus
+from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS, RegisteredAttempts
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.shell.progress import ListenerThread, ProgressListener
-from sluice.runtime.coordinator.shell.region_watch import RegionWatch, regions_seen
+from sluice.runtime.coordinator.shell.region_watch import RegionWatch, view_of_regions
 from sluice.runtime.coordinator.shell.restart_waits import (
     BatchWaiters,
     RequestedRestart,
@@ -63,9 +64,9 @@ from sluice.runtime.model.model import (
     CheckpointRecord,
 )
 from sluice.runtime.ownership.lease_watch import LeaseWatch
-from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import slept_s, wall_ms
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = ["BarrierCoordinator"]
 
@@ -74,24 +75,24 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _JOIN_S = 5.0
-_LONGEST_STEP_S = 5.0  # the core is stepped each second, if only to tell the time
+_LONGEST_STEP_S = 5.0  # the core makes a step at least once a second
 
 
 class BarrierCoordinator:
     """`Coordinator` for one run of one job. Driver; every method thread-safe.
 
-    One thread owns the core, one does its remote steps in order, one sweeps, one renews, one
-    tells listeners; barriers are cut in the threads that poll for them. No lock is held during I/O,
-    except those of `serial_calls`: connectors are called by one thread at a time.
+    One thread owns the core, one runs its remote steps in order, one sweeps, one renews leases, one
+    calls listeners. Threads that poll for a barrier also fetch its offsets. No lock is held during
+    I/O, except those of `serial_calls`: connectors are called by one thread at a time.
 
     Args:
-        job: what runs.
+        job: the plan of the job.
         store: the checkpoint directory.
         sinks, sources: by operator id.
         settings: when checkpoints are taken.
-        listeners: told of progress.
-        clock: monotonic seconds: for waits, which the host's sleep does not prolong.
-        slept: what these leave out, and ages do not; see `sluice.runtime.process.host_clock`.
+        listeners: notified of progress.
+        clock: monotonic seconds without host suspension; for waits.
+        slept: seconds of host suspension, for ages; see `sluice.runtime.process.host_clock`.
         repairer: writes lost work again, for ``on_lost="repair"``.
         require_known, require_restorable: see `StartSequence`.
     """
@@ -127,9 +128,9 @@ class BarrierCoordinator:
         self._listeners = ListenerThread(listeners)
         self._waiters = BatchWaiters()
         self._wake = WakeUp()
-        self._attempts = AttemptBook()
+        self._attempts = RegisteredAttempts()
         self._barrier_service = SourceService(self._sources, settings=self._settings, clock=clock)
-        self._owners = LeaseWatch(
+        self._leases = LeaseWatch(
             self._sinks, interval_s=self._settings.renew_interval_s, age_clock=self._age_clock
         )
         self._started: StartedJob | None = None
@@ -145,15 +146,16 @@ class BarrierCoordinator:
         timeout_s: float,
         *,
         restore_from: int | None = None,
-        told: Sequence[RegionRegistration] = (),
+        registrations: Sequence[RegionRegistration] = (),
     ) -> StartedJob:
-        """Read, verify, seal, settle what the last run left, and begin to trigger checkpoints.
+        """Read, verify, fence, settle earlier decisions, and begin to trigger checkpoints.
 
         Args:
-            timeout_s: for all of it; what is being repaired gets more.
-            restore_from: checkpoint id to go on from, instead of the newest decision.
-            told: by lives of earlier runs that a handle still reaches: what they have open, and no
-                decision has, is aborted. The caller stops them before it begins their successors.
+            timeout_s: for the whole start; repairs get more.
+            restore_from: checkpoint id to resume from, instead of the newest decision.
+            registrations: of attempts of earlier runs that a handle still reaches. The start aborts
+                their open work that no decision names. The caller stops them before it starts new
+                attempts.
 
         Raises:
             ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError: nothing was
@@ -173,10 +175,10 @@ class BarrierCoordinator:
             repairer=self._repairer,
             require_known=self._require_known,
             require_restorable=self._require_restorable,
-            require_owned=self._owners.require_anew,
-            told=told,
+            require_leased=self._leases.require_renewed,
+            registrations=registrations,
         )
-        self._owners.start()
+        self._leases.start()
         found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from))
         self._started = StartedJob(
             job_uid=found.record.job_uid,
@@ -223,7 +225,7 @@ class BarrierCoordinator:
             settings=self._settings,
             age_clock=self._age_clock,
             wall_ms=wall_ms,
-            before_decision=self._owners.require,
+            before_decision=self._leases.require,
             repairer=self._repairer,
             kept=found.kept,
         )
@@ -234,7 +236,7 @@ class BarrierCoordinator:
             job_uid=started.job_uid,
             sinks=self._sinks,
             settings=self._settings,
-            owners=self._owners,
+            leases=self._leases,
             attempts=self._attempts,
             waiters=self._waiters,
             wake=self._wake,
@@ -246,7 +248,7 @@ class BarrierCoordinator:
         self._threads.start()
         if not self._settings.is_external:
             self._watch = RegionWatch(
-                lambda: self._ask(lambda core: regions_seen(core, self._core_clock())),
+                lambda: self._ask(lambda core: view_of_regions(core, self._core_clock())),
                 sources=self._sources,
                 interval_s=self._settings.look_interval_s,
                 alarm_s=self._settings.pressure_alarm_s,
@@ -256,7 +258,7 @@ class BarrierCoordinator:
             self._watch.start()
 
     def add_listener(self, listener: ProgressListener) -> None:
-        """Tell one more listener of everything from now on."""
+        """Add a listener for all progress from now on."""
         self._listeners.add(listener)
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -265,26 +267,26 @@ class BarrierCoordinator:
         A bounded job has ended when its final checkpoint is committed on record and readers can
         see all of it (`commit-acknowledged`).
         """
-        return self._running().routes.wait(timeout_s)
+        return self._running().dispatcher.wait(timeout_s)
 
     def cancel(self) -> None:
-        """End the job now: wake every callback and poller; nothing is waited for."""
+        """End the job now and wake every callback and poller; do not wait."""
         if self._threads is not None:
             self._threads.cancel()
 
     def stop(self) -> None:
-        """End the job, settle what is decided within a bound, release everything. Repeatable."""
+        """End the job, settle decided checkpoints within a bound, release all. Repeatable."""
         with self._stop_once:
             if self._stopped:
                 return
             self._stopped = True
-            with contextlib.ExitStack() as stack:  # from its end; one failure hinders no other
+            with contextlib.ExitStack() as stack:  # run in reverse; one failure prevents no other
                 for name, source in self._sources.items():
                     stack.callback(close_logged, source.close, f"source {name}")
                 for name, sink in self._sinks.items():
                     stack.callback(close_logged, sink.close, f"sink {name}")
                 stack.callback(self._listeners.stop, timeout_s=_JOIN_S)
-                stack.callback(self._owners.stop, timeout_s=_JOIN_S)
+                stack.callback(self._leases.stop, timeout_s=_JOIN_S)
                 if self._threads is not None:
                     stack.callback(self._threads.stop)
                 if self._watch is not None:
@@ -308,7 +310,7 @@ class BarrierCoordinator:
         has_read: bool = False,
         until: Callable[[], bool] = lambda: False,
     ) -> Barrier | None:
-        """See `poll_barrier`. The sources are cut in this thread."""
+        """See `poll_barrier`. This thread fetches the barrier offsets of the sources."""
         threads = self._running()
         polled = BarrierPolled(region=region, attempt_id=attempt_id, has_read=has_read)
         deadline_s = time.monotonic() + wait_s
@@ -329,20 +331,20 @@ class BarrierCoordinator:
         self._wake.notify()
 
     def _poll(self, threads: RunThreads, polled: BarrierPolled, until_s: float) -> Barrier | float:
-        """One look: the barrier, or in how many seconds to look again unless something changes."""
+        """The barrier, or in how many seconds to poll again unless something changes."""
         answer = answer_in(threads.step(polled))
         if not isinstance(answer, FetchBarrierOffsets):
             return given(answer, otherwise_s=math.inf)
         sources = self._plans[polled.region].source_ids
         try:
             if self._barrier_service.discover(sources, threads.step, until_s=until_s):
-                return self._poll(threads, polled, until_s)  # the new splits are in the next cut
+                return self._poll(threads, polled, until_s)  # the next barrier has the new splits
             cut = self._barrier_service.cut(answer, sources, until_s=until_s)
         except PERMANENT_ERRORS as err:
             self.fail(polled.region, polled.attempt_id, err)
             raise
-        told = [] if cut is None else threads.step(cut)
-        return given(answer_in(told), otherwise_s=self._settings.idle_poll_s)
+        actions = [] if cut is None else threads.step(cut)
+        return given(answer_in(actions), otherwise_s=self._settings.idle_poll_s)
 
     def replayable(self, batch: Barrier) -> Barrier:
         """See `sluice.runtime.coordinator.shell.source_service.SourceService.replayable`."""
@@ -372,7 +374,7 @@ class BarrierCoordinator:
                 raise WaitedTooLongError(
                     "the batch was not committed in time",
                     {"batch": batch, "waited_s": timeout_s},
-                    "It may be decided: ask again, do not write it again.",
+                    "Call await_committed again; do not write the batch again, it may be decided.",
                 )
         finally:
             self._waiters.remove(batch, waiter)
@@ -390,25 +392,26 @@ class BarrierCoordinator:
         self._running().sweep_soon()
 
     def register_region(self, registration: RegionRegistration) -> None:
-        """A life of a region, just begun or over, says who it is and what it has open.
+        """Register an attempt of a region, new or ended, with its open work.
 
         Raises:
-            FencedError: the region has a newer life, or the job another coordinator.
+            FencedError: the region has a newer attempt, or the job another coordinator.
         """
         self._running().step(RegionRegistered(registration=registration))
 
     def ask_restart(self, region: str) -> RequestedRestart:
-        """Ask for a region's next life, which begins once its old one is settled
+        """Request a region's next attempt, which starts once the old one is settled
         (`callback-after-commit`).
 
-        The caller has stopped its query. Its attempt is the id of a durable record of this
-        run, larger than every earlier one. Never blocks: other regions' epochs may be open.
+        The caller has stopped the region's query. The new ``attempt_id`` is the id of a durable
+        record of this run, larger than every earlier one. Never blocks: epochs of other regions may
+        be open.
 
         Raises:
             StreamError: the job has ended.
         """
         threads = self._running()
-        answer = threads.routes.expect_restart(region)
+        answer = threads.dispatcher.expect_restart(region)
         threads.step(RestartRequested(region=region))
         return RequestedRestart(
             answer,
@@ -418,13 +421,13 @@ class BarrierCoordinator:
         )
 
     def restart_regions(self, regions: Sequence[str] = ()) -> tuple[str, ...]:
-        """Let these regions begin new lives, suspended or not; none named: all that are suspended.
+        """Restart these regions, suspended or not; without names, all suspended regions.
 
-        Returns which; whoever runs them finds out by `is_live` and `is_suspended`.
+        Returns their names. Their engine finds out by `is_live` and `is_suspended`.
 
         Raises:
-            ConfigError: none is named, and none is suspended.
-            WrongJobError: the job has no such region; none was touched.
+            ConfigError: no region is named, and none is suspended.
+            WrongJobError: the job has no such region; nothing was changed.
             StreamError: the job has ended.
         """
         actions = self._running().step(RestartCommanded(regions=tuple(regions)))
@@ -436,9 +439,9 @@ class BarrierCoordinator:
     def trigger(
         self, kind: CheckpointKind, *, requested_by: str, timeout_s: float | None = None
     ) -> int:
-        """Ask for a checkpoint now; returns its id as soon as it has begun."""
+        """Trigger a checkpoint now; returns its id as soon as it has begun."""
         threads = self._running()
-        answer = threads.routes.expect_trigger(kind)
+        answer = threads.dispatcher.expect_trigger(kind)
         threads.step(TriggerRequested(kind=kind, requested_by=requested_by))
         limit_s = self._settings.timeout_s if timeout_s is None else timeout_s
         return result_within(answer, limit_s, {"kind": kind.value, "waits_for": "trigger"})
@@ -454,11 +457,11 @@ class BarrierCoordinator:
         log.debug("attempt registered: attempt=%s", attempt)
         return self._age_clock()
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     @property
     def started(self) -> StartedJob | None:
-        """What the start found, None before."""
+        """The result of the start; None before."""
         return self._started
 
     @property
@@ -467,39 +470,39 @@ class BarrierCoordinator:
         return self._ask(lambda core: core.is_over)
 
     def is_live(self, region: str, attempt_id: int) -> bool:
-        """Whether this life of the region has not ended: failed, expired or restarted."""
+        """Whether this attempt of the region runs: it has not failed, expired or restarted."""
         return self._ask(lambda core: core.is_live(region, attempt_id))
 
     def is_suspended(self, region: str) -> bool:
-        """Whether the region has failed for good, and nobody has asked for its next life."""
+        """Whether the region has failed for good, and no command has restarted it."""
         return self._ask(lambda core: core.is_suspended(region))
 
     def why_ended(self, region: str) -> BaseException | None:
-        """What ended the region's last life; None: its first one lives."""
+        """The error that ended the region's last attempt; None while the first one runs."""
         return self._ask(lambda core: core.why_ended(region))
 
     @property
     def last_committed(self) -> int:
-        """Newest checkpoint that is committed on record."""
+        """Newest checkpoint with a completion marker."""
         return self._ask(lambda core: core.last_committed)
 
     @property
     def settled_through(self) -> int:
-        """Every checkpoint id up to this one is committed on record, or aborted for good: what
-        they used may be used again (`sluice.runtime.contracts.TaskScope.committed_through`)."""
+        """All checkpoints up to this id have a completion marker, or are aborted for good: their
+        ids may be used again (`sluice.runtime.contracts.TaskScope.committed_through`)."""
         return self._ask(lambda core: core.settled_through)
 
     def status(self) -> JobStatus:
-        """A picture for people; answered within milliseconds, whatever is under way."""
+        """The state of the job for people; returns within milliseconds."""
         status = self._ask(lambda core: core.status(now_s=self._core_clock(), now_ms=wall_ms()))
-        return status if self._watch is None else self._watch.told(status)
+        return status if self._watch is None else self._watch.with_lags(status)
 
     # --- inside -----------------------------------------------------------------------------------
 
     def _running(self) -> RunThreads:
         if self._threads is None:
             raise UnreachableError(
-                "the coordinator has not been started yet", {"job": self._job.name}, "Ask again."
+                "the coordinator has not been started yet", {"job": self._job.name}, "Retry later."
             )
         return self._threads
 

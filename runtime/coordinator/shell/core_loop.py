@@ -1,4 +1,4 @@
-"""Threads around the core: one owns it, one does its remote steps in order."""
+"""The thread that owns the core, and the thread that runs its remote steps in order."""
 
 import logging
 import queue
@@ -31,16 +31,16 @@ _LONGEST_WAIT_S = 1.0
 
 
 class CoreLoop:
-    """Owns the core: events in through a queue, actions out to ``on_actions``, all in one thread.
+    """Owns the core: takes events from a queue, passes actions to ``on_actions``, in one thread.
 
-    `ask` may be called from every thread. ``on_actions`` must not block: it hands remote steps to
-    another thread.
+    Any thread may call `ask`. ``on_actions`` must not block: it passes remote steps to another
+    thread.
 
     Args:
-        core: the loop's, from here on.
-        clock: of waits; it may stand still while nobody listens (`boot_clock`).
-        ages: the same where that did not; of what must be decided before it is too old.
-        on_actions: carries them out.
+        core: owned by the loop from now on.
+        clock: for waits; it may stop while the process is paused (`pause_tolerant_clock`).
+        ages: a clock that does not stop; for work that must be decided before it is too old.
+        on_actions: carries out the actions.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class CoreLoop:
         self._thread.start()
 
     def ask(self, question: Callable[[CoordinatorCore], T]) -> T:
-        """Run a question in the loop's thread; its answer, or its error."""
+        """Run a query in the loop's thread; returns its result, or raises its error."""
         answer: Future[T] = Future()
 
         def run() -> None:
             try:
                 answer.set_result(question(self._core))
-            except BaseException as err:  # noqa: BLE001 - raised again in the asking thread
+            except BaseException as err:  # noqa: BLE001 - raised again in the calling thread
                 answer.set_exception(err)
 
         with self._gate:
@@ -86,11 +86,11 @@ class CoreLoop:
         return answer.result()
 
     def step(self, event: CoreEvent) -> list[Action]:
-        """Give the core an event; the actions it answered with, which are carried out anyway."""
-        return self.ask(lambda core: self._step_asked(core, event))
+        """Pass an event to the core; returns its actions, which the dispatcher carries out."""
+        return self.ask(lambda core: self._step_or_stop(core, event))
 
     def post(self, event: CoreEvent) -> None:
-        """Give the core an event and do not wait; for the step thread."""
+        """Pass an event to the core and do not wait; for the I/O thread."""
         with self._gate:
             if not self._ended:
                 self._inbox.put(lambda: self._post(event))
@@ -104,18 +104,18 @@ class CoreLoop:
 
     def _step(self, core: CoordinatorCore, event: CoreEvent) -> list[Action]:
         self._stepped_s = now_s = self._clock()
-        # Looked at behind the clock: a sleep between the two makes nothing younger than it is.
-        actions = core.step(event, now_s, missed_s=self._ages() - now_s)
+        # Read after the clock: if the host is suspended in between, ages must not be too small.
+        actions = core.step(event, now_s, slept_s=self._ages() - now_s)
         self._on_actions(actions)
         return actions
 
-    def _step_asked(self, core: CoordinatorCore, event: CoreEvent) -> list[Action]:
+    def _step_or_stop(self, core: CoordinatorCore, event: CoreEvent) -> list[Action]:
         try:
             return self._step(core, event)
         except StreamError:
             raise  # the core refuses the event
         except Exception as err:
-            # Half of the step was done, and what it asked for is lost: nothing may go on from here.
+            # Half of the step was done and its actions are lost: the job must stop.
             self._stop_by(err, where=type(event))
             raise
 
@@ -126,11 +126,11 @@ class CoreLoop:
             self._stop_by(err, where=type(event))
 
     def _stop_by(self, error: Exception, *, where: object) -> None:
-        log.error("coordinator stops by an error of its own: event=%s", where, exc_info=error)
+        log.error("coordinator stops after an internal error: event=%s", where, exc_info=error)
         try:
             self._step(self._core, StopRequested(error=error))
         except Exception:
-            log.exception("coordinator could not stop in order; the next start recovers")
+            log.exception("coordinator could not stop in order, the next start recovers")
 
     def _run(self) -> None:
         try:
@@ -142,7 +142,7 @@ class CoreLoop:
             self._answer_left()
 
     def _answer_left(self) -> None:
-        """Nobody waits for a thread that is over: the job has ended, and its core answers so."""
+        """Answer all queued queries: the job has ended, and its core reports it."""
         with self._gate:
             self._ended = True
         while not self._inbox.empty():
@@ -151,9 +151,9 @@ class CoreLoop:
                 task()
 
     def _next_task(self) -> Callable[[], None] | None:
-        """What to do next; None: the end."""
+        """The next task; None ends the thread."""
         if self._clock() - self._stepped_s >= _LONGEST_WAIT_S:
-            return lambda: self._post(Tick())  # questions alone may keep the queue full for ever
+            return lambda: self._post(Tick())  # queries alone could keep the queue full
         try:
             return self._inbox.get(timeout=self._wait_s())
         except queue.Empty:
@@ -163,7 +163,7 @@ class CoreLoop:
         try:
             deadline_s = self._core.deadline_s()
         except Exception as err:  # noqa: BLE001 - logged with the stop
-            # A user's handler is asked in there; of a job that has ended it is not.
+            # It may call a user's handler, except for a job that has ended.
             self._stop_by(err, where="deadline")
             return _LONGEST_WAIT_S
         if deadline_s is None:
@@ -175,7 +175,7 @@ def _thread_lost(cause: BaseException) -> StreamError:
     error = CoordinatorLostError(
         "the coordinator's thread was ended",
         {"cause": repr(cause)},
-        "The job stops; start it again, it goes on from the last checkpoint.",
+        "Start the job again: it resumes from the last checkpoint.",
     )
     error.__cause__ = cause
     return error
@@ -183,43 +183,43 @@ def _thread_lost(cause: BaseException) -> StreamError:
 
 @dataclass(slots=True)
 class _Running:
-    """A remote step that has not returned. Written by both threads, each its own part.
+    """A remote step that has not returned. Each of both threads writes its own fields.
 
     Attributes:
-        step: what it does.
-        checkpoint_id: of what; None: of no checkpoint.
-        began_s: when.
-        tell_s: when it is worth a line in the log, or another one.
-        is_told: whether there was one.
+        step: type of its action.
+        checkpoint_id: of the action, if any.
+        began_s: time of its start.
+        log_s: time of the next log line.
+        is_logged: whether there was a log line.
     """
 
     step: str
     checkpoint_id: int | None
     began_s: float
-    tell_s: float
-    is_told: bool = False
+    log_s: float
+    is_logged: bool = False
 
 
 class StepThread:
-    """Does remote steps one after the other, outside every lock, and tells the core.
+    """The I/O thread: runs remote steps one after the other, and posts their results to the core.
 
     Args:
-        hands: do them.
-        tell: takes their answers.
-        overdue_s: a step that runs for longer is told in the log, again and again.
+        io_executor: runs the steps.
+        post: takes their results.
+        overdue_s: time after which a running step is logged, repeatedly.
         clock: monotonic seconds.
     """
 
     def __init__(
         self,
         io_executor: IoExecutor,
-        tell: Callable[[CoreEvent], None],
+        post: Callable[[CoreEvent], None],
         *,
         overdue_s: float = 30.0,
         clock: Clock = time.monotonic,
     ) -> None:
         self._io_executor = io_executor
-        self._tell = tell
+        self._post = post
         self._overdue_s = overdue_s
         self._clock = clock
         self._running: _Running | None = None
@@ -227,29 +227,29 @@ class StepThread:
         self._thread = threading.Thread(target=self._run, name="sluice-steps", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def put(self, action: RemoteStep) -> None:
-        """Do it after all that were put before."""
+        """Run an action after all earlier ones."""
         self._inbox.put(lambda: self._perform(action))
 
     def call(self, work: Callable[[], None]) -> None:
-        """Run something between the steps, in their order; it must not raise."""
+        """Run ``work`` after all earlier steps; it must not raise."""
         self._inbox.put(work)
 
     def stop(self, *, timeout_s: float) -> None:
-        """End after what is in the queue now."""
+        """End the thread after everything that is in the queue now."""
         self._inbox.put(None)
         self._thread.join(timeout_s)
 
-    def say_overdue(self) -> None:
-        """Say so if the step under way does not return; from the loop's thread, at every tick."""
+    def log_overdue(self) -> None:
+        """Log a step that does not return. The loop's thread calls this at every tick."""
         running = self._running
         now_s = self._clock()
-        if running is None or now_s < running.tell_s:
+        if running is None or now_s < running.log_s:
             return
-        running.tell_s, running.is_told = now_s + self._overdue_s, True
+        running.log_s, running.is_logged = now_s + self._overdue_s, True
         log.warning(
             "remote step has not returned: step=%s checkpoint_id=%s running_s=%.0f",
             running.step,
@@ -263,13 +263,13 @@ class StepThread:
             step=type(action).__name__,
             checkpoint_id=getattr(action, "checkpoint_id", None),
             began_s=began_s,
-            tell_s=began_s + self._overdue_s,
+            log_s=began_s + self._overdue_s,
         )
         try:
             self._answer(action)
         finally:
             self._running = None
-        if running.is_told:
+        if running.is_logged:
             log.warning(
                 "remote step has returned: step=%s checkpoint_id=%s elapsed_s=%.0f",
                 running.step,
@@ -289,7 +289,7 @@ class StepThread:
                 )
             event = StepFailed(checkpoint_id=getattr(action, "checkpoint_id", 0), error=err)
         if event is not None:
-            self._tell(event)
+            self._post(event)
 
     def _run(self) -> None:
         while (task := self._inbox.get()) is not None:

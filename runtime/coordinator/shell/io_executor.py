@@ -1,8 +1,5 @@
-"""The remote steps of the coordinator, each a generator that names the points it passes.
-
-A step yields a failpoint's name before and after every remote call and returns the event that the
-core is told. `drive` runs one to its end; a simulation stops between any two points instead, so
-that it crashes, pauses and interleaves exactly what production runs.
+"""The remote steps of the coordinator, as the generators of
+`sluice.runtime.coordinator.committing.commit_steps`.
 """
 
 import logging
@@ -81,18 +78,18 @@ _FINAL = frozenset({CommitOutcome.ABORTED, CommitOutcome.UNKNOWN})
 
 
 class IoExecutor:
-    """Does what the core asks for. One thread at a time: the coordinator's I/O thread.
+    """Runs the remote actions of the core. One thread at a time: the coordinator's I/O thread.
 
     Args:
         store, sinks, sources: of the job; sources by operator id.
         identity: of this run.
         settings: time limits.
-        age_clock: seconds, on while the host sleeps: what decisions must be made by.
+        age_clock: seconds, also while the host is suspended; for the time limit of decisions.
         wall_ms: wall clock for ``created_at_ms``; for people only.
-        before_decision: raises FencedError when the owner record names somebody else
+        before_decision: raises FencedError if another session holds a lease
             (`lease-guards-outputs`).
         repairer: for ``on_lost="repair"``.
-        kept: what the records keep that the start has found.
+        kept: operator states of the records that the start has read.
     """
 
     def __init__(
@@ -132,12 +129,12 @@ class IoExecutor:
         )
         self._record: CheckpointRecord | None = None
         self._keeps_state = any(region.stateful for region in identity.plan.regions)
-        self._last = identity.attempt_id  # of our records that stand
+        self._last = identity.attempt_id  # newest record of this run
         self._moved_in: int | None = None  # the last decision that moved splits
         self._waits = WaitLog(log)
 
     def perform(self, action: RemoteStep) -> Steps[CoreEvent | None]:
-        """Run one action; the event for the core, if it waits for one."""
+        """Run one action; returns the event that the core waits for, if any."""
         match action:
             case Publish():
                 return (yield from self._publish(action))
@@ -150,7 +147,7 @@ class IoExecutor:
             case Repair():
                 return (yield from self._repair(action))
             case PublishPositions():
-                yield from self._tell(action)
+                yield from self._publish_positions(action)
             case NoteUnsettled():
                 note_unsettled(self._store, action.checkpoint_id, action.works)
             case _:
@@ -161,27 +158,27 @@ class IoExecutor:
         is_decision = action.verdict is Verdict.DECIDED
         record, wanted = self._record, (action.checkpoint_id, action.verdict)
         if record is None or (record.checkpoint_id, record.verdict) != wanted:
-            # Made once: a repetition must be the same, byte for byte.
+            # Made once: a repeated publish must have the same bytes.
             record = self._identity.record_of(action, now_ms=self._wall_ms())
             self._record = record
         for step in action.steps:
             yield f"before-{step.value}"
         if is_decision:
             yield "before-decision"
-            self._before_decision()  # behind the point: a process that was paused there looks again
+            self._before_decision()  # after the failpoint: the process may have been paused there
             if is_past(action.decide_by_s, self._age_clock()):
-                # It has waited too long for its turn. An earlier try may have landed all the same.
+                # It has waited too long in the queue. An earlier attempt may have published it.
                 outcome = PublishOutcome.UNKNOWN
                 return Published(checkpoint_id=action.checkpoint_id, outcome=outcome)
             self._kept.note(record)
         outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)
         if outcome is PublishOutcome.OURS:
-            # Of an abort only now: until its answer the decision of that place may stand, and what
-            # it names is nobody's orphan.
+            # An abort is noted only now: before this answer, the slot may hold the decision, and
+            # its states must not be swept.
             self._kept.note(record)
         if outcome in (PublishOutcome.OURS, PublishOutcome.DECIDED):
             self._last = action.checkpoint_id
-            outcome = self._unless_followed(outcome)
+            outcome = self._unless_overtaken(outcome)
         if is_decision:
             yield "after-decision"
         for step in action.steps:
@@ -190,13 +187,17 @@ class IoExecutor:
             self._moved_in = action.checkpoint_id
         return Published(checkpoint_id=action.checkpoint_id, outcome=outcome)
 
-    def _unless_followed(self, outcome: PublishOutcome) -> PublishOutcome:
-        """``outcome``, unless our record stood in that place before, when an earlier try was not
-        answered: others may have followed it, gone on, and retired it since."""
+    def _unless_overtaken(self, outcome: PublishOutcome) -> PublishOutcome:
+        """``outcome``, or TAKEN if another run has taken over. An earlier attempt without an answer
+        may have published our record; a later run may have continued and retired it since."""
         try:
             return PublishOutcome.TAKEN if self._is_taken_over() else outcome
         except (StorageError, UnreachableError) as err:
-            log.warning("nobody tells who runs the job: checkpoint_id=%d error=%s", self._last, err)
+            log.warning(
+                "store did not return the newest run: checkpoint_id=%d error=%s",
+                self._last,
+                err,
+            )
             return PublishOutcome.UNKNOWN
 
     def _commit(self, action: Commit) -> Steps[CoreEvent]:
@@ -215,7 +216,7 @@ class IoExecutor:
             yield "mid-move"
         if any(report.outcome in _FINAL for report in reports):
             reports = self._unless_taken_over(action.checkpoint_id, reports)
-        self._say_wait(f"the commit of checkpoint {action.checkpoint_id}", reports)
+        self._log_wait(f"the commit of checkpoint {action.checkpoint_id}", reports)
         return CommitReported(
             checkpoint_id=action.checkpoint_id,
             committables=action.committables,
@@ -225,20 +226,20 @@ class IoExecutor:
     def _unless_taken_over(
         self, checkpoint_id: int, reports: Sequence[CommitReport]
     ) -> list[CommitReport]:
-        """The reports, if nobody else has committed the decision: only a start behind this run
-        does, and then this run is over."""
+        """The reports, unless another run has committed the decision: only a later start does, and
+        then this run is over."""
         try:
             settled = is_settled(self._store, checkpoint_id)
         except (StorageError, UnreachableError) as err:
-            detail = f"whether another run has committed it is not known: {err}"
+            detail = f"another run may have committed it: {err}"
             open_report = CommitReport(outcome=CommitOutcome.PENDING, detail=detail)
             return [open_report if report.outcome in _FINAL else report for report in reports]
         if settled:
             raise taken_over(checkpoint_id)
         return list(reports)
 
-    def _say_wait(self, what: str, reports: Sequence[CommitReport]) -> bool:
-        """Whether there is something to wait for."""
+    def _log_wait(self, what: str, reports: Sequence[CommitReport]) -> bool:
+        """Log a wait for missing commits; whether there are any."""
         late = [report for report in reports if report.outcome is not CommitOutcome.COMMITTED]
         if late:
             details = sorted({report.detail for report in late if report.detail})
@@ -249,8 +250,8 @@ class IoExecutor:
 
     def _mark(self, action: MarkCommitted) -> Steps[CoreEvent]:
         decided = DecidedWork(checkpoint_id=action.checkpoint_id, regions=action.regions)
-        followed = follow_all(self._committers, decided, timeout_s=self._settings.call_timeout_s)
-        if self._say_wait(f"the mark of checkpoint {action.checkpoint_id}", followed):
+        progress = follow_all(self._committers, decided, timeout_s=self._settings.call_timeout_s)
+        if self._log_wait(f"the marker of checkpoint {action.checkpoint_id}", progress):
             return Marked(checkpoint_id=action.checkpoint_id, durable=False)
         yield "before-mark"
         durable = True
@@ -258,13 +259,15 @@ class IoExecutor:
             self._store.mark_committed(action.checkpoint_id)
         except (StorageError, UnreachableError) as err:
             log.warning(
-                "mark is not durable yet: checkpoint_id=%d error=%s", action.checkpoint_id, err
+                "completion marker is not durable yet: checkpoint_id=%d error=%s",
+                action.checkpoint_id,
+                err,
             )
             durable = False
         yield "after-mark"
         if durable and self._keeps_state:
-            # What returns now Spark logs, where a newer run may have gone back, and logs others.
-            found = self._unless_followed(PublishOutcome.OURS)
+            # Spark logs a batch that returns now. A newer run may have restored, and log others.
+            found = self._unless_overtaken(PublishOutcome.OURS)
             if found is PublishOutcome.TAKEN:
                 raise taken_over(action.checkpoint_id)
             durable = found is PublishOutcome.OURS
@@ -277,7 +280,7 @@ class IoExecutor:
                 self._committers.of(operator_id).abort(
                     entries, timeout_s=self._settings.call_timeout_s
                 )
-            except StreamError as err:  # the sweep comes back to it
+            except StreamError as err:  # the sweep aborts it later
                 log.warning(
                     "abort is left to the sweep: checkpoint_id=%s error=%s",
                     action.checkpoint_id,
@@ -285,20 +288,18 @@ class IoExecutor:
                 )
         return AbortedWork(checkpoint_id=action.checkpoint_id)
 
-    def _tell(self, action: PublishPositions) -> Steps[None]:
+    def _publish_positions(self, action: PublishPositions) -> Steps[None]:
         yield "before-group-offsets"
         try:
             if self._is_taken_over():
-                return  # newer ones are told, and these would be a step back
-        except (
-            StreamError
-        ) as err:  # lag tools alone read them; the next checkpoint tells newer ones
-            log.info("positions are not told: error=%s", err)
+                return  # the newer run publishes later positions
+        except StreamError as err:  # only lag tools read them; the next checkpoint has newer ones
+            log.info("positions are not published: error=%s", err)
             return
         for source_id, source in self._sources.items():
             mine = [split for split in action.positions if split.source_id == source_id]
             if mine:
-                _tell_source(source, mine)
+                _publish_to_source(source, mine)
         yield "after-group-offsets"
 
     def _retire(self, action: Retire) -> None:
@@ -308,12 +309,12 @@ class IoExecutor:
                 return
             self._store.retire(retired)
             if not self._is_taken_over():
-                # Newer decisions that are not ours may keep what the retired ones named, or a start
-                # may go on from one of these: our sweep must not take it for nobody's.
+                # If another run has taken over, its decisions may use states of retired ones, or it
+                # may restore one of these: then our sweep must not delete them.
                 self._kept.forget(retired)
         except StreamError as err:  # nothing depends on it; the next checkpoint tries again
             log.warning("retired checkpoints could not be deleted: error=%s", err)
-        except Exception:  # nor may a client's bug end the job here
+        except Exception:  # a bug in a client must not end the job here
             log.exception("retired checkpoints could not be deleted")
 
     def _is_taken_over(self) -> bool:
@@ -325,8 +326,8 @@ class IoExecutor:
         return Repaired(checkpoint_id=action.checkpoint_id, outcome=outcome, replaced=replaced)
 
     def sweep(self, view: SweepView) -> Steps[SweepReport]:
-        """Abort orphans of every sink. What records keep is looked up last: whatever was decided
-        since the view was taken is in it, too."""
+        """Abort orphans of every sink. The kept states are read last, so that they include
+        decisions made since the view was taken."""
         view = replace(view, kept=self._kept.entries())
         yield "before-sweep"
         timeout_s = self._settings.call_timeout_s
@@ -338,8 +339,8 @@ class IoExecutor:
         )
 
 
-def _tell_source(source: SplitEnumerator, positions: Sequence[SplitRange]) -> None:
+def _publish_to_source(source: SplitEnumerator, positions: Sequence[SplitRange]) -> None:
     try:
         source.committed(positions)
-    except Exception:  # lag tools read it, nothing else: no reason to end a job
+    except Exception:  # only lag tools read the positions: no reason to end a job
         log.exception("committed positions could not be published")

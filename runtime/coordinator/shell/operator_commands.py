@@ -1,4 +1,4 @@
-"""What people command a running job to do."""
+"""Commands of an operator to a running job."""
 
 import threading
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ class HostControl(Protocol):
     """Keeps tasks off hosts. Driver; one thread at a time."""
 
     def require(self, hosts: Sequence[str]) -> None:
-        """ConfigError where these hosts cannot be excluded, by name; changes nothing."""
+        """Raise ConfigError with the hosts that cannot be excluded; changes nothing."""
         ...
 
     def exclude(self, hosts: Sequence[str]) -> int:
-        """From now on no task of the job begins there; how many executors were ended for it."""
+        """Start no more tasks of the job on these hosts; returns how many executors were ended."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarted:
-    """Which regions begin new lives, and how many executors were ended on excluded hosts."""
+    """The restarted regions, and how many executors were ended on excluded hosts."""
 
     regions: tuple[str, ...]
     executors_ended: int = 0
@@ -36,7 +36,7 @@ class JobCommands:
 
     Args:
         coordinator: of the job, started.
-        hosts: None: hosts cannot be excluded here.
+        hosts: None if this job cannot exclude hosts.
     """
 
     def __init__(self, coordinator: BarrierCoordinator, *, hosts: HostControl | None) -> None:
@@ -45,13 +45,13 @@ class JobCommands:
         self._one_at_a_time = threading.Lock()
 
     def restart(self, regions: Sequence[str], exclude_hosts: Sequence[str]) -> Restarted:
-        """Let regions begin new lives, off these hosts; none named: all that are suspended.
+        """Restart regions away from these hosts; without names, all suspended regions.
 
-        Everything is checked before anything is changed. The lives end first, so that no task of
-        theirs is tried again elsewhere; the new ones begin when the old ones are settled.
+        Everything is checked before anything is changed. The old attempts end first, so that Spark
+        repeats none of their tasks elsewhere. New attempts start when the old ones are settled.
 
         Raises:
-            ConfigError: nothing is suspended and none is named; a host cannot be excluded.
+            ConfigError: no region is suspended or named, or a host cannot be excluded.
             WrongJobError: the job has no such region.
             StreamError: the job has ended.
         """
@@ -61,7 +61,7 @@ class JobCommands:
                 raise ConfigError(
                     "hosts cannot be excluded from this job",
                     {"hosts": ",".join(hosts)},
-                    "Restart without it.",
+                    "Restart without excluded hosts.",
                 )
             if hosts and self._hosts is not None:
                 self._hosts.require(hosts)

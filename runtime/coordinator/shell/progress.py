@@ -1,4 +1,4 @@
-"""Listeners to a job's checkpoints: they only listen, and can neither slow nor stop it."""
+"""Notifies listeners of a job's checkpoints. They can neither slow nor stop the job."""
 
 import logging
 import queue
@@ -16,15 +16,15 @@ _MOST_WAITING = 1_000
 
 
 class ProgressListener(Protocol):
-    """Told of every change of a checkpoint's state. Driver, in a thread of its own."""
+    """Is notified of every state change of a checkpoint. Driver, in a thread of its own."""
 
     def on_progress(self, progress: Progress) -> None:
-        """One change. May be slow, and may raise: neither reaches the job."""
+        """Receive one change. May be slow, and may raise: neither affects the job."""
         ...
 
 
 class ListenerThread:
-    """Hands progress to listeners, one at a time. When they are too slow, news is dropped."""
+    """Passes progress to listeners, one at a time. If they are too slow, it drops progress."""
 
     def __init__(self, listeners: Sequence[ProgressListener]) -> None:
         self._listeners: tuple[ProgressListener, ...] = ()
@@ -34,13 +34,13 @@ class ListenerThread:
             self.add(listener)
 
     def add(self, listener: ProgressListener) -> None:
-        """One more, from now on. Called by one thread at a time."""
+        """Add a listener. Called by one thread at a time."""
         self._listeners = (*self._listeners, listener)
         if len(self._listeners) == 1:
             self._thread.start()
 
-    def tell(self, progress: Progress) -> None:
-        """Never blocks."""
+    def publish(self, progress: Progress) -> None:
+        """Queue progress for all listeners. Never blocks."""
         if not self._listeners:
             return
         try:
@@ -49,7 +49,7 @@ class ListenerThread:
             log.debug("progress dropped: checkpoint_id=%d", progress.checkpoint_id)
 
     def stop(self, *, timeout_s: float) -> None:
-        """Let the listeners hear the rest, then end."""
+        """Pass queued progress to the listeners, then end the thread."""
         if self._thread.is_alive():
             try:
                 self._waiting.put(None, timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""Looks at a job's regions every few seconds: how far they are behind, and who is for too long."""
+"""Measures the lag and the pressure of a job's regions every few seconds."""
 
 import logging
 import threading
@@ -6,24 +6,26 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.runtime.contracts import Backlog, Clock, SplitEnumerator
-from sluice.runtime.coordinator.core.core import CoordinatorCore, JobStatus, RegionStatusView
+from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.region.pressure import PressureAlarm
+from sluice.runtime.coordinator.region.status_views import JobStatus, RegionStatusView
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model.model import SplitKey, SplitRange
 
-__all__ = ["RegionWatch", "RegionsSeen", "regions_seen"]
+__all__ = ["RegionWatch", "RegionsView", "view_of_regions"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionsSeen:
-    """What the coordinator's core says of all regions, by name; of suspended ones no ratio.
+class RegionsView:
+    """The core's view of all regions, by name.
 
     Attributes:
-        positions: where each goes on.
-        suspended: those that stand still.
-        ratios: of pending time, see `sluice.runtime.coordinator.region.pressure`.
+        positions: next offsets of each region.
+        suspended: names of suspended regions.
+        ratios: of pending time, see `sluice.runtime.coordinator.region.pressure`; none for a
+            suspended region.
     """
 
     positions: Mapping[str, Sequence[SplitRange]]
@@ -31,10 +33,10 @@ class RegionsSeen:
     ratios: Mapping[str, float]
 
 
-def regions_seen(core: CoordinatorCore, now_s: float) -> RegionsSeen:
-    """What it says now."""
+def view_of_regions(core: CoordinatorCore, now_s: float) -> RegionsView:
+    """The present view."""
     positions = core.positions()
-    return RegionsSeen(
+    return RegionsView(
         positions=positions,
         suspended=[name for name in positions if core.is_suspended(name)],
         ratios=core.pending_ratios(now_s),
@@ -48,23 +50,23 @@ class _Found:
 
 
 class RegionWatch:
-    """A thread that looks until it is stopped; `told` may be called by every thread.
+    """A thread that measures until it is stopped. Any thread may call `with_lags`.
 
-    Nothing is decided by it. A region that runs is told by its last cut, which costs nothing; of a
-    suspended one, whose lag nobody else would notice, the source is asked.
+    Its results are for people; they decide nothing. The lag of a running region follows from its
+    last barrier and costs nothing. For a suspended region the thread asks the source.
 
     Args:
-        ask: the core's answer.
+        ask: returns the core's view.
         sources: by operator id.
-        interval_s: between looks.
-        alarm_s: pressure that is high for so long is told; None: never.
-        timeout_s: of one question to a source.
+        interval_s: between two measurements.
+        alarm_s: how long pressure must be high before an alarm; None: no alarm.
+        timeout_s: of one call to a source.
         clock: monotonic seconds.
     """
 
     def __init__(
         self,
-        ask: Callable[[], RegionsSeen],
+        ask: Callable[[], RegionsView],
         *,
         sources: Mapping[str, SplitEnumerator],
         interval_s: float,
@@ -85,7 +87,7 @@ class RegionWatch:
         self._thread = threading.Thread(target=self._run, name="sluice-regions", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, *, timeout_s: float) -> None:
@@ -94,8 +96,8 @@ class RegionWatch:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    def told(self, status: JobStatus) -> JobStatus:
-        """The status, with what was found at the last look."""
+    def with_lags(self, status: JobStatus) -> JobStatus:
+        """The status with the last measurement."""
         found, alarmed = self._found, self._alarmed
         return replace(
             status,
@@ -111,22 +113,22 @@ class RegionWatch:
     def _run(self) -> None:
         while not self._stopping.wait(self._interval_s):
             try:
-                self.look()
-            except Exception:  # a client's own bug must not end the looks of the whole run
-                log.exception("regions could not be looked at; the next look tries again")
+                self.refresh()
+            except Exception:  # a bug in a client must not end the measurements of the run
+                log.exception("regions could not be measured, trying again")
 
-    def look(self) -> None:
-        """One look, in the caller's thread."""
+    def refresh(self) -> None:
+        """Measure once, in the caller's thread."""
         seen = self._ask()
         self._found = {
-            name: self._look_at(name, splits, is_suspended=name in seen.suspended)
+            name: self._found_of(name, splits, is_suspended=name in seen.suspended)
             for name, splits in seen.positions.items()
         }
         begun, ended = self._alarm.look(self._clock(), seen.ratios)
         for name in begun:
             log.warning(
-                "region is under high pressure: region=%s pending_ratio=%.2f since_s=%.0f. It is "
-                "behind its barriers: more regions, more cores, or a longer interval_s.",
+                "region is under high pressure: region=%s pending_ratio=%.2f since_s=%.0f. It "
+                "does not keep up with its barriers: add regions or cores, or raise interval_s.",
                 name,
                 seen.ratios[name],
                 self._alarm.limit_s,
@@ -135,7 +137,7 @@ class RegionWatch:
             log.warning("region is no longer under high pressure: region=%s", name)
         self._alarmed = self._alarm.alarmed
 
-    def _look_at(self, name: str, splits: Sequence[SplitRange], *, is_suspended: bool) -> _Found:
+    def _found_of(self, name: str, splits: Sequence[SplitRange], *, is_suspended: bool) -> _Found:
         backlogs: dict[SplitKey, Backlog] = {}
         for source_id in {split.source_id for split in splits} & self._sources.keys():
             mine = [split for split in splits if split.source_id == source_id]
@@ -149,19 +151,19 @@ class RegionWatch:
         try:
             found = source.measure(splits, timeout_s=self._timeout_s)
         except StreamError as err:
-            log.warning("lag of a suspended region is not known: region=%s error=%s", name, err)
+            log.warning("lag of a suspended region is unknown: region=%s error=%s", name, err)
             return {}
         for split in splits:
             lost = found[split.key].lost_records if split.key in found else 0
             if lost > self._losses.get(split.key, 0):
                 log.error(
-                    "retention deletes what a suspended region has not read: region=%s split=%s "
+                    "retention deletes unread records of a suspended region: region=%s split=%s "
                     "lost_records=%d",
                     name,
                     split.name,
                     lost,
                 )
-                self._losses[split.key] = 2 * lost  # once more when it is twice as much
+                self._losses[split.key] = 2 * lost  # log again when it has doubled
         return found
 
 

@@ -1,7 +1,4 @@
-"""Threads that wait for the coordinator: callbacks for their commit, pollers for a barrier.
-
-A region's next life, as whoever asked for it sees it: not granted yet, or where it begins.
-"""
+"""Waits of other threads for the coordinator: for a commit, a barrier, or a region's restart."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,16 +29,16 @@ __all__ = [
 
 
 class RequestedRestart:
-    """Granted once the old life is settled (`callback-after-commit`) and what it left open is
-    swept (`abort-before-skip`).
+    """A requested restart. It is granted once the old attempt is settled (`callback-after-commit`)
+    and its open work is swept (`abort-before-skip`).
 
-    Polled by one thread, which may do other things meanwhile: what is waited for may be another
-    region's epoch. It ends with the job, at the latest.
+    One thread polls it and may do other work meanwhile: the restart may wait for an epoch of
+    another region. The end of the job ends it.
 
     Args:
         answer: of the coordinator's core.
-        sweep: begins a sweep without waiting; the event is set once that was tried.
-        sweep_limit_s: so long a sweep is waited for; the next one comes in any case.
+        sweep: begins a sweep without waiting; the event is set after that attempt.
+        sweep_limit_s: longest wait for the sweep; the next sweep comes in any case.
         clock: monotonic seconds.
     """
 
@@ -62,13 +59,13 @@ class RequestedRestart:
         answer.add_done_callback(self._answered)
 
     def _answered(self, answer: Future[RestartedRegion]) -> None:
-        """In the thread that answers: nobody has to come by for the sweep to begin."""
+        """Runs in the thread that answers, so that the sweep begins without a poll."""
         if answer.exception() is None:
             self._until_s = self._clock() + self._sweep_limit_s
             self._swept = self._sweep()
 
     def poll(self) -> RestartedRegion | None:
-        """The new life's attempt and where it begins; None: not yet. Never blocks.
+        """The new attempt and its start; None if it is not granted yet. Never blocks.
 
         Raises:
             StreamError: the job has ended.
@@ -77,7 +74,7 @@ class RequestedRestart:
             return None
         restarted = self._answer.result()
         if self._swept is None:
-            return None  # answered in this moment
+            return None  # `_answered` is still running
         is_swept = self._swept.is_set() or self._clock() >= self._until_s
         return restarted if is_swept else None
 
@@ -93,12 +90,12 @@ class Waiter:
         self._error: BaseException | None = None
 
     def resolve(self, error: BaseException | None) -> None:
-        """Let the thread go on; with ``error`` it raises."""
+        """Wake the thread; with ``error`` it raises."""
         self._error = error
         self._done.set()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """True when committed on record, False when time ran out; raises the batch's error."""
+        """True once the batch is committed, False if time is up; raises the batch's error."""
         if not self._done.wait(timeout_s):
             return False
         if self._error is not None:
@@ -107,21 +104,21 @@ class Waiter:
 
 
 class BatchWaiters:
-    """Who waits for which batch. Any thread; keeps nothing that nobody waits for."""
+    """The waits for each batch. Any thread; it keeps only batches with a wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[BatchKey, list[Waiter]] = {}
 
     def add(self, batch: BatchKey) -> Waiter:
-        """A new wait; `remove` it afterwards."""
+        """Add a wait; `remove` it afterwards."""
         waiter = Waiter()
         with self._lock:
             self._waiting.setdefault(batch, []).append(waiter)
         return waiter
 
     def remove(self, batch: BatchKey, waiter: Waiter) -> None:
-        """The wait is over; once for each `add`."""
+        """Remove a wait; once for each `add`."""
         with self._lock:
             waiters = self._waiting[batch]
             waiters.remove(waiter)
@@ -129,7 +126,7 @@ class BatchWaiters:
                 del self._waiting[batch]
 
     def resolve(self, batches: Iterable[BatchKey], error: BaseException | None) -> None:
-        """Wake everybody who waits for these batches."""
+        """Wake all threads that wait for these batches."""
         with self._lock:
             found = [waiter for batch in batches for waiter in self._waiting.get(batch, [])]
         for waiter in found:
@@ -137,7 +134,7 @@ class BatchWaiters:
 
 
 class WakeUp:
-    """Counts changes, so that a poller that looked before a change never sleeps through it."""
+    """Counts changes, so that a poller misses no change between its poll and its wait."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -150,39 +147,39 @@ class WakeUp:
             return self._version
 
     def notify(self) -> None:
-        """Something changed: pollers look again."""
+        """Count a change and wake all pollers."""
         with self._changed:
             self._version += 1
             self._changed.notify_all()
 
     def wait(self, version: int, timeout_s: float) -> None:
-        """Until something has changed since ``version``, or time is over."""
+        """Wait until something has changed since ``version``, or time is up."""
         with self._changed:
             self._changed.wait_for(lambda: self._version != version, timeout_s)
 
 
 def result_within(answer: "Future[T]", timeout_s: float, where: Mapping[str, object]) -> T:
-    """The coordinator's answer to a wish.
+    """The coordinator's answer to a request.
 
     Raises:
-        WaitedTooLongError: it did not get to it in time; it may do so later.
-        StreamError: its own answer, also where that is a wait of its own that took too long.
+        WaitedTooLongError: there was no answer in time; the request may still be done later.
+        StreamError: the answer itself, which may also be a WaitedTooLongError.
     """
     try:
         return answer.result(timeout_s)
     except FutureTimeoutError as err:
         if answer.done():
-            return answer.result()  # it came just now; or the error is the answer
+            return answer.result()  # it arrived just now, or the error is the answer
         raise WaitedTooLongError(
-            "the coordinator did not get to it in time",
+            "the coordinator did not carry out the request in time",
             {**where, "waited_s": timeout_s},
-            "A checkpoint before it is slow: `sluice job status` shows which. It may still be "
-            "done; ask again.",
+            "Find the slow checkpoint with `sluice job status`, then repeat the request: it may "
+            "still succeed.",
         ) from err
 
 
 def answer_in(actions: Sequence[Action]) -> GiveBarrier | FetchBarrierOffsets | NothingDue | None:
-    """What the core says to somebody who polls, or has cut."""
+    """The core's answer to a poll, or to barrier offsets."""
     return next(
         (a for a in actions if isinstance(a, GiveBarrier | FetchBarrierOffsets | NothingDue)), None
     )
@@ -191,13 +188,13 @@ def answer_in(actions: Sequence[Action]) -> GiveBarrier | FetchBarrierOffsets | 
 def given(
     answer: GiveBarrier | FetchBarrierOffsets | NothingDue | None, *, otherwise_s: float
 ) -> Barrier | float:
-    """The barrier, or in how many seconds to ask again unless something changes.
+    """The barrier, or in how many seconds to poll again unless something changes.
 
     Args:
-        otherwise_s: where the answer does not say.
+        otherwise_s: if the answer has no time.
     """
     if isinstance(answer, GiveBarrier):
         return answer.barrier
-    if isinstance(answer, NothingDue) and answer.look_in_s is not None:
-        return answer.look_in_s
+    if isinstance(answer, NothingDue) and answer.poll_in_s is not None:
+        return answer.poll_in_s
     return otherwise_s

@@ -1,7 +1,4 @@
-"""The threads of a started run: begun together, told to end together, settled in between.
-
-What a running job does now and then, and at once where readers wait: sweep orphans.
-"""
+"""The threads of a started run: started together, stopped together. One of them sweeps orphans."""
 
 import contextlib
 import logging
@@ -22,8 +19,8 @@ from sluice.runtime.coordinator.core.events import (
     StopRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
-from sluice.runtime.coordinator.shell.action_dispatcher import ActionRoutes
-from sluice.runtime.coordinator.shell.attempts import AttemptBook
+from sluice.runtime.coordinator.shell.action_dispatcher import ActionDispatcher
+from sluice.runtime.coordinator.shell.attempts import RegisteredAttempts
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop, StepThread
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.shell.progress import ListenerThread
@@ -41,7 +38,7 @@ class Housekeeper:
 
     Args:
         sweep: one sweep; must not raise for an unreachable remote.
-        interval_s: between two sweeps that nobody asked for.
+        interval_s: between two sweeps without a request.
         clock: monotonic seconds.
     """
 
@@ -51,19 +48,19 @@ class Housekeeper:
         self._clock = clock
         self._wake = threading.Event()
         self._stopping = False
-        self._asked: deque[Callable[[], None]] = deque()
+        self._requests: deque[Callable[[], None]] = deque()
         self._thread = threading.Thread(target=self._run, name="sluice-housekeeper", daemon=True)
 
     def start(self) -> None:
-        """Begin; the first sweep was part of the job's start."""
+        """Start the thread; the job's start has made the first sweep."""
         self._thread.start()
 
     def sweep_soon(self, then: Callable[[], None]) -> None:
-        """Do not wait for the interval: a region was stopped, its readers shall not wait.
+        """Sweep now: a region was stopped, and its open work blocks readers.
 
-        ``then`` is called, in this thread, once that sweep or the thread itself is over.
+        The thread calls ``then`` once that sweep, or the thread itself, is over.
         """
-        self._asked.append(then)
+        self._requests.append(then)
         self._wake.set()
 
     def stop(self, *, timeout_s: float) -> None:
@@ -75,32 +72,32 @@ class Housekeeper:
 
     def _run(self) -> None:
         try:
-            self._keep_house()
+            self._sweep_until_stopped()
         finally:
-            self._answer(len(self._asked))
+            self._answer(len(self._requests))
 
-    def _keep_house(self) -> None:
+    def _sweep_until_stopped(self) -> None:
         sweep_s = self._clock() + self._interval_s
         while not self._stopping:
             self._wake.wait(max(sweep_s - self._clock(), 0.0))
             self._wake.clear()
-            asked = len(self._asked)
-            if not self._stopping and (asked or self._clock() >= sweep_s):
+            requests = len(self._requests)
+            if not self._stopping and (requests or self._clock() >= sweep_s):
                 sweep_s = self._clock() + self._interval_s
                 self._sweep_once()
-                self._answer(asked)
+                self._answer(requests)
 
     def _answer(self, count: int) -> None:
         for _ in range(count):
-            self._asked.popleft()()
+            self._requests.popleft()()
 
     def _sweep_once(self) -> None:
         try:
             self._sweep()
-        except StreamError as err:  # the next sweep comes in any case
+        except StreamError as err:  # the next sweep tries again
             log.warning("sweep failed: error=%s", err)
-        except Exception:  # a client's own bug must not end sweeping for the rest of the run
-            log.exception("sweep failed; the next one tries again")
+        except Exception:  # a bug in a client must not end all sweeps of the run
+            log.exception("sweep failed, the next one tries again")
 
 
 T = TypeVar("T")
@@ -110,21 +107,21 @@ _JOIN_S = 5.0
 
 
 class RunThreads:
-    """One thread owns the core, one does its remote steps in order, one sweeps.
+    """One thread owns the core, one runs its remote steps in order, one sweeps.
 
-    Driver; every method may be called from every thread, `stop` once.
+    Driver; any thread may call any method, `stop` once.
 
     Args:
         core: of this run.
-        hands: do its remote steps.
-        job, job_uid: whose run it is.
+        io_executor: runs its remote steps.
+        job, job_uid: of the run.
         sinks: by operator id.
         settings: of the job.
-        owners: the owner records.
-        attempts: of tasks, as they were registered.
+        leases: of the sinks.
+        attempts: registered by tasks.
         waiters: threads that wait for their batch.
-        wake: told of every change.
-        listeners: told of progress.
+        wake: notified of every change.
+        listeners: notified of progress.
         clock: monotonic seconds.
         core_clock, ages: see `sluice.runtime.coordinator.shell.core_loop.CoreLoop`.
     """
@@ -138,8 +135,8 @@ class RunThreads:
         job_uid: str,
         sinks: Mapping[str, SinkCoordinator],
         settings: CheckpointSettings,
-        owners: LeaseWatch,
-        attempts: AttemptBook,
+        leases: LeaseWatch,
+        attempts: RegisteredAttempts,
         waiters: BatchWaiters,
         wake: WakeUp,
         listeners: ListenerThread,
@@ -153,7 +150,7 @@ class RunThreads:
         self._attempts = attempts
         self._wake = wake
         self._steps = StepThread(io_executor, self._post, overdue_s=settings.overdue_s, clock=clock)
-        self.routes = ActionRoutes(
+        self.dispatcher = ActionDispatcher(
             steps=self._steps,
             waiters=waiters,
             wake=wake,
@@ -164,42 +161,44 @@ class RunThreads:
             visible_timeout_s=settings.settle_timeout_s,
             clock=clock,
         )
-        self._loop = CoreLoop(core, clock=core_clock, ages=ages, on_actions=self.routes.carry_out)
-        self._owners = owners
+        self._loop = CoreLoop(
+            core, clock=core_clock, ages=ages, on_actions=self.dispatcher.carry_out
+        )
+        self._leases = leases
         self._housekeeper = Housekeeper(
             sweep=self._sweep, interval_s=settings.sweep_interval_s, clock=clock
         )
 
     def start(self) -> None:
-        """Begin; the first tick may trigger a checkpoint."""
-        self._owners.look_next()
+        """Start the threads; the first tick may trigger a checkpoint."""
+        self._leases.expire()
         for thread in (self._steps, self._loop, self._housekeeper):
             thread.start()
-        self._owners.tell(lambda err: self._post(StepFailed(checkpoint_id=0, error=err)))
+        self._leases.report_loss(lambda err: self._post(StepFailed(checkpoint_id=0, error=err)))
 
     def step(self, event: CoreEvent) -> list[Action]:
-        """Give the core an event; the actions it answered with, which are carried out anyway."""
+        """Pass an event to the core; returns its actions, which the dispatcher carries out."""
         return self._loop.step(event)
 
     def ask(self, question: Callable[[CoordinatorCore], T]) -> T:
-        """Run a question in the thread that owns the core; its answer, or its error."""
+        """Run a query in the thread that owns the core; returns its result, or raises its error."""
         return self._loop.ask(question)
 
     def sweep_soon(self) -> threading.Event:
-        """Abort orphans now; set once that was tried, or will not be."""
+        """Abort orphans now; the event is set after that attempt, or when the thread ends."""
         swept = threading.Event()
         self._housekeeper.sweep_soon(swept.set)
         return swept
 
     def cancel(self) -> None:
-        """End the job now: wake every callback and poller; nothing is waited for."""
-        self.routes.give_up()
+        """End the job now and wake every callback and poller; do not wait."""
+        self.dispatcher.give_up()
         self._loop.step(StopRequested())
         self._wake.notify()
 
     def stop(self) -> None:
-        """Settle what is decided within a bound, sweep what is not, end the threads."""
-        with contextlib.ExitStack() as stack:  # from its end; one failure hinders no other
+        """Settle decided checkpoints within a bound, sweep the rest, end the threads."""
+        with contextlib.ExitStack() as stack:  # run in reverse; one failure prevents no other
             stack.callback(self._loop.stop, timeout_s=_JOIN_S)
             stack.callback(self._steps.stop, timeout_s=_JOIN_S)
             stack.callback(self._sweep_last)
@@ -212,17 +211,17 @@ class RunThreads:
         while not self.ask(lambda core: core.is_idle):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                log.warning("job stops with a checkpoint open; the next start settles it")
+                log.warning("job stops with an open checkpoint, the next start settles it")
                 return
             self._wake.wait(version, min(left_s, _JOIN_S))
             version = self._wake.version
 
     def _sweep_last(self) -> None:
-        """What was given up must not hold back readers until the next start."""
+        """Sweep once more: abandoned work must not block readers until the next start."""
         try:
             self._sweep()
-        except Exception:  # a stop goes on: connections have to be closed
-            log.exception("the last sweep failed, the next start repeats it")
+        except Exception:  # the stop continues: it has to close connections
+            log.exception("last sweep failed, the next start repeats it")
 
     def _post(self, event: CoreEvent) -> None:
         self._loop.post(event)
@@ -232,18 +231,18 @@ class RunThreads:
         self._housekeeper.sweep_soon(lambda: self._post(swept))
 
     def _sweep_whole(self) -> bool:
-        """Whether nothing is open any more that holds back readers. Raises as a sweep does."""
+        """Whether no open work blocks readers any more. Raises as a sweep does."""
         try:
             return self._sweep().is_complete
         except FencedError:
-            return True  # what is open now is another run's
+            return True  # open work belongs to another run now
 
     def _sweep(self) -> SweepReport:
-        """Raises FencedError where another run has the sinks: what is old here may be decided
-        there, as when that one goes on from a copy of the checkpoint directory."""
+        """Raises FencedError if another run holds a lease. That run may have decided work that is
+        outdated here, for example if it resumed from a copy of the checkpoint directory."""
         if self.ask(lambda core: core.is_fenced):
             return SweepReport(aborted=0)
-        self._owners.require()
+        self._leases.require()
         view = self.ask(
             lambda core: core.sweep_view(self._job_uid, self._attempts.orphans(core.fate))
         )

@@ -1,6 +1,6 @@
-"""Sinks and sources of the driver, each called by one thread at a time as its contract says.
+"""Wrappers of the driver's sinks and sources, so that one thread at a time calls each of them.
 
-A lock that its waiters have in the order in which they came.
+Also a lock that serves its waiters in order.
 """
 
 import logging
@@ -30,10 +30,10 @@ __all__ = ["CallQueue", "SerialSink", "SerialSource"]
 
 
 class CallQueue:
-    """As `threading.RLock`, and fair: who comes often does not come before who waits.
+    """A fair `threading.RLock`: it serves waiting threads in the order of their calls.
 
-    Python's own are taken by whoever is there when they are free. A caller that holds one for
-    seconds, and comes again at once, would keep others out for ever that wait for a while each.
+    Python's own lock goes to any thread that tries when it is free. A thread that holds it for
+    seconds and takes it again at once would lock out threads that wait for a limited time.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class CallQueue:
         self._depth = 0
 
     def acquire(self, timeout_s: float | None = None) -> bool:
-        """Whether this thread has it now; None: wait for as long as it takes."""
+        """Whether this thread holds the lock now; without a time limit it waits for ever."""
         me, turn = threading.get_ident(), threading.Event()
         with self._lock:
             if self._owner in (me, None):
@@ -54,14 +54,14 @@ class CallQueue:
         try:
             if turn.wait(timeout_s):
                 return True
-        except BaseException:  # Ctrl-C: nobody would give back what this thread does not take
+        except BaseException:  # Ctrl-C: this thread must not keep a lock that it just received
             if not self._leave(me, turn):
                 self.release()
             raise
         return not self._leave(me, turn)
 
     def _leave(self, me: int, turn: threading.Event) -> bool:
-        """Wait no more; False: it has its turn since a moment ago."""
+        """Stop waiting; False if the thread received the lock a moment ago."""
         with self._lock:
             if turn.is_set():
                 return False
@@ -69,7 +69,7 @@ class CallQueue:
             return True
 
     def release(self) -> None:
-        """Give it to the next one."""
+        """Release the lock; the next waiting thread receives it."""
         with self._lock:
             self._depth -= 1
             if self._depth:
@@ -82,7 +82,7 @@ class CallQueue:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """For as long as it takes."""
+        """Hold the lock for a block; waits for ever."""
         self.acquire()
         try:
             yield
@@ -97,10 +97,10 @@ _CLOSE_S = 10.0
 
 
 class SerialSource:
-    """A `SplitEnumerator` behind a lock: barriers are cut by many threads, one at a time.
+    """A `SplitEnumerator` with a lock: many threads fetch barrier offsets, one at a time.
 
-    Whoever waits for the lock waits no longer than the call may take: a source whose brokers are
-    away holds it for as long as that.
+    A thread waits for the lock at most as long as its call may take. A source with unreachable
+    brokers is locked for that long.
     """
 
     def __init__(self, source: SplitEnumerator) -> None:
@@ -109,17 +109,17 @@ class SerialSource:
 
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[tuple[SplitEnumerator, float]]:
-        """The source for this thread alone, for several calls, and what is left of the time.
+        """Lock the source for several calls; yields it and the remaining time.
 
         Raises:
-            WaitedTooLongError: others have held it all the time.
+            WaitedTooLongError: other threads held the lock all the time.
         """
         began_s = time.monotonic()
         if not self._lock.acquire(max(0.0, timeout_s)):
             raise WaitedTooLongError(
-                "the source is busy answering others",
+                "the source is busy with other calls",
                 {"waited_s": round(timeout_s, 1)},
-                "It is asked again. Are all brokers of its partitions up?",
+                "Check that all brokers of its partitions run; the call is repeated.",
             )
         try:
             yield self._source, max(0.0, timeout_s - (time.monotonic() - began_s))
@@ -148,10 +148,10 @@ class SerialSource:
         timeout_s: float,
         pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
-        """See `SplitEnumerator.replayable`. Others have the source in its pauses."""
+        """See `SplitEnumerator.replayable`. Other threads may use the source in its pauses."""
         wait = time.sleep if pause is None else pause
 
-        def let_others(seconds: float) -> None:
+        def pause_unlocked(seconds: float) -> None:
             self._lock.release()
             try:
                 wait(seconds)
@@ -159,7 +159,7 @@ class SerialSource:
                 self._lock.acquire()
 
         with self.held(timeout_s) as (source, left_s):
-            return source.replayable(ranges, timeout_s=left_s, pause=let_others)
+            return source.replayable(ranges, timeout_s=left_s, pause=pause_unlocked)
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.discover`."""
@@ -184,13 +184,13 @@ class SerialSource:
             return self._source.fixed_ends()
 
     def committed(self, positions: Sequence[SplitRange]) -> None:
-        """See `SplitEnumerator.committed`. While others wait for brokers it is left to the next
-        time: only lag tools read it, and commits wait for it."""
+        """See `SplitEnumerator.committed`. If the source stays locked, the positions wait for the
+        next call: only lag tools read them, and commits wait for this call."""
         try:
             with self.held(_COURTESY_S) as (source, _):
                 source.committed(positions)
         except UnreachableError as err:
-            log.debug("committed positions are not told: error=%s", err)
+            log.debug("committed positions are not published: error=%s", err)
 
     def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
         """See `SplitEnumerator.lag_records`."""
@@ -242,10 +242,10 @@ class _SerialCommitter:
 
 
 class SerialSink:
-    """A `SinkCoordinator` behind three locks: its committer's, its renewal's, and that of all else.
+    """A `SinkCoordinator` with three locks: for its committer, its renewal, and all other calls.
 
     So neither a commit nor a renewal waits for a sweep that waits for a dead broker. A sink's
-    committer may exist only after `claim`, so it is looked up when first used.
+    committer may exist only after `claim`, so it is read at each call.
     """
 
     def __init__(self, sink: SinkCoordinator) -> None:
@@ -276,12 +276,10 @@ class SerialSink:
             self._sink.renew()
 
     def close(self) -> None:
-        """See `SinkCoordinator.close`. A renewal that hangs, as on a mount that is away, would hold
-        up the end of the job: then the sink stays open, and its owner record is left behind."""
+        """See `SinkCoordinator.close`. If a renewal hangs, for example on a mount that is gone, the
+        sink stays open and its lease is not released: the job must end."""
         if not self._renewing.acquire(timeout=_CLOSE_S):
-            log.warning(
-                "sink is not closed, a renewal of its owner record hangs: waited_s=%.0f", _CLOSE_S
-            )
+            log.warning("sink is not closed, a renewal of its lease hangs: waited_s=%.0f", _CLOSE_S)
             return
         try:
             with self._committing, self._lock:

@@ -1,4 +1,4 @@
-"""Cutting barriers and discovering splits, in the threads of those who poll."""
+"""Fetches barrier offsets and discovers splits, in the threads that poll for a barrier."""
 
 import logging
 import threading
@@ -22,44 +22,45 @@ __all__ = ["SourceService"]
 log = logging.getLogger(__name__)
 
 _LIMIT_S = 9.0
-"""For all that one poll asks: a task takes a coordinator that is 10 s late for a silent one."""
-_HELD = 0.5
-"""How much of that one look may hold a source: whoever waits behind it has the rest."""
-_PATIENT_EVERY = 4
-"""Tries behind one that was not answered are short, and share that time among the regions whose
-brokers do not answer, for others wait behind them; but for every fourth, for brokers are slow."""
-_SHORTEST = 0.05
-"""Of a poll's time, for such a try: enough for brokers that answer."""
-_KEPT_S = 30.0
-"""An answer that waits for other sources is as old at most: it says what is there now."""
+"""Time of one poll: a task counts a coordinator as unreachable after 10 s."""
+_CALL_SHARE = 0.5
+"""Share of that time for which one call may lock a source: the next caller has the rest."""
+_LONG_EVERY = 4
+"""After an attempt without an answer, attempts are short and share the time among the regions whose
+brokers do not answer, since other regions wait. Every fourth attempt is long: brokers may be slow.
+"""
+_SHORTEST_SHARE = 0.05
+"""Share of a poll's time for a short attempt: enough for brokers that answer."""
+_MAX_AGE_S = 30.0
+"""Longest age of a source's answer that waits for other sources: offsets must be recent."""
 
 
 @dataclass(slots=True)
-class _Looks:
-    """When a source is asked for new splits.
+class _Discovery:
+    """State of the discovery of one source's splits.
 
     Attributes:
-        due_s: the next look.
-        is_open: the last one is under way, or was not answered.
-        pause_s: before a look that follows one without an answer; grows.
-        misses: looks in a row that were not answered.
+        due_s: time of the next call.
+        is_open: whether the last call is under way, or had no answer.
+        pause_s: pause after a call without an answer; grows.
+        failures: calls in a row without an answer.
     """
 
     due_s: float = float("-inf")
     is_open: bool = False
     pause_s: float = 0.0
-    misses: int = 0
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
-    """A source's answer.
+class _SourceOffsets:
+    """Barrier offsets of one source.
 
     Attributes:
-        at_s: when it was given.
-        splits: its ranges.
+        at_s: time of the answer.
+        splits: the ranges up to the barrier.
         is_finished: whether they end at the source's end.
-        waiting: records behind them.
+        waiting: unread records after them.
     """
 
     at_s: float
@@ -69,11 +70,11 @@ class _Cut:
 
 
 @dataclass(slots=True)
-class _Question:
-    """A region's, as far as it is answered: what one source has said waits for the others."""
+class _Request:
+    """A region's open request. The answer of one source waits for those of the other sources."""
 
-    asked: FetchBarrierOffsets
-    cuts: dict[str, _Cut] = field(default_factory=dict)
+    action: FetchBarrierOffsets
+    answers: dict[str, _SourceOffsets] = field(default_factory=dict)
     tries: int = 0
     again_s: float = float("-inf")
 
@@ -81,8 +82,8 @@ class _Question:
 class SourceService:
     """The job's sources. Any thread; each source serialises its own calls.
 
-    A look for new splits that is not answered is taken again soon; until it is, no source has come
-    to its end, for a bounded job would go without what nobody has found yet.
+    A discovery without an answer is repeated soon. Until it is answered, no source counts as
+    finished: a bounded job would end without undiscovered splits.
     """
 
     def __init__(
@@ -97,39 +98,41 @@ class SourceService:
         self._clock = clock
         self._limit_s = min(settings.call_timeout_s, _LIMIT_S)
         self._lock = threading.Lock()
-        self._questions: dict[str, _Question] = {}
+        self._requests: dict[str, _Request] = {}
         self._unanswered: dict[str, set[str]] = {source_id: set() for source_id in sources}
-        self._looks = {source_id: _Looks() for source_id in sources}
+        self._discoveries = {source_id: _Discovery() for source_id in sources}
 
     def deadline_s(self) -> float:
-        """Until when whoever polls now is to be answered."""
+        """Time limit of a poll that begins now."""
         return self._clock() + self._limit_s
 
     def discover(
         self,
         source_ids: Sequence[str],
-        tell: Callable[[SplitsDiscovered], object],
+        post: Callable[[SplitsDiscovered], object],
         *,
         until_s: float,
     ) -> bool:
-        """Ask sources for new splits when their time has come; whether there were any. Takes half
-        of the time, and the cut the other one; all of it now and then, where brokers are slow.
+        """Ask the sources that are due for new splits; whether there were any.
+
+        It takes half of the poll's time, and the barrier offsets the other half. If brokers are
+        slow, every fourth attempt takes all of it.
 
         Raises:
-            UnreadSplitsLostError: a source's own SourceChangedError, which is about no region.
+            UnreadSplitsLostError: a source's own SourceChangedError, which concerns no region.
         """
         found = False
         for source_id in source_ids:
             if source_id in self._sources and self._is_due(source_id):
-                is_patient = self._looks[source_id].misses % _PATIENT_EVERY == _PATIENT_EVERY - 1
-                cuts_s = 0.0 if is_patient else self._limit_s * _HELD
-                left_s = max(0.0, until_s - cuts_s - self._clock())
+                is_long = self._discoveries[source_id].failures % _LONG_EVERY == _LONG_EVERY - 1
+                offsets_s = 0.0 if is_long else self._limit_s * _CALL_SHARE
+                left_s = max(0.0, until_s - offsets_s - self._clock())
                 splits = self._discover(source_id, timeout_s=left_s)
                 if splits:
-                    tell(SplitsDiscovered(source_id=source_id, splits=splits))
+                    post(SplitsDiscovered(source_id=source_id, splits=splits))
                     found = True
                 if splits is not None:
-                    self._looks[source_id].is_open = False  # whoever cuts now has what was found
+                    self._discoveries[source_id].is_open = False  # the core has all splits now
         return found
 
     def _is_due(self, source_id: str) -> bool:
@@ -137,130 +140,133 @@ class SourceService:
         if interval_s is None:
             return False
         with self._lock:
-            look, now_s = self._looks[source_id], self._clock()
-            if now_s < look.due_s:
+            discovery, now_s = self._discoveries[source_id], self._clock()
+            if now_s < discovery.due_s:
                 return False
-            look.due_s, look.is_open = now_s + interval_s, True
+            discovery.due_s, discovery.is_open = now_s + interval_s, True
             return True
 
     def _discover(self, source_id: str, *, timeout_s: float) -> tuple[SplitRange, ...] | None:
-        """What is new; None: not answered."""
-        look = self._looks[source_id]
+        """New splits; None without an answer."""
+        discovery = self._discoveries[source_id]
         try:
             found = self._sources[source_id].discover(timeout_s=timeout_s)
         except UnreachableError as err:
             with self._lock:
                 first_s, longest_s = self._settings.retry_s, self._settings.max_retry_s
-                look.pause_s = min(max(look.pause_s * 2, first_s), longest_s)
-                look.misses += 1
-                look.due_s = min(look.due_s, self._clock() + look.pause_s)
+                discovery.pause_s = min(max(discovery.pause_s * 2, first_s), longest_s)
+                discovery.failures += 1
+                discovery.due_s = min(discovery.due_s, self._clock() + discovery.pause_s)
             log.warning("discovery was not answered: source_id=%s error=%s", source_id, err)
             return None
         except SourceChangedError as err:
-            # Of what a region reads its own cut tells: whoever looks here has lost nothing.
+            # The poller lost nothing: if its own splits are lost, its barrier offsets raise.
             raise UnreadSplitsLostError(*err.args) from err
-        look.pause_s, look.misses = 0.0, 0
+        discovery.pause_s, discovery.failures = 0.0, 0
         return found
 
     def cut(
-        self, asked: FetchBarrierOffsets, source_ids: Sequence[str], *, until_s: float
+        self, action: FetchBarrierOffsets, source_ids: Sequence[str], *, until_s: float
     ) -> RegionBarrierOffsets | None:
-        """Cut a region's sources; None when one did not answer: the next poll tries again.
+        """Fetch a region's barrier offsets; None if a source does not answer: the next poll tries
+        again.
 
         Raises:
-            SourceChangedError, DataLostError: going on would lose records.
+            SourceChangedError, DataLostError: to continue would lose records.
         """
         failpoint("before-cut")
-        question = self._question(asked)
-        if self._clock() < question.again_s:
+        request = self._request(action)
+        if self._clock() < request.again_s:
             return None
         for source_id in source_ids:
-            known = question.cuts.get(source_id)
-            if known is not None and self._clock() - known.at_s < _KEPT_S:
+            known = request.answers.get(source_id)
+            if known is not None and self._clock() - known.at_s < _MAX_AGE_S:
                 continue
             try:
-                question.cuts[source_id] = self._cut(question, source_id, until_s)
+                request.answers[source_id] = self._cut(request, source_id, until_s)
             except UnreachableError as err:
-                log.warning("barrier was not cut: region=%s error=%s", asked.region, err)
-                self._note_unanswered(question, source_id)
+                log.warning("barrier has no offsets yet: region=%s error=%s", action.region, err)
+                self._note_unanswered(request, source_id)
                 return None
-            self._unanswered[source_id].discard(asked.region)
-        with self._lock:  # what is asked next may be the same, and its answer another one
-            self._questions.pop(asked.region, None)
-        cuts = [question.cuts[source_id] for source_id in source_ids]
-        is_known = not any(self._looks[source_id].is_open for source_id in source_ids)
+            self._unanswered[source_id].discard(action.region)
+        with self._lock:  # an equal request may follow, and needs new answers
+            self._requests.pop(action.region, None)
+        answers = [request.answers[source_id] for source_id in source_ids]
+        is_known = not any(self._discoveries[source_id].is_open for source_id in source_ids)
         failpoint("after-cut")
         return RegionBarrierOffsets(
-            checkpoint_id=asked.checkpoint_id,
-            region=asked.region,
-            attempt_id=asked.attempt_id,
-            splits=tuple(split for cut in cuts for split in cut.splits),
-            finished=is_known and all(cut.is_finished for cut in cuts),
-            waiting={key: lag for cut in cuts for key, lag in cut.waiting.items()},
-            asked=frozenset(split.key for split in asked.positions),
-            has_read=asked.has_read,
+            checkpoint_id=action.checkpoint_id,
+            region=action.region,
+            attempt_id=action.attempt_id,
+            splits=tuple(split for answer in answers for split in answer.splits),
+            finished=is_known and all(answer.is_finished for answer in answers),
+            waiting={key: lag for answer in answers for key, lag in answer.waiting.items()},
+            requested=frozenset(split.key for split in action.positions),
+            has_read=action.has_read,
         )
 
     def replayable(self, batch: Barrier) -> Barrier:
-        """A batch that is read again, without what is gone of it since it was cut. Whole where
-        nobody answers: its tasks wait for the brokers then, and whoever begins anew asks again.
+        """A replayed batch without records that were deleted since its barrier.
+
+        If a source does not answer, the batch stays whole: its tasks wait for the brokers, and a
+        new attempt asks again.
 
         Raises:
-            SourceChangedError, DataLostError: it cannot be read, or not whole.
+            SourceChangedError, DataLostError: the batch cannot be read, or not as a whole.
         """
         left: list[SplitRange] = []
         for source_id, mine in busy_by_source(batch.splits).items():
             try:
                 left += self._sources[source_id].replayable(mine, timeout_s=self._limit_s)
             except UnreachableError as err:
-                log.warning("replay is not looked at: region=%s error=%s", batch.region, err)
+                log.warning("replay was not checked: region=%s error=%s", batch.region, err)
                 left += mine
         return replace(batch, splits=tuple(left))
 
-    def _question(self, asked: FetchBarrierOffsets) -> _Question:
-        """The region's open one, if it is still the same."""
+    def _request(self, action: FetchBarrierOffsets) -> _Request:
+        """The region's open request if it is the same, else a new one."""
         with self._lock:
-            found = self._questions.get(asked.region)
-            if found is None or found.asked != asked:
-                found = self._questions[asked.region] = _Question(asked)
+            found = self._requests.get(action.region)
+            if found is None or found.action != action:
+                found = self._requests[action.region] = _Request(action)
             return found
 
-    def _cut(self, question: _Question, source_id: str, until_s: float) -> _Cut:
-        asked = question.asked
-        mine = [split for split in asked.positions if split.source_id == source_id]
+    def _cut(self, request: _Request, source_id: str, until_s: float) -> _SourceOffsets:
+        action = request.action
+        mine = [split for split in action.positions if split.source_id == source_id]
         with self._sources[source_id].held(until_s - self._clock()) as (source, left_s):
             splits = source.cut(
                 mine,
-                max_records=asked.max_records,
-                timeout_s=min(left_s, self._retry_for_s(question, source_id)),
+                max_records=action.max_records,
+                timeout_s=min(left_s, self._retry_for_s(request, source_id)),
             )
-            return _Cut(
+            return _SourceOffsets(
                 at_s=self._clock(),
                 splits=tuple(splits),
                 is_finished=source.is_finished(splits),
                 waiting=self._waiting(source, splits),
             )
 
-    def _retry_for_s(self, question: _Question, source_id: str) -> float:
-        """How long this try may hold the source."""
-        held_s = self._limit_s * _HELD
-        if question.tries % _PATIENT_EVERY == 0:
-            return held_s
+    def _retry_for_s(self, request: _Request, source_id: str) -> float:
+        """How long this attempt may lock the source."""
+        longest_s = self._limit_s * _CALL_SHARE
+        if request.tries % _LONG_EVERY == 0:
+            return longest_s
         sharing = max(1, len(self._unanswered[source_id]))
-        return max(held_s / sharing, self._limit_s * _SHORTEST)
+        return max(longest_s / sharing, self._limit_s * _SHORTEST_SHARE)
 
-    def _note_unanswered(self, question: _Question, source_id: str) -> None:
-        """Whoever asks again at once stands in the way of those whose brokers answer."""
-        self._unanswered[source_id].add(question.asked.region)
+    def _note_unanswered(self, request: _Request, source_id: str) -> None:
+        """Delay the region's next attempt: it would block regions whose brokers answer."""
+        self._unanswered[source_id].add(request.action.region)
         first_s, longest_s = self._settings.retry_s, self._settings.max_retry_s
-        pause_s = min(first_s * 2.0 ** min(question.tries, 16), longest_s)
-        question.again_s = self._clock() + pause_s
-        question.tries += 1
+        pause_s = min(first_s * 2.0 ** min(request.tries, 16), longest_s)
+        request.again_s = self._clock() + pause_s
+        request.tries += 1
 
     def _waiting(
         self, source: SplitEnumerator, splits: Sequence[SplitRange]
     ) -> dict[SplitKey, int]:
-        """Records behind a cut, of each split whose source knows, where splits may move."""
+        """Unread records after the barrier, by split, if splits may be reassigned."""
         if self._settings.balancer is None:
             return {}
         lags = {split.key: source.lag_records([split]) for split in splits}

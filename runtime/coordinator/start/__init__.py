@@ -1,1 +1,1 @@
-"""What a coordinator does before its first barrier: recovery, settlement, rescaling."""
+"""Starts a run: recovery, fencing, settlement and rescaling, before its first barrier."""

@@ -1,8 +1,9 @@
-"""Where a run begins: decided from the records in the checkpoint directory alone. Pure."""
+"""Decides where a run starts, from the records in the checkpoint directory alone. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sluice.runtime.checkpoint.retention import name_other_records
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.policy.assignment import assignment_of, to_least_loaded
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
@@ -23,7 +24,7 @@ from sluice.runtime.model.model import (
 
 __all__ = [
     "History",
-    "Place",
+    "Slot",
     "fencing_record_of",
     "first_record",
     "first_regions",
@@ -37,12 +38,12 @@ __all__ = [
     "verify_same_job",
 ]
 
-_RESTORE_FROM = "restore_from"  # among the settings in a seal: as the job gave it
+_RESTORE_FROM = "restore_from"  # setting of a fencing record: the user's request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A record, and the marks beside it."""
+class Slot:
+    """A record and the markers beside it."""
 
     record: CheckpointRecord
     is_committed: bool
@@ -50,77 +51,77 @@ class Place:
 
     @property
     def checkpoint_id(self) -> int:
-        """Its place."""
+        """Number of the slot."""
         return self.record.checkpoint_id
 
     @property
     def is_decided(self) -> bool:
-        """Whether it is a decision."""
+        """Whether the record is a decision."""
         return self.record.verdict is Verdict.DECIDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What a start looked at.
+    """The slots that a start has read.
 
     Attributes:
-        ids: all places that hold a record, ascending.
-        places: newest first, down to the newest decision that is committed on record and was not
-            left behind. Marks are written in order, so everything older is settled.
+        ids: all slots that hold a record, ascending.
+        slots: newest first, down to the newest marked decision that no start has passed over.
+            Completion markers are written in order, so all older decisions are settled.
     """
 
     ids: tuple[int, ...]
-    places: tuple[Place, ...]
+    slots: tuple[Slot, ...]
 
     @property
     def next_slot(self) -> int:
-        """The first empty place above everything; ids are never used twice."""
+        """The first empty slot above everything; ids are never used twice."""
         return self.ids[-1] + 1 if self.ids else 0
 
     @property
     def newest(self) -> CheckpointRecord:
-        """The record at the last place."""
-        return self.places[0].record
+        """The record at the last slot."""
+        return self.slots[0].record
 
 
 def resume_point(history: History, *, restore_from: int | None) -> int:
     """The checkpoint that a run starts from.
 
-    The newest decision, unless a later seal says that its run started from an older one: a start
-    from an older checkpoint that crashed at once stays a start from that one.
+    This is the newest decision, unless a later fencing record names an older one as its start. So a
+    start from an older checkpoint that crashed at once is repeated from the same checkpoint.
 
     Raises:
         ConfigError: ``restore_from`` is not a decided checkpoint that is still there.
     """
     if restore_from is not None:
-        found = next((p for p in history.places if p.checkpoint_id == restore_from), None)
+        found = next((p for p in history.slots if p.checkpoint_id == restore_from), None)
         if found is None or not found.is_decided:
             raise refuse_restore(history.ids, restore_from)
         return restore_from
-    for place in history.places:
-        if place.is_decided and not place.is_superseded:
-            return place.checkpoint_id
-        if place.record.requested_by == FENCING and place.record.restored_from is not None:
-            return place.record.restored_from
+    for slot in history.slots:
+        if slot.is_decided and not slot.is_superseded:
+            return slot.checkpoint_id
+        if slot.record.requested_by == FENCING and slot.record.restored_from is not None:
+            return slot.record.restored_from
     raise ConfigError(
         "the checkpoint directory holds no decided checkpoint",
-        {"places": _short(history.ids)},
-        "Is it another program's directory? Give the job an empty one.",
+        {"slots": _short(history.ids)},
+        "Give the job an empty directory, or its own.",
     )
 
 
 def is_carried_out(history: History, *, restore_from: int) -> bool:
-    """Whether the run that wrote the newest record began with the same wish.
+    """Whether the run that wrote the newest record had the same ``restore_from``.
 
-    Then the wish is that of a program which was started again, by a cluster manager for one, and
-    not a new one. Asked of that run, for a start that died may have left a seal further below.
+    Then a cluster manager, for example, has started the same program again, and the request is not
+    new. Only the newest run counts: a start that died may have left a fencing record below.
     """
     newest = history.newest
     fencing_records = (
-        place.record
-        for place in history.places
-        if place.record.requested_by == FENCING
-        and place.record.leader_session_id == newest.leader_session_id
+        slot.record
+        for slot in history.slots
+        if slot.record.requested_by == FENCING
+        and slot.record.leader_session_id == newest.leader_session_id
     )
     fencing_record = next(fencing_records, None)
     return fencing_record is not None and fencing_record.settings.get(_RESTORE_FROM) == str(
@@ -129,56 +130,53 @@ def is_carried_out(history: History, *, restore_from: int) -> bool:
 
 
 def refuse_restore(ids: Sequence[int], restore_from: int) -> ConfigError:
-    """The error of a start from a checkpoint that nothing can be started from."""
+    """The error of a start from a checkpoint that is missing or aborted."""
     return ConfigError(
         "the checkpoint to start from is not there, or was aborted",
-        {"restore_from": restore_from, "places": _short(ids)},
-        "See `sluice checkpoint list` for those that can be started from.",
+        {"restore_from": restore_from, "slots": _short(ids)},
+        "Choose a decided checkpoint from `sluice checkpoint list`.",
     )
 
 
 def to_settle(history: History) -> list[CheckpointRecord]:
-    """Decided, not committed on record: to be committed before anything else, oldest first."""
-    return [
-        place.record
-        for place in reversed(history.places)
-        if place.is_decided and not place.is_committed
-    ]
+    """Decisions without a completion marker, oldest first: a start commits them first of all."""
+    found = (slot for slot in reversed(history.slots) if slot.is_decided)
+    return [slot.record for slot in found if not slot.is_committed]
 
 
-def is_left_behind(checkpoint_id: int, above: Iterable[Place]) -> bool:
-    """Whether a seal above says that its run started from an older checkpoint than this."""
+def is_left_behind(checkpoint_id: int, above: Iterable[Slot]) -> bool:
+    """Whether a fencing record above names an older checkpoint than this as its start."""
     return any(
-        place.record.requested_by == FENCING
-        and place.record.restored_from is not None
-        and place.record.restored_from < checkpoint_id
-        for place in above
+        slot.record.requested_by == FENCING
+        and slot.record.restored_from is not None
+        and slot.record.restored_from < checkpoint_id
+        for slot in above
     )
 
 
 def superseded_by_restore(history: History, resume_id: int) -> list[int]:
-    """Decisions that a start from ``resume_id`` leaves behind."""
+    """Decisions that a start from ``resume_id`` passes over."""
     return [
-        place.checkpoint_id
-        for place in reversed(history.places)
-        if place.is_decided and place.checkpoint_id > resume_id and not place.is_superseded
+        slot.checkpoint_id
+        for slot in reversed(history.slots)
+        if slot.is_decided and slot.checkpoint_id > resume_id and not slot.is_superseded
     ]
 
 
 def left_open(
-    told: Iterable[RegionRegistration], history: History, plan: JobPlan
+    registrations: Iterable[RegionRegistration], history: History, plan: JobPlan
 ) -> list[StateEntry]:
-    """What lives of earlier runs say that they have open, and no decision has: to be aborted.
+    """Open work of earlier attempts that no decision contains: the start aborts it.
 
-    A decision that names some of it, or contains its batch, has seen to it, or will. What a record
-    says of state is the word of an older plan: a region may have become stateless since.
+    A decision that names the work, or contains its batch, commits it. Whether a region is stateful
+    follows from the plan, not from the record: the region may have become stateless since.
     """
-    decided = [place.record for place in history.places if place.is_decided]
+    decided = [slot.record for slot in history.slots if slot.is_decided]
     named = {entry for record in decided for entry in record.committables}
     continuing = {region.name for region in plan.regions if region.batch_ids_continue}
     return [
         entry
-        for registration in told
+        for registration in registrations
         for work in registration.open
         if not any(_contains(record, work.batch, continuing) for record in decided)
         for entry in work.committables
@@ -203,13 +201,15 @@ def fencing_record_of(
     session: str,
     resume_id: int,
     restore_from: int | None,
+    fenced: Collection[int],
     now_ms: int,
 ) -> CheckpointRecord:
-    """The aborted record that closes the next place to every older coordinator (`fence-first`).
+    """The aborted record that closes the next slot to every older coordinator (`fence-first`).
 
     Args:
         resume_id: the checkpoint that the run starts from.
-        restore_from: the one that it was told to start from; see `is_carried_out`.
+        restore_from: the checkpoint that the user asked for; see `is_carried_out`.
+        fenced: slots that hold only a fencing record.
     """
     newest = history.newest
     wish = {} if restore_from is None else {_RESTORE_FROM: str(restore_from)}
@@ -220,7 +220,7 @@ def fencing_record_of(
         kind=CheckpointKind.CHECKPOINT,
         verdict=Verdict.ABORTED,
         leader_session_id=session,
-        run_attempt=max(place.record.run_attempt for place in history.places) + 1,
+        run_attempt=max(slot.record.run_attempt for slot in history.slots) + 1,
         restored_from=resume_id,
         requested_by=FENCING,
         reason="a new run of the job begins",
@@ -228,7 +228,7 @@ def fencing_record_of(
         sluice_version=plan.sluice_version,
         spark_version=plan.spark_version,
         cluster_ids=plan.cluster_ids,
-        settings={**plan.settings, **wish},
+        settings={**plan.settings, **wish, **name_other_records(history.ids, fenced)},
         graph=plan.graph,
     )
 
@@ -241,7 +241,7 @@ def first_record(
     session: str,
     now_ms: int,
 ) -> CheckpointRecord:
-    """Checkpoint 0: who the job is, and where it starts, in numbers."""
+    """Checkpoint 0: the identity of the job, and its start offsets as numbers."""
     return CheckpointRecord(
         job_uid=job_uid,
         job_name=plan.name,
@@ -265,7 +265,7 @@ def first_record(
 def first_regions(
     plan: JobPlan, starts: Mapping[str, Sequence[SplitRange]]
 ) -> tuple[RegionRecord, ...]:
-    """Regions of checkpoint 0: each source's splits dealt to the regions that read it."""
+    """Regions of checkpoint 0: each source's splits assigned to the regions that read it."""
     splits: dict[str, list[SplitRange]] = {region.name: [] for region in plan.regions}
     for source_id, found in starts.items():
         readers = [r.name for r in plan.regions if source_id in r.source_ids]
@@ -286,11 +286,11 @@ def verify_same_job(
     is_settled: bool = False,
     stateless: Collection[str] = (),
 ) -> None:
-    """The directory must belong to this job, and everything in the decision must have an owner.
+    """Check that the directory belongs to this job, and that each entry has an operator.
 
     Args:
-        is_settled: nothing of the decision has to be committed any more: sinks may have left.
-        stateless: regions for which the record names a place of state that holds none.
+        is_settled: whether the decision has nothing left to commit: then its sinks may be removed.
+        stateless: regions whose state location in the record is empty.
     Raises:
         WrongJobError: another name, unknown operators, or regions that cannot be exchanged.
     """
@@ -307,11 +307,12 @@ def verify_same_job(
 
 
 def _verify_state(record: CheckpointRecord, plan: JobPlan, stateless: Collection[str]) -> None:
-    """Batch ids of a stateful region go on over restarts, those of a stateless one begin anew, and
-    its directory is deleted: a change would take new batches for decided ones, or lose the state.
+    """Refuse a region that changes between stateful and stateless.
 
-    A region that counted as stateful, and never kept anything, may become stateless: its lives are
-    told apart by their attempts from now on, and there is nothing to lose.
+    Batch ids of a stateful region continue over restarts. Those of a stateless region start at 0
+    again, and its directory is deleted. So after a change, new batches would count as decided, or
+    the state would be lost. A stateful region that never wrote state may become stateless: its
+    attempts are distinguished by their ids from now on, and there is no state to lose.
     """
     plans = {region.name: region for region in plan.regions}
     sinks = {node.operator_id: node.name for node in plan.graph if node.kind == "sink"}
@@ -326,7 +327,7 @@ def _verify_state(record: CheckpointRecord, plan: JobPlan, stateless: Collection
             continue
         if planned.stateful != (region.state is not None):
             raise WrongJobError(
-                "a region kept state in the checkpoint and does not now, or the other way round",
+                "a region has changed between stateful and stateless",
                 {"job": plan.name, "region": region.region, "keeps_state_now": planned.stateful},
                 "Start with the old functions, or with a new checkpoint directory at the offsets "
                 "that `sluice checkpoint inspect` shows.",
@@ -336,16 +337,19 @@ def _verify_state(record: CheckpointRecord, plan: JobPlan, stateless: Collection
 def _verify_sinks_stayed(
     region: RegionRecord, planned: RegionPlan, sinks: Mapping[str, str]
 ) -> None:
-    """What a sink keeps stands in the record of the region that writes it, and only there can it
-    be gone on with: that region's next batch would drop the state of a sink that has left."""
+    """Refuse to move a sink with state to another region.
+
+    Its state is in the record of the region that writes it. That region's next batch would drop the
+    state of a sink that it no longer writes.
+    """
     kept = {entry.operator_id for entry in region.operator_states}
     able = planned.sink_ids if planned.stateful_sink_ids is None else planned.stateful_sink_ids
     moved = sorted(kept & sinks.keys() - set(able))
     if moved:
         raise WrongJobError(
-            "a sink keeps state in a region that does not write it any more",
+            "a sink with state has moved to another region",
             {"region": region.region, "sinks": ", ".join(f"{sinks[i]!r} ({i})" for i in moved)},
-            "Put it back into its pipeline. One for another pipeline needs a uid of its own.",
+            "Put the sink back into its pipeline. Give a sink of another pipeline its own uid.",
         )
 
 
@@ -355,7 +359,7 @@ def _verify_operators(record: CheckpointRecord, plan: JobPlan, missing_sinks: se
     sources = {
         split.source_id
         for region in record.regions
-        if region.region not in own_logs  # there Spark's log says what is read, not the job
+        if region.region not in own_logs  # Spark's log names the sources, not the job
         for split in region.splits
     }
     planned_sources = {source for region in plan.regions for source in region.source_ids}
@@ -369,17 +373,16 @@ def _verify_operators(record: CheckpointRecord, plan: JobPlan, missing_sinks: se
     missing = (sources - planned_sources) | missing_sinks | (states - known_states)
     if missing:
         raise WrongJobError(
-            "the checkpoint has positions, transactions or state of operators that the job lacks",
+            "the checkpoint has entries of operators that the job lacks",
             {
                 "job": plan.name,
                 "checkpoint_id": record.checkpoint_id,
                 "missing": ", ".join(f"{names.get(i, 'operator')} ({i})" for i in sorted(missing)),
                 "job_has": ", ".join(_described(node) for node in plan.graph),
             },
-            "An operator's id follows from its uid, else from its name and what feeds it: give "
-            "back the old names, or set uid to keep an operator through such a change. A sink may "
-            "leave once its transactions are settled: start the job with it once more, and stop "
-            "it in order.",
+            "Use the old names again, or set uid: an operator's id comes from its uid, or else "
+            "from its name and its inputs. To remove a sink, start the job with it once more and "
+            "stop it in order: then its transactions are settled.",
         )
 
 

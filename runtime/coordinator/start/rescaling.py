@@ -1,8 +1,8 @@
-"""A start with other regions than the checkpoint has: its splits and states dealt anew. Pure.
+"""Redistributes splits and states if a job starts with other regions. Pure.
 
-What a run begins with is a function of the record that it goes on from and of the job's plan, and
-is on record with the run's first decision. A crash before that leaves the old regions and the old
-assignment, a crash after it the new ones; there is nothing in between.
+The new regions are a function of the restored record and of the job's plan. The run's first
+decision records them. A crash before that keeps the old regions and the old assignment; a crash
+after it keeps the new ones.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,35 +30,35 @@ __all__ = ["redistributed", "verify_rescalable"]
 
 _AS_A_LIST = frozenset({Redistribution.SPLIT, Redistribution.UNION})
 _SUMS = frozenset({COUNTS_KIND, DROPS_KIND})
-"""Added up by whoever has several of them; any region that reads the source can."""
+"""An operator adds up several of them, so any region that reads the source can take them."""
 _MOST_NAMES = 20
 
 
 class _Bound(NamedTuple):
-    """Why a region cannot be exchanged, and what to do about it."""
+    """Why a region cannot be replaced, and the remedy."""
 
     why: str
     remedy: str
 
 
 _STATE = (
-    "A region that keeps state keeps its splits and its name: start with the regions= and the "
-    "pipelines of before."
+    "Start with the old regions= and the old pipelines: a region with state keeps its splits and "
+    "its name."
 )
 _SOURCE = (
-    "A new source has no positions here: start with the sources of before (one whose topics or "
-    "name have changed keeps its positions by the same uid), or run it as a job of its own."
+    "Start with the old sources: a new source has no positions in this checkpoint. To change "
+    "topics or name of a source, keep its uid. Or run the new source as a job of its own."
 )
-_DIRECTORY = "Give the query the checkpointLocation that it had."
+_DIRECTORY = "Give the query its old checkpointLocation."
 
 
 def verify_rescalable(record: CheckpointRecord, plan: JobPlan) -> None:
-    """The job may go on from the record with its own regions, if they are others.
+    """Check that the job can resume from the record with its own regions.
 
     Raises:
-        WrongJobError: a region with state would appear or vanish, a source is new, a region that
-            stays would read another source, or nobody can go on with what a sink keeps in a region
-            that vanishes.
+        WrongJobError: a region with state would appear or vanish, or a source is new, or a
+            remaining region would read another source, or no region can take a sink's state from a
+            region that vanishes.
     """
     planned = {region.name: region for region in plan.regions}
     known = {region.region: region for region in record.regions}
@@ -81,10 +81,10 @@ def _with_state_or_logs(
     bound: dict[str, _Bound] = {}
     for name, region in known.items():
         if name not in planned and region.state is not None:
-            bound[name] = _Bound(f"{name} keeps state, and the job has no such region now", _STATE)
+            bound[name] = _Bound(f"{name} keeps state, but the job has no such region now", _STATE)
     for name, new in planned.items():
         if name not in known and new.stateful:
-            bound[name] = _Bound(f"{name} keeps state, and the checkpoint has none for it", _STATE)
+            bound[name] = _Bound(f"{name} keeps state, but the checkpoint has none for it", _STATE)
         if new.keeps_logs:
             bound[name] = _Bound(f"{name} is a drop-in query, whose log is Spark's", _DIRECTORY)
     return bound
@@ -97,7 +97,7 @@ def _refuse_exchange(
     now = sorted(region.name for region in plan.regions)
     remedies = dict.fromkeys(found.remedy for found in bound.values())
     raise WrongJobError(
-        "the regions of the job are not those of the checkpoint, and some cannot be exchanged",
+        "some regions of the checkpoint cannot be replaced by those of the job",
         {
             "job": plan.name,
             "checkpoint_id": record.checkpoint_id,
@@ -108,7 +108,7 @@ def _refuse_exchange(
             "bound": ",".join(sorted(bound)),
             "why": "; ".join(bound[name].why for name in sorted(bound)),
         },
-        f"{' '.join(remedies)} Nothing was changed; another checkpoint directory begins anew.",
+        f"{' '.join(remedies)} Or use another checkpoint directory. Nothing was changed.",
     )
 
 
@@ -120,8 +120,10 @@ def _counted(names: Sequence[str]) -> str:
 def _with_other_sources(
     record: CheckpointRecord, planned: Mapping[str, RegionPlan]
 ) -> dict[str, _Bound]:
-    """Regions of a source without positions here, and those whose name was another source's: a name
-    is made from topics, and may come back for a source that has been given another ``uid``."""
+    """Regions of a source without positions in the record, and regions whose source has changed.
+
+    A region's name is made from topics, so a source with another ``uid`` may have the same name.
+    """
     names = {node.operator_id: node.name for node in record.graph}
     sources = _sources(record)
 
@@ -132,7 +134,7 @@ def _with_other_sources(
     for name, plan in planned.items():
         new = set(plan.source_ids) - sources
         if new:
-            why = f"{name} reads a source that the checkpoint has no positions of, {named(new)}"
+            why = f"{name} reads {named(new)}, of which the checkpoint has no positions"
             found[name] = _Bound(why, _SOURCE)
     for region in record.regions:
         plan_now = planned.get(region.region)
@@ -148,11 +150,11 @@ def _with_other_sources(
 def redistributed(
     record: CheckpointRecord, plan: JobPlan, *, attempt_id: int
 ) -> tuple[tuple[RegionRecord, ...], Assignment]:
-    """The regions of a run that goes on from a record, with their splits, and who has which.
+    """The regions of a run that resumes from a record, with their splits, and the assignment.
 
-    Each source whose regions have changed has its splits dealt evenly to those that there are now,
-    at the ends that the record says, wherever they stand: a carried region's are those of its last
-    good snapshot. All else stays where it is, and the same regions give what was recorded.
+    If a source's regions have changed, its splits are assigned evenly to the present regions. They
+    keep the recorded ends; those of a skipped region come from its last completed snapshot. All
+    other splits stay, and unchanged regions give the recorded assignment.
 
     Args:
         attempt_id: of the run, for regions that the record does not have.
@@ -164,7 +166,7 @@ def redistributed(
     names = [region.name for region in plan.regions]
     if found.keys() == set(names):
         return tuple(found[name] for name in names), before
-    splits = _dealt({name: found[name].splits for name in sorted(found)}, plan)
+    splits = _assigned({name: found[name].splits for name in sorted(found)}, plan)
     regions = tuple(
         _with_splits(found.get(name) or RegionRecord(region=name, attempt_id=attempt_id), mine)
         for name, mine in splits.items()
@@ -176,10 +178,10 @@ def redistributed(
     return _with_states(regions, record, plan), assignment
 
 
-def _dealt(
+def _assigned(
     standing: Mapping[str, Sequence[SplitRange]], plan: JobPlan
 ) -> dict[str, tuple[SplitRange, ...]]:
-    """Splits of each planned region: those of untouched sources first, for they stay."""
+    """Splits of each planned region: first those of unchanged sources, since they stay."""
     splits: dict[str, list[SplitRange]] = {region.name: [] for region in plan.regions}
     touched: dict[str, list[SplitRange]] = {}
     readers: dict[str, list[str]] = {}
@@ -188,13 +190,13 @@ def _dealt(
             readers.setdefault(source_id, []).append(region.name)
     for name, mine in standing.items():
         for split in mine:
-            whose = readers.get(split.source_id, [])
-            if name in whose and all(each in standing for each in whose):
+            names = readers.get(split.source_id, [])
+            if name in names and all(each in standing for each in names):
                 splits[name].append(split)
             else:
                 touched.setdefault(split.source_id, []).append(split)
     for source_id in sorted(touched):
-        # One that stays gives all it has of a source that another region has to leave.
+        # A remaining region returns all splits of a source that another region no longer reads.
         for name in readers.get(source_id, ()):
             touched[source_id] += [s for s in splits[name] if s.source_id == source_id]
             splits[name] = [s for s in splits[name] if s.source_id != source_id]
@@ -213,19 +215,19 @@ def _with_splits(region: RegionRecord, splits: tuple[SplitRange, ...]) -> Region
     if mine.keys() == {split.key for split in splits}:
         return region
     own = tuple(mine.get(split.key, split.at_end()) for split in splits)
-    # Nobody may think that the region has passed a time which one of its splits has not.
+    # The region's watermark must not be later than that of any of its splits.
     least_ms = least_of(split.watermark_ms for split in own)
     return replace(region, splits=own, least_watermark_ms=least_ms)
 
 
-# --- what operators keep in regions that vanish ---------------------------------------------------
+# --- operator states of regions that vanish -------------------------------------------------------
 
 
 def _with_states(
     regions: Iterable[RegionRecord], record: CheckpointRecord, plan: JobPlan
 ) -> tuple[RegionRecord, ...]:
-    """Each entry of a region that vanishes goes on in one that stays, beside that one's own; there
-    is one, or `verify_rescalable` has refused the start."""
+    """Move each state of a region that vanishes to a remaining region, beside its own states. If
+    there were none, `verify_rescalable` would have refused the start."""
     found = {region.region: region for region in regions}
     vanished = [region for region in record.regions if region.region not in found]
     for number, region in enumerate(vanished):
@@ -240,7 +242,7 @@ def _with_states(
 def _heirs(
     entry: StateEntry, region: RegionRecord, record: CheckpointRecord, plan: JobPlan
 ) -> list[str]:
-    """Planned regions that can go on with what a vanished one's operator has kept, in order."""
+    """Planned regions that can take an operator's state from a vanished region, in order."""
     if entry.redistribution not in _AS_A_LIST:
         return []
     sources = _sources_above(entry.operator_id, record.graph)
@@ -263,7 +265,7 @@ def _refuse_state(
 ) -> NoReturn:
     names = {node.operator_id: node.name for node in record.graph}
     raise WrongJobError(
-        "a sink keeps state in a region that the job has no more, and no other one can go on with",
+        "no region of the job can take the state of a removed region's sink",
         {
             "region": region.region,
             "sink": names.get(entry.operator_id, entry.operator_id),
@@ -281,7 +283,7 @@ def _sources(record: CheckpointRecord) -> set[str]:
 
 
 def _sources_above(operator_id: str, graph: Iterable[OperatorNode]) -> set[str]:
-    """Sources whose records come to an operator."""
+    """Sources whose records reach an operator."""
     nodes = {node.operator_id: node for node in graph}
     found: set[str] = set()
     above = [operator_id]

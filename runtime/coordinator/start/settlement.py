@@ -1,4 +1,4 @@
-"""Finishing what earlier runs decided and did not mark, before any task of this run starts."""
+"""Commits and marks decisions of earlier runs, before any task of this run starts."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ __all__ = ["Answers", "Settlement"]
 log = logging.getLogger(__name__)
 
 Answers = Sequence[tuple[StateEntry, CommitReport]]
-"""What the committers said of each entry that was tried."""
+"""The committers' report of each entry that was tried."""
 
 _PAUSE_S = 0.1
 _FIRST_TRY_S = 3.0
@@ -52,17 +52,18 @@ _FIRST_TRY_S = 3.0
 
 @dataclass(slots=True, kw_only=True)
 class Settlement:
-    """Commits decided checkpoints oldest first and sweeps orphans. Runs once, behind the seal.
+    """Commits decided checkpoints, oldest first, and sweeps orphans. Runs once, after the fencing
+    record is published.
 
     Attributes:
         plan, settings, store, sinks: of the job.
         job_uid, attempt_id: of this run.
         repairs: for ``on_lost="repair"``.
         clock, pause: time.
-        deadline_s: when the start gives up; what may take long moves it: a repair, and a try that
-            has finished something.
-        kept: what the records in the checkpoint directory keep.
-        require_owned: raises where another run has the sinks by now.
+        deadline_s: when the start gives up. A repair, and an attempt that has committed something,
+            move it.
+        kept: operator states of the records in the checkpoint directory.
+        require_leased: raises if another run holds a lease by now.
     """
 
     plan: JobPlan
@@ -76,7 +77,7 @@ class Settlement:
     pause: Callable[[float], None]
     deadline_s: float
     kept: KeptStates
-    require_owned: Callable[[], None]
+    require_leased: Callable[[], None]
     _committers: SharedCommitters = field(init=False)
     _left_out: set[str] = field(init=False, default_factory=set)
     _words: dict[str, AcceptedWork] = field(init=False, default_factory=dict)
@@ -88,15 +89,16 @@ class Settlement:
     def run(self, records: Sequence[CheckpointRecord]) -> Steps[None]:
         """Commit and mark each record, oldest first.
 
-        Orphans are aborted as soon as one try was made, so that readers do not wait for a
-        checkpoint that is slow to settle.
+        Orphans are aborted after the first attempt, so that readers do not wait for a checkpoint
+        that settles slowly.
 
         Raises:
-            TransactionLostError, TransactionUnknownError, UnreachableError: it cannot be settled.
+            TransactionLostError, TransactionUnknownError, UnreachableError: a record cannot be
+                settled.
         """
         swept = False
         for position, record in enumerate(records):
-            self._heed(record)
+            self._read_accepted(record)
             self._failed_repairs = {}
             committed: set[bytes] = set()
             since_s = self.clock()
@@ -110,7 +112,7 @@ class Settlement:
             yield from self._sweep(())
 
     def _decided(self, record: CheckpointRecord, committed: Collection[bytes]) -> DecidedWork:
-        """Read anew each time: another start may be repairing the same checkpoint."""
+        """The decided work, read again for each attempt: another start may repair it meanwhile."""
         regions = tuple(
             replace(
                 region,
@@ -127,26 +129,26 @@ class Settlement:
         )
 
     def _try(self, record: CheckpointRecord, committed: set[bytes], since_s: float) -> Steps[bool]:
-        """Whether it is settled: everything is committed, and its sinks have followed."""
+        """Whether the record is settled: all work is committed, and all sinks know it."""
         limit_s = min(max(self.deadline_s - self.clock(), _PAUSE_S), _FIRST_TRY_S)
         decided = self._decided(record, committed)
         if not decided.entries:
-            followed = follow_all(self._committers, decided, timeout_s=limit_s)
-            yield from self._wait(decided, followed, since_s)
-            return all(report.outcome is CommitOutcome.COMMITTED for report in followed)
-        self.store.make_durable(record.checkpoint_id)  # else it may not outlast what it names
+            progress = follow_all(self._committers, decided, timeout_s=limit_s)
+            yield from self._wait(decided, progress, since_s)
+            return all(report.outcome is CommitOutcome.COMMITTED for report in progress)
+        self.store.make_durable(record.checkpoint_id)  # before its work becomes visible
         began_s = self.clock()
         reports = yield from commit_all(
             self._committers, decided, timeout_s=limit_s, after_crash=True
         )
         if any(_is_further(report) for report in reports):
-            # Else the next start, which looks at all of it again, would come no further than this.
+            # The next start would repeat all of it, and reach its limit at the same point.
             self.deadline_s += self.clock() - began_s
-            log.info("a decision is being committed: checkpoint_id=%d", record.checkpoint_id)
+            log.info("decision is partly committed: checkpoint_id=%d", record.checkpoint_id)
         answers = list(zip(decided.entries, reports, strict=True))
         if _is_any_open(reports) and is_settled(self.store, record.checkpoint_id):
-            # By the run before ours, which lives on behind our seal, or by a start behind ours.
-            # What is told of the next checkpoint is not to wait for this one.
+            # The previous run, which still lives, has committed it, or a later start. New
+            # committers: the next checkpoint must not wait for this one.
             self._committers = SharedCommitters(self.sinks, self.plan)
             return True
         committed |= {e.payload for e, r in answers if r.outcome is CommitOutcome.COMMITTED}
@@ -158,31 +160,31 @@ class Settlement:
             yield from self._wait(decided, [report for _, report in left], since_s, left)
         return False
 
-    def _heed(self, record: CheckpointRecord) -> None:
-        """What somebody has accepted as lost is neither asked for nor written again: it may have
-        been written by hand. Accepted is what was named, and nothing else."""
+    def _read_accepted(self, record: CheckpointRecord) -> None:
+        """Read which work a person has accepted. Lost work is neither committed nor written again:
+        the person may have written it. Only named work is accepted."""
         accepted = self.store.accepted(record.checkpoint_id)
         standing = map(digest_of, self.store.effective_committables(record) if accepted else ())
         words = [accepted[digest] for digest in standing if digest in accepted]
         lost = [work for work in words if work.accepted_as is AcceptedAs.LOST]
         if lost:
             log.error(
-                "a loss was accepted, the job goes on without these records: %s",
+                "accepted loss, the job continues without these records: %s",
                 _named(record, lost),
             )
         self._left_out |= {work.digest for work in lost}
         self._words = {work.digest: work for work in words if work not in lost}
 
     def _without_words(self, record: CheckpointRecord, answers: Answers) -> Answers:
-        """Those that are not settled by what somebody has said of what nobody can tell. From here
-        on the decision is followed as if it did not name the others."""
+        """The answers without unknown work that a person has accepted as committed. From now on the
+        decision counts as if it did not name that work."""
         unknown = [e for e, report in answers if report.outcome is CommitOutcome.UNKNOWN]
         words = [self._words[key] for entry in unknown if (key := digest_of(entry)) in self._words]
         if not words:
             return answers
-        log.warning("taken for committed by a person's word: %s", _named(record, words))
+        log.warning("a person has accepted this work as committed: %s", _named(record, words))
         self._left_out |= {work.digest for work in words}
-        self._committers = SharedCommitters(self.sinks, self.plan)  # these hold them
+        self._committers = SharedCommitters(self.sinks, self.plan)  # without that work
         return [answer for answer in answers if digest_of(answer[0]) not in self._left_out]
 
     def _wait(
@@ -192,7 +194,7 @@ class Settlement:
         since_s: float,
         answers: Answers = (),
     ) -> Steps[None]:
-        """A pause before the next try, if one is needed and there is time for it."""
+        """Pause before the next attempt, if one is needed and there is time for it."""
         if _is_any_open(reports):
             self._give_up_late(decided, reports, since_s, answers)
             yield "settle-retry"
@@ -204,43 +206,43 @@ class Settlement:
         decided: DecidedWork,
         answers: Answers,
     ) -> Steps[bool]:
-        """Whether the next try may follow at once; what can be written again is on record then."""
+        """Repair what can be repaired; whether the next attempt may follow at once."""
         lost = [entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED]
         by_region = lost_by_region(_effective(self.store, record), lost)
         if not by_region:
-            return False  # somebody has repaired it since it was read
-        told = yield from self._repair_each(record, filter(self._can_repair, by_region))
-        if told:
-            return PublishOutcome.OURS in told
+            return False  # another start has repaired it since it was read
+        outcomes = yield from self._repair_each(record, filter(self._can_repair, by_region))
+        if outcomes:
+            return PublishOutcome.OURS in outcomes
         reports = [report for _, report in answers]
         if not _is_any_pending(reports) or self.clock() >= self.deadline_s:
             self._noted(decided, answers)
             raise why_lost(record.checkpoint_id, by_region, reports, self._failed_repairs)
-        yield "settle-retry"  # nobody else commits the rest, and it may be lost by then
+        yield "settle-retry"  # no other run commits the rest, and it may be lost later
         self.pause(_PAUSE_S)
         return True
 
     def _repair_each(
         self, record: CheckpointRecord, found: Iterable[LostCommittables]
     ) -> Steps[list[PublishOutcome]]:
-        """How the repairs went that did not fail: one for each region, on record by itself, for
-        what is lost of one may be there no more, and the others' can be written again."""
-        told: list[PublishOutcome] = []
+        """Outcomes of the repairs that did not fail. Each region has a repair of its own: the
+        source may have deleted the records of one region, and still have those of another."""
+        outcomes: list[PublishOutcome] = []
         for lost in found:
             name = lost.region.region
             if name in self._failed_repairs:
                 continue
             try:
-                told.append((yield from self._repair(record, lost)))
+                outcomes.append((yield from self._repair(record, lost)))
             except FencedError:
                 raise
             except Exception as err:  # noqa: BLE001 - raised once all the rest is settled
-                log.warning("cannot be written again: region=%s error=%s", name, err)
+                log.warning("lost work cannot be repaired: region=%s error=%s", name, err)
                 self._failed_repairs[name] = err
-        return told
+        return outcomes
 
     def _repair(self, record: CheckpointRecord, lost: LostCommittables) -> Steps[PublishOutcome]:
-        """Whether a repair of ours is on record now."""
+        """Write the lost work again and publish the repair."""
         began_s = self.clock()
         action = Repair(checkpoint_id=record.checkpoint_id, lost=(lost,))
         try:
@@ -248,16 +250,17 @@ class Settlement:
         finally:
             self.deadline_s += self.clock() - began_s
         if outcome is PublishOutcome.TAKEN:
-            # Ours must not hold back readers for the rest of this run.
+            # Our new work must not block readers for the rest of this run.
             discard(self.sinks, replaced.values(), timeout_s=self.settings.call_timeout_s)
             self._give_way(record, lost)
         return outcome
 
     def _give_way(self, record: CheckpointRecord, lost: LostCommittables) -> None:
-        """To whoever was faster: another start has written it again, or a person has accepted it.
-        Whoever is about to accept it has claimed it already; then it is as lost as ever."""
-        self._heed(record)
-        self._committers = SharedCommitters(self.sinks, self.plan)  # these hold what was replaced
+        """Follow the repair that was published first: another start has written the work again, or
+        a person has accepted it. An acceptance that is under way has only claimed the work: then it
+        stays lost."""
+        self._read_accepted(record)
+        self._committers = SharedCommitters(self.sinks, self.plan)  # without replaced work
         standing = {entry.payload for entry in self._decided(record, ()).entries}
         if all(entry.payload in standing for entry in lost.committables):
             failed = lost_error(record.checkpoint_id, (lost,), ())
@@ -272,7 +275,7 @@ class Settlement:
         heir = self.plan.heir_of(found.region)
         if heir is None or not heir.can_repair or self.settings.on_lost is not OnLost.REPAIR:
             return False
-        # A sink that another pipeline has now is not behind the functions that made the records.
+        # If another pipeline writes the sink now, other functions would make the records.
         return all(entry.operator_id in heir.sink_ids for entry in found.committables)
 
     def _give_up_late(
@@ -295,11 +298,11 @@ class Settlement:
                 "waited_s": round(now_s - since_s, 1),
                 "details": "; ".join(sorted({r.detail for r in reports if r.detail})),
             },
-            "Nothing is lost; start the job again when every broker and file system answers.",
+            "Start the job again when every broker and file system answers; nothing is lost.",
         )
 
     def _sweep(self, unsettled: Iterable[CheckpointRecord]) -> Steps[bool]:
-        self.require_owned()
+        self.require_leased()
         view = SweepView(
             job_uid=self.job_uid,
             attempt_ids={region.name: self.attempt_id for region in self.plan.regions},
@@ -319,7 +322,7 @@ class Settlement:
 
 
 def _named(record: CheckpointRecord, works: Iterable[AcceptedWork]) -> str:
-    """A decision, and what of it is not asked for any more."""
+    """A decision and its accepted work, for a log line."""
     found = list(works)
     regions = ",".join(sorted({work.region for work in found}))
     ranges = " ".join(sorted({each for work in found for each in work.ranges}))
@@ -331,7 +334,7 @@ def _is_any_pending(reports: Iterable[CommitReport]) -> bool:
 
 
 def _is_further(report: CommitReport) -> bool:
-    """Whether a try has finished something: so it ends, however much is left."""
+    """Whether the attempt has made progress, so that repeating it will end."""
     return report.outcome is CommitOutcome.COMMITTED or report.has_progressed
 
 

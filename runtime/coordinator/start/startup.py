@@ -1,4 +1,4 @@
-"""How a run begins: read, verify, seal, and only then finish what the last run left behind."""
+"""Starts a run: read, verify, fence, and only then settle the decisions of earlier runs."""
 
 import logging
 import uuid
@@ -21,7 +21,7 @@ from sluice.runtime.coordinator.committing.repairs import Repairer, Repairs
 from sluice.runtime.coordinator.policy.assignment import hand_over, recorded
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, JobPlan
 from sluice.runtime.coordinator.start import recovery
-from sluice.runtime.coordinator.start.recovery import History, Place
+from sluice.runtime.coordinator.start.recovery import History, Slot
 from sluice.runtime.coordinator.start.rescaling import redistributed
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.errors import (
@@ -45,24 +45,24 @@ __all__ = ["Found", "StartSequence"]
 log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.1
-_CHECK_S = 15.0  # what cannot be reached is said well within 30 s
+_CHECK_S = 15.0  # an unreachable sink is reported well within 30 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Where the run begins.
+    """The start of the run.
 
     Attributes:
-        record: the decided checkpoint it goes on from.
-        regions: where each region of the job goes on: as the record has it, with the splits that it
-            assigns; dealt anew where the job has other regions.
-        assignment: of splits to regions; another one than the record's is on record with the run's
-            first decision.
-        attempt_id: id of this run's first own record.
+        record: the decided checkpoint that the run resumes from.
+        regions: the state of each region: as in the record, with its assigned splits. If the job
+            has other regions, the splits are redistributed.
+        assignment: of splits to regions. If it differs from the record's, the run's first decision
+            records it.
+        attempt_id: id of the first record that this run has published.
         run_attempt: from 1.
-        is_new: the job has never run before.
+        is_new: whether the job has never run before.
         cluster_ids: of the job's sinks and plan.
-        kept: what operators keep in the records of the checkpoint directory.
+        kept: operator states of the records in the checkpoint directory.
     """
 
     record: CheckpointRecord
@@ -78,8 +78,8 @@ class Found:
 class StartSequence:
     """The start of one run. Runs once, in the thread that starts the coordinator.
 
-    Nothing remote is changed before the seal is durable, except the records of this very start
-    (`fence-first`); a start that fails its checks changes nothing at all.
+    Before its fencing record is durable, a start changes nothing remote except its own records
+    (`fence-first`). A start that fails its checks changes nothing at all.
 
     Args:
         plan, settings, store, sinks, sources: of the job.
@@ -87,12 +87,12 @@ class StartSequence:
         clock, pause: time; a test's pause may run something else instead.
         wall_ms: for ``created_at_ms``.
         repairer: for ``on_lost="repair"``.
-        require_known: raises for a record that nobody here can restore; asked of what the run
-            restores or settles.
-        require_restorable: raises where what belongs to a record is not there any more; asked of
-            one that somebody wants to go back to.
-        require_owned: raises where another run has the sinks by now; asked before the sweep.
-        told: by lives of earlier runs that still go on elsewhere; the caller stops them.
+        require_known: raises for a record that this process cannot restore; called for each record
+            that the run restores or settles.
+        require_restorable: raises if files of a record are missing; called for the record of
+            ``restore_from``.
+        require_leased: raises if another run holds a lease by now; called before the sweep.
+        registrations: of attempts of earlier runs that still run elsewhere; the caller stops them.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class StartSequence:
         repairer: Repairer | None = None,
         require_known: Callable[[CheckpointRecord], None] = lambda _: None,
         require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
-        require_owned: Callable[[], None] = lambda: None,
-        told: Sequence[RegionRegistration] = (),
+        require_leased: Callable[[], None] = lambda: None,
+        registrations: Sequence[RegionRegistration] = (),
     ) -> None:
         self._plan = plan
         self._settings = settings
@@ -125,8 +125,8 @@ class StartSequence:
         self._repairer = repairer
         self._require_known = require_known
         self._require_restorable = require_restorable
-        self._require_owned = require_owned
-        self._told = told
+        self._require_leased = require_leased
+        self._registrations = registrations
         self._began_s = clock()
         self._deadline_s = 0.0
 
@@ -134,20 +134,20 @@ class StartSequence:
         """The whole sequence.
 
         Raises:
-            ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError: before
-                anything was changed; what the sources raise, too, for one to be restored.
-            FencedError: another job, or another run, owns it.
+            ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError, and errors
+                of the sources: before anything was changed.
+            FencedError: another job, or another run, holds it.
             TransactionLostError, TransactionUnknownError: a decided checkpoint cannot be settled.
             UnreachableError, StorageError: no answer in time.
         """
         self._deadline_s = self._clock() + timeout_s
         cluster_ids = self._check()
         history = None
-        if restore_from is not None and not self._store.places():
+        if restore_from is not None and not self._store.slots():
             raise recovery.refuse_restore((), restore_from)
-        if not self._store.places() and (yield from self._publish_first()):
+        if not self._store.slots() and (yield from self._publish_first()):
             history = self._read(None)
-        # A start that slept since its checkpoint 0 finds that others went on: it is not the first.
+        # If this start was paused after checkpoint 0, later starts have published: it is not new.
         is_new = history is not None and history.ids == (0,)
         if history is not None and is_new:
             attempt_id, attempt, resume_id = 0, 1, 0
@@ -157,14 +157,13 @@ class StartSequence:
             resume_id = fencing_record.restored_from or 0
         record = self._record_at(history, resume_id)
         kept = KeptStates.read(self._store)
-        self._store.remember_fencing_records()
         kept.note(record)  # an older run may have retired it since, with what it knew before
         if is_taken_over(self._store, session=self._session, last=attempt_id):
-            # Its owner record would be ours, and our sweep not know what its records keep.
+            # We would take that run's lease, and our sweep would not know its states.
             raise taken_over(attempt_id + 1)
         self._claim(history.newest.job_uid, attempt_id)
         yield from self._settle(history, attempt_id, kept)
-        self._abort(recovery.left_open(self._told, history, self._plan))
+        self._abort(recovery.left_open(self._registrations, history, self._plan))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self._store.mark_superseded(checkpoint_id, by=attempt_id)
         if not is_new:
@@ -172,13 +171,13 @@ class StartSequence:
         regions, assignment = redistributed(record, self._plan, attempt_id=attempt_id)
         if assignment != recorded(record):
             log.warning(
-                "splits are dealt anew: regions=%d before=%d assignment_version=%d",
+                "splits are redistributed: regions=%d before=%d assignment_version=%d",
                 len(regions),
                 len(record.regions),
                 assignment.version,
             )
         if is_taken_over(self._store, session=self._session, last=attempt_id):
-            # While it waited for a broker: its address would be told as the job's.
+            # This start has waited for a broker; it must not announce its address any more.
             raise taken_over(attempt_id + 1)
         return Found(
             record=record,
@@ -200,7 +199,7 @@ class StartSequence:
             raise WaitedTooLongError(
                 "the job could not start in time",
                 {"job": self._plan.name, "store": self._store.uri, "waited_s": round(waited_s, 1)},
-                "Nothing is lost. The log says what did not answer: start it again when it does.",
+                "Find in the log what did not answer, then start the job again. Nothing is lost.",
             )
         return left_s
 
@@ -213,76 +212,70 @@ class StartSequence:
         return tuple(sorted(found))
 
     def _read(self, restore_from: int | None) -> History:
-        """Newest first, down to the newest decision that is on record as committed; anew when a
-        living run has retired one meanwhile."""
-        places = None
-        while places is None:
+        """Read the slots again until no running job has retired one meanwhile."""
+        slots = None
+        while slots is None:
             self._left_s()
-            ids = self._store.places()
-            places = self._newest_of(ids, restore_from)
-        return History(ids=tuple(ids), places=tuple(places))
+            ids = self._store.slots()
+            slots = self._newest_of(ids, restore_from)
+        return History(ids=tuple(ids), slots=tuple(slots))
 
-    def _newest_of(self, ids: Sequence[int], restore_from: int | None) -> list[Place] | None:
-        """Newest first; None when one of them has vanished."""
-        places: list[Place] = []
-        fencing_records = self._store.known_fencing_records()
-        told: int | None = -1
+    def _newest_of(self, ids: Sequence[int], restore_from: int | None) -> list[Slot] | None:
+        """Newest first, down to the newest marked decision; None if a slot has vanished."""
+        slots: list[Slot] = []
+        fenced = self._store.known_fencing_records()
         for checkpoint_id in reversed(ids):
-            # A program that ends behind its seal again and again leaves many that tell the same.
-            if checkpoint_id in fencing_records and fencing_records[checkpoint_id] == told:
+            # The newest fencing record says where to resume; the older ones are not needed.
+            if checkpoint_id in fenced and any(p.record.requested_by == FENCING for p in slots):
                 continue
-            is_left = recovery.is_left_behind(checkpoint_id, places)
+            is_left = recovery.is_left_behind(checkpoint_id, slots)
             is_needed = restore_from == checkpoint_id or (restore_from is None and not is_left)
-            place = self._place(checkpoint_id, skip_damaged=not is_needed)
-            if place is not None:
-                places.append(place)
-                if place.record.requested_by == FENCING:
-                    told = place.record.restored_from
+            slot = self._slot(checkpoint_id, skip_damaged=not is_needed)
+            if slot is not None:
+                slots.append(slot)
                 is_far_enough = restore_from is None or checkpoint_id <= restore_from
-                is_in_force = place.is_committed and not place.is_superseded and not is_left
+                is_in_force = slot.is_committed and not slot.is_superseded and not is_left
                 if is_in_force and is_far_enough:
                     break
             elif not self._store.is_committed(checkpoint_id):
-                return None  # retired, its mark with it; damaged ones are left behind with theirs
-        if fencing_records.keys() - self._store.known_fencing_records().keys():
-            return None  # the list of seals was not this directory's
-        return places
+                return None  # retired with its marker; a damaged record that is skipped has one
+        return slots
 
-    def _place(self, checkpoint_id: int, *, skip_damaged: bool = False) -> Place | None:
-        """A place with its marks. A start from an older checkpoint needs no damaged record that
-        is committed already; one that is not cannot be settled, and stops the start."""
+    def _slot(self, checkpoint_id: int, *, skip_damaged: bool = False) -> Slot | None:
+        """A slot with its markers. A start from an older checkpoint can skip a damaged record that
+        is committed. An uncommitted one cannot be settled, and stops the start."""
         try:
             record = self._store.read(checkpoint_id)
         except DamagedCheckpointError:
             if not (skip_damaged and self._store.is_committed(checkpoint_id)):
                 raise
-            log.warning("damaged checkpoint is left behind: checkpoint_id=%d", checkpoint_id)
+            log.warning("damaged checkpoint is skipped: checkpoint_id=%d", checkpoint_id)
             return None
         if record is None:
             return None
         is_decided = record.verdict is Verdict.DECIDED
-        return Place(
+        return Slot(
             record=record,
             is_committed=is_decided and self._store.is_committed(checkpoint_id),
             is_superseded=is_decided and self._store.is_superseded(checkpoint_id),
         )
 
     def _record_at(self, history: History, checkpoint_id: int) -> CheckpointRecord:
-        found = next((p.record for p in history.places if p.checkpoint_id == checkpoint_id), None)
+        found = next((p.record for p in history.slots if p.checkpoint_id == checkpoint_id), None)
         if found is None:
             found = self._store.read(checkpoint_id)
         if found is None:
             raise StorageError(
                 "the checkpoint to start from has vanished",
                 {"store": self._store.uri, "checkpoint_id": checkpoint_id},
-                "Something else deletes in the checkpoint directory; start from an older one.",
+                "Start from an older checkpoint; another program deletes files in the directory.",
             )
         return found
 
     # --- the run's own first record ---------------------------------------------------------------
 
     def _publish_first(self) -> Steps[bool]:
-        """Checkpoint 0 of a new job; False when the place is another start's."""
+        """Publish checkpoint 0 of a new job; False if another start has published it."""
         starts = {
             source_id: source.resolve_start(timeout_s=self._left_s())
             for source_id, source in self._sources.items()
@@ -298,8 +291,8 @@ class StartSequence:
         try:
             outcome = yield from self._publish(record)
         except WrongJobError:
-            # Another start was faster, and has drawn another uid. Whether it is the same job is
-            # judged by its plan, as at every later start.
+            # Another start was faster and has chosen another uid. Whether it is the same job is
+            # checked by its plan, as at every later start.
             outcome = PublishOutcome.TAKEN
         yield "after-first"
         return outcome is PublishOutcome.OURS
@@ -314,15 +307,15 @@ class StartSequence:
             self._pause(_PAUSE_S)
 
     def _resume_point(self, restore_from: int | None) -> tuple[History, int]:
-        """Where to begin, and what was looked at for it. A wish is carried out once: a cluster
-        manager starts the same program again, and what the first start has written stands."""
+        """The slots, and the checkpoint to resume from. A ``restore_from`` applies once: if a
+        cluster manager starts the same program again, the job resumes from its newest decision."""
         history = self._read(restore_from)
         if restore_from is None or not recovery.is_carried_out(history, restore_from=restore_from):
             return history, recovery.resume_point(history, restore_from=restore_from)
         history = self._read(None)
         resume_id = recovery.resume_point(history, restore_from=None)
         log.warning(
-            "restored already by the run before this one, going on from the newest decision: "
+            "previous run has restored already, resuming from the newest decision: "
             "restore_from=%d checkpoint_id=%d",
             restore_from,
             resume_id,
@@ -330,17 +323,17 @@ class StartSequence:
         return history, resume_id
 
     def _fence(self, restore_from: int | None) -> Steps[tuple[History, CheckpointRecord]]:
-        """Close the next place to every older coordinator; what it has decided stays decided.
+        """Close the next slot to every older coordinator; its decisions stay decided.
 
-        A place below the last one may be empty, because it was retired: a seal there would close
-        nothing. So a seal counts only if no place above it is taken.
+        A slot below the last one may be empty because it was retired. A fencing record there would
+        close nothing, so it counts only if no slot above it is taken.
         """
         while True:
             history, resume_id = self._resume_point(restore_from)
             record = self._record_at(history, resume_id)
             self._verify(record, recovery.to_settle(history))
             if resume_id == restore_from:
-                # Behind a seal that names it every start would go back there, and fail likewise.
+                # Once a fencing record names it, every later start would fail the same way.
                 self._require_restorable(record)
                 self._restore(record)
             fencing_record = recovery.fencing_record_of(
@@ -349,25 +342,24 @@ class StartSequence:
                 session=self._session,
                 resume_id=resume_id,
                 restore_from=restore_from,
+                fenced=self._store.known_fencing_records(),
                 now_ms=self._wall_ms(),
             )
             if resume_id == restore_from and self._store.read(resume_id) is None:
-                continue  # a living run has retired it: the next look says that it is not there
-            yield "before-seal"
+                continue  # a running job has retired it: the next reading refuses it
+            yield "before-fencing"
             outcome = yield from self._publish(fencing_record)
-            yield "after-seal"
-            is_last = max(self._store.places()) == fencing_record.checkpoint_id
+            yield "after-fencing"
+            is_last = max(self._store.slots()) == fencing_record.checkpoint_id
             if outcome is PublishOutcome.OURS and is_last:
                 log.info(
-                    "job sealed: checkpoint_id=%d restored_from=%d run_attempt=%d",
+                    "fencing record published: checkpoint_id=%d restored_from=%d run_attempt=%d",
                     fencing_record.checkpoint_id,
                     resume_id,
                     fencing_record.run_attempt,
                 )
                 return history, fencing_record
-            log.info(
-                "place was taken, sealing the next: checkpoint_id=%d", fencing_record.checkpoint_id
-            )
+            log.info("slot was taken, trying the next: checkpoint_id=%d", history.next_slot)
 
     def _verify(self, resumed: CheckpointRecord, to_settle: Sequence[CheckpointRecord]) -> None:
         open_ids = {record.checkpoint_id for record in to_settle}
@@ -385,8 +377,8 @@ class StartSequence:
             hand_over(record.regions, recorded(record))  # raises if they do not fit
 
     def _stateless(self, record: CheckpointRecord) -> set[str]:
-        """Regions that counted as stateful, and for which Spark has made no store: a frame's plan
-        may be known better now than when the record was written."""
+        """Recorded stateful regions for which Spark has made no state store: their frame's plan may
+        be better known now than when the record was written."""
         return {
             region.region
             for region in record.regions
@@ -396,7 +388,7 @@ class StartSequence:
             and self._store.is_empty(state.location)
         }
 
-    # --- behind the seal --------------------------------------------------------------------------
+    # --- after the fencing record -----------------------------------------------------------------
 
     def _claim(self, job_uid: str, attempt_id: int) -> None:
         for operator_id, sink in self._sinks.items():
@@ -408,7 +400,7 @@ class StartSequence:
                 leader_session_id=self._session,
                 attempt_id=attempt_id,
             )
-            # Watching another owner takes three renewals, however short the start's own limit is.
+            # Watching another job's lease takes three renewals, even if the start has less time.
             watch_s = 4 * self._settings.renew_interval_s
             sink.claim(context, timeout_s=max(self._left_s(), watch_s))
 
@@ -438,19 +430,19 @@ class StartSequence:
             pause=self._pause,
             deadline_s=self._deadline_s,
             kept=kept,
-            require_owned=self._require_owned,
+            require_leased=self._require_leased,
         )
         yield from settlement.run(recovery.to_settle(history))
         self._deadline_s = settlement.deadline_s
 
     def _abort(self, left: Sequence[StateEntry]) -> None:
-        """Before the first decision of this run, which would hold readers back else
-        (`abort-before-skip`); the sweep finds by its attempt what is not reached here."""
+        """Abort open work before the first decision of this run: else it blocks readers
+        (`abort-before-skip`). The sweep finds the rest by its attempt."""
         for operator_id, positions in by_sink(self._sinks, left).items():
             mine = [left[position] for position in positions]
             timeout_s = min(self._left_s(), self._settings.call_timeout_s)
             for report in self._sinks[operator_id].committer.abort(mine, timeout_s=timeout_s):
-                log.info("open work of an earlier run: outcome=%s", report.outcome.value)
+                log.info("aborted open work of an earlier run: outcome=%s", report.outcome.value)
 
     def _restore(self, record: CheckpointRecord) -> None:
         for source_id, source in self._sources.items():

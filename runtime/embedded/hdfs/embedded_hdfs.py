@@ -242,9 +242,9 @@ class EmbeddedHdfs:
 
     def _await_writable(self) -> None:
         """A restarted NameNode waits for its DataNode's report of all blocks."""
-        patience = StartTimeout([self.log_path, self._log_path("DataNode")])
+        start_timeout = StartTimeout([self.log_path, self._log_path("DataNode")])
         while not takes_files(HOST, self._known_ports().web):
-            if patience.end() or not self.is_running():
+            if start_timeout.end() or not self.is_running():
                 raise MissingRequirementError(
                     f"{_NAME} started and takes no files",
                     {"name_node_log": self.log_path, "is_running": self.is_running()},

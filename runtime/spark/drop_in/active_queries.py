@@ -1,4 +1,4 @@
-"""Finding the running query behind a checkpoint location, and refusing modes that are unsafe."""
+"""Finds the running query of a checkpoint location, and refuses unsafe modes."""
 
 import itertools
 import json
@@ -33,11 +33,11 @@ class ActiveQuery:
     query: StreamingQuery
 
     def is_active(self) -> bool:
-        """Whether this run still goes on."""
+        """Whether this run is still active."""
         return bool(self.query.isActive)
 
     def setting(self, name: str) -> str:
-        """What its session had when it was started."""
+        """The value of a setting in the session when the query was started."""
         return query_setting(self.query, name)
 
     def stop(self, *, timeout_s: float) -> None:
@@ -54,7 +54,7 @@ class ActiveQuery:
         thread.join(timeout_s)
 
     def require_micro_batches(self) -> None:
-        """Refuse by name what does not decide batch by batch (`refused-settings`)."""
+        """Refuse execution modes that do not commit batch by batch (`refused-settings`)."""
         execution = self.query._jsq.streamingQuery()  # noqa: SLF001 - the mode is not public
         refused = _REFUSED_EXECUTIONS.get(execution.getClass().getSimpleName())
         if refused is None and "RealTime" in execution.trigger().getClass().getSimpleName():
@@ -67,8 +67,8 @@ class ActiveQuery:
             )
 
     def require_settings(self) -> None:
-        """Refuse by name what its own session has, and the application has not: `prepare` sees
-        neither `spark.conf.set` nor what a builder gave a session that was there
+        """Refuse unsafe settings of the query's own session. `prepare` sees neither
+        `spark.conf.set` nor settings of a builder that got an existing session
         (`stateful-replay`)."""
         require_setting(SHUFFLE_RETRY, self.setting(SHUFFLE_RETRY))
 
@@ -85,9 +85,8 @@ def find_query(sessions: Iterable[SparkSession], fs: FileSystem) -> ActiveQuery:
         if query.id == query_id:
             return ActiveQuery(query_id=query.id, run_id=query.runId, query=query)
     raise ConfigError(
-        "checkpointLocation is not that of a query running in this process",
+        "no query with this checkpointLocation runs in this process",
         {"location": fs.uri, "query_id": query_id},
-        "Give writeStream's own checkpointLocation as an option of the sink, with hdfs:// or "
-        "file:// before it, and call sluice.install(spark) in the process that starts the "
-        "query.",
+        "Set writeStream's own checkpointLocation as an option of the sink, with hdfs:// or "
+        "file:// before it, and call sluice.install(spark) in the process that starts the query.",
     )

@@ -1,8 +1,8 @@
 """The driver's side of drop-in queries: one coordinator for each run of a query.
 
-Lives in the user's own process, because Spark's driver-side Python processes have no JVM and may
-not know the checkpoint (`coordinator-in-driver`). A query is known by its checkpoint location, its
-run by Spark's run id. Spark's logs are read, never touched.
+It runs in the user's own process, because Spark's driver-side Python processes have no JVM and must
+not know the checkpoint (`coordinator-in-driver`). The checkpoint location identifies a query, and
+Spark's run id its run. Spark's logs are read, but never changed.
 """
 
 import logging
@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN
-from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.checkpoint.succession import has_last_record
 from sluice.runtime.contracts import TaskSink
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
@@ -53,15 +53,15 @@ _REAP_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """One run of one query, with what coordinates it.
+    """One run of one query, with its coordinator.
 
     Attributes:
-        asked: name and options of the sink that it was begun with.
-        is_out_of_sight: Spark does not say whether it goes on, and that has been told.
+        sink: name and options of the sink that the run began with.
+        is_unknown: Spark does not answer whether the run is active, and that was logged.
     """
 
     active: ActiveQuery
-    asked: tuple[str, Mapping[str, str]]
+    sink: tuple[str, Mapping[str, str]]
     coordinator: BarrierCoordinator
     service: CoordinatorService
     job_uid: str
@@ -70,7 +70,7 @@ class _Run:
     writer_factory: bytes
     fs: FileSystem
     planned: PlannedFiles
-    is_out_of_sight: bool = False
+    is_unknown: bool = False
 
     def stop(self) -> None:
         with ExitStack() as stack:
@@ -80,12 +80,12 @@ class _Run:
 
 
 class DropInQueries:
-    """Handles what the drop-in sinks of this process's queries ask. Driver, service threads.
+    """Serves the calls of the drop-in sinks of this process's queries. Driver, service threads.
 
     Args:
         spark: the user's session.
-        sinks: by Spark's name of the sink, what makes it from the options of ``writeStream``;
-            raises ConfigError.
+        sinks: makes a sink from the options of ``writeStream``, by Spark's name of the sink; may
+            raise ConfigError.
         host: address at which executors reach this process.
     """
 
@@ -97,7 +97,7 @@ class DropInQueries:
         self._sinks = sinks
         self._host = host
         self._runs: dict[str, _Run] = {}
-        # One for each location: a start that waits for its remotes holds up no other query.
+        # One lock for each location: a start that waits for its remotes delays no other query.
         self._begins: dict[str, threading.Lock] = {}
         self._file_systems: dict[str, FileSystem] = {}
         self._lock = threading.Lock()
@@ -106,7 +106,7 @@ class DropInQueries:
         self._reaper.start()
 
     def watch(self, spark: SparkSession) -> None:
-        """Another session of the same application: each one knows only its own queries."""
+        """Add another session of the same application: each session knows only its own queries."""
         if not any(known is spark for known in self._sessions):
             self._sessions.append(spark)
 
@@ -121,7 +121,7 @@ class DropInQueries:
             raise FencedError(
                 "this run of the query is no longer coordinated here",
                 {"location": message.location, "run_id": message.run_id},
-                "Restart the query; nothing undecided became visible.",
+                "Restart the query; no undecided record became visible.",
             )
         if call == "commit":
             self._commit(run, message)
@@ -131,21 +131,21 @@ class DropInQueries:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no run begins here any more."""
+        """Whether new runs are refused."""
         return self._closed.is_set()
 
     def close(self) -> None:
-        """End all runs, and their queries first: what a task wrote later nobody would sweep."""
+        """Stop all queries, then their runs: no sweep would abort the work of a later task."""
         with self._lock:
             self._closed.set()
             begins = list(self._begins.values())
-        for begin in begins:  # one that hangs finds all closed, and stops what it has made
+        for begin in begins:  # a start that hangs finds this closed, and stops its run
             if begin.acquire(timeout=_START_TIMEOUT_S):
                 begin.release()
         with self._lock:
             runs = list(self._runs.values())
             self._runs.clear()
-        with ExitStack() as stack:  # one run's trouble leaves no other one to itself
+        with ExitStack() as stack:  # an error of one run must not keep other runs open
             for run in runs:
                 stack.callback(run.stop)
                 stack.callback(run.active.stop, timeout_s=_QUERY_STOP_S)
@@ -165,21 +165,22 @@ class DropInQueries:
     # --- the run of a query -------------------------------------------------------------------
 
     def _begin(self, format_name: str, location: str, options: Mapping[str, str]) -> QueryRun:
-        """The run's coordinator: sealed, settled and swept before any of its tasks start.
+        """The run's coordinator: it has fenced, settled and swept before any task starts.
 
-        Spark does not tell who asks. A start that was given up may still ask, or wait here, when
-        the next one is the query that runs: its options must not decide where that one writes.
+        Spark does not identify the caller. A start that was abandoned may still call this, or wait
+        here, while a later start of the query is the active one. Its options must not decide where
+        the active query writes.
         """
-        asked = (format_name, dict(options))
-        with self._turn(location) as active:
+        sink = (format_name, dict(options))
+        with self._locked(location) as active:
             run = self._runs.get(location)
             if run is None or run.active.run_id != active.run_id:
                 if run is not None:
                     run.stop()
-                sink = self._maker(format_name)(options, active)
-                run = self._start(location, active, asked, sink)
+                made = self._maker(format_name)(options, active)
+                run = self._start(location, active, sink, made)
                 self._keep(location, run)
-            elif run.asked != asked:
+            elif run.sink != sink:
                 raise _replaced(location, active.run_id)
         return QueryRun(
             run_id=run.active.run_id,
@@ -192,8 +193,8 @@ class DropInQueries:
         )
 
     @contextmanager
-    def _turn(self, location: str) -> Iterator[ActiveQuery]:
-        """The query that runs, with nobody else beginning it meanwhile.
+    def _locked(self, location: str) -> Iterator[ActiveQuery]:
+        """The active query of a location, while no other call can begin its run.
 
         Raises:
             FencedError: it is another run than before the wait.
@@ -225,7 +226,7 @@ class DropInQueries:
             )
 
     def _keep(self, location: str, run: _Run) -> None:
-        """Known from now on, unless all are being stopped: then nobody would stop this one."""
+        """Register the run. If `close` was called meanwhile, stop the run here."""
         with self._lock:
             if not self._closed.is_set():
                 self._runs[location] = run
@@ -237,7 +238,7 @@ class DropInQueries:
         self,
         location: str,
         active: ActiveQuery,
-        asked: tuple[str, Mapping[str, str]],
+        options: tuple[str, Mapping[str, str]],
         sink: TaskSink,
     ) -> _Run:
         active.require_micro_batches()
@@ -267,8 +268,8 @@ class DropInQueries:
             service = CoordinatorService(coordinator, host=self._host)
             opened.callback(service.stop)
             service.start()
-            FileLeaderStore(store.fs).announce(
-                Leader(
+            RunRecordStore(store.fs).announce(
+                RunRecord(
                     leader_session_id=started.session,
                     address=service.address,
                     attempt_id=started.attempt_id,
@@ -276,10 +277,10 @@ class DropInQueries:
                 is_newest=partial(has_last_record, store, session=started.session),
             )
             writer_factory = pickle.dumps(sink.writer_factory())
-            opened.pop_all()  # they are the run's now
+            opened.pop_all()  # the run closes them now
         return _Run(
             active=active,
-            asked=asked,
+            sink=options,
             coordinator=coordinator,
             service=service,
             job_uid=started.job_uid,
@@ -291,7 +292,7 @@ class DropInQueries:
         )
 
     def _file_system(self, uri: str) -> FileSystem:
-        """Opened once: on hdfs each has a client of its own, and every batch asks three times."""
+        """Opened once: on HDFS each has its own client, and every batch needs it three times."""
         known = self._file_systems.get(uri)
         if known is not None:
             return known
@@ -308,7 +309,7 @@ class DropInQueries:
     # --- one batch ----------------------------------------------------------------------------
 
     def _commit(self, run: _Run, message: DropInMessage) -> None:
-        """Decide, then commit; a batch decided by an earlier call or run is only waited for."""
+        """Decide, then commit; for a batch that an earlier call or run has decided, only wait."""
         batch_id = message.batch_id
         batch = BatchKey(region=REGION, attempt_id=run.attempt_id, batch_id=batch_id)
         if not run.coordinator.is_decided(batch):
@@ -319,7 +320,7 @@ class DropInQueries:
                 attempt_id=run.attempt_id,
                 query_id=run.active.query_id,
                 batch_id=batch_id,
-                splits=logged.read_behind(before),
+                splits=logged.ranges_since(before),
                 offset_log_version=logged.version,
                 other_offsets_sha256=logged.others_sha256,
                 committables=message.entries,
@@ -335,8 +336,8 @@ class DropInQueries:
         run.coordinator.await_committed(batch, timeout_s=_COMMIT_TIMEOUT_S)
 
     def _abort(self, run: _Run, batch_id: int) -> None:
-        """Rule `drop-in-abort`: Spark aborts also after a commit that raised, so the store is
-        asked first."""
+        """Rule `drop-in-abort`: Spark aborts also after a commit that raised, so check the store
+        first."""
         batch = BatchKey(region=REGION, attempt_id=run.attempt_id, batch_id=batch_id)
         if run.coordinator.is_decided(batch):
             return
@@ -346,17 +347,17 @@ class DropInQueries:
             StreamError(
                 "Spark aborted a batch of this query",
                 {"query_id": run.active.query_id, "batch_id": batch_id},
-                "See the query's own error; a restart goes on from the last checkpoint.",
+                "Read the query's own error; a restart resumes from the last checkpoint.",
             ),
         )
 
     def _reap(self) -> None:
-        """Stop the coordinators of runs that have ended, so that their prefix is free again."""
+        """Stop the coordinators of ended runs, so that their prefix is free again."""
         while not self._closed.wait(_REAP_S):
             try:
                 self._reap_once()
-            except Exception:  # one query's JVM or coordinator must not end this for all others
-                log.exception("ended queries were not looked for; tried again")
+            except Exception:  # an error of one query must not stop this loop
+                log.exception("the search for ended queries failed and is repeated")
 
     def _reap_once(self) -> None:
         with self._lock:
@@ -369,29 +370,31 @@ class DropInQueries:
                     log.exception("run was not stopped: run_id=%s", run.active.run_id)
 
     def _forget(self, location: str, run: _Run) -> bool:
-        """Whether it was still the one there: nobody else stops it then."""
+        """Whether this call removed the run; then the caller must stop it."""
         with self._lock:
-            is_there = self._runs.get(location) is run
-            if is_there:
+            is_registered = self._runs.get(location) is run
+            if is_registered:
                 del self._runs[location]
-        return is_there
+        return is_registered
 
 
 def _replaced(location: str, run_id: str) -> FencedError:
     return FencedError(
-        "another start of this query has begun, with options of its own",
+        "another start of this query has begun with other options",
         {"location": location, "run_id": run_id},
-        "This call has written nothing. Start the query again, once.",
+        "Start the query again, once. This call has written no record.",
     )
 
 
 def _has_ended(run: _Run) -> bool:
     try:
         is_over = not run.active.is_active()
-    except Exception:  # its own JVM's trouble: asked again, and the others now
-        if not run.is_out_of_sight:  # a JVM that has died never answers again
-            log.exception("run was not looked at, asked again: run_id=%s", run.active.run_id)
-        run.is_out_of_sight = True
+    except Exception:  # an error of its JVM: check the other runs, and this one again later
+        if not run.is_unknown:  # logged once: a dead JVM never answers again
+            log.exception(
+                "the state of a run is unknown and is checked again: run_id=%s", run.active.run_id
+            )
+        run.is_unknown = True
         return False
-    run.is_out_of_sight = False
+    run.is_unknown = False
     return is_over

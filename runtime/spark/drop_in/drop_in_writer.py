@@ -1,10 +1,10 @@
 """The drop-in sinks: ``df.writeStream.format("sluice-kafka")``, or ``"sluice-files"``.
 
-Spark makes this writer anew, in short-lived driver-side Python processes without a JVM, before the
-tasks of each batch, before each ``commit`` and before each ``abort`` (`drop-in-abort`). It
-therefore holds no connection and decides nothing: the service that `install` started in the user's
-process seals, sweeps, decides and commits, known by the query's checkpoint location. What the tasks
-write with comes from there, too: only that process has a JVM to ask.
+Spark creates this writer before the tasks of each batch, before each ``commit`` and before each
+``abort`` (`drop-in-abort`), in short-lived driver-side Python processes without a JVM. It keeps no
+connection and decides nothing. The service that `install` started in the user's process
+fences, sweeps, decides and commits; it knows a query by its checkpoint location. The tasks' writer
+factory also comes from that process, because only it has a JVM.
 """
 
 import pickle
@@ -30,26 +30,27 @@ _BATCH_ID = "streaming.sql.batchId"
 
 
 def refuse_frame(format_name: str, *, instead: str) -> NoReturn:
-    """Of a frame that is no stream, as in ``foreachBatch``, nobody would decide what is written.
+    """Refuse a frame that is no stream, as in ``foreachBatch``: it has no checkpoint that could
+    decide its output.
 
     Args:
-        instead: what writes such frames.
+        instead: the way to write such a frame.
     Raises:
         ConfigError: always.
     """
     raise ConfigError(
-        "frames that are no streams are not written in this format",
+        "this format writes streams only",
         {"format": format_name},
-        "Write the stream itself, df.writeStream.format(…), and not in foreachBatch, where a batch "
-        f"that is tried again is written again; a frame by {instead}.",
+        "Write the stream itself, with df.writeStream.format(…) instead of foreachBatch, where a "
+        f"retried batch would be written twice; write a frame with {instead}.",
     )
 
 
 @dataclass(frozen=True)
 class _PreCommitted(WriterCommitMessage):
-    """What a task returns to Spark: its committables, empty when it wrote nothing; until when they
-    must be decided; and for which run of the query: by Spark's id, too, for two queries that begin
-    at one location, emptied in between, have the same attempt."""
+    """A task's result for Spark: its committables (empty if it wrote nothing), the time limit of
+    their decision, and the run of the query. The attempt id alone does not identify the run: if a
+    location is emptied between two queries, both have the same attempt id."""
 
     run_id: str
     attempt_id: int
@@ -75,12 +76,12 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
             raise ConfigError(
                 f"the drop-in sink needs {missing}",
                 {"format": format_name},
-                "Call sluice.install(spark) once, and give checkpointLocation as an option of "
+                "Call sluice.install(spark) once, and set checkpointLocation as an option of "
                 "writeStream (a session-wide default does not reach the sink).",
             )
         self._service = service
         self._location = location
-        # Idempotent per run of the query: the first call seals and sweeps, before any task starts.
+        # Idempotent per run of the query: the first call fences and sweeps, before any task starts.
         self._run: QueryRun = service.begin(format_name, location, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -88,7 +89,9 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
         if context is None or batch_id is None:
-            raise ConfigError("not in a task of a streaming query", {}, "Spark calls this method.")
+            raise ConfigError(
+                "not in a task of a streaming query", {}, "Do not call this: Spark does."
+            )
         batch = BatchKey(
             region=REGION,
             attempt_id=self._run.attempt_id,
@@ -97,7 +100,7 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         coordinator = CoordinatorClient(self._run.address)
         if coordinator.is_decided(batch):
             for _ in iterator:
-                pass  # a stateful operator upstream commits its state when it is read to its end
+                pass  # a stateful operator upstream commits its state after its last row
             return _PreCommitted(self._run.run_id, self._run.attempt_id)
         scope = TaskScope(
             job_uid=self._run.job_uid,
@@ -119,7 +122,7 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         """Decide, then commit. Returns only when the batch is committed on record.
 
         Raises:
-            FencedError: the work is an earlier run's; the present one has swept it
+            FencedError: an earlier run wrote the batch, and the current run has swept it
                 (`callback-after-commit`).
             IllegalTransitionError: a task's message is missing; nothing was decided.
         """
@@ -127,19 +130,20 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
             raise FencedError(
                 "the query has been restarted since this batch was written",
                 {"location": self._location, "batch_id": batchId},
-                "Nothing is lost: the restarted query reads its range again.",
+                "Ignore this: the restarted query reads the range again, and no record is lost.",
             )
         written = _written(messages)
         if len(written) < len(messages):
-            # What it wrote would be in no decision, and the batch's ranges would count as read.
+            # No decision would name its output, and the batch's ranges would count as read.
             raise IllegalTransitionError(
-                "Spark commits a batch of which a task has not said what it wrote",
+                "Spark commits a batch, but the message of a task is missing",
                 {
                     "location": self._location,
                     "batch_id": batchId,
                     "missing": len(messages) - len(written),
                 },
-                "Nothing of it becomes visible. Start the query again: it reads the range again.",
+                "Start the query again: it reads the range again. No output of this batch becomes "
+                "visible.",
             )
         self._service.commit(
             self._location,
@@ -150,17 +154,18 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Told also after a `commit` that raised: the service asks its store first
+        """Spark calls this also after a `commit` that raised, so the service reads its store first
         (`drop-in-abort`).
 
-        Without a task's message nobody knows whose batch it was: the call may be a stopped run's,
-        late, and end the run that has begun since. The query ends either way, and its run with it.
+        Without a task's message the run of the batch is unknown. The call may be a late one of a
+        stopped run, and would end the run that has begun since. The query ends anyway, and its run
+        with it.
         """
         if _written(messages) and not self._is_of_another_run(messages):
             self._service.abort(self._location, self._run, batchId)
 
     def _is_of_another_run(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
-        """This process asked for the query's present run when it began; the tasks did so before."""
+        """Whether the tasks wrote for an earlier run than this process has begun."""
         present = (self._run.run_id, self._run.attempt_id)
         return any((each.run_id, each.attempt_id) != present for each in _written(messages))
 

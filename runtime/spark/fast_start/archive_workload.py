@@ -1,7 +1,7 @@
-"""Loads what a Sluice job loads in Spark's JVM, so that an archive of it can be written at exit.
+"""Loads the classes of a Sluice job in Spark's JVM, which writes them to an archive at exit.
 
-Run as a program by `class_archive`. The session is a user's: its flags are the
-default ones, because Java shares most with the flags that it archived under.
+`class_archive` runs it as a program. The session has default flags, like a user's, because Java
+shares most classes if the flags are those of the archive.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class _Reader(DataSourceStreamReader):
 
 
 class EndlessSource(DataSource):
-    """Plain Spark's: one record per batch and partition, for ever."""
+    """A source without Sluice: one record per batch and partition, forever."""
 
     @classmethod
     def name(cls) -> str:
@@ -67,9 +67,9 @@ def _run(frame: DataFrame, mode: str) -> None:
     query.stop()
     if len(seen) < _BATCHES:
         raise WaitedTooLongError(
-            "Spark did not run the batches that are run to learn its classes",
+            "Spark did not run the batches for the class archive",
             {"batches": len(seen), "wanted": _BATCHES, "waited_s": _TIMEOUT_S},
-            "The machine is very busy, or a query of Spark's does not come on: see its log.",
+            "Read the log: the machine may be very busy, or a query of Spark hangs.",
         )
 
 

@@ -1,6 +1,6 @@
-"""Java's archive of Spark's loaded classes: for which session it is, and the run that writes it.
+"""Java's archive of Spark's loaded classes: finds it for a session, and runs Spark to write it.
 
-Spark loads some 20,000 classes; an archive takes a third of its start away.
+Spark loads some 20,000 classes; an archive makes its start a third shorter.
 """
 
 import os
@@ -23,13 +23,13 @@ _PACKAGES = Path(__file__).parents[4]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkClasses:
-    """Which classes a session loads; Java compares the same things.
+    """The facts that decide which classes a session loads; Java compares the same ones.
 
     Attributes:
         java: the program that Spark's launcher will start.
-        home: of Spark, with ``jars`` in it.
-        configuration: the first entry of Spark's class path. Java shares nothing behind a
-            directory that holds files.
+        home: of Spark; contains ``jars``.
+        configuration: the first entry of Spark's class path. Java shares no class after a directory
+            with files.
     """
 
     java: Path
@@ -38,19 +38,19 @@ class SparkClasses:
 
     @classmethod
     def of_this_process(cls) -> Self:
-        """What a session made by this process now would load.
+        """For a session that this process would create now.
 
         Raises:
             MissingRequirementError: there is no Java, or no Spark.
         """
-        java_home = os.environ.get("JAVA_HOME")  # Spark's launcher looks nowhere else then
+        java_home = os.environ.get("JAVA_HOME")  # then Spark's launcher uses only this
         java = Path(java_home) / "bin" / "java" if java_home else Path(shutil.which("java") or "")
         if not java.is_file():
             raise MissingRequirementError(
                 "Java was not found", {"JAVA_HOME": java_home or "unset"}, "Install Java."
             )
         own = os.environ.get("SPARK_HOME")
-        # PySpark follows links to its own home, but takes a given one as it is.
+        # PySpark resolves links to its own home, but not in SPARK_HOME.
         home = Path(own) if own else pyspark_jars().parent.resolve()
         configuration = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
         return cls(java=java.resolve(), home=home, configuration=configuration)
@@ -62,7 +62,7 @@ class SparkClasses:
 
     @property
     def shared(self) -> SharedClasses:
-        """What of it decides whether an archive fits."""
+        """The part that decides whether an archive fits."""
         places = (self.home, self.configuration)
         return SharedClasses(
             program="spark", java=self.java, places=places, jars=self.home / "jars"
@@ -70,7 +70,7 @@ class SparkClasses:
 
 
 def find_archive() -> Path | None:
-    """The whole archive for a session made by this process now, if there is one. No errors."""
+    """The archive for a session that this process would create now, if any; never raises."""
     try:
         classes = SparkClasses.of_this_process()
         return classes.shared.find() if classes.is_shareable else None
@@ -82,17 +82,17 @@ def prepare_archive() -> Prepared:
     """Make the archive when there is none: half a minute, 180 MB in the user's cache.
 
     Raises:
-        ConfigError: Spark's configuration directory stands in the way.
+        ConfigError: Spark's configuration directory prevents it.
         MissingRequirementError: no Java, or one that cannot write archives.
         UnreachableError: Spark did not end in time.
     """
-    find_java()  # the typed error, where there is none
+    find_java()  # raises the typed error if there is none
     classes = SparkClasses.of_this_process()
     if not classes.is_shareable:
         raise ConfigError(
-            "Java shares no classes behind a configuration directory with files",
+            "Java shares no classes after a configuration directory with files",
             {"directory": classes.configuration},
-            "Give these settings in the program, or let SPARK_CONF_DIR name an empty directory.",
+            "Move these settings into the program, or point SPARK_CONF_DIR to an empty directory.",
         )
     return classes.shared.prepare(_run_workload, timeout_s=2 * _MAKE_S)
 
@@ -117,7 +117,7 @@ def _run_workload(archive: Path) -> None:
     with Program(spec) as program:
         exit_code = program.await_exit(timeout_s=_MAKE_S)
         # Java writes the archive after the driver's end.
-        if exit_code != 0 or not program.await_gone(timeout_s=_MAKE_S):
+        if exit_code != 0 or not program.await_end(timeout_s=_MAKE_S):
             raise MissingRequirementError(
                 "Spark did not run here, so its classes could not be archived",
                 {"exit_code": exit_code, "log": "\n" + program.log_tail()},

@@ -1,4 +1,4 @@
-"""Settings that let a local Spark session start, and so a killed job recover, in less time."""
+"""Settings for a faster start of a local Spark session, and so a faster recovery of a job."""
 
 import os
 import re
@@ -20,14 +20,14 @@ def fast_start(master: str) -> dict[str, bool | float | int | str | None]:
     """Settings for ``SparkSession.builder.config(map=fast_start(master))``.
 
     They name the class archive that ``sluice spark prepare`` made, if it is there and fits, and a
-    daemon for Spark's Python workers that starts them faster. Options of your own in
-    ``spark.driver.extraJavaOptions`` are kept: Spark puts them behind these.
+    daemon for Spark's Python workers that starts them faster. Your own options in
+    ``spark.driver.extraJavaOptions`` stay: Spark appends them to these.
 
     Args:
-        master: Spark's master. Only ``local`` and ``local[…]`` get settings, others an empty map:
-            there the executors' machines would need the archive and this package.
+        master: Spark's master. Only ``local`` and ``local[…]`` get settings; on a cluster the
+            executors' hosts would need the archive and this package.
     Returns:
-        What to set; empty where nothing helps. Never an error.
+        The settings; empty if none helps. Never raises.
     """
     if not re.fullmatch(r"local(\[.*\])?", master):
         return {}

@@ -1,17 +1,17 @@
-"""Spark's Python processes, started faster. Run by Spark's JVM; see `fast_start_settings`.
+"""Starts Spark's Python processes faster. Run by Spark's JVM; see `fast_start_settings`.
 
-Spark lets its Python processes import PySpark out of ``pyspark.zip``, which compiles every module
-anew in each of them. Where the same PySpark lies unpacked beside it, the daemon of the tasks uses
-that, and imports what every task needs once, before it forks the workers.
+Spark's Python processes import PySpark from ``pyspark.zip``, and each of them compiles every module
+again. If the same PySpark is also installed unpacked, the tasks' daemon uses that. It imports the
+modules that every task needs once, before it forks the workers.
 
-A region's source has processes of its own, in which no daemon can be put: one that plans it and one
-that plans its reads, both forked by Spark's daemons, and one that asks for barriers all along,
-which Spark gives up on if it has not called back within 10 s. Each new life of a region begins with
-them, so they are prepared the same way, by ``quick_python/sitecustomize.py``.
+A region's source has processes of its own that cannot use this daemon. One plans the source and one
+plans its reads, both forked by Spark's daemons. One polls for barriers all the time; Spark fails
+the query if it has not called back within 10 s. Each attempt of a region begins with them, so
+``quick_python/sitecustomize.py`` prepares them the same way.
 
-A task that is cancelled while it asks the daemon for a worker has Spark replace the daemon, and a
-daemon that ends takes all workers with it: regions that had nothing to do with the fault lost their
-tasks. So a worker that is told to end this way looks whether Spark itself has ended.
+If a task is cancelled while it requests a worker, Spark replaces the daemon, and the end of the
+daemon ends all its workers. Regions without any fault lost their tasks that way. So a worker that
+gets the signal of its daemon's end first checks whether Spark itself has ended.
 """
 
 import os
@@ -39,10 +39,10 @@ __all__ = [
 ]
 
 ENTRY_POINT_GROUP = "sluice.worker_modules"
-"""Connectors name modules here that their tasks need. To import them may start no thread."""
+"""Connectors name modules here that their tasks need. Their import must not start a thread."""
 
 _TASK_RUNNER = "pyspark.worker"
-# pyarrow imports pandas when it makes its first array, if it is there.
+# pyarrow imports pandas with its first array, if pandas is installed.
 _SPARKS_DAEMON = "pyspark.daemon"
 _PLANNERS = ("pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read")
 _UNPREPARED = "SLUICE_UNPREPARED"
@@ -53,7 +53,7 @@ _AHEAD = (
     "pandas",
     "sluice.runtime.spark.microbatch.job_source",
 )
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 _FOR_PLANNERS = (
     "pyspark.sql.worker.plan_data_source_read",
     "sluice.runtime.spark.microbatch.job_source",
@@ -61,12 +61,12 @@ _FOR_PLANNERS = (
 
 
 def main() -> None:
-    """Prepare this process, and go on as Spark's own daemon."""
+    """Prepare this process, then run Spark's own daemon."""
     leave_archives()
     if sys.argv[1:2] == [_TASK_RUNNER]:
         import_ahead()
         if not _is_single_threaded():
-            # A lock that a thread holds while we fork would never be free in the worker.
+            # A lock that a thread holds during the fork would never be free in the worker.
             os.execv(sys.executable, [sys.executable, "-m", _SPARKS_DAEMON, *sys.argv[1:]])
     from pyspark import daemon
 
@@ -80,26 +80,26 @@ Serve = Callable[[BinaryIO, BinaryIO], None]
 
 
 def outliving(serve: Serve) -> Serve:
-    """A worker's main function, for one that ends with Spark and not with its daemon.
+    """The main function of a worker that ends with Spark and not with its daemon.
 
     Args:
-        serve: runs a task; called again and again, with the two ends of a socket to Spark.
+        serve: runs a task; called for each task, with the two ends of a socket to Spark.
     """
 
     kept: list[int] = []
 
     def guarded(task: BinaryIO, answer: BinaryIO) -> None:
-        connection = os.dup(task.fileno())  # which stays open between two tasks
+        connection = os.dup(task.fileno())  # it stays open between two tasks
         spark = select.poll()
         spark.register(connection, getattr(select, "POLLRDHUP", select.POLLHUP))  # Linux
 
-        def look(_signal: int, _frame: FrameType | None) -> None:
-            if spark.poll(0):  # Spark is gone, or does not need this worker any more
+        def check(_signal: int, _frame: FrameType | None) -> None:
+            if spark.poll(0):  # Spark has ended, or has closed this worker's connection
                 os._exit(1)
-            signal.setitimer(signal.ITIMER_REAL, _LOOK_S)
+            signal.setitimer(signal.ITIMER_REAL, _CHECK_S)
 
-        signal.signal(signal.SIGALRM, look)
-        signal.signal(signal.SIGHUP, look)
+        signal.signal(signal.SIGALRM, check)
+        signal.signal(signal.SIGHUP, check)
         if kept:
             os.close(kept.pop())
         kept.append(connection)
@@ -122,15 +122,15 @@ def prepare(command: Sequence[str]) -> None:
     leave_archives()
     is_planner = named[0] == _SPARKS_DAEMON and named[-1] in _PLANNERS
     if is_planner and _UNPREPARED not in os.environ:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as Spark has it for tasks: no thread here
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as Spark sets it for tasks: avoids a thread
         _import_all(_FOR_PLANNERS)
-        if not _is_single_threaded():  # it is about to fork, see `main`
+        if not _is_single_threaded():  # it will fork, see `main`
             os.environ[_UNPREPARED] = "1"
             os.execv(sys.executable, words)
 
 
 def leave_archives() -> None:
-    """Take the archives off this process's search path whose content lies unpacked beside them."""
+    """Remove archives from the search path if their content is also installed unpacked."""
     files = [entry for entry in sys.path if not entry.endswith((".zip", ".jar"))]
     if not any(entry.endswith((".jar", "pyspark.zip", "-src.zip")) for entry in sys.path):
         return  # not one of Spark's processes
@@ -146,14 +146,14 @@ def leave_archives() -> None:
 def surplus_archives(
     search_path: Sequence[str], home: Path, py4j_version: str | None
 ) -> Iterator[str]:
-    """Entries of the path that hold nothing but what ``home``, an unpacked PySpark, holds too.
+    """Entries of the path whose content is also in ``home``, an unpacked PySpark.
 
     Args:
         search_path: as `sys.path`.
         home: directory of the package ``pyspark``.
         py4j_version: of the unpacked py4j; None: there is none.
     """
-    home = home.resolve()  # the way there may lead over a link, in the path but not in Spark's
+    home = home.resolve()  # the search path may contain a symbolic link, and Spark's path not
     library = home / "python" / "lib"
     unpacked = {library / "pyspark.zip", library / f"py4j-{py4j_version}-src.zip"}
     for entry in search_path:
@@ -164,20 +164,20 @@ def surplus_archives(
 
 
 def import_ahead() -> None:
-    """Import what every task needs. What cannot be imported is left to the task that wants it."""
-    # Takes longer than all else that this module imports, and every Python of Spark's runs it.
+    """Import the modules that every task needs; a missing one fails only the task that needs it."""
+    # Imported here: it takes long, and every Python process of Spark imports this module.
     from importlib.metadata import entry_points
 
     named = [entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)]
     _import_all((*_AHEAD, *named))
     freeze_lasting()
     if "numpy.random" in sys.modules:
-        # Python's own generator does this by itself; workers must not draw the same numbers.
+        # Workers must not draw the same numbers; Python's own generator ensures that itself.
         os.register_at_fork(after_in_child=sys.modules["numpy.random"].seed)
 
 
 def _import_all(modules: Sequence[str]) -> None:
-    # Or else importing pyarrow starts a thread, for an allocator that is not in use by default.
+    # Otherwise pyarrow starts a thread at its import, for an allocator that it does not use.
     ours = "JE_ARROW_MALLOC_CONF" not in os.environ
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     for module in modules:
@@ -188,7 +188,7 @@ def _import_all(modules: Sequence[str]) -> None:
 
 
 def _version_of(distribution: str, search_path: Sequence[str]) -> str | None:
-    """Of the installed one; by its directory's name, which is found faster than its metadata."""
+    """The installed version; from a directory's name, which is faster than reading metadata."""
     for entry in search_path:
         for path in Path(entry or ".").glob(f"{distribution}-*.dist-info"):
             return path.name.removeprefix(f"{distribution}-").removesuffix(".dist-info")
@@ -196,7 +196,7 @@ def _version_of(distribution: str, search_path: Sequence[str]) -> str | None:
 
 
 def _is_single_threaded() -> bool:
-    tasks = Path("/proc/self/task")  # Linux; elsewhere nothing tells of a library's threads
+    tasks = Path("/proc/self/task")  # Linux; other systems do not show a library's threads
     return tasks.is_dir() and len(list(tasks.iterdir())) == 1
 
 

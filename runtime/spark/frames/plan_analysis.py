@@ -1,4 +1,4 @@
-"""What is known of a pipeline's frame before the job begins: told by one that never runs."""
+"""Analyses a pipeline's frame before the job begins, over a source that never runs."""
 
 import importlib.util
 import logging
@@ -27,7 +27,7 @@ from sluice.runtime.spark.frames.region_frames import (
 )
 from sluice.runtime.spark.microbatch.job_source import probe_for
 
-__all__ = ["PlanAnalysis", "look_at", "require_modules"]
+__all__ = ["PlanAnalysis", "analyse_plan", "require_modules"]
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +36,14 @@ _PACKAGES = {"google.protobuf": "protobuf"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAnalysis:
-    """What a pipeline's frame is like.
+    """Facts about a pipeline's frame.
 
     Attributes:
-        keeps_state: between batches.
-        repeats_result: the whole result of its state, as in complete mode, changes with records
-            alone; False: a timeout may change it, too.
-        columns: of the source, that it reads; None: all.
-        modules: that its steps need beside PySpark's own.
+        keeps_state: whether it keeps state between batches.
+        repeats_result: whether the whole result of its state, as in complete mode, changes with
+            records alone; False: a timeout may also change it.
+        columns: source columns that it reads; None: all.
+        modules: Python modules that its steps need in addition to PySpark's own.
     """
 
     keeps_state: bool
@@ -52,13 +52,13 @@ class PlanAnalysis:
     modules: tuple[str, ...] = ()
 
 
-def look_at(spark: SparkSession, pipeline: Pipeline) -> PlanAnalysis:
-    """Make the pipeline's frame over a source that never runs, and look at it.
+def analyse_plan(spark: SparkSession, pipeline: Pipeline) -> PlanAnalysis:
+    """Build the pipeline's frame over a source that never runs, and analyse its plan.
 
     Raises:
-        ConfigError: it reads no stream, or another one, too, or its state would differ from what
-            was written if a batch is run again, or is given to it, or its rows do not suit a sink
-            of files, or without a state it is to give its whole result.
+        ConfigError: the frame reads no stream, or a second one.
+        ConfigError: its state begins with initial values, or could differ after a replay.
+        ConfigError: it has ``complete`` mode but no state, or a file sink refuses its rows.
     """
     _warn_of_replays(pipeline)
     if pipeline.is_chained:
@@ -70,17 +70,17 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> PlanAnalysis:
     read = streams_read(frame)
     if not read:
         raise ConfigError(
-            "a transform gives rows that come of no stream",
+            "a transform returns rows that do not come from its source",
             {"source": pipeline.source.name},
-            "Make them of the DataFrame that its function is given.",
+            "Derive them from the DataFrame that its function receives.",
         )
     if read != (probe.name(),):
         others = set(read) - {probe.name()}
         raise ConfigError(
-            "a transform reads another stream than its source, or its source twice",
+            "a transform reads a second stream, or its source twice",
             {"source": pipeline.source.name, "others": ",".join(sorted(others)) or "none"},
-            "A checkpoint holds one position of one source in each pipeline. Make the other one a "
-            "source of the job, or read the records once, with their columns twice.",
+            "Make the other stream a source of the job, or select the columns twice from one read: "
+            "a pipeline has one source, and a checkpoint one position of it.",
         )
     _require_own_state(pipeline, frame)
     _require_repeatable(pipeline, frame)
@@ -96,27 +96,27 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> PlanAnalysis:
     )
 
 
-def require_modules(look: PlanAnalysis) -> None:
-    """Refuse a frame whose steps need what is not installed: Spark would say that a worker of its
-    own has crashed, again and again.
+def require_modules(analysis: PlanAnalysis) -> None:
+    """Refuse a frame if a module that its steps need is not installed: Spark's workers would crash
+    again and again, without this reason.
 
     Raises:
-        MissingRequirementError: it is not; says what to install.
+        MissingRequirementError: with the packages to install.
     """
-    missing = [name for name in look.modules if not _is_installed(name)]
+    missing = [name for name in analysis.modules if not _is_installed(name)]
     if missing:
         raise MissingRequirementError(
             "a transform needs a package that is not installed",
             {"modules": ",".join(missing)},
-            f"pip install {' '.join(_PACKAGES.get(name, name) for name in missing)}, here and "
-            "where Spark's executors run.",
+            f"pip install {' '.join(_PACKAGES.get(name, name) for name in missing)}, here and on "
+            "the hosts of Spark's executors.",
         )
 
 
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # nor is the package that it would be in
+    except ModuleNotFoundError:  # its parent package is missing, too
         return False
 
 
@@ -124,51 +124,50 @@ def _warn_of_replays(pipeline: Pipeline) -> None:
     functions = [step.name for step in pipeline.steps if not step.deterministic]
     if functions:
         log.warning(
-            "functions may give other records in a replay: source=%s functions=%s. What is not "
-            "decided is read again all the same; a decided transaction that a broker has aborted "
-            "cannot be written again, and stops the job with its ranges.",
+            "functions may return other records in a replay, so a decided transaction that a "
+            "broker has aborted cannot be repaired, and stops the job: source=%s functions=%s",
             pipeline.source.name,
             ",".join(functions),
         )
 
 
 def _require_repeatable(pipeline: Pipeline, frame: DataFrame) -> None:
-    """A batch that is decided is run once more where Spark has not committed its state
-    (`stateful-replay`): what comes to that must be what has come to the rows that were written."""
+    """If Spark has not committed the state of a decided batch, it replays the batch
+    (`stateful-replay`). The replay must bring the same rows to the state."""
     found = unrepeatable_below_state(frame)
     if found:
         raise ConfigError(
-            "a state is fed by an expression that may give something else in a replay",
+            "a nondeterministic expression feeds a state",
             {"source": pipeline.source.name, "expressions": ", ".join(found)},
-            "Records could be in the result and not in the state, or the other way round. Take a "
-            "function of the record in its place, such as xxhash64(topic, partition, offset); or "
-            "write the rows to a topic, and keep the state of that. A UDTF that always gives the "
-            "same for the same arguments is to say so: asDeterministic().",
+            "Use a function of the record instead, such as xxhash64(topic, partition, offset), or "
+            "write the rows to a topic, and build the state in a second pipeline. Declare a "
+            "deterministic UDTF with asDeterministic(). A replay could otherwise bring other "
+            "records to the state than to the output.",
         )
 
 
 def _require_own_state(pipeline: Pipeline, frame: DataFrame) -> None:
-    """The first batch of a region's first life is no epoch: it reads nothing, and runs into
-    ``noop``. What a function gives there for the state that it begins with would be lost."""
+    """The first batch of a region's first attempt is no epoch: it reads nothing, and runs into
+    ``noop``. Rows that a function returns there for its initial state would be lost."""
     found = initial_states(frame)
     if found:
         raise ConfigError(
-            "a state is given something to begin with",
+            "a state has initial values",
             {"source": pipeline.source.name, "steps": ", ".join(found)},
-            "Its rows would be lost: the batch that takes it in is no part of a checkpoint. Leave "
-            "out initialState, and write what it holds as records to a topic that the source "
-            "reads, too; or join the records with its table in front of the state.",
+            "Remove initialState: its rows would be lost, because its batch is in no checkpoint. "
+            "Write its values as records to a topic that the source also reads, or join the "
+            "records with its table before the state.",
         )
 
 
 def _require_nothing_whole(pipeline: Pipeline) -> None:
-    """A frame without a state runs in ``append``, which ``update`` is the same as: each record's
-    rows are given once. Nobody keeps the whole result that ``complete`` asks for."""
+    """A frame without a state runs in ``append``, which equals ``update``: the rows of each record
+    are returned once. Without a state there is no whole result for ``complete``."""
     if output_mode(pipeline) == COMPLETE:
         raise ConfigError(
-            "a transform that keeps no state is to give its whole result",
+            "a transform without a state has output mode complete",
             {"source": pipeline.source.name, "output_mode": COMPLETE},
-            "Aggregate in it, or leave output_mode out: each record's rows are then given once.",
+            "Aggregate in it, or remove output_mode: each record's rows are then written once.",
         )
 
 

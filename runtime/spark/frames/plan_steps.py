@@ -1,8 +1,6 @@
-"""The steps of a streaming plan: which there are, where a name leads to, and which keep state.
+"""The steps of a streaming plan: the streams that it reads, and the steps that keep state.
 
 Steps are the operators of Spark's analysed logical plan, as py4j objects.
-
-What kind of frame the user's code made: what it reads, whether it keeps state, and of what.
 """
 
 from collections.abc import Iterator
@@ -35,8 +33,8 @@ _JOIN = "Join"
 _SAMPLE = "Sample"
 _AGGREGATE = "AggregateExpression"
 
-# What keeps nothing between batches. Whatever is not listed counts as stateful: that is never
-# wrong, and costs a stateless frame no more than a directory that outlives its region's lives.
+# Steps that keep no state between batches. Any other step counts as stateful. That is safe, and
+# costs a stateless frame only a directory that is kept over the attempts of its region.
 _STATELESS = frozenset(
     {
         "ArrowEvalPython",
@@ -67,25 +65,25 @@ _STATELESS = frozenset(
     }
 )
 
-# What keeps state that gives nothing with time alone. Whatever is not listed may have timeouts, or
-# wait for a watermark, as a join does: that is never wrong, and costs a result that is repeated.
+# Steps with a state that changes with records alone. Any other step may have timeouts, or wait for
+# a watermark, as a join does. That is safe, and costs only a repeated result.
 _TIMELESS = frozenset(
     {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "GlobalLimit"}
 )
 
-# What may be given a state to begin with; such a function runs over it in the first batch.
+# Steps that may have an initial state; their function runs over it in the first batch.
 _BEGINNING = frozenset(
     {"FlatMapGroupsWithState", "TransformWithState", "TransformWithStateInPySpark"}
 )
 
-# What PySpark says its word of to the state store in a way that is no part of its own package.
+# A step whose state store protocol needs a package that PySpark does not depend on.
 _BY_PROTOBUF = "TransformWithStateInPySpark"
 _PROTOBUF = "google.protobuf"
 
 
 class Steps:
-    """The steps of one frame's plan, as Spark runs them: a query that a ``WITH`` has given a name
-    stands wherever that is used, and nowhere else. Driver."""
+    """The steps of one frame's plan, as Spark runs them: a query named by a ``WITH`` is part of the
+    plan at each use of its name, and nowhere else. Driver."""
 
     def __init__(self, frame: DataFrame) -> None:
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark has no public way
@@ -93,11 +91,11 @@ class Steps:
         self._named: dict[int, Step] = {}
 
     def streaming(self) -> Iterator[Step]:
-        """Those that take part in a stream, from the last one to the sources."""
+        """The steps of a stream, from the last one to the sources."""
         return self._below(self._root, only_streaming=True)
 
     def below(self, step: Step) -> Iterator[Step]:
-        """All that the rows of one of them come from, tables too; behind `streaming` alone."""
+        """All steps below one of them, including tables; call it after `streaming`."""
         return (each for child in _all(step.children()) for each in self._below(child))
 
     def _below(self, step: Step, *, only_streaming: bool = False) -> Iterator[Step]:
@@ -117,7 +115,7 @@ class Steps:
 
 
 def keeps_state(step: Step) -> bool:
-    """Whether Spark keeps something for a step of a stream between two batches."""
+    """Whether Spark keeps state for a step of a stream between two batches."""
     if step.nodeName() == _JOIN:  # a stream joined with a table keeps no state
         streams = [child for child in _all(step.children()) if child.isStreaming()]
         return len(streams) > 1
@@ -125,8 +123,8 @@ def keeps_state(step: Step) -> bool:
 
 
 def changes_with_records_alone(step: Step) -> bool:
-    """Whether what a step that keeps state gives in all, as in complete mode, is the same again
-    where no records have come to it."""
+    """Whether the whole result of a stateful step, as in complete mode, changes only if records
+    arrive."""
     return str(step.nodeName()) in _TIMELESS
 
 
@@ -138,16 +136,16 @@ def modules_for(step: Step) -> Iterator[str]:
 
 
 def begins_with_state(step: Step) -> bool:
-    """Whether a step of a stream is given a state to begin with."""
+    """Whether a step of a stream has an initial state."""
     return str(step.nodeName()) in _BEGINNING and bool(step.hasInitialState())
 
 
 def unrepeatable_in(step: Step) -> Iterator[str]:
-    """Expressions of a step that may give something else when the same rows are read again: random
-    numbers, functions that are declared so, and what is told by a row's place in its task.
+    """Expressions of a step that may return another value when the same rows are read again.
 
-    What aggregates is left out: `first` or `collect_list` choose among the rows that there are.
-    If another state lies above, a replay may choose otherwise (docs/guide/functions.md).
+    These are random numbers, functions that are declared nondeterministic, and functions of a row's
+    position in its task. Aggregates are excluded: `first` or `collect_list` choose among the rows.
+    If there is another state above, a replay may choose other rows (docs/guide/functions.md).
     """
     if step.nodeName() == _SAMPLE:
         yield _SAMPLE.lower()
@@ -170,7 +168,7 @@ def _all(sequence: Any) -> Iterator[Any]:  # noqa: ANN401 - a Scala sequence
 
 
 def streams_read(frame: DataFrame) -> tuple[str, ...]:
-    """The format of every stream that a frame reads, one that it reads twice twice."""
+    """The format of every stream that a frame reads, with repetitions."""
     leaves = (step for step in Steps(frame).streaming() if step.children().isEmpty())
     return tuple(str(leaf.sourceName()) for leaf in leaves)
 
@@ -181,26 +179,26 @@ def is_stateful(frame: DataFrame) -> bool:
 
 
 def repeats_whole_result(frame: DataFrame) -> bool:
-    """Whether a state's whole result, as in complete mode, is the same again without records."""
+    """Whether a state's whole result, as in complete mode, stays the same without records."""
     states = [step for step in Steps(frame).streaming() if keeps_state(step)]
     return bool(states) and all(changes_with_records_alone(step) for step in states)
 
 
 def modules_needed(frame: DataFrame) -> tuple[str, ...]:
-    """Modules that its steps need beside PySpark's own."""
+    """Modules that the frame's steps need in addition to PySpark's own."""
     found = (name for step in Steps(frame).streaming() for name in modules_for(step))
     return tuple(dict.fromkeys(found))
 
 
 def initial_states(frame: DataFrame) -> tuple[str, ...]:
-    """The steps, by Spark's names, that are given a state to begin with."""
+    """The steps with an initial state, by Spark's names."""
     return tuple(
         str(step.nodeName()) for step in Steps(frame).streaming() if begins_with_state(step)
     )
 
 
 def unrepeatable_below_state(frame: DataFrame) -> tuple[str, ...]:
-    """Expressions that decide what comes to a state, and may decide otherwise in a replay."""
+    """Expressions below a state that may return another value in a replay."""
     steps = Steps(frame)
     states = [step for step in steps.streaming() if keeps_state(step)]
     below = (step for state in states for step in steps.below(state))

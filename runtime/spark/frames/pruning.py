@@ -1,9 +1,9 @@
-"""Columns that nobody reads do not pass through Spark: neither from the source nor to the sinks.
+"""Removes unused columns: they pass through Spark neither from the source nor to the sinks.
 
-Spark's own columnar sources are told by its optimizer which columns a query reads; a Python data
-source is not, and every column costs at each of four conversions. So the optimizer is asked here,
-once, before the job begins, and the source makes what is read. The user's function still sees all
-columns; those that are not made fail the query if they are read after all.
+Spark's optimizer passes the used columns to Spark's own columnar sources, but not to a Python data
+source, where every column costs time in each of four conversions. So this module runs the optimizer
+once, before the job begins, and the source makes only the columns that are read. The user's
+function still sees all columns; if it reads one that was not made, the query fails.
 """
 
 import logging
@@ -26,17 +26,17 @@ _CHOOSES = "Project"
 
 
 def columns_read(frame: DataFrame) -> frozenset[str] | None:
-    """Columns of its one streaming source that a frame reads; None: all, or nobody can tell.
+    """Columns of its one streaming source that a frame reads; None: all, or unknown.
 
-    The optimizer puts a projection on what its rules have found to be read, right above the
-    source or above filters. Where something else stands there, it reads everything.
+    The optimizer puts a projection on the columns that it found to be read, directly above the
+    source or above filters. If there is another operator, the frame reads all columns.
     """
     session = frame.sparkSession._jsparkSession  # noqa: SLF001 - PySpark has no public way
     analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way
     try:
         path = list(_way_to_source(session.sessionState().optimizer().execute(analyzed)))
     except Py4JJavaError as err:
-        log.info("unused columns are not left out: error=%s", err.java_exception)
+        log.info("unused columns are not removed: error=%s", err.java_exception)
         return None
     names: set[str] = set()
     for node in reversed(path[:-1]):
@@ -69,10 +69,10 @@ def _names(attributes: Any) -> Iterator[str]:  # noqa: ANN401 - a Scala sequence
 
 
 def in_full(frame: DataFrame, schema: StructType) -> DataFrame:
-    """``frame`` with all columns of ``schema``; those that it has not must not be read.
+    """``frame`` with all columns of ``schema``; columns that it does not have must not be read.
 
-    Spark's optimizer takes them out again. A function that makes another plan than it did when the
-    job was looked at would read them: then the query fails, and says why.
+    Spark's optimizer removes them again. If a function makes another plan than in the analysis and
+    reads them, the query fails with the reason.
     """
     made = set(frame.columns)
     if made == set(schema.names):
@@ -89,13 +89,13 @@ def in_full(frame: DataFrame, schema: StructType) -> DataFrame:
 
 def _refusal(column: str) -> str:
     return (
-        f"The column {column} was left out, since the transform did not read it when the job "
-        "began. Name the source's columns: KafkaSource(columns=[...])."
+        f"The source does not read the column {column}, because the transform did not use it when "
+        "the job began. Name the source's columns: KafkaSource(columns=[...])."
     )
 
 
 def kept_by(frame: DataFrame, sinks: Sequence[Sink]) -> DataFrame:
-    """The columns of ``frame`` that one of the sinks uses; all, where one does not say."""
+    """The columns of ``frame`` that at least one sink uses; all if a sink does not declare them."""
     used: set[str] = set()
     for sink in sinks:
         if not isinstance(sink, SelectiveSink):
@@ -105,10 +105,10 @@ def kept_by(frame: DataFrame, sinks: Sequence[Sink]) -> DataFrame:
 
 
 def _chosen(names: Sequence[str], used: Collection[str]) -> list[str]:
-    """Those that are used, or would be but for their case, of which the sink says what it thinks;
-    none: leave the frame as it is."""
+    """The used columns, compared without case, because the sink checks the case; empty: keep all
+    columns."""
     if len({name.lower() for name in names}) < len(names):
-        return []  # Spark could not tell which one is meant
+        return []  # the name would be ambiguous for Spark
     wanted = {name.lower() for name in used}
     kept = [name for name in names if name.lower() in wanted]
     return kept if len(kept) < len(names) else []

@@ -1,4 +1,4 @@
-"""A pipeline's frame: its source by a data source of ours, then the user's functions."""
+"""A pipeline's frame: its source as a Python data source, then the user's functions."""
 
 from typing import cast
 
@@ -23,10 +23,10 @@ def source_frame(spark: SparkSession, data_source: type[DataSource]) -> DataStre
 
 
 def transformed(frame: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """The frame behind the pipeline's `transform`; a chained pipeline's functions run in tasks.
+    """The frame after the pipeline's `transform`; a chained pipeline's functions run in tasks.
 
     Raises:
-        ConfigError: a function gives something else than a frame.
+        ConfigError: a function does not return a frame.
     """
     if not pipeline.is_chained:
         for step in pipeline.steps:
@@ -38,22 +38,22 @@ def _checked(made: object, step: Step) -> DataFrame:
     if isinstance(made, DataFrame):
         return made
     raise ConfigError(
-        "a transform's function gives no DataFrame",
-        {"function": step.name, "gave": type(made).__name__},
-        "Let it return the changed DataFrame: the job writes it, and starts its query.",
+        "a transform's function did not return a DataFrame",
+        {"function": step.name, "returned": type(made).__name__},
+        "Return the changed DataFrame: the job writes it, and starts its query.",
     )
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow types in which Spark takes rows of ``schema`` from a Python data source."""
+    """The Arrow types that Spark expects from a Python data source for rows of ``schema``."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def chained_schema(pipeline: Pipeline) -> StructType:
-    """The columns that a chained pipeline's functions give, told by an empty batch.
+    """The columns that a chained pipeline's functions return for an empty batch.
 
     Raises:
-        ConfigError: a function does not take an empty batch, or gives a type unknown to Spark.
+        ConfigError: a function fails for an empty batch, or returns a type unknown to Spark.
     """
     ddl = pipeline.source.schema_ddl()
     schema = arrow_schema(cast(StructType, StructType.fromDDL(ddl)))
@@ -64,9 +64,9 @@ def chained_schema(pipeline: Pipeline) -> StructType:
         found = batch.schema
     except Exception as err:
         raise ConfigError(
-            "the columns for a file sink cannot be told: a function does not take an empty batch",
+            "the columns for a file sink are unknown: a function fails for an empty batch",
             {"error": f"{type(err).__name__}: {err}", "columns": ddl},
-            "Let it return a batch without rows for a batch without rows.",
+            "Return a batch without rows for a batch without rows.",
         ) from err
     return _spark_columns(found)
 
@@ -76,9 +76,9 @@ def _spark_columns(schema: pa.Schema) -> StructType:
         return from_arrow_schema(schema)
     except Exception as err:
         raise ConfigError(
-            "the functions give a column of a type that Spark's writers do not know",
+            "the functions return a column of a type that Spark cannot write",
             {"error": f"{type(err).__name__}: {err}", "columns": str(schema)},
-            "Cast it in the last function, a dictionary for example to its values.",
+            "Cast it in the last function; a dictionary, for example, to its values.",
         ) from err
 
 

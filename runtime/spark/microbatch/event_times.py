@@ -1,4 +1,4 @@
-"""How far a region's records are in event time: told by its tasks, kept in its splits."""
+"""The event time of a region's records: its tasks report it, its splits keep it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,59 +19,59 @@ if TYPE_CHECKING:
 __all__ = ["EventTimes", "LargestTimestamps", "TimedReading", "event_time_of"]
 
 _Range = tuple[str, str, int, int, int]
-_Told = dict[_Range, int]
+_Largest = dict[_Range, int]
 
 
-class LargestTimestamps(AccumulatorParam[_Told]):
+class LargestTimestamps(AccumulatorParam[_Largest]):
     """The largest timestamp of each range.
 
-    A range that is read twice says the same twice, so it does not matter which tasks count.
+    A range that is read twice has the same timestamp both times, so repeated tasks do no harm.
     """
 
-    def zero(self, value: _Told) -> _Told:
+    def zero(self, value: _Largest) -> _Largest:
         """See `AccumulatorParam`."""
         return {}
 
-    def addInPlace(self, value1: _Told, value2: _Told) -> _Told:
+    def addInPlace(self, value1: _Largest, value2: _Largest) -> _Largest:
         """See `AccumulatorParam`."""
         return {key: _larger(value1.get(key), value2.get(key)) for key in value1 | value2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedReading:
-    """`sluice.runtime.contracts.SplitReader` that leaves each range's largest timestamp behind.
+    """A `sluice.runtime.contracts.SplitReader` that reports each range's largest timestamp.
 
-    Picklable; executor. A reader that is not asked to its end tells less, and the watermark is
-    then too low, never too high.
+    Picklable; executor. If the task does not read to the end, the report may be missing. The
+    watermark is then too low, never too high.
     """
 
     reader: TimedSplitReader
-    told: "Accumulator[_Told]"
+    reported: "Accumulator[_Largest]"
 
     def read(self, splits: Sequence[SplitRange]) -> Iterator[pa.RecordBatch]:
         """See `SplitReader.read`."""
-        return self.reader.read_timed(splits, self._tell)
+        return self.reader.read_timed(splits, self._report)
 
-    def _tell(self, split: SplitRange, largest_ms: int) -> None:
-        self.told.add({_key(split): largest_ms})
+    def _report(self, split: SplitRange, largest_ms: int) -> None:
+        self.reported.add({_key(split): largest_ms})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTimes:
-    """The event time of one life of a region. Driver; the batch callback's thread.
+    """The event time of one attempt of a region. Driver; the batch callback's thread.
 
     Attributes:
-        settings: how watermarks are made.
-        told: an accumulator of `LargestTimestamps`.
+        settings: of the watermarks.
+        reported: an accumulator of `LargestTimestamps`.
     """
 
     settings: EventTime
-    told: "Accumulator[_Told]"
+    reported: "Accumulator[_Largest]"
 
     @classmethod
     def begin(cls, settings: EventTime, context: "SparkContext") -> Self:
-        """For a new life: a late task of the last one tells it nothing."""
-        return cls(settings=settings, told=context.accumulator({}, LargestTimestamps()))
+        """For a new attempt: it gets no report of a late task of the last one."""
+        return cls(settings=settings, reported=context.accumulator({}, LargestTimestamps()))
 
     def reader(self, reader: SplitReader) -> TimedReading:
         """``reader``, timed.
@@ -81,38 +81,38 @@ class EventTimes:
         """
         if not isinstance(reader, TimedSplitReader):
             raise ConfigError(
-                "a sink asks for event time, and the source tells no timestamps",
+                "a sink needs event time, but the source has no timestamps",
                 {"reader": type(reader).__name__},
-                "Trigger by process-time instead.",
+                "Use the process-time trigger instead.",
             )
-        return TimedReading(reader=reader, told=self.told)
+        return TimedReading(reader=reader, reported=self.reported)
 
     def after_batch(
         self, splits: Sequence[SplitRange], *, fetched_ms: int
     ) -> tuple[tuple[SplitRange, ...], int | None]:
-        """The batch's splits with what its tasks told, and the region's least watermark.
+        """The batch's splits with their new timestamps, and the region's lowest watermark.
 
         Args:
             fetched_ms: wall clock when the batch began, just after its offsets were fetched.
         """
-        told, self.told.value = self.told.value, {}
-        moved = tuple(advanced(split, told.get(_key(split)), self.settings) for split in splits)
+        reported, self.reported.value = self.reported.value, {}
+        moved = tuple(advanced(split, reported.get(_key(split)), self.settings) for split in splits)
         return moved, least_watermark_ms(moved, self.settings, now_ms=fetched_ms)
 
 
 def event_time_of(sinks: Sequence[Sink]) -> EventTime | None:
-    """The event time that a region's sinks ask for; the most patient one where several do."""
-    asked = [
+    """The event time settings of a region's sinks; the longest delay and timeout of several."""
+    requested = [
         found
         for sink in sinks
         if isinstance(sink, EventTimeSink) and (found := sink.event_time()) is not None
     ]
-    if not asked:
+    if not requested:
         return None
-    timeouts = [found.idle_timeout_ms for found in asked]
+    timeouts = [found.idle_timeout_ms for found in requested]
     known = [timeout for timeout in timeouts if timeout is not None]
     return EventTime(
-        delay_ms=max(found.delay_ms for found in asked),
+        delay_ms=max(found.delay_ms for found in requested),
         idle_timeout_ms=max(known) if len(known) == len(timeouts) else None,
     )
 

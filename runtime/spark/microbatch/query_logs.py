@@ -1,8 +1,8 @@
-"""Spark's own logs of one region's query: read an offset, rewind behind a decision.
+"""Spark's own logs of one region's query: read an offset, rewind to a decision.
 
-Spark's logs are not the truth about a region, ``_metadata`` is (`restore-by-attempt`). Before a
-stateful region's query restarts, whatever they say beyond the last decided batch is removed; a
-stateless region simply gets a new directory.
+The truth about a region is in ``_metadata``, not in Spark's logs (`restore-by-attempt`). Before a
+stateful region's query restarts, Sluice removes all log entries after the last decided batch. A
+stateless region gets a new directory.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-_BY_NAME = 2  # the version of an offset log since which a line begins with its source's name
+_BY_NAME = 2  # since this version of an offset log, a line begins with its source's name
 _IN_ITS_LOG = "logOffset"
 _MERGED = ".compact"
 _BATCH = re.compile(r"\d+")
@@ -57,17 +57,18 @@ def read_offset(fs: FileSystem, location: str, batch_id: int, source_name: str) 
     raise DamagedCheckpointError(
         "Spark's offset log does not hold the offset of this batch",
         {"path": path, "source": source_name, "version": lines[:1]},
-        "Put the file back; or let the job go back to a checkpoint before it, with restore_from= "
-        "and an id that 'sluice checkpoint list' shows.",
+        "Restore the file, or start the job from an earlier checkpoint, with restore_from= and an "
+        "id from 'sluice checkpoint list'.",
     )
 
 
 class PlannedFiles:
-    """What the logs of Spark's sources of files have planned, in a file system that is rooted at
-    a query's checkpoint location. What one has under its newest number is kept: a source that has
-    no news has that in batch after batch, maybe in an entry of all files that it ever read.
+    """The files that Spark's file sources have planned, from their logs, for one run of a query.
 
-    For one life of a query: what a log had lost before it began was planned anew.
+    The file system is rooted at the query's checkpoint location. The files of the newest log entry
+    are cached, because a source without new files has that entry in every batch. Such an entry may
+    name all files that the source has ever read. A run of a query plans lost log entries again
+    before its first batch, so the cache must not outlive the run.
     """
 
     def __init__(self, fs: FileSystem) -> None:
@@ -79,23 +80,23 @@ class PlannedFiles:
         known, files = self._newest.get(source, (None, ()))
         if known != number:
             files = tuple(sorted(_planned_files(self._fs, f"sources/{source}", number)))
-            if files:  # of a batch that has news; none may be a mount's that is away for a moment
+            if files:  # an empty result may come from a mount that is unreachable for a moment
                 self._newest[source] = number, files
         return files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedBatch:
-    """What Spark's offset log says of a batch of a drop-in query.
+    """A batch of a drop-in query in Spark's offset log.
 
     Attributes:
-        ranges: of our own sources. Two of them may read one topic, each at its own pace, so a
-            split's source is also told by its place among ours.
-        version: that it is written in; 0 where the log does not tell. A drop-in query's log is made
-            as the user's session has it; Spark's own default is 1.
-        others_sha256: of what it says of other formats' sources, or "" without any, and of the
-            files that a source of files has planned for it: its offset is a mere number in a log
-            of its own. Not of the line before, which has the time of the plan.
+        ranges: of Sluice's sources. Two of them may read one topic, each at its own pace, so the
+            source id also contains the position of the source among them.
+        version: of the log entry; 0 if unknown. The user's session sets the version of a drop-in
+            query's log; Spark's own default is 1.
+        others_sha256: digest of the lines of other formats' sources; "" without any. For a file
+            source it includes the planned files, because its line has only the number of an entry
+            in a log of its own. It excludes the metadata line, which has the time of the plan.
     """
 
     ranges: tuple[SplitRange, ...]
@@ -107,7 +108,7 @@ class LoggedBatch:
         """The file system is rooted at the query's checkpoint location.
 
         Args:
-            planned: there; None: nothing is asked about other formats' sources.
+            planned: the planned files; None: ignore other formats' sources.
         """
         lines = _lines(fs.read(f"offsets/{batch_id}"))
         number = "".join(lines[:1]).strip().removeprefix("v")
@@ -117,16 +118,17 @@ class LoggedBatch:
         foreign = [(at, line) for at, line, splits in found if splits is None]
         others = [_other(planned, at, line, version) for at, line in foreign] if planned else []
         if version >= _BY_NAME:
-            others.sort()  # these lines are of a map
+            others.sort()  # Spark writes these lines from an unordered map
         return cls(
             ranges=tuple(_of_source(split, at) for at, of in enumerate(ours) for split in of),
             version=version,
             others_sha256=hashlib.sha256("\n".join(others).encode()).hexdigest() if others else "",
         )
 
-    def read_behind(self, before: "LoggedBatch") -> tuple[SplitRange, ...]:
-        """The ranges that were read in it. One that the batch before has too was read there and not
-        again: a watermark moved on, or only another source had records (`batch-identity`)."""
+    def ranges_since(self, before: "LoggedBatch") -> tuple[SplitRange, ...]:
+        """The ranges that this batch has read. A range that is also in the batch before was read
+        there alone: only a watermark moved, or only another source had records
+        (`batch-identity`)."""
         known = {_identity(split) for split in before.ranges}
         return tuple(
             replace(split, start_offset=split.end_offset) if _identity(split) in known else split
@@ -135,7 +137,7 @@ class LoggedBatch:
 
 
 def _other(planned: PlannedFiles, at: int, line: str, version: int) -> str:
-    """The line of another format's source, and what its own log has planned for that offset."""
+    """The line of another format's source, and the files in its own log for that offset."""
     source = line.partition(":")[0] if version >= _BY_NAME else str(at)
     try:
         offset = parsed_json(line[line.find("{") :])
@@ -148,8 +150,8 @@ def _other(planned: PlannedFiles, at: int, line: str, version: int) -> str:
 
 
 def _planned_files(fs: FileSystem, directory: str, number: int) -> list[str]:
-    """What the log of Spark's source of files has under this number: in an entry of its own, or in
-    one that has been merged with those before it, maybe since."""
+    """The files in the log of Spark's file source under this number: in an entry of its own, or in
+    an entry that Spark has merged from several."""
     own = _lines(fs.read(f"{directory}/{number}"))
     if own:
         return own[1:]
@@ -184,7 +186,7 @@ def _identity(split: SplitRange) -> tuple[str, str, int, int, int]:
 
 
 def _own(line: str) -> tuple[SplitRange, ...] | None:
-    """The ranges of a source's line; None: it is another format's offset."""
+    """The ranges of a source's line; None: the line belongs to another format."""
     try:
         return offsets.decode(parsed_json(line[line.find("{") :])).splits
     except (ValueError, StreamError):
@@ -192,7 +194,7 @@ def _own(line: str) -> tuple[SplitRange, ...] | None:
 
 
 def newest_attempt_id(fs: FileSystem, location: str) -> int:
-    """Of the life of a region that logged the newest batch here; -1: none has, or not with ours."""
+    """The attempt of the region that logged the newest batch here; -1: none, or another source."""
     names = (entry.name for entry in fs.entries(f"{location}/offsets"))
     newest = max((int(name) for name in names if name.isdecimal()), default=-1)
     found = -1
@@ -211,16 +213,16 @@ def _of_source(split: SplitRange, at: int) -> SplitRange:
 
 
 def require_logged(fs: FileSystem, record: RegionRecord) -> None:
-    """Refuse to run a drop-in query whose offset log is not the one that its checkpoint is about.
+    """Refuse to run a drop-in query if its offset log does not match its checkpoint.
 
-    A batch is known by its id, and Spark does not sync its log: where a lost or deleted entry was
-    planned anew, the records of the new batch would be taken for those that are decided.
+    The batch id identifies a batch, and Spark does not sync its log. If Spark has planned a lost or
+    deleted entry again, Sluice would take the records of the new batch for the decided ones.
 
     Raises:
-        DamagedCheckpointError: the last decided batch is not logged, or with other ranges, of our
-            sources or of others.
+        DamagedCheckpointError: the last decided batch is not logged, or it is logged with other
+            ranges of any source.
     """
-    _tell_of_foreign_batches(fs, decided=-1 if record.batch_id is None else record.batch_id)
+    _warn_of_foreign_batches(fs, decided=-1 if record.batch_id is None else record.batch_id)
     if record.batch_id is None:
         return
     if not fs.exists(f"offsets/{record.batch_id}"):
@@ -228,7 +230,7 @@ def require_logged(fs: FileSystem, record: RegionRecord) -> None:
     logged = LoggedBatch.read(fs, record.batch_id, planned=PlannedFiles(fs))
     before = LoggedBatch.read(fs, record.batch_id - 1, planned=None)
     require_ends(logged.ranges, record)
-    _require_on_record(logged.read_behind(before), record)
+    _require_on_record(logged.ranges_since(before), record)
     if record.other_offsets_sha256 not in ("", logged.others_sha256):
         path = f"offsets/{record.batch_id}"
         raise _not_the_same(
@@ -236,47 +238,46 @@ def require_logged(fs: FileSystem, record: RegionRecord) -> None:
         )
     if logged.others_sha256 and not record.other_offsets_sha256:
         log.warning(
-            "the last decided batch is of an older Sluice, which did not record what Spark's log "
-            "said of other formats' sources: whether that log has lost an entry and planned it "
-            "anew, which would skip their records, cannot be told this time: batch_id=%d "
-            "location=%s",
+            "the last decided batch has no digest of other formats' sources, so a lost and "
+            "replanned entry of Spark's log, which would skip their records, is not detected: "
+            "batch_id=%d location=%s",
             record.batch_id,
             fs.uri,
         )
 
 
-def _tell_of_foreign_batches(fs: FileSystem, *, decided: int) -> None:
-    """Behind the last decided batch only the next one may be in the log; what it wrote is swept."""
+def _warn_of_foreign_batches(fs: FileSystem, *, decided: int) -> None:
+    """Warn unless the log has at most one batch after the last decided one; the sweep aborts its
+    output."""
     last = max(map(int, fs.names("offsets", _BATCH)), default=-1)
     committed = max(map(int, fs.names("commits", _BATCH)), default=-1)
     if committed > decided >= 0:
         log.warning(
-            "Spark has completed batches of which nothing is on record here, as where another sink "
-            "has written meanwhile, or the records are an older copy. They are not written again: "
-            "batch_ids=%d-%d location=%s",
+            "Spark has completed batches that are not on record here, perhaps with another sink; "
+            "they are not written again: batch_ids=%d-%d location=%s",
             decided + 1,
             committed,
             fs.uri,
         )
     if last > max(decided + 1, committed):
         log.warning(
-            "Spark's log has a batch under way of which nothing is on record here, as where "
-            "another sink has written until now, or the records are deleted. It is written now: "
-            "what is there of it already will be there twice: batch_id=%d location=%s",
+            "Spark's log has an unfinished batch that is not on record here; it is written now, so "
+            "records that another sink has already written from it are doubled: batch_id=%d "
+            "location=%s",
             last,
             fs.uri,
         )
 
 
 def require_ends(logged: Iterable[SplitRange], record: RegionRecord) -> None:
-    """Refuse ranges of the last decided batch that do not end where the record says; pure.
+    """Check that the logged ranges of the last decided batch end at the recorded offsets; pure.
 
     Raises:
         DamagedCheckpointError: they do not.
     """
-    ends = {_place(split): split.end_offset for split in record.splits}
+    ends = {_partition_of(split): split.end_offset for split in record.splits}
     for split in logged:
-        end = ends.get(_place(split), split.end_offset)
+        end = ends.get(_partition_of(split), split.end_offset)
         if end != split.end_offset:
             where = {"split": split.name, "logged_end": split.end_offset, "decided_end": end}
             raise _not_the_same(record.batch_id, where)
@@ -285,33 +286,32 @@ def require_ends(logged: Iterable[SplitRange], record: RegionRecord) -> None:
 def _require_on_record(ranges: Iterable[SplitRange], record: RegionRecord) -> None:
     """Refuse records of a split that the last decided batch does not have; pure.
 
-    A partition was found between two plans of the batch. A record holds all splits of its batch,
-    also those that are empty; but older ones have two sources under the id of the first, so of a
-    source that they do not know they say nothing.
+    A partition may be discovered between two plans of the batch. A record has all splits of its
+    batch, also empty ones. Splits of a source that the record does not have are not checked.
     """
     sources = {split.source_id for split in record.splits}
-    known = {_place(split) for split in record.splits}
+    known = {_partition_of(split) for split in record.splits}
     for split in ranges:
-        if split.source_id in sources and not split.is_empty and _place(split) not in known:
+        if split.source_id in sources and not split.is_empty and _partition_of(split) not in known:
             where = {"split": split.name, "logged_end": split.end_offset, "decided_end": "none"}
             raise _not_the_same(record.batch_id, where)
 
 
-def _place(split: SplitRange) -> tuple[str, str, int]:
+def _partition_of(split: SplitRange) -> tuple[str, str, int]:
     return split.source_id, split.topic, split.partition
 
 
 def _not_the_same(batch_id: int | None, where: dict[str, object]) -> DamagedCheckpointError:
     return DamagedCheckpointError(
-        "Spark's offset log and the last decided checkpoint do not agree on a batch",
+        "Spark's offset log contradicts the last decided checkpoint",
         {"batch_id": batch_id, **where},
-        "Going on would skip records. Put Spark's log back, or start anew, with a new checkpoint "
-        "location, at the offsets that `sluice checkpoint inspect` shows.",
+        "Restore Spark's log, or start with a new checkpoint location at the offsets that `sluice "
+        "checkpoint inspect` shows; resuming here would skip records.",
     )
 
 
 def batches_beyond(names: list[str], last_batch_id: int) -> list[str]:
-    """Entries of a Spark log directory that belong to batches after ``last_batch_id``; pure.
+    """Entries of a Spark log directory for batches after ``last_batch_id``; pure.
 
     Includes the checksum files (``.7.crc``) that Hadoop's local file system keeps beside them.
     """
@@ -326,8 +326,9 @@ def batches_beyond(names: list[str], last_batch_id: int) -> list[str]:
 def rewind(fs: FileSystem, location: str, *, last_batch_id: int) -> None:
     """Remove every logged batch after the last decided one.
 
-    The commit log goes first: killed in between, an offset without a commit is replayed, which is
-    known by its batch id; a commit without an offset would be a batch that Spark skips.
+    It removes commits before offsets. If the process dies in between, Spark replays a batch that
+    has an offset but no commit, and Sluice recognises it by its batch id. Spark would skip a batch
+    with a commit but no offset.
     """
     for log in ("commits", "offsets"):
         directory = f"{location}/{log}"

@@ -1,4 +1,4 @@
-"""Where a region's query starts: its Spark directory, rewound, and its first offset
+"""Prepares the start of a region's query: its Spark directory, rewound, and its first offset
 (`restore-by-attempt`)."""
 
 import json
@@ -38,10 +38,11 @@ _SPARK_DEFAULT = 100  # spark.sql.streaming.minBatchesToRetain
 
 
 def location_of(region: Region, restored: RegionRecord, *, attempt_id: int) -> str:
-    """Spark's checkpoint location, relative to the job's: new for each life of a stateless region.
+    """Spark's checkpoint location, relative to the job's.
 
-    A stateful region keeps its directory, because its state lies in it, from its first decision on:
-    before that, each life begins in one that no other one deletes when it has slept.
+    Each attempt of a stateless region has a new one. From its first decision on, a stateful region
+    keeps its directory, which contains its state. Before that, each attempt has a directory of its
+    own, so that a paused older run does not delete it.
     """
     directory = f"spark/{region.name}"
     if not region.stateful:
@@ -54,23 +55,25 @@ def location_of(region: Region, restored: RegionRecord, *, attempt_id: int) -> s
 def make_ready(
     fs: FileSystem, region: Region, location: str, restored: RegionRecord, *, attempt_id: int
 ) -> None:
-    """Let Spark's logs say no more than ``_metadata`` does; the new query then goes on there.
+    """Remove all entries from Spark's logs that ``_metadata`` does not have; the new query resumes
+    there.
 
     Args:
-        attempt_id: of the life that begins. Whoever begins it may have slept, and been taken over.
+        attempt_id: the attempt that begins. This process may have been paused, and a newer run may
+            have taken over.
     Raises:
-        DamagedCheckpointError: of a stateful region they say something else, or less.
-        FencedError: of a stateful region they are a newer run's.
+        DamagedCheckpointError: a stateful region's logs contradict ``_metadata``, or lack batches.
+        FencedError: a stateful region's logs belong to a newer run.
     """
     if not region.stateful:
         delete_attempts(fs, region.name, attempt_id=attempt_id)
         return
     if max(_attempts(fs, region.name).values(), default=-1) > attempt_id:
         raise FencedError(
-            "a newer run of the job goes on with this region",
+            "a newer run of the job has taken over this region",
             {"region": region.name, "attempt_id": attempt_id, "location": location},
             "Let the newer one run, or stop it first. If there is none, checkpoints were deleted "
-            "or put back by hand: put back this directory of the same time, too, or delete it "
+            "or restored manually: restore this directory from the same time, too, or delete it "
             "with the checkpoints, which loses the region's state.",
         )
     if restored.batch_id is None:  # never decided
@@ -83,10 +86,10 @@ def make_ready(
 def replayed(
     fs: FileSystem, region: Region, location: str, restored: RegionRecord
 ) -> Barrier | None:
-    """The decided batch that Spark runs once more when the query starts, as its log has it: the
-    last life ended before Spark had noted it as done. None: there is none.
+    """The decided batch that Spark replays when the query starts, from its log: the last attempt
+    ended before Spark had logged the commit of that batch. None: there is none.
 
-    Asked once `make_ready` has been here.
+    Call it after `make_ready`.
     """
     batch_id = restored.batch_id
     if not region.stateful or batch_id is None or fs.exists(f"{location}/commits/{batch_id}"):
@@ -98,8 +101,8 @@ def require_rewindable(fs: FileSystem, regions: Iterable[Region], record: Checkp
     """Spark's logs reach back to a checkpoint, for each region that keeps state.
 
     Raises:
-        DamagedCheckpointError: they do not: a start from an older one has removed what lay behind
-            that, and begun to write other batches there.
+        DamagedCheckpointError: they do not: a start from an older checkpoint has removed later
+            batches, and begun to write other batches there.
     """
     stateful = {region.name: region for region in regions if region.stateful}
     for restored in record.regions:
@@ -117,29 +120,30 @@ def _require_logged(
 
 
 def delete_attempts(fs: FileSystem, region: str, *, attempt_id: int) -> None:
-    """Delete Spark's logs of a region's lives up to this one. Those of a newer run are left alone,
-    and those that one begins meanwhile: whoever deletes may have slept, and been taken over."""
+    """Delete Spark's logs of a region's attempts up to this one. It keeps logs of a newer run, also
+    those that begin meanwhile: this process may have been paused, and a newer run may have taken
+    over."""
     for path, newest in _attempts(fs, region).items():
         if newest <= attempt_id:
             fs.delete(path)
 
 
 def _attempts(fs: FileSystem, region: str) -> dict[str, int]:
-    """The directories of a region's lives, with the newest attempt that has used each."""
+    """The directories of a region's attempts, with the newest attempt that has used each."""
     directory = f"spark/{region}"
     found = {}
     for entry in fs.entries(directory):
         path = f"{directory}/{entry.name}"
         number = entry.name.removeprefix(_STATE)
         begun = int(number) if number.isdecimal() else -1
-        # Lives that are told apart by their directories may have logged nothing yet.
+        # An attempt with a directory of its own may have logged no batch yet.
         found[path] = max(begun, query_logs.newest_attempt_id(fs, path))
     return found
 
 
 def delete_vanished(fs: FileSystem, regions: Collection[str], *, attempt_id: int) -> None:
-    """Delete Spark's logs of regions that the job has no more: none of them kept state, or the
-    start would have been refused. Nothing depends on it."""
+    """Delete Spark's logs of regions that the job no longer has. They had no state, because the
+    start refuses to drop state. An error is harmless."""
     try:
         for entry in fs.entries("spark"):
             if entry.is_directory and entry.name not in regions:
@@ -149,8 +153,8 @@ def delete_vanished(fs: FileSystem, regions: Collection[str], *, attempt_id: int
 
 
 def initial_offset(restored: RegionRecord, *, attempt_id: int, after: int) -> str:
-    """The restored position, decided by checkpoint ``after`` or before it, as the first offset of
-    a life: it reads nothing."""
+    """The restored position, decided by checkpoint ``after`` or an earlier one, as the first offset
+    of an attempt: it reads nothing."""
     position = Barrier(
         checkpoint_id=after,
         region=restored.region,
@@ -172,27 +176,27 @@ def _at_end(split: SplitRange) -> SplitRange:
 
 
 def batches_to_retain(store: MetadataStore, *, retained: int) -> int:
-    """``minBatchesToRetain`` of a run: Spark deletes nothing that a record here names.
+    """``minBatchesToRetain`` of a run: Spark keeps every batch that a record here names.
 
-    Asked before the start, while nobody else in this process uses the store.
+    Called before the start, while this process makes no other use of the store.
     """
     try:
-        fencing_records = store.known_fencing_records()
+        fenced = store.known_fencing_records()
         decided = [
             record
-            for place in store.places()
-            if place not in fencing_records
+            for place in store.slots()
+            if place not in fenced
             and (record := store.read(place)) is not None
             and record.verdict is Verdict.DECIDED
         ]
     except (DamagedCheckpointError, UnsupportedFormatError):
-        return EVERY_BATCH  # what cannot be read may name any of them
+        return EVERY_BATCH  # an unreadable record may name any batch
     needed = spark_batches_to_retain(decided, _next_batches(decided), retain=retained)
     return max(_SPARK_DEFAULT, needed)
 
 
 def _next_batches(decided: Sequence[CheckpointRecord]) -> dict[tuple[str, int], int]:
-    """By region and attempt; the batch ids of a stateful region go on over its lives."""
+    """By region and attempt; batch ids of a stateful region continue over its attempts."""
     newest = {region.region: region for record in decided[-1:] for region in record.regions}
     return {
         (region.region, region.attempt_id): last.batch_id + 1

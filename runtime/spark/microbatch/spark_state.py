@@ -1,4 +1,4 @@
-"""What a checkpoint says of Spark's state: provider, versions, operators, partitions, schemas."""
+"""Describes Spark's state for a checkpoint: provider, versions, operators, schemas."""
 
 import json
 from collections.abc import Iterator
@@ -41,10 +41,10 @@ def structs_in(schema_file: bytes) -> list[dict[str, Any]]:
 
 
 class StateDescriber:
-    """Describes the state of one stateful query. Driver; asked once for each batch.
+    """Describes the state of one stateful query. Driver; called once for each batch.
 
-    Operators, partitions and schemas are fixed for the life of a query (Spark refuses to go on
-    with others), so they are read from Spark's files once.
+    A query cannot change its operators, partitions and schemas, because Spark refuses to resume
+    with others. So this reads them from Spark's files once.
     """
 
     def __init__(self, fs: FileSystem, location: str) -> None:
@@ -97,14 +97,14 @@ class StateDescriber:
             )
 
     def _operator_metadata(self, directory: str) -> bytes | None:
-        """Of version 1 in one file; of version 2, which `transformWithState` has, in a file for
-        each batch that has changed it."""
+        """The operator's metadata: one file in version 1; in version 2, which `transformWithState`
+        has, one file for each batch that has changed it."""
         content = self._fs.read(f"{directory}/metadata")
         changed = [] if content is not None else self._fs.entries(f"{directory}/{_V2}")
         batches = sorted((each.name for each in changed if each.name.isdigit()), key=int)
         return self._fs.read(f"{directory}/{_V2}/{batches[-1]}") if batches else content
 
     def _schema_path(self, operator: _Operator, store: str) -> str:
-        """Of partition 0; the default store has no directory of its own."""
+        """The schema file of partition 0; the default store has no directory of its own."""
         partition = f"{self._state}/{operator.number}/0"
         return f"{partition}{'' if store == 'default' else f'/{store}'}/_metadata/schema"

@@ -19,8 +19,8 @@ from sluice.runtime.errors import (
     StreamError,
     UnreachableError,
 )
-from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.process.failed_tasks import in_short, task_failed
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 from sluice.runtime.spark.run.outages import Outages
 
 __all__ = ["RegionAttempts"]

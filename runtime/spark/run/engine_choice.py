@@ -27,7 +27,7 @@ def hindrance_of(
 
     Args:
         refused: the reason why a sink's cluster allows no continuous tasks, by operator id.
-        session: the reason why the Spark session does not; see `ends_quiet_workers`.
+        session: the reason why the Spark session does not; see `idle_worker_timeout`.
     """
     if session is not None:
         return session

@@ -3,10 +3,11 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import StorageError, StorageUnreachableError
+from sluice.runtime.process.backoff import Backoff
 from sluice.runtime.process.wait_log import WaitLog
 
 __all__ = ["Outages"]
@@ -23,21 +24,20 @@ class _Outage:
     Attributes:
         since_s: when it was noticed.
         committed: newest checkpoint that was committed by then.
-        pause_s: before the next probe; grows.
-        probe_s: the time of that probe.
+        backoff: pauses between probes.
+        probe_s: the time of the next probe.
         name: of the unreachable file system, for logs.
     """
 
     since_s: float
     committed: int
-    pause_s: float = _FIRST_S
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_S, _LONGEST_S))
     probe_s: float = 0.0
     name: str = ""
 
     def schedule_probe(self, now_s: float) -> None:
         """Schedule the next probe, after a longer pause each time."""
-        self.probe_s = now_s + self.pause_s
-        self.pause_s = min(self.pause_s * 2, _LONGEST_S)
+        self.probe_s = now_s + self.backoff.next_s()
 
 
 class Outages:

@@ -13,10 +13,10 @@ from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
 from sluice.runtime.model.model import OperatorNode
 from sluice.runtime.model.task_memory import TaskMemory
 from sluice.runtime.process.closing import close_logged
-from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, look_at, require_modules
+from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, analyse_plan, require_modules
 from sluice.runtime.spark.run.engine_choice import choose_engine, choose_parts
 from sluice.runtime.spark.run.job_spec import JobSpec
-from sluice.runtime.spark.session.spark_session import ends_quiet_workers, task_slots
+from sluice.runtime.spark.session.spark_session import idle_worker_timeout, task_slots
 
 __all__ = ["Layout", "between_barriers_s", "lay_out", "refusals", "tuned"]
 
@@ -61,9 +61,9 @@ def lay_out(job: JobSpec) -> Layout:
         MissingRequirementError: a transform needs a package that is not installed.
         StreamError: the check of a source or a sink failed, or its cluster was not reached.
     """
-    analyses = [look_at(job.spark, pipeline) for pipeline in job.pipelines]
-    for look in analyses:
-        require_modules(look)
+    analyses = [analyse_plan(job.spark, pipeline) for pipeline in job.pipelines]
+    for analysis in analyses:
+        require_modules(analysis)
     first = _chosen(job, analyses)
     facts = [pipeline.source.check(timeout_s=_CHECK_TIMEOUT_S) for pipeline in job.pipelines]
     if job.engine is Engine.AUTO:
@@ -82,8 +82,8 @@ def lay_out(job: JobSpec) -> Layout:
         continuous=found.continuous,
         cluster_ids=tuple(each["cluster_id"] for each in facts if each.get("cluster_id")),
         analyses={
-            region.name: look
-            for pipeline, look in zip(job.pipelines, analyses, strict=True)
+            region.name: analysis
+            for pipeline, analysis in zip(job.pipelines, analyses, strict=True)
             for region in found.regions
             if region.pipeline is pipeline
         },
@@ -94,7 +94,7 @@ def _chosen(
     job: JobSpec, analyses: Sequence[PlanAnalysis], refused: Mapping[str, str] | None = None
 ) -> Layout:
     """With as many regions as the user has set, or one for each pipeline."""
-    stateful = [look.keeps_state for look in analyses]
+    stateful = [analysis.keeps_state for analysis in analyses]
     graph, regions = regions_of(job.pipelines, stateful, parts=job.regions or 1)
     if job.engine is Engine.MICRO_BATCH:
         return Layout(graph=graph, regions=regions, continuous=frozenset())
@@ -105,7 +105,7 @@ def _chosen(
         interval_s=between_barriers_s(job),
         is_approximate=job.recovery is Recovery.APPROXIMATE,
         refused=refused or {},
-        session=ends_quiet_workers(job.spark),
+        session=idle_worker_timeout(job.spark),
     )
     return Layout(graph=graph, regions=regions, continuous=continuous)
 
@@ -124,7 +124,7 @@ def _in_parts(
         [int(each.get("partitions", 1)) for each in facts],
         slots=task_slots(job.spark, wanted=len(first.regions)),
     )
-    stateful = [look.keeps_state for look in analyses]
+    stateful = [analysis.keeps_state for analysis in analyses]
     graph, regions = regions_of(job.pipelines, stateful, parts=parts)
     names = frozenset(region.name for region in regions)
     return Layout(graph=graph, regions=regions, continuous=names)

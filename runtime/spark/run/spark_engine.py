@@ -10,7 +10,7 @@ from functools import partial
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
-from sluice.runtime.checkpoint.leader_record import FileLeaderStore, Leader
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.checkpoint.succession import has_last_record
 from sluice.runtime.continuous.barrier_service import BarrierService
 from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
@@ -24,7 +24,6 @@ from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery
 from sluice.runtime.process.closing import close_logged
-from sluice.runtime.service.command_file import announced
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.microbatch.region_start import (
     batches_to_retain,
@@ -180,15 +179,16 @@ def _announced(
 ) -> contextlib.AbstractContextManager[None]:
     """Publish the address of this run, for tasks that get no answer and for operators."""
     is_newest = partial(has_last_record, store, session=started.session)
-    FileLeaderStore(store.fs).announce(
-        Leader(
-            leader_session_id=started.session,
-            address=service.address,
-            attempt_id=started.attempt_id,
-        ),
-        is_newest=is_newest,
+    run = RunRecord(
+        leader_session_id=started.session,
+        address=service.address,
+        attempt_id=started.attempt_id,
+        job_uid=started.job_uid,
+        token=service.command_address.token,
     )
-    return announced(store.fs, service.command_address, started.attempt_id, is_newest=is_newest)
+    records = RunRecordStore(store.fs)
+    records.announce(run, is_newest=is_newest)
+    return records.accept_commands(run, is_newest=is_newest)
 
 
 def _run_regions(
@@ -271,7 +271,7 @@ def _watch(
     while not coordinator.wait(timeout_s=_RESTART_POLL_S if attempts.is_restarting else _WATCH_S):
         interrupts.check()
         attempts.watch()
-        hosts.look()
+        hosts.enforce()
 
 
 def _warn_of_shared_cores(job: JobSpec, micro_batches: int) -> None:

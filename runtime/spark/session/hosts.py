@@ -1,4 +1,4 @@
-"""Hosts that Spark shall run nothing on any more, in a session that is running."""
+"""Excludes hosts from a running Spark session."""
 
 import logging
 import threading
@@ -17,7 +17,7 @@ __all__ = ["Executor", "Executors", "HostExclusion", "SparkExecutors"]
 log = logging.getLogger(__name__)
 
 _DRIVER = "driver"
-_LOOK_S = 1.0
+_ENFORCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Executor:
 
 
 class Executors(Protocol):
-    """The executors of one session, as far as an exclusion needs them."""
+    """The executors of one session."""
 
     @property
     def refusal(self) -> str | None:
@@ -44,33 +44,32 @@ class Executors(Protocol):
         ...
 
     def known(self) -> Sequence[Executor]:
-        """All that the session ever had."""
+        """All executors that the session ever had."""
         ...
 
     def end(self, executor_ids: Sequence[str], *, keep: int) -> None:
-        """End these; afterwards the session wants ``keep`` and no more, so none is replaced."""
+        """End these; then the session wants only ``keep`` executors, so none is replaced."""
         ...
 
 
 class HostExclusion:
     """A `sluice.runtime.coordinator.shell.operator_commands.HostControl`. Driver; any thread.
 
-    Spark 4.3 has no call that excludes a host: its own exclude lists (``spark.excludeOnFailure``)
-    are filled by failures of tasks alone, are not looked at unless the session was started with
-    them, and forget a host after an hour. What it has is the number of executors that a session
-    wants, and the end of single ones. So the executors on the host are ended, and the session wants
-    fewer from then on. It holds for the whole session, not for one region: a host that is bad for
-    one is bad for all. Tasks of other regions that ran there are tried again elsewhere, by Spark,
-    and none of that counts as a failure of theirs.
+    Spark 4.3 has no call that excludes a host. Only failures of tasks fill its own exclude lists
+    (``spark.excludeOnFailure``). They need a setting at the session's start, and forget a host
+    after an hour. But Spark can end single executors, and it has a target number of them. So
+    `exclude` ends the executors on the host and lowers the target. It holds for the whole session,
+    not for one region: a host that is bad for one is bad for all. Spark retries the tasks of other
+    regions elsewhere, and that does not count as a failure of theirs.
 
-    An executor that the cluster manager starts there later, in place of one that died elsewhere, is
-    ended when `look` comes by.
+    The cluster manager may start an executor there later, to replace one that died elsewhere.
+    `enforce` ends it.
     """
 
     def __init__(self, executors: Executors, *, clock: Clock = time.monotonic) -> None:
         self._executors = executors
         self._clock = clock
-        self._looked_s = float("-inf")
+        self._enforced_s = float("-inf")
         self._excluded: frozenset[str] = frozenset()
         self._ended: set[str] = set()
         self._lock = threading.Lock()
@@ -79,28 +78,28 @@ class HostExclusion:
         """See `HostControl.require`.
 
         Raises:
-            ConfigError: the session is local, or changes the number of its executors by itself; it
-                never had an executor on one of the hosts; or none would be left.
+            ConfigError: the session is local, or changes the number of its executors by itself.
+            ConfigError: it never had an executor on one of the hosts, or none would be left.
         """
         if self._executors.refusal is not None:
             raise ConfigError(
                 "hosts cannot be excluded in this Spark session",
                 {"hosts": ",".join(hosts), "reason": self._executors.refusal},
-                "Restart the region without it, or the job on other hosts.",
+                "Restart the region without an exclusion, or the job on other hosts.",
             )
         known = self._executors.known()
         unknown = set(hosts) - {found.host for found in known}
         if unknown:
             raise ConfigError(
-                "Spark never ran anything on a host that shall be excluded",
+                "Spark had no executor on a host that shall be excluded",
                 {
                     "hosts": ",".join(sorted(unknown)),
                     "known": ",".join(sorted({found.host for found in known})) or "none",
                 },
-                "Give the name that Spark has for it.",
+                "Use Spark's name of the host.",
             )
-        off = self._excluded | set(hosts)
-        if not any(found.is_active and found.host not in off for found in known):
+        excluded = self._excluded | set(hosts)
+        if not any(found.is_active and found.host not in excluded for found in known):
             raise ConfigError(
                 "no executor would be left",
                 {"hosts": ",".join(hosts), "excluded": ",".join(sorted(self._excluded)) or "none"},
@@ -113,19 +112,18 @@ class HostExclusion:
             self._excluded |= set(hosts)
             return self._end_there()
 
-    def look(self) -> None:
-        """End what was started on an excluded host meanwhile; about once a second, if called more
-        often."""
+    def enforce(self) -> None:
+        """End executors that were started on an excluded host meanwhile; at most once a second."""
         now_s = self._clock()
-        if self._excluded and now_s - self._looked_s >= _LOOK_S:
-            self._looked_s = now_s
+        if self._excluded and now_s - self._enforced_s >= _ENFORCE_S:
+            self._enforced_s = now_s
             with self._lock:
                 self._end_there()
 
     def _end_there(self) -> int:
         active = [found for found in self._executors.known() if found.is_active]
         elsewhere = [found for found in active if found.host not in self._excluded]
-        there = [  # one that was told to end is active for some seconds more
+        there = [  # an executor is active for some seconds after the request to end it
             found
             for found in active
             if found.host in self._excluded and found.executor_id not in self._ended
@@ -153,7 +151,7 @@ class SparkExecutors:
         """See `Executors.refusal`."""
         master = self._spark.sparkContext.master or ""
         if master.startswith("local") and not master.startswith("local-cluster"):
-            return f"its master is {master}: all runs in the driver's process"
+            return f"its master is {master}: everything runs in the driver's process"
         conf = self._spark.sparkContext.getConf()
         if (conf.get("spark.dynamicAllocation.enabled", "false") or "").lower() == "true":
             return "spark.dynamicAllocation.enabled=true: Spark would start executors there again"
@@ -178,8 +176,8 @@ class SparkExecutors:
         jvm: Any = self._spark._jvm  # noqa: SLF001 - PySpark's only way to Spark's own calls
         scala = jvm.org.apache.spark.api.python.PythonUtils
         self._context.killExecutors(scala.toSeq(list(executor_ids)))
-        # With that Spark wants fewer by these; if it was never asked for a number, none at all, and
-        # an executor that dies later would not be replaced.
+        # That lowers Spark's target by as many. Without an earlier target it is 0, and Spark would
+        # not replace an executor that dies later.
         nowhere = scala.toScalaMap(jvm.java.util.HashMap())
         self._context.requestTotalExecutors(keep, 0, nowhere)
 

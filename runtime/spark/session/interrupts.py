@@ -1,4 +1,4 @@
-"""How a job that runs in the foreground ends by a signal: in order, with the shell's exit code."""
+"""Ends a foreground job by a signal: in good order, with the shell's exit code."""
 
 import contextlib
 import signal
@@ -12,15 +12,15 @@ _BY_SIGNAL = 128  # a shell reports a program that a signal ended as 128 and its
 
 
 class Interrupts:
-    """Which signal has asked for the end. Main thread.
+    """The signal that has requested the end. Main thread.
 
-    An exception in the middle of a call into Spark's JVM leaves that connection between question
-    and answer: PySpark then reads the one for the other, and raises an error of its own. So while
-    signals are held, the first one is only noted, and told where no call is under way.
+    If an exception interrupts a call into Spark's JVM, the connection still has the call's answer.
+    PySpark then takes it for the answer of the next call, and raises an error of its own. So while
+    signals are held, the first one is only noted, and `check` raises it between calls.
     """
 
     def __init__(self) -> None:
-        self._asked: int | None = None
+        self._signal: int | None = None
         self._is_held = False
 
     @contextlib.contextmanager
@@ -34,17 +34,17 @@ class Interrupts:
             self._is_held = False
 
     def check(self) -> None:
-        """Leave by `SystemExit`, with the shell's exit code, if a signal has come."""
-        if self._asked is not None:
-            raise SystemExit(_BY_SIGNAL + self._asked)
+        """Leave by `SystemExit`, with the shell's exit code, if there was a signal."""
+        if self._signal is not None:
+            raise SystemExit(_BY_SIGNAL + self._signal)
 
     def take(self, number: int, frame: FrameType | None) -> None:
         """The handler."""
         del frame
         if number == signal.SIGTERM:
             signal.signal(number, signal.SIG_DFL)
-        is_first = self._asked is None
-        self._asked = number
+        is_first = self._signal is None
+        self._signal = number
         if not (self._is_held and is_first):
             self.check()
 
@@ -53,8 +53,8 @@ class Interrupts:
 def ended_by_signals() -> Iterator[Interrupts]:
     """Ctrl-C and SIGTERM leave the block by `SystemExit`, 130 or 143, once it has cleaned up.
 
-    A second SIGTERM ends the process at once. A signal is left alone where the program has a
-    handler of its own, and outside the main thread, where Python cannot have one.
+    A second SIGTERM ends the process at once. The program's own handlers stay in place. Outside the
+    main thread Python cannot have a handler.
     """
     interrupts = Interrupts()
     before = {number: signal.getsignal(number) for number in _ours()}
@@ -75,7 +75,7 @@ def _ours() -> Iterator[signal.Signals]:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         yield signal.SIGTERM
     interrupt = signal.getsignal(signal.SIGINT)
-    # PySpark's own asks the JVM to cancel all jobs, also in the middle of another call.
+    # PySpark's own handler calls the JVM to cancel all jobs, also during another call.
     if interrupt is signal.default_int_handler or _is_sparks(interrupt):
         yield signal.SIGINT
 

@@ -1,4 +1,4 @@
-"""Where tasks, which have no JVM, reach HDFS: as the session's own JVM is configured."""
+"""The WebHDFS address for tasks, which have no JVM: from the configuration of the session's JVM."""
 
 import logging
 from typing import Any
@@ -18,8 +18,8 @@ def session_web_address(context: SparkContext, uri: str) -> WebHdfsAddress:
     """WebHDFS of the file system that ``uri`` names. Driver.
 
     Raises:
-        ConfigError: Hadoop's configuration asks for what such tasks do not have, or does not say
-            where WebHDFS answers.
+        ConfigError: Hadoop's configuration requires a feature that such tasks do not have, or has
+            no address of WebHDFS.
     """
     jvm: Any = context._jvm  # noqa: SLF001 - PySpark has no public way
     conf = context._jsc.hadoopConfiguration()  # noqa: SLF001 - no public way
@@ -30,15 +30,15 @@ def session_web_address(context: SparkContext, uri: str) -> WebHdfsAddress:
 
 
 def checkpoint_web_address(context: SparkContext, uri: str) -> WebHdfsAddress | None:
-    """The same for a checkpoint directory, where it is on HDFS and WebHDFS is to be had.
+    """The same for a checkpoint directory, if it is on HDFS and WebHDFS is available.
 
-    Without it a task cannot look who leads while its driver is silent, and the job runs all the
-    same.
+    Without it a task cannot read the leader record while its driver does not answer; the job still
+    runs.
     """
     if not needs_jvm(uri):
         return None
     try:
         return session_web_address(context, uri)
     except ConfigError as err:
-        log.info("tasks cannot look who leads the job: uri=%s error=%s", uri, err)
+        log.info("tasks cannot read the leader record: uri=%s error=%s", uri, err)
         return None

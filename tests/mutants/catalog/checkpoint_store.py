@@ -106,7 +106,7 @@ MUTANTS = (
         catchers=("tests/unit/test_publish_answers.py",),
         edits=(
             Edit(
-                function="sluice.runtime.checkpoint.slot_publishing:Placing.run",
+                function="sluice.runtime.checkpoint.slot_publishing:SlotPublication.run",
                 old="""
                 found = self._standing()
                 if found is None:

@@ -76,7 +76,7 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.core.post_commit:_drive_one",
-                old="is_next_slot = checkpoint.checkpoint_id == book.last_slot + 1",
+                old="is_next_slot = checkpoint.checkpoint_id == state.last_slot + 1",
                 new="is_next_slot = True",
             ),
         ),
@@ -91,8 +91,8 @@ MUTANTS = (
                 function="sluice.runtime.coordinator.core.post_commit:published",
                 old="""
                 if event.outcome is PublishOutcome.TAKEN or is_late:
-                    book.move(checkpoint, Event.SLOT_TAKEN, now_s)
-                    book.fence(taken_over(event.checkpoint_id))
+                    state.move(checkpoint, Event.SLOT_TAKEN, now_s)
+                    state.fence(taken_over(event.checkpoint_id))
                     return
                 """,
                 new="",
@@ -108,7 +108,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._unless_followed",
+                function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._unless_overtaken",
                 old="return PublishOutcome.TAKEN if self._is_taken_over() else outcome",
                 new="return outcome",
             ),
@@ -124,10 +124,10 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.core.post_commit:_start_deciding",
-                old="_publish(book, checkpoint, Verdict.DECIDED)",
+                old="_publish(state, checkpoint, Verdict.DECIDED)",
                 new="""
                 checkpoint.remaining = committables_of(checkpoint.regions)
-                book.out.append(
+                state.out.append(
                     Commit(
                         checkpoint_id=checkpoint.checkpoint_id,
                         committables=checkpoint.remaining,
@@ -136,7 +136,7 @@ MUTANTS = (
                         skipped=dict(checkpoint.skipped),
                     )
                 )
-                _publish(book, checkpoint, Verdict.DECIDED)
+                _publish(state, checkpoint, Verdict.DECIDED)
                 """,
             ),
         ),
@@ -153,7 +153,7 @@ MUTANTS = (
                 function="sluice.runtime.coordinator.core.post_commit:published",
                 old="""
                 if event.outcome is PublishOutcome.UNKNOWN:
-                    retry(book, checkpoint, now_s)
+                    retry(state, checkpoint, now_s)
                     return
                 """,
                 new="",
@@ -163,15 +163,15 @@ MUTANTS = (
     Mutant(
         name="source-goes-back",
         rules=("batch-identity",),
-        wrong="A source may go back to earlier offsets, even if it did not know the decided ones.",
+        wrong="A source may go back to any offset, not only over transaction markers.",
         catchers=(
             "tests/unit/test_set_back.py::test_batch_identity_a_range_that_a_decided_checkpoint_contains_is_refused",
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.region.region_state:_is_set_back",
-                old="if split.set_back_from is None or split.set_back_from < decided.end_offset:",
-                new="if split.set_back_from is None:",
+                function="sluice.runtime.coordinator.region.region_state:RegionState.require_new_ranges",
+                old="if split.start_offset < end:",
+                new="if False:",
             ),
         ),
     ),
@@ -260,8 +260,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.core.lost_transactions:_abort_later",
-                old="if book.regions[name].plan.follows:",
-                new="if book.is_over:",
+                old="if state.regions[name].plan.follows:",
+                new="if state.is_over:",
             ),
         ),
     ),
@@ -285,7 +285,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A run decides a checkpoint although another run has taken its prefix.",
         catchers=(
-            "tests/unit/test_owner_watch.py::test_lease_guards_outputs_nothing_is_decided_under_a_prefix_that_another_job_has",
+            "tests/unit/test_lease_watch.py::test_lease_guards_outputs_nothing_is_decided_under_a_prefix_that_another_job_has",
         ),
         edits=(
             Edit(
@@ -303,7 +303,7 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.core.coordinator_state:CoordinatorState.begin",
-                old="checkpoint.decide_by(region.decide_by_s, region.attended_by_s)",
+                old="checkpoint.decide_by(region.decide_by_s)",
                 new="",
             ),
         ),
@@ -347,7 +347,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.shell.action_dispatcher:ActionRoutes._last_looks",
+                function="sluice.runtime.coordinator.shell.action_dispatcher:ActionDispatcher._last_checks",
                 old='return [("orphans", self._is_swept), *visible]',
                 new="return visible",
             ),

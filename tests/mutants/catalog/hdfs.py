@@ -106,12 +106,12 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A file sink does not check which job has its staging directory.",
         catchers=(
-            "tests/unit/test_file_owner.py::test_lease_guards_outputs_a_copy_of_a_job_of_files_that_runs_is_refused",
+            "tests/unit/test_file_lease.py::test_lease_guards_outputs_a_copy_of_a_job_of_files_that_runs_is_refused",
         ),
         edits=(
             Edit(
                 function="sluice.connectors.hdfs.committing.file_sink_coordinator:FileSinkCoordinator.claim",
-                old="claim.take()",
+                old="lease.acquire()",
                 new="",
             ),
         ),

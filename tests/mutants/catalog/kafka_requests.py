@@ -73,7 +73,7 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.connectors.kafka.sink.producers.transaction_status:Additions.is_settled",
-                old="return self._added > 0 and not self._was_added and not self._is_under_way",
+                old="return self._added > 0 and not self._was_added and not self._is_pending",
                 new="return self._added > 0 and not self._was_added",
             ),
         ),

@@ -13,8 +13,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.start.recovery:to_settle",
-                old="for place in reversed(history.places)",
-                new="for place in reversed(history.places[1:])",
+                old="found = (slot for slot in reversed(history.slots) if slot.is_decided)",
+                new="found = (slot for slot in reversed(history.slots[1:]) if slot.is_decided)",
             ),
         ),
     ),
@@ -107,13 +107,13 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.start.settlement:Settlement._lose",
-                old="told = yield from self._repair_each(record, filter(self._can_repair, by_region))",
+                old="outcomes = yield from self._repair_each(record, filter(self._can_repair, by_region))",
                 new="""
                 if self.store.accepted(record.checkpoint_id):
                     self._left_out |= set(map(digest_of, lost))
                     self._committers = SharedCommitters(self.sinks, self.plan)
                     return True
-                told = yield from self._repair_each(record, filter(self._can_repair, by_region))
+                outcomes = yield from self._repair_each(record, filter(self._can_repair, by_region))
                 """,
             ),
         ),
@@ -123,7 +123,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A start does not check whether another start has written a fencing record after its own.",
         catchers=(
-            "tests/unit/test_interrupted_starts.py::test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_owner_record_alone",
+            "tests/unit/test_interrupted_starts.py::test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_lease_alone",
         ),
         edits=(
             Edit(

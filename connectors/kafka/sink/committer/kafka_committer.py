@@ -20,6 +20,7 @@ from sluice.connectors.kafka.sink.handles import (
 from sluice.runtime.contracts import Clock, CommitOutcome, CommitReport
 from sluice.runtime.errors import AuthenticationError, StreamError
 from sluice.runtime.model.model import StateEntry
+from sluice.runtime.process.backoff import Backoff
 
 __all__ = ["KafkaCommitter"]
 
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_WAIT_S = 0.005
 _LONGEST_WAIT_S = 0.25
-_SHORTEST_LOOK_S = 0.5
+_SHORTEST_REQUEST_S = 0.5
 _ATTEMPT_S = 10.0  # of one request round inside a longer commit
 
 
@@ -117,7 +118,7 @@ class KafkaCommitter:
             AuthenticationError: the last request was refused, too.
         """
         deadline = self._clock() + timeout_s
-        wait_s = _FIRST_WAIT_S
+        backoff = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S)
         while True:
             refused: AuthenticationError | None = None
             try:
@@ -126,13 +127,12 @@ class KafkaCommitter:
             except AuthenticationError as err:
                 refused = err  # by one broker, for a short or long time
             # A request that is interrupted costs its connection.
-            is_last = deadline - self._clock() < wait_s + _SHORTEST_LOOK_S
-            self._wait(wait_s, deadline)
+            is_last = deadline - self._clock() < backoff.pause_s + _SHORTEST_REQUEST_S
+            self._wait(backoff.next_s(), deadline)
             if is_last and refused is not None:
                 raise refused
             if is_last:
                 return False
-            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
     def _is_all_visible(self, deadline: float) -> bool:
         found = self._wire.list_transactions(
@@ -154,20 +154,21 @@ class KafkaCommitter:
         reports: dict[TransactionIdentity, CommitReport] = {}
         if not verdict_first:
             self._end(identities, commit=commit, reports=reports, deadline=deadline)
-        wait_s, is_told = _FIRST_WAIT_S, True
+        backoff, is_described = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S), True
         while open_ones := [i for i in identities if not _is_final(reports.get(i))]:
-            judged = self._judge(open_ones, reports, self._look_s(deadline, is_told=is_told))
-            is_told = bool(judged)
+            judged = self._judge(
+                open_ones, reports, self._request_s(deadline, is_described=is_described)
+            )
+            is_described = bool(judged)
             if not commit:
                 reports.update({i: _not_ours(j) for i, j in judged.items() if j.is_succeeded})
             ready = [identity for identity, judgement in judged.items() if judgement.open]
             self._end(ready, commit=commit, reports=reports, deadline=deadline)
             if all(_is_final(reports.get(i)) for i in open_ones):
                 break
-            if not self._wait(wait_s, deadline):
+            if not self._wait(backoff.next_s(), deadline):
                 break
-            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
-        return [reports.get(identity, _SILENT) for identity in identities]
+        return [reports.get(identity, _UNANSWERED) for identity in identities]
 
     def _judge(
         self,
@@ -180,10 +181,10 @@ class KafkaCommitter:
             found = self._wire.describe(ids, timeout_s=timeout_s)
         except StreamError as err:
             # A committer does not raise for an answer of the remote: these stay pending.
-            silent = CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))
-            if any(reports.get(identity) != silent for identity in identities):  # logged once
+            unanswered = CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))
+            if any(reports.get(identity) != unanswered for identity in identities):  # logged once
                 log.warning("transactions cannot be described: number=%d error=%s", len(ids), err)
-            reports.update(dict.fromkeys(identities, silent))
+            reports.update(dict.fromkeys(identities, unanswered))
             return {}
         judged = {
             identity: judge(identity, found[identity.transactional_id])
@@ -215,12 +216,12 @@ class KafkaCommitter:
                     outcome=CommitOutcome.PENDING, detail=f"EndTxn: {answer.error}"
                 )
 
-    def _look_s(self, deadline: float, *, is_told: bool) -> float:
+    def _request_s(self, deadline: float, *, is_described: bool) -> float:
         """A call for an id with an unreachable coordinator takes the whole time. Half of the time
         is for other transactions, unless the last description had none."""
         attempt_s = self._attempt_s(deadline)
-        share = 0.5 if is_told else 1.0
-        return min(attempt_s, max(attempt_s * share, _SHORTEST_LOOK_S))
+        share = 0.5 if is_described else 1.0
+        return min(attempt_s, max(attempt_s * share, _SHORTEST_REQUEST_S))
 
     def _attempt_s(self, deadline: float) -> float:
         return max(0.0, min(_ATTEMPT_S, deadline - self._clock()))
@@ -234,7 +235,7 @@ class KafkaCommitter:
         return True
 
 
-_SILENT = CommitReport(outcome=CommitOutcome.PENDING, detail="no broker has answered")
+_UNANSWERED = CommitReport(outcome=CommitOutcome.PENDING, detail="no broker has answered")
 
 
 def _not_ours(judgement: Judgement) -> CommitReport:

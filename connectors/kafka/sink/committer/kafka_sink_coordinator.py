@@ -30,7 +30,7 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.errors import ConfigError, FencedError, SourceChangedError, StreamError
 from sluice.runtime.model.model import StateEntry
-from sluice.runtime.ownership.lease_record import Lease, LeaseStore, OwnedName
+from sluice.runtime.ownership.lease import Lease, LeasedOutput, LeaseStore
 
 __all__ = [
     "RESTART_BUDGET_S",
@@ -102,7 +102,7 @@ class KafkaSinkCoordinator:
         self._clock = clock
         self._sleep = sleep
         self._operator_id: str | None = None
-        self._claim: Lease | None = None
+        self._lease: Lease | None = None
         self._has_swept = False
         self._unfinished: SweepView | None = None
         self._sweeping = threading.Lock()
@@ -142,18 +142,18 @@ class KafkaSinkCoordinator:
         store = self._open_lease_store(
             self._connection, self._prefix, timeout_s=min(timeout_s, _OWNER_CALL_S)
         )
-        owned = OwnedName(
+        output = LeasedOutput(
             kind="transactional id prefix",
             name=self._prefix,
             remedy="Stop the other job, or give this one its own transactionalIdPrefix.",
         )
-        claim = Lease(store, context, owned, clock=self._clock, sleep=self._sleep)
+        lease = Lease(store, context, output, clock=self._clock, sleep=self._sleep)
         try:
-            claim.take()
+            lease.acquire()
         except StreamError:
             store.close()
             raise
-        self._claim = claim
+        self._lease = lease
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
         """See `SinkCoordinator.sweep`; the first one waits a little for every broker
@@ -171,10 +171,10 @@ class KafkaSinkCoordinator:
         An unreachable cluster does not mean a lost lease: the next call tries again. Repeats a
         sweep that missed a broker, so that its readers are unblocked soon after it is back.
         """
-        claim = self._claim
-        if claim is not None:
+        lease = self._lease
+        if lease is not None:
             try:
-                claim.renew()
+                lease.renew()
             except FencedError:
                 raise
             except StreamError as err:
@@ -207,10 +207,10 @@ class KafkaSinkCoordinator:
 
     def close(self) -> None:
         """See `SinkCoordinator.close`."""
-        claim, self._claim = self._claim, None
-        if claim is not None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
             try:
-                claim.release()
+                lease.release()
             except StreamError as err:
                 log.info("lease was not released: prefix=%s error=%s", self._prefix, err)
         self._wire.close()

@@ -34,11 +34,11 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import (
     TransactionState,
 )
 from sluice.connectors.kafka.sink.committer.wire_answers import (
+    add_description,
     end_report,
     error_name,
     is_answered_later,
     raise_if_forbidden,
-    take_description,
 )
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.runtime.errors import AuthenticationError, StreamError, UnreachableError
@@ -246,8 +246,8 @@ async def _describe(
     open_ids = list(dict.fromkeys(ids))
     failures: list[BaseException] = []
     while open_ids:
-        asked, others = open_ids[:_BATCH], open_ids[_BATCH:]
-        groups = await _by_coordinator(net, asked, failures)
+        batch, others = open_ids[:_BATCH], open_ids[_BATCH:]
+        groups = await _by_coordinator(net, batch, failures)
         waiting = [
             net.send(DescribeTransactionsRequest(transactional_ids=group), node_id)
             for node_id, group in groups.items()
@@ -260,15 +260,15 @@ async def _describe(
                 failures.append(err)
                 continue
             for row in response.transaction_states:
-                take_description(row, found)
-        left = [i for i in asked if i not in found]
+                add_description(row, found)
+        left = [i for i in batch if i not in found]
         open_ids = others + left  # ids with an unreachable coordinator do not delay the rest
         if left and not await net.pause():
-            net.unreached = _is_cut_off(failures)
+            net.unreached = _is_unreachable(failures)
             return
 
 
-def _is_cut_off(failures: Iterable[BaseException]) -> bool:
+def _is_unreachable(failures: Iterable[BaseException]) -> bool:
     """Whether brokers were unreachable, and not only slow."""
     return any(not isinstance(err, _SLOW) for err in failures)
 
@@ -315,7 +315,7 @@ async def _end(
         left = [t for t in open_ones[:_BATCH] if is_answered_later(reports.get(t))]
         open_ones = open_ones[_BATCH:] + left
         if left and not await net.pause():
-            net.unreached = _is_cut_off(failures)
+            net.unreached = _is_unreachable(failures)
             return
 
 

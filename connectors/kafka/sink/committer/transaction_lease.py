@@ -1,8 +1,7 @@
-"""Where the owner record of a transactional-id prefix lies: in Kafka (`lease-guards-outputs`).
+"""The lease on a transactional-id prefix, stored in Kafka (`lease-guards-outputs`).
 
-In the offset metadata of group ``sluice-lease.{prefix}``. Ids of two jobs never meet (the job uid
-is in them); the record tells the second one so before it writes, instead of leaving both to share
-a name.
+It is the offset metadata of group ``sluice-lease.{prefix}``. Transactional ids of two jobs never
+meet, since the job uid is part of them; the lease refuses the second job before it writes.
 """
 
 import time
@@ -20,39 +19,39 @@ from sluice.connectors.kafka.client.confluent import (
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.source.enumerator.group_offsets import ANSWER_MS
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 
-__all__ = ["KafkaLeaseStore", "owner_group"]
+__all__ = ["KafkaLeaseStore", "lease_group"]
 
 _T = TypeVar("_T")
 _RETRY_S = 0.1
-_PLACE = ("__consumer_offsets", 0)  # exists wherever a group does; every starter looks there
+_PARTITION = ("__consumer_offsets", 0)  # exists where a group does; every start uses it
 
 
-def owner_group(prefix: str) -> str:
+def lease_group(prefix: str) -> str:
     """The consumer group whose offset metadata holds the record of ``prefix``."""
     return f"sluice-lease.{prefix}"
 
 
 class KafkaLeaseStore:
-    """The record in a real cluster. Driver; one thread at a time.
+    """Implements `LeaseStore` on a Kafka cluster. Driver; one thread at a time.
 
-    A consumer that never joins its group: the admin client's calls for offsets cannot wait while
-    the group's coordinator loads, which it does whenever it is new.
+    It uses a consumer that never joins its group. The admin client's offset calls fail while the
+    group coordinator loads, which each new coordinator does.
     """
 
     def __init__(self, connection: KafkaConnection, prefix: str, *, timeout_s: float) -> None:
-        group = owner_group(prefix)
+        group = lease_group(prefix)
         self._where = {"group": group, "servers": connection.bootstrap_servers}
         self._timeout_s = timeout_s
-        self._answers: dict[int, KafkaError | None] = {}  # by what was written as the offset
+        self._answers: dict[int, KafkaError | None] = {}  # by the committed offset
         self._consumer = make_consumer(
             {
                 **connection.librdkafka(Role.CONSUMER),
                 "socket.timeout.ms": ANSWER_MS,
                 "group.id": group,
                 "enable.auto.commit": False,
-                "on_commit": self._note,
+                "on_commit": self._note_answers,
             }
         )
 
@@ -65,25 +64,25 @@ class KafkaLeaseStore:
         self._until_answered(lambda: self._write_once(record))
 
     def close(self) -> None:
-        """See `LeaseStore.close`. Not by the client's own ``close``, which waits until a record
-        that was written is confirmed: for as long as the coordinator hangs."""
+        """See `LeaseStore.close`. The client's own ``close`` would wait for the answer to the last
+        commit, as long as the group coordinator hangs."""
         del self._consumer
 
     def _read_once(self) -> LeaseRecord | None:
-        (place,) = self._consumer.committed([TopicPartition(*_PLACE)], self._timeout_s)
-        if place.error is not None:
-            raise KafkaException(place.error)
-        return LeaseRecord.decode(place.metadata) if place.metadata else None
+        (found,) = self._consumer.committed([TopicPartition(*_PARTITION)], self._timeout_s)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return LeaseRecord.decode(found.metadata) if found.metadata else None
 
     def _write_once(self, record: LeaseRecord) -> None:
-        place = TopicPartition(*_PLACE, record.renewals, record.encode())
+        offset = TopicPartition(*_PARTITION, record.renewals, record.encode())
         self._answers.clear()
-        self._consumer.commit(offsets=[place], asynchronous=True)
+        self._consumer.commit(offsets=[offset], asynchronous=True)
         deadline = time.monotonic() + self._timeout_s
         while record.renewals not in self._answers:
             if time.monotonic() > deadline:
                 raise UnreachableError(
-                    "the owner record was not confirmed in time",
+                    "Kafka did not confirm the lease in time",
                     self._where,
                     "Check that the brokers run and can be reached from here.",
                 )
@@ -92,25 +91,25 @@ class KafkaLeaseStore:
         if error is not None:
             raise KafkaException(error)
 
-    def _note(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
-        """An earlier record's answer may come late, as behind its time-out: each has a number."""
-        self._answers.update((place.offset, error) for place in places)
+    def _note_answers(self, error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
+        """The answer to an earlier commit may arrive late: each has its own offset."""
+        self._answers.update((each.offset, error) for each in offsets)
 
-    def _until_answered(self, ask: Callable[[], _T]) -> _T:
-        """A group's coordinator that is new, moves or loads is asked again until time is up."""
+    def _until_answered(self, call: Callable[[], _T]) -> _T:
+        """Repeat a call while the group coordinator is new, moves or loads, until time is up."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
-                return ask()
+                return call()
             except KafkaException as err:
                 error = translate(err, self._where)
                 if not isinstance(error, UnreachableError):
                     raise error from err
-                if time.monotonic() > deadline:  # of a group that is refused it says no more
+                if time.monotonic() > deadline:  # also if the group is refused
                     raise UnreachableError(
-                        "the owner record was not answered in time",
+                        "Kafka did not return the lease in time",
                         {**self._where, "error": err.args[0].name()},
-                        "Do the brokers run, can they be reached from here, and may the principal "
-                        "READ this group and topic __consumer_offsets?",
+                        "Check that the brokers run and can be reached, and that the principal "
+                        "may READ this group and topic __consumer_offsets.",
                     ) from err
-            time.sleep(_RETRY_S)  # a coordinator that loads or moves says only: not yet
+            time.sleep(_RETRY_S)  # the coordinator loads or moves

@@ -20,10 +20,10 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import (
 )
 from sluice.connectors.kafka.sink.committer.wire_answers import (
     STATE_TOPIC,
+    add_description,
     id_for_each_partition,
     raise_if_forbidden,
     state_of,
-    take_description,
 )
 
 __all__ = ["list_transactions", "metadata_of"]
@@ -48,9 +48,9 @@ async def list_transactions(net: Net, prefix: str, states: Sequence[str]) -> Lis
     # A broker leaves out a partition that it has not loaded yet, without notice. Each partition is
     # checked before and after the listing, so that a move in between is noticed.
     before = await _not_loaded(net, ids_at)
-    rows, silent = await _list_at(net, brokers, prefix, states)
+    rows, unanswered = await _list_at(net, brokers, prefix, states)
     after = await _not_loaded(net, ids_at)
-    missing = dict.fromkeys(offline + before + silent + after)
+    missing = dict.fromkeys(offline + before + unanswered + after)
     return Listing(transactions=tuple(rows), missing=tuple(missing))
 
 
@@ -127,7 +127,7 @@ async def _not_loaded(net: Net, ids_at: Mapping[int, list[str]]) -> list[str]:
             log.debug("requesting loaded partitions: broker=%s error=%s", node_id, err)
             continue
         for row in response.transaction_states:
-            take_description(row, loaded)
+            add_description(row, loaded)
     return [f"broker {node_id}" for node_id, ids in ids_at.items() if not loaded.keys() >= set(ids)]
 
 

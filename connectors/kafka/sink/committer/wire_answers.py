@@ -19,6 +19,7 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import (
 
 __all__ = [
     "STATE_TOPIC",
+    "add_description",
     "end_report",
     "error_name",
     "id_for_each_partition",
@@ -26,7 +27,6 @@ __all__ = [
     "partition_of",
     "raise_if_forbidden",
     "state_of",
-    "take_description",
 ]
 
 # Answers of Kafka 3.9 to 4.3 before they write anything to the transaction's log
@@ -85,7 +85,7 @@ def raise_if_forbidden(code: int, what: str) -> None:
         raise kind(what)
 
 
-def take_description(row: Message, found: dict[str, TransactionDescription | None]) -> None:
+def add_description(row: Message, found: dict[str, TransactionDescription | None]) -> None:
     """Add a row of DescribeTransactions; adds nothing if the row is inconclusive."""
     raise_if_forbidden(row.error_code, f"describe {row.transactional_id}")
     if row.error_code == kafka_errors.TransactionalIdNotFoundError.errno:

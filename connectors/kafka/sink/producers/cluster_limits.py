@@ -30,7 +30,7 @@ from sluice.connectors.kafka.sink.producers.producer_errors import UnsentError
 from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import AuthenticationError, StreamError, UnreachableError
 
-__all__ = ["ClusterLimits", "KnownLimits", "LimitsLook", "look_at_limits"]
+__all__ = ["ClusterLimits", "KnownLimits", "LimitsAnswer", "fetch_limits"]
 
 _INTERVAL_S = 30.0
 
@@ -52,7 +52,7 @@ class ClusterLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsLook:
+class LimitsAnswer:
     """Answers of brokers; None is an answer: the value cannot be read.
 
     Attributes:
@@ -95,10 +95,10 @@ class LimitsLook:
             partitions=self.partitions,
         )
 
-    def after(self, known: "LimitsLook") -> "LimitsLook":
+    def after(self, known: "LimitsAnswer") -> "LimitsAnswer":
         """These answers, and earlier ones for requests that have no answer this time."""
         is_counted = "partitions" not in self.unanswered and bool(self.timeouts_s)
-        return LimitsLook(
+        return LimitsAnswer(
             timeouts_s={**known.timeouts_s, **self.timeouts_s},
             batch_bytes={**known.batch_bytes, **self.batch_bytes},
             partitions=self.partitions if is_counted else known.partitions,
@@ -115,17 +115,17 @@ class KnownLimits:
     other brokers are used. One request each half minute asks for the rest.
 
     Args:
-        look: sends all requests once; blocks for some seconds.
+        fetch: sends all requests once; blocks for some seconds.
         clock: monotonic seconds.
     """
 
-    def __init__(self, look: Callable[[], LimitsLook], *, clock: Clock = time.monotonic) -> None:
-        self._look = look
+    def __init__(self, fetch: Callable[[], LimitsAnswer], *, clock: Clock = time.monotonic) -> None:
+        self._fetch = fetch
         self._clock = clock
-        self._asking = threading.Lock()
+        self._requesting = threading.Lock()
         self._refusals = LoginRefusals(clock=clock)
-        self._known: LimitsLook | None = None
-        self._next_look_s = 0.0
+        self._known: LimitsAnswer | None = None
+        self._next_request_s = 0.0
 
     def __call__(self) -> ClusterLimits:
         """The known limits, after at most one request.
@@ -137,46 +137,46 @@ class KnownLimits:
         """
         known = self._known
         if known is None:
-            with self._asking:  # a second caller uses the first one's answer
+            with self._requesting:  # a second caller uses the first one's answer
                 return (self._known or self._first()).limits
-        if not known.is_partial or not self._asking.acquire(blocking=False):
+        if not known.is_partial or not self._requesting.acquire(blocking=False):
             return known.limits
         try:
             return self._renewed(known).limits
         finally:
-            self._asking.release()
+            self._requesting.release()
 
-    def asked_again(self) -> ClusterLimits:
+    def refreshed(self) -> ClusterLimits:
         """After a refusal: the limits after one more request, at once, if some broker has not
         answered. That broker may be back, and may be the one that refuses."""
-        with self._asking:
-            known = self._known or LimitsLook()
+        with self._requesting:
+            known = self._known or LimitsAnswer()
             return (self._once_more(known) if known.is_partial else known).limits
 
     # --- below, the lock is held ------------------------------------------------------------
 
-    def _first(self) -> LimitsLook:
-        if self._clock() >= self._next_look_s:
+    def _first(self) -> LimitsAnswer:
+        if self._clock() >= self._next_request_s:
             self._refusals.forget()  # of an older task: a waiting one asks more often
         try:
-            found = self._look()
+            found = self._fetch()
         finally:
-            self._next_look_s = self._clock() + _INTERVAL_S
+            self._next_request_s = self._clock() + _INTERVAL_S
         if not found.is_enough:
             raise self._failure(found)
         self._known = found
         return found
 
-    def _renewed(self, known: LimitsLook) -> LimitsLook:
-        return known if self._clock() < self._next_look_s else self._once_more(known)
+    def _renewed(self, known: LimitsAnswer) -> LimitsAnswer:
+        return known if self._clock() < self._next_request_s else self._once_more(known)
 
-    def _once_more(self, known: LimitsLook) -> LimitsLook:
+    def _once_more(self, known: LimitsAnswer) -> LimitsAnswer:
         # Set before the request: one that takes long, or fails, counts, too.
-        self._next_look_s = self._clock() + _INTERVAL_S
-        self._known = found = self._look().after(known)
+        self._next_request_s = self._clock() + _INTERVAL_S
+        self._known = found = self._fetch().after(known)
         return found
 
-    def _failure(self, found: LimitsLook) -> StreamError:
+    def _failure(self, found: LimitsAnswer) -> StreamError:
         if found.timeouts_s or found.refusal is None:
             # Some broker accepts the credentials, or none has refused them: each request logs in
             # again.
@@ -198,9 +198,9 @@ _ANSWER_S = 0.5  # after its timeout the client still has to report a request
 T = TypeVar("T")
 
 
-def look_at_limits(
+def fetch_limits(
     connection: KafkaConnection, topics: Sequence[str], *, timeout_s: float
-) -> LimitsLook:
+) -> LimitsAnswer:
     """The answers of these brokers; blocks for twice the timeout at most.
 
     Args:
@@ -214,26 +214,26 @@ def look_at_limits(
     except (UnreachableError, AuthenticationError) as err:  # there is no token for it
         log.info("limits of the cluster cannot be read: error=%s", err)
         refusal = err if isinstance(err, AuthenticationError) else None
-        return LimitsLook(unanswered=frozenset({"cluster"}), refusal=refusal)
-    asked = _Asked(connection, time.monotonic() + 2 * timeout_s + _ANSWER_S)
+        return LimitsAnswer(unanswered=frozenset({"cluster"}), refusal=refusal)
+    requests = _Requests(connection, time.monotonic() + 2 * timeout_s + _ANSWER_S)
     try:
         brokers = [str(each) for each in admin.list_topics(topic="", timeout=timeout_s).brokers]
     except KafkaException as err:
-        asked.silence("cluster", err)
-        found = LimitsLook()
+        requests.add_unanswered("cluster", err)
+        found = LimitsAnswer()
     else:
-        found = _ask(admin, asked, brokers, topics, timeout_s)
+        found = _request(admin, requests, brokers, topics, timeout_s)
     admin.poll(0)  # the client reports the reason there
-    return replace(found, unanswered=frozenset(asked.unanswered), refusal=refusals.last)
+    return replace(found, unanswered=frozenset(requests.unanswered), refusal=refusals.last)
 
 
-def _ask(
+def _request(
     admin: AdminClient,
-    asked: "_Asked",
+    requests: "_Requests",
     brokers: Sequence[str],
     topics: Sequence[str],
     timeout_s: float,
-) -> LimitsLook:
+) -> LimitsAnswer:
     timeouts = _begin(admin, ResourceType.BROKER, brokers, timeout_s)
     sizes = _begin(admin, ResourceType.TOPIC, topics, timeout_s)
     # Not list_topics: a missing topic named there makes the broker create it.
@@ -242,14 +242,14 @@ def _ask(
         if topics
         else {}
     )
-    return LimitsLook(
-        timeouts_s=asked.answers("broker", timeouts, _timeout_s),
-        batch_bytes=asked.answers("topic", sizes, _batch_bytes),
-        partitions=asked.sum_of(counts),
+    return LimitsAnswer(
+        timeouts_s=requests.answers("broker", timeouts, _timeout_s),
+        batch_bytes=requests.answers("topic", sizes, _batch_bytes),
+        partitions=requests.sum_of(counts),
     )
 
 
-class _Asked:
+class _Requests:
     """Answers to requests that were sent together.
 
     Attributes:
@@ -262,34 +262,34 @@ class _Asked:
         self.unanswered: set[str] = set()
 
     def answers(
-        self, kind: str, asked: Mapping[str, "Future[Any]"], read: Callable[[Any], T | None]
+        self, kind: str, requests: Mapping[str, "Future[Any]"], read: Callable[[Any], T | None]
     ) -> dict[str, T | None]:
         """By name, of the answers; None: it cannot be read."""
         found: dict[str, T | None] = {}
-        for name, future in asked.items():
+        for name, future in requests.items():
             try:
                 found[name] = read(self._result(future))
             except KafkaException as err:
-                if _is_silence(err.args[0]):
-                    self.silence(f"{kind} {name}", err)
+                if _is_unanswered(err.args[0]):
+                    self.add_unanswered(f"{kind} {name}", err)
                     continue
                 log.info("a configuration cannot be read: %s=%s error=%s", kind, name, err)
                 found[name] = None
             except FutureTimeoutError as err:
-                self.silence(f"{kind} {name}", err)
+                self.add_unanswered(f"{kind} {name}", err)
         return found
 
     def sum_of(self, counts: Mapping[str, "Future[Any]"]) -> int | None:
         """The partitions of all topics; None if one is unknown, or there is no topic to ask
         about."""
-        counted = self.answers("partitions of", counts, lambda told: len(told.partitions))
+        counted = self.answers("partitions of", counts, lambda described: len(described.partitions))
         if len(counted) < len(counts):
             self.unanswered -= {f"partitions of {name}" for name in counts}
             self.unanswered.add("partitions")
         numbers = [number for number in counted.values() if number is not None]
         return sum(numbers) if numbers and len(numbers) == len(counts) else None
 
-    def silence(self, name: str, err: Exception) -> None:
+    def add_unanswered(self, name: str, err: Exception) -> None:
         """Nobody has answered that."""
         self.unanswered.add(name)
         reason = self._connection.scrub(f"{type(err).__name__}: {err}")
@@ -303,11 +303,11 @@ def _begin(
     admin: AdminClient, kind: ResourceType, names: Sequence[str], timeout_s: float
 ) -> dict[str, "Future[Any]"]:
     # One by one: librdkafka cannot query several brokers in one call.
-    asked: dict[str, Future[Any]] = {}
+    requests: dict[str, Future[Any]] = {}
     for name in names:
-        begun = admin.describe_configs([ConfigResource(kind, name)], request_timeout=timeout_s)
-        (asked[name],) = begun.values()
-    return asked
+        started = admin.describe_configs([ConfigResource(kind, name)], request_timeout=timeout_s)
+        (requests[name],) = started.values()
+    return requests
 
 
 def _timeout_s(entries: Mapping[str, Any]) -> float | None:
@@ -324,7 +324,7 @@ def _number(entries: Mapping[str, Any], name: str) -> int | None:
     return None if entry is None else int(entry.value)
 
 
-def _is_silence(error: KafkaError) -> bool:
+def _is_unanswered(error: KafkaError) -> bool:
     """Whether no broker has answered; "cannot be read" and "unknown" are answers.
 
     Only the client reports a refused login, with a negative code.

@@ -110,7 +110,7 @@ class NativeProducer(NativeClient):
 
     def _end_transaction(self, end: Any, timeout_s: float) -> None:  # noqa: ANN401 - of ctypes
         # librdkafka's flush waits until no record is left, and does not serve the reports itself.
-        # So it runs in steps, each of which continues the last one.
+        # The flush runs in steps: each continues the last one.
         deadline_s = time.monotonic() + timeout_s
         while True:
             left_s = deadline_s - time.monotonic()

@@ -30,7 +30,7 @@ from sluice.connectors.kafka.records.partitioner import LIBRDKAFKA_PARTITIONER
 from sluice.connectors.kafka.sink.producers.cluster_limits import (
     ClusterLimits,
     KnownLimits,
-    LimitsLook,
+    LimitsAnswer,
 )
 from sluice.connectors.kafka.sink.producers.native_producer import NativeProducer
 from sluice.connectors.kafka.sink.producers.producer_client import Client
@@ -54,7 +54,7 @@ __all__ = [
 
 _BATCH_BYTES = 1_000_000
 _DELIVERY_TIMEOUT_S = 120.0  # Java's delivery.timeout.ms
-_BEHIND_DELIVERY_S = 60.0
+_AFTER_DELIVERY_S = 60.0
 _LEAST_READY_S = 25.0  # limits, connections and the id take that where brokers are slow
 _KAFKA_MAX_TRANSACTION_TIMEOUT_S = 900.0  # the broker's default for transaction.max.timeout.ms
 _BATCH_OVERHEAD_BYTES = 512
@@ -83,7 +83,7 @@ class WaitLimits:
     """
 
     ready_s: float = _DELIVERY_TIMEOUT_S
-    flush_s: float = _DELIVERY_TIMEOUT_S + _BEHIND_DELIVERY_S
+    flush_s: float = _DELIVERY_TIMEOUT_S + _AFTER_DELIVERY_S
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, transaction_timeout_s: float | None = None) -> Self:
@@ -93,20 +93,20 @@ class WaitLimits:
             transaction_timeout_s: a record is kept no longer than its transaction, unless the user
                 sets another limit; None: none was chosen.
         """
-        told_ms = [
+        timeouts_ms = [
             int(options[name])
             for name in ("message.timeout.ms", "delivery.timeout.ms")
             if options.get(name, "").strip().isdecimal()  # otherwise the client refuses it by name
         ]
-        if not told_ms:
+        if not timeouts_ms:
             least_s = transaction_timeout_s or _DELIVERY_TIMEOUT_S
             return cls(ready_s=max(_LEAST_READY_S, min(_DELIVERY_TIMEOUT_S, least_s)))
-        delivery_s = max(told_ms) / 1000
-        if not min(told_ms):  # librdkafka keeps records for ever: the flush is the limit
+        delivery_s = max(timeouts_ms) / 1000
+        if not min(timeouts_ms):  # librdkafka keeps records for ever: the flush is the limit
             return cls(ready_s=cls().flush_s)
         return cls(
             ready_s=max(_LEAST_READY_S, delivery_s),
-            flush_s=max(cls().flush_s, delivery_s + _BEHIND_DELIVERY_S),
+            flush_s=max(cls().flush_s, delivery_s + _AFTER_DELIVERY_S),
         )
 
 
@@ -220,8 +220,8 @@ class StatisticsPace:
         self._made_s = now_s
         if len(self._gaps) < _EPOCHS:
             return _FIRST_MS
-        wanted_ms = round(statistics.median(self._gaps) * 1000 * _SHARE)
-        return max(_LEAST_MS, min(wanted_ms, _MOST_MS))
+        interval_ms = round(statistics.median(self._gaps) * 1000 * _SHARE)
+        return max(_LEAST_MS, min(interval_ms, _MOST_MS))
 
 
 log = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ class Preparation:
     Args:
         connection, settings, transaction_timeout_s: see `transactional_config`.
         topic: of all records; None: each record names its topic.
-        look: requests the limits of the cluster.
+        fetch: requests the limits of the cluster.
         hot_path: whether compiled code is used.
         retry_for_s: for `init_transactions`, which the client repeats by itself, and for the limits
             before it.
@@ -264,7 +264,7 @@ class Preparation:
         *,
         transaction_timeout_s: float | None,
         topic: str | None,
-        look: Callable[[], LimitsLook],
+        fetch: Callable[[], LimitsAnswer],
         hot_path: HotPath,
         retry_for_s: float,
     ) -> None:
@@ -273,7 +273,7 @@ class Preparation:
         self._transaction_timeout_s = transaction_timeout_s
         self._topic = topic
         self._retry_for_s = retry_for_s
-        self._limits = KnownLimits(look)
+        self._limits = KnownLimits(fetch)
         self._make_client = partial(make_client, hot_path)
         self._pace = StatisticsPace(time.monotonic)
 
@@ -285,19 +285,19 @@ class Preparation:
             return self._ready(transactional_id, limits, until_s)
         except ConfigError:
             # A broker without an answer may accept less than the known ones.
-            newer = self._limits.asked_again()
+            newer = self._limits.refreshed()
             if newer == limits:
                 raise
         except UnansweredError as err:
-            if not isinstance(err.reason, ConfigError) or not self._is_told_more(limits):
+            if not isinstance(err.reason, ConfigError) or not self._has_other_limits(limits):
                 raise
             raise LateRequestError(err.reason) from err  # this id may not be tried again
         return self._ready(transactional_id, newer, until_s)
 
-    def _is_told_more(self, limits: ClusterLimits) -> bool:
+    def _has_other_limits(self, limits: ClusterLimits) -> bool:
         """Whether another request finds other limits; a failed one keeps the known limits."""
         try:
-            return self._limits.asked_again() != limits
+            return self._limits.refreshed() != limits
         except StreamError as err:
             log.info("limits of the cluster cannot be read: error=%s", err)
             return False

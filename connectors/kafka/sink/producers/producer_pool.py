@@ -190,7 +190,7 @@ class ProducerPool:
         acknowledged = lease.producer.abort(timeout_s=timeout_s)
         self._return(lease, SlotEvent.ABORTED if acknowledged else SlotEvent.GIVEN_UP)
 
-    def give_back_unused(self, lease: Lease) -> None:
+    def return_unused(self, lease: Lease) -> None:
         """No transaction was started with it."""
         self._return(lease, SlotEvent.ABORTED)
 

@@ -70,7 +70,7 @@ class _Coordinator:
     added: int
     sent: int
     given_up: int
-    under_way: int
+    pending: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Additions:
     _added: int = 0
     _given_up: int = 0
     _was_added: bool = False  # the counts of a recent request may be inconsistent
-    _is_under_way: bool = False
+    _is_pending: bool = False
     _is_excused: bool = False  # number given up last: a decrease takes back only that many
 
     @classmethod
@@ -110,7 +110,7 @@ class Additions:
         if before is None or now is None or now.sent < before.sent:
             return replace(self, is_unknown=True)
         added = now.added - before.added
-        may_be_one = added > 0 or self._was_added or self._is_under_way
+        may_be_one = added > 0 or self._was_added or self._is_pending
         # The client counts while it reports: a request may look given up until the next report.
         step = now.given_up - before.given_up
         is_excused = not may_be_one if step > 0 else self._is_excused
@@ -120,7 +120,7 @@ class Additions:
             _added=self._added + added,
             _given_up=max(0, self._given_up + (0 if is_excused else step)),
             _was_added=added > 0,
-            _is_under_way=may_be_one and now.under_way > 0,
+            _is_pending=may_be_one and now.pending > 0,
             _is_excused=is_excused,
         )
 
@@ -130,7 +130,7 @@ class Additions:
 
         No report shows yet a request that is added, lost and repeated between it and the next one.
         """
-        return self._added > 0 and not self._was_added and not self._is_under_way
+        return self._added > 0 and not self._was_added and not self._is_pending
 
     @property
     def may_come_late(self) -> bool:
@@ -147,12 +147,12 @@ def _coordinator(statistics: str) -> _Coordinator | None:
     if start < 0:
         return None
     try:  # in the client's callback, which must not raise
-        told, _ = _DECODER.raw_decode(statistics, statistics.index("{", start))
+        broker, _ = _DECODER.raw_decode(statistics, statistics.index("{", start))
         return _Coordinator(
-            added=told["req"].get(_ADD_PARTITIONS_TO_TXN, 0),
-            sent=told["tx"],
-            given_up=_unanswered(told),
-            under_way=told["waitresp_cnt"] + told["outbuf_cnt"],
+            added=broker["req"].get(_ADD_PARTITIONS_TO_TXN, 0),
+            sent=broker["tx"],
+            given_up=_unanswered(broker),
+            pending=broker["waitresp_cnt"] + broker["outbuf_cnt"],
         )
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
@@ -164,26 +164,26 @@ def _requests(request: str, statistics: str, before: str | None) -> tuple[int, i
     now, then = _brokers(statistics), {} if before is None else _brokers(before)
     if now is None or then is None or _is_one_forgotten(request, now, then):
         return sys.maxsize, sys.maxsize
-    asked = [name for name, broker in now.items() if broker["req"].get(request)]
-    sent = _sent(request, now, asked) - _sent(request, then, asked)
-    return sent, _given_up(now, asked) - _given_up(then, asked)
+    with_request = [name for name, broker in now.items() if broker["req"].get(request)]
+    sent = _sent(request, now, with_request) - _sent(request, then, with_request)
+    return sent, _given_up(now, with_request) - _given_up(then, with_request)
 
 
 def _is_one_forgotten(request: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
     """Whether the client has removed a broker meanwhile, and with it the count of requests given up
     there."""
-    gone, known = then.keys() - now.keys(), then.keys() & now.keys()
-    return any(then[name]["req"].get(request) for name in gone) or any(
+    removed, known = then.keys() - now.keys(), then.keys() & now.keys()
+    return any(then[name]["req"].get(request) for name in removed) or any(
         now[name]["tx"] < then[name]["tx"] for name in known
     )
 
 
-def _sent(request: str, brokers: Mapping[str, Any], asked: list[str]) -> int:
-    return sum(brokers[name]["req"].get(request, 0) for name in asked if name in brokers)
+def _sent(request: str, brokers: Mapping[str, Any], with_request: list[str]) -> int:
+    return sum(brokers[name]["req"].get(request, 0) for name in with_request if name in brokers)
 
 
-def _given_up(brokers: Mapping[str, Any], asked: list[str]) -> int:
-    return sum(_unanswered(brokers[name]) for name in asked if name in brokers)
+def _given_up(brokers: Mapping[str, Any], with_request: list[str]) -> int:
+    return sum(_unanswered(brokers[name]) for name in with_request if name in brokers)
 
 
 def _unanswered(broker: Mapping[str, Any]) -> int:

@@ -59,7 +59,7 @@ past all of them to add the next: see `TransactionalProducer.keep_alive`.
 """
 
 _INIT_STEP_S = 1.0
-_LONGEST_ROOM_S = 60.0
+_LONGEST_MARGIN_S = 60.0
 _REACH_S = 1.0
 _RELEASE_S = 1.0
 _STATISTICS_S = 1.0  # several times their longest interval
@@ -99,7 +99,7 @@ class TransactionalProducer:
         self.transactional_id = transactional_id
         timeout_ms = config.get("transaction.timeout.ms")
         self._timeout_s = None if timeout_ms is None else int(timeout_ms) / 1000
-        self._begun_at_s = ages()
+        self._started_at_s = ages()
         self._used = threading.Lock()
         self._client: Client | None = make_client(
             {
@@ -242,7 +242,7 @@ class TransactionalProducer:
         self._on_client_error = on_client_error
         if self.last_error is not None and self.last_error.fatal():
             on_client_error(self.last_error)
-        self._begun_at_s = self._ages()
+        self._started_at_s = self._ages()
         try:
             with self._used:
                 self.client.begin_transaction()
@@ -319,7 +319,7 @@ class TransactionalProducer:
         its commit; None: it is unknown."""
         if self._timeout_s is None:
             return None
-        return self._timeout_s - min(_LONGEST_ROOM_S, self._timeout_s / 4)
+        return self._timeout_s - min(_LONGEST_MARGIN_S, self._timeout_s / 4)
 
     def _may_begin_late(self) -> bool:
         return self._additions is None or self._additions.may_come_late
@@ -340,7 +340,7 @@ class TransactionalProducer:
         # The client learns of the broker's abort only by its next request. After a long pause with
         # all records acknowledged there is none: a decision would name a lost transaction. By the
         # boot-time clock, which counts while this host is suspended, as the broker's does.
-        age_s = self._ages() - self._begun_at_s
+        age_s = self._ages() - self._started_at_s
         if self._timeout_s is not None and age_s >= self._timeout_s:
             raise TransactionAbortedError(
                 "the transaction may have timed out before its pre-commit",

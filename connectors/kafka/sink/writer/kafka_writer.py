@@ -19,8 +19,8 @@ from sluice.connectors.kafka.sink.handles import (
 )
 from sluice.connectors.kafka.sink.producers.cluster_limits import (
     KnownLimits,
-    LimitsLook,
-    look_at_limits,
+    LimitsAnswer,
+    fetch_limits,
 )
 from sluice.connectors.kafka.sink.producers.delivery import DeliveryLog
 from sluice.connectors.kafka.sink.producers.plain_producers import process_plain_producers
@@ -115,7 +115,7 @@ class TransactionalWriter:
         self._schemas = _Schemas(topic)
         self._delivery = DeliveryLog(scope)
         self._lease: Lease | None = None
-        self._held: Lease | None = None
+        self._kept: Lease | None = None
         self._sender: RecordSender | None = None
         self._is_flushed = False
         self._registered_s = 0.0
@@ -163,7 +163,7 @@ class TransactionalWriter:
         lease, self._lease, self._sender = self._lease, None, None
         if self._keeps_producer:
             self._pool.hold(lease)
-            self._held = lease
+            self._kept = lease
         else:
             self._pool.spend(lease)
         return [encode_handle(handle, operator_id=self._delivery.scope.operator_id)]
@@ -182,9 +182,9 @@ class TransactionalWriter:
 
     def commit(self, *, timeout_s: float) -> bool:
         """See `sluice.runtime.contracts.ContinuousWriter`."""
-        if self._held is None:
+        if self._kept is None:
             return False
-        producer = self._held.producer
+        producer = self._kept.producer
         with producer.in_use():
             is_acknowledged = producer.commit(timeout_s=timeout_s)
         self.release()
@@ -192,9 +192,9 @@ class TransactionalWriter:
 
     def release(self) -> None:
         """See `sluice.runtime.contracts.ContinuousWriter`."""
-        held, self._held = self._held, None
-        if held is not None:
-            self._pool.let_go(held)
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self._pool.let_go(kept)
 
     def abort(self) -> None:
         """See `sluice.runtime.contracts.SinkWriter`. Never raises: the sweep ends open
@@ -227,7 +227,7 @@ class TransactionalWriter:
             self._delivery.ask(lease.producer.abort_reason)
             lease.producer.begin(self._delivery.client_failed)
         except BaseException:
-            self._pool.give_back_unused(lease)
+            self._pool.return_unused(lease)
             raise
         self._lease = lease  # to be aborted from here on
         failpoint("after-begin")
@@ -462,11 +462,11 @@ class KafkaWriterFactory:
             wait=ProducerWait(registry, scope.batch, _BROKERS),
         )
 
-    def limits(self) -> LimitsLook:
+    def limits(self) -> LimitsAnswer:
         """The limits of the cluster, as far as its brokers report them within some seconds."""
         own = () if self.topic is None else (self.topic,)
         topics = (*own, *self.dead_letter_topics)
-        found = look_at_limits(self.connection, topics, timeout_s=_LIMITS_TIMEOUT_S)
+        found = fetch_limits(self.connection, topics, timeout_s=_LIMITS_TIMEOUT_S)
         # A topic column may name any further topic.
         return found if own else replace(found, partitions=None)
 
@@ -476,7 +476,7 @@ class KafkaWriterFactory:
             self.settings,
             transaction_timeout_s=self.transaction_timeout_s,
             topic=self.topic,
-            look=self.limits,
+            fetch=self.limits,
             hot_path=self.hot_path,
             retry_for_s=self._waits.ready_s,
         )

@@ -74,7 +74,7 @@ class _NativePrepared:
     ) -> None:
         self._producer = producer
         self._count = rows.num_rows
-        self._held: list[object] = []  # keeps the memory that the pointers refer to
+        self._memory: list[object] = []  # keeps the memory that the pointers refer to
         self._names, self._topic_of = _topics(rows, columns)
         numbers = columns.partitions(rows, partitions)
         self._partitions = None if numbers is None else numbers.cast(pa.int32()).to_numpy()
@@ -130,7 +130,7 @@ class _NativePrepared:
         if numbers is None:
             return None
         numbers = np.ascontiguousarray(numbers)
-        self._held.append(numbers)
+        self._memory.append(numbers)
         return numbers.ctypes.data
 
     def _bytes(self, column: pa.Array) -> "ctypes._Pointer[_Bytes]":
@@ -145,7 +145,7 @@ class _NativePrepared:
             offsets=offsets.address + 8 * column.offset,
             data=ctypes.addressof(nowhere) if data is None or not data.size else data.address,
         )
-        self._held += [column, nowhere, found]
+        self._memory += [column, nowhere, found]
         return ctypes.pointer(found)
 
 

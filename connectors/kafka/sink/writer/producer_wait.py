@@ -10,8 +10,9 @@ from sluice.connectors.kafka.sink.producers.producer_slots import NoIdLeftError
 from sluice.runtime.contracts import AttemptRegistry, Clock, WaitRegistry
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.model import BatchKey
+from sluice.runtime.process.backoff import Backoff
 
-__all__ = ["ProducerWait", "Unheard", "Wait"]
+__all__ = ["ProducerWait", "UnreportedWait", "Wait"]
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ T = TypeVar("T")
 class Wait(Protocol):
     """Reports a task's wait."""
 
-    def goes_on(self, why: object) -> None:
+    def report(self, why: object) -> None:
         """Nothing has come yet; call it often, it reports every few seconds.
 
         Raises:
@@ -41,10 +42,10 @@ class Wait(Protocol):
         ...
 
 
-class Unheard:
+class UnreportedWait:
     """A wait that is not reported."""
 
-    def goes_on(self, why: object) -> None:
+    def report(self, why: object) -> None:
         """See `Wait`."""
 
     def is_over(self) -> None:
@@ -70,14 +71,14 @@ class ProducerWait:
         clock: Clock = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._room = registry if isinstance(registry, WaitRegistry) else None
+        self._registry = registry if isinstance(registry, WaitRegistry) else None
         self._batch = batch
         self._what = what
         self._clock = clock
         self._sleep = sleep
         self._since_s: float | None = None
         self._due_s = 0.0
-        self._is_told = False
+        self._is_reported = False
 
     def until_ready(self, take: Callable[[float], T], *, timeout_s: float) -> T:
         """The result of ``take``, repeated while brokers are unreachable.
@@ -92,7 +93,7 @@ class ProducerWait:
         """
         deadline_s = self._clock() + timeout_s
         failure: UnreachableError | None = None
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         try:
             while True:
                 left_s = max(0.0, deadline_s - self._clock())
@@ -105,15 +106,15 @@ class ProducerWait:
                     reason = failure or _in_all(err, timeout_s)
                 except UnreachableError as err:
                     reason = failure = err
-                    rest_s, pause_s = pause_s, min(2 * pause_s, _LONGEST_PAUSE_S)
+                    rest_s = backoff.next_s()
                 if self._clock() >= deadline_s:
                     raise reason
-                self.goes_on(reason)
+                self.report(reason)
                 self._sleep(min(rest_s, left_s))
         finally:
             self.is_over()
 
-    def goes_on(self, why: object) -> None:
+    def report(self, why: object) -> None:
         """See `Wait`."""
         now_s = self._clock()
         if self._since_s is None:
@@ -122,15 +123,15 @@ class ProducerWait:
             return
         self._due_s = now_s + _EVERY_S
         log.info("waiting for %s: waited_s=%.0f why=%s", self._what, now_s - self._since_s, why)
-        if self._room is not None:
-            self._is_told = True
-            self._room.waits(self._batch, self._what, why=str(why))
+        if self._registry is not None:
+            self._is_reported = True
+            self._registry.waits(self._batch, self._what, why=str(why))
 
     def is_over(self) -> None:
         """See `Wait`."""
-        is_told, self._is_told, self._since_s = self._is_told, False, None
-        if self._room is not None and is_told:
-            self._room.waited(self._batch, self._what)
+        is_reported, self._is_reported, self._since_s = self._is_reported, False, None
+        if self._registry is not None and is_reported:
+            self._registry.waited(self._batch, self._what)
 
 
 def _in_all(error: NotReadyError, timeout_s: float) -> NotReadyError:

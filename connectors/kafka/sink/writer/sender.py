@@ -28,7 +28,7 @@ from sluice.connectors.kafka.sink.producers.producer_client import (
 )
 from sluice.connectors.kafka.sink.writer.native_producing import NativeProducing
 from sluice.connectors.kafka.sink.writer.produce import PlainProducing, Prepared, Producing
-from sluice.connectors.kafka.sink.writer.producer_wait import Unheard, Wait
+from sluice.connectors.kafka.sink.writer.producer_wait import UnreportedWait, Wait
 from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import ConfigError, DeliveryError, UnreachableError
 from sluice.runtime.failpoints import failpoint
@@ -38,8 +38,8 @@ __all__ = ["RecordSender", "flush"]
 
 _CHUNK_ROWS = 10_000
 _CAUSE_S = 1.0
-_SHORTEST_LOOK_S = 0.001
-_LONGEST_LOOK_S = 0.05
+_SHORTEST_STEP_S = 0.001
+_LONGEST_STEP_S = 0.05
 # From 0.2 on the client adds steps of its own, also after a fatal error that it is about to raise:
 # its callback then fails with a SystemError.
 _FLUSH_STEP_S = 0.15
@@ -69,9 +69,9 @@ class RecordSender:
         self._partition_count = partition_count
         self._queue_full_timeout_s = queue_full_timeout_s
         self._stops_at_errors = stops_at_errors
-        self._wait = wait or Unheard()
+        self._wait = wait or UnreportedWait()
         self._clock = clock
-        self._looked_for: set[tuple[str, int]] = set()
+        self._refreshed: set[tuple[str, int]] = set()
         self._records: Counter[str] = Counter()
 
     def send(
@@ -100,7 +100,7 @@ class RecordSender:
             prepared = self._producing.prepare(rows, columns, partitions, self._delivery)
         except ConfigError as err:
             raise self._delivery.located(err, rows) from err
-        self._hand_over(rows, columns, prepared)
+        self._queue_rows(rows, columns, prepared)
         serve(self._client, 0, self._delivery.client_failed)
         self._check()
         self._count(rows, columns)
@@ -118,7 +118,7 @@ class RecordSender:
         for found in pc.value_counts(topics).to_pylist():
             self._records[found["values"]] += found["counts"]
 
-    def _hand_over(self, rows: pa.RecordBatch, columns: RecordColumns, prepared: Prepared) -> None:
+    def _queue_rows(self, rows: pa.RecordBatch, columns: RecordColumns, prepared: Prepared) -> None:
         sent, was_empty = 0, False
         while sent < rows.num_rows:
             taken, refusal = prepared.produce(sent)
@@ -126,7 +126,7 @@ class RecordSender:
             if isinstance(refusal, BufferError):
                 if was_empty and not taken:
                     sent += self._beyond_queue(rows, columns, prepared, sent)
-                was_empty = self._wait_for_room()
+                was_empty = self._wait_for_space()
             elif refusal is not None:
                 sent += self._refused(refusal, rows, prepared, sent)
 
@@ -172,9 +172,9 @@ class RecordSender:
 
         The client alone refreshes its metadata every 5 minutes; Java's also asks at once.
         """
-        if error.code() != UNKNOWN_PARTITION or (topic, partition) in self._looked_for:
+        if error.code() != UNKNOWN_PARTITION or (topic, partition) in self._refreshed:
             return False
-        self._looked_for.add((topic, partition))
+        self._refreshed.add((topic, partition))
         count = partition_count(self._client, topic)
         return count is not None and partition < count
 
@@ -189,7 +189,7 @@ class RecordSender:
         if self._stops_at_errors:
             self._delivery.check()
 
-    def _wait_for_room(self) -> bool:
+    def _wait_for_space(self) -> bool:
         """Whether the queue has become empty: then no record has to wait for another."""
         try:
             self._await_fewer(len(self._client))
@@ -198,12 +198,12 @@ class RecordSender:
         return not len(self._client)
 
     def _await_fewer(self, full: int) -> None:
-        deadline, look_s = self._clock() + self._queue_full_timeout_s, _SHORTEST_LOOK_S
+        deadline, step_s = self._clock() + self._queue_full_timeout_s, _SHORTEST_STEP_S
         # Already empty if the last records were acknowledged since the refusal.
         while full and len(self._client) >= full:
             # No event wakes the waiting thread: successful records are not reported.
-            serve(self._client, look_s, self._delivery.client_failed)
-            look_s = min(2 * look_s, _LONGEST_LOOK_S)
+            serve(self._client, step_s, self._delivery.client_failed)
+            step_s = min(2 * step_s, _LONGEST_STEP_S)
             self._check()
             if self._clock() > deadline:
                 raise UnreachableError(
@@ -211,7 +211,7 @@ class RecordSender:
                     {"queued_records": full, "timeout_s": self._queue_full_timeout_s},
                     "Check that the brokers take records.",
                 )
-            self._wait.goes_on(f"the queue is full: records={full}")
+            self._wait.report(f"the queue is full: records={full}")
 
 
 def _producing(client: Client) -> Producing:
@@ -241,7 +241,7 @@ def flush(
         DeliveryError, AuthenticationError, FencedError: a record was refused.
         UnreachableError: not all were confirmed in time.
     """
-    wait = wait or Unheard()
+    wait = wait or UnreportedWait()
     deadline, least = clock() + timeout_s, len(client)
     try:
         while True:
@@ -259,7 +259,7 @@ def flush(
             if left < least:
                 least = left
                 wait.is_over()
-            wait.goes_on(f"not all records are acknowledged: records={left}")
+            wait.report(f"not all records are acknowledged: records={left}")
     finally:
         wait.is_over()
 

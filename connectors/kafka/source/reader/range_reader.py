@@ -46,8 +46,8 @@ from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.errors import StreamError, UnreachableError
 from sluice.runtime.model.model import SplitRange
 from sluice.runtime.model.task_memory import TaskMemory
-from sluice.runtime.process.boot_clock import PauseTolerantClock
 from sluice.runtime.process.gc_control import without_collector
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = ["KafkaSplitReader", "Reading", "fetcher_of"]
 

@@ -207,7 +207,7 @@ class _Demo:
         finished_s = self._observer.sightings()[-1].at_s
         self._view.enter(Phase.STOPPING)
         self._program.interrupt()
-        self._program.await_gone(timeout_s=20)
+        self._program.await_end(timeout_s=20)
         self._program.kill()
         return finished_s
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from sluice.runtime.checker import HistoryVerdict, Place, PrefixVerdict
+from sluice.runtime.checker import HistoryVerdict, Location, PrefixVerdict
 
 __all__ = ["DemoView", "Outcome", "Phase", "Status"]
 
@@ -133,17 +133,17 @@ class Outcome:
 
     def table(self) -> Table:
         """The verdict for people, with the first positions of each fault."""
-        verdict, places = self.verdict, self.verdict.examples
+        verdict, locations = self.verdict, self.verdict.examples
         prefix = _fault(len(self.prefix.broken), self.prefix.broken, clean="yes", dirty="no")
         table = Table(show_header=False)
         for name, value in (
             ("records in", f"{verdict.expected:,}"),
             ("records out", f"{verdict.found:,}"),
-            ("lost", _fault(verdict.lost, places.lost)),
-            ("duplicated", _fault(verdict.duplicated, places.duplicated)),
-            ("never sent or aborted", _fault(verdict.unexpected, places.unexpected)),
-            ("corrupted", _fault(verdict.corrupted, places.corrupted)),
-            ("reordered", _fault(verdict.reordered, places.reordered)),
+            ("lost", _fault(verdict.lost, locations.lost)),
+            ("duplicated", _fault(verdict.duplicated, locations.duplicated)),
+            ("never sent or aborted", _fault(verdict.unexpected, locations.unexpected)),
+            ("corrupted", _fault(verdict.corrupted, locations.corrupted)),
+            ("reordered", _fault(verdict.reordered, locations.reordered)),
             ("readers saw only a prefix, nothing torn", prefix),
             ("visible when killed", f"{self.visible_at_kill:,}"),
             ("records/s, best second", f"{self.peak_rate:,}"),
@@ -161,8 +161,10 @@ class Outcome:
         return "[bold red]NOT exactly once"
 
 
-def _fault(count: int, places: Sequence[Place] = (), *, clean: str = "0", dirty: str = "") -> str:
+def _fault(
+    count: int, locations: Sequence[Location] = (), *, clean: str = "0", dirty: str = ""
+) -> str:
     if not count:
         return f"[green]{clean}"
-    where = f" at {', '.join(map(str, places))}" if places else ""
+    where = f" at {', '.join(map(str, locations))}" if locations else ""
     return f"[bold red]{dirty or format(count, ',')}{where}"

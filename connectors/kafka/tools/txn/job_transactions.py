@@ -20,7 +20,7 @@ from sluice.connectors.kafka.sink.handles import (
     TransactionIdentity,
     decode_handle,
 )
-from sluice.runtime.checkpoint.inspect.inspection import Place
+from sluice.runtime.checkpoint.inspect.inspection import Slot
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.model import CheckpointRecord, StateEntry, Verdict
@@ -41,7 +41,7 @@ _BOOTSTRAP = f"{PREFIX}bootstrap.servers"
 _ID_PREFIX = "transactional_id_prefix"
 
 Standing = str
-"""State of the checkpoint that names a transaction: `Place`."""
+"""State of the checkpoint that names a transaction: `Slot`."""
 
 SinkKey = tuple[str, str]
 """Operator name and prefix: after a change of the prefix, ids of the old one may remain."""
@@ -174,7 +174,7 @@ def sinks_of(record: CheckpointRecord) -> dict[SinkKey, SinkSettings]:
 
 
 def named_transactions(
-    places: Iterable[Place], committables: Mapping[int, Sequence[StateEntry]]
+    places: Iterable[Slot], committables: Mapping[int, Sequence[StateEntry]]
 ) -> list[NamedTransaction]:
     """Every Kafka transaction that a record names, oldest checkpoint first.
 
@@ -201,7 +201,7 @@ def named_transactions(
     return found
 
 
-def _standing(place: Place, record: CheckpointRecord) -> Standing:
+def _standing(place: Slot, record: CheckpointRecord) -> Standing:
     if place.superseded_by is not None:
         return "superseded"
     return _ABORTED if record.verdict is Verdict.ABORTED else place.standing

@@ -24,7 +24,7 @@ from sluice.connectors.kafka.tools.txn.job_transactions import (
     sinks_of,
 )
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
 from sluice.runtime.checkpoint.inspect.inspection import survey
 from sluice.runtime.contracts import Clock, CommitReport
 from sluice.runtime.errors import (
@@ -34,7 +34,7 @@ from sluice.runtime.errors import (
     UnreachableError,
 )
 from sluice.runtime.model.model import CheckpointRecord
-from sluice.runtime.ownership.lease_record import (
+from sluice.runtime.ownership.lease import (
     RENEWAL_INTERVAL_S,
     WATCHED_INTERVALS,
     LeaseRecord,
@@ -143,7 +143,7 @@ def open_session(
 
 
 def _read(path: str) -> tuple[str, list[CheckpointRecord], Sequence[NamedTransaction]]:
-    uri, _ = split_place(path)
+    uri, _ = split_slot(path)
     with command_store(uri) as store:
         return store.uri, *named_in(store)
 
@@ -204,14 +204,14 @@ def _describe_all(
         wires[key].cluster(timeout_s=timeout_s)  # fails at once if the connection is wrong
         listing = wires[key].list_transactions(f"{sink.prefix}/{job_uid}/", timeout_s=timeout_s)
         missing += [place for place in listing.missing if place not in missing]
-        asked = {row.transactional_id for row in listing.transactions}
-        asked |= {one.handle.transactional_id for one in named if one.sink_key == key}
-        answers = wires[key].describe(sorted(asked), timeout_s=timeout_s)
-        silent = sorted(asked - set(answers))
-        if silent:
+        ids = {row.transactional_id for row in listing.transactions}
+        ids |= {one.handle.transactional_id for one in named if one.sink_key == key}
+        answers = wires[key].describe(sorted(ids), timeout_s=timeout_s)
+        unanswered = sorted(ids - set(answers))
+        if unanswered:
             raise UnreachableError(
                 "a transaction's coordinator did not answer",
-                {"transactional_id": silent[0], "transactions": len(silent)},
+                {"transactional_id": unanswered[0], "transactions": len(unanswered)},
                 "Restart the broker, or raise --timeout.",
             )
         described |= answers

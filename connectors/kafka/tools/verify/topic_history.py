@@ -102,7 +102,7 @@ def reading_consumer(
     Args:
         statistics: receives librdkafka's statistics each second, in the thread that consumes.
     """
-    told = {"stats_cb": statistics, "statistics.interval.ms": 1000} if statistics else {}
+    reported = {"stats_cb": statistics, "statistics.interval.ms": 1000} if statistics else {}
     return make_consumer(
         {
             **connection.librdkafka(Role.CONSUMER),
@@ -114,7 +114,7 @@ def reading_consumer(
             "isolation.level": "read_committed" if read_committed else "read_uncommitted",
             # With the default of 1 s a reader waits a second whenever its queue is full.
             "fetch.queue.backoff.ms": 5,
-            **told,
+            **reported,
         }
     )
 
@@ -130,7 +130,7 @@ class EndWatch:
     def __init__(
         self, connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
     ) -> None:
-        self._asked = _TopicOffsets(connection, topic, timeout_s)
+        self._offsets = _TopicOffsets(connection, topic, timeout_s)
 
     def now(self) -> TopicEnds:
         """Last stable offset and high watermark of every partition.
@@ -142,11 +142,11 @@ class EndWatch:
 
     def high(self) -> Mapping[int, int]:
         """High watermark by partition."""
-        return self._asked.at(_LATEST, IsolationLevel.READ_UNCOMMITTED)
+        return self._offsets.at(_LATEST, IsolationLevel.READ_UNCOMMITTED)
 
     def stable(self) -> Mapping[int, int]:
         """Last stable offset by partition."""
-        return self._asked.at(_LATEST, IsolationLevel.READ_COMMITTED)
+        return self._offsets.at(_LATEST, IsolationLevel.READ_COMMITTED)
 
 
 def topic_ends(
@@ -160,8 +160,8 @@ def topic_starts(
     connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
 ) -> Mapping[int, int]:
     """First remaining offset of every partition; raises as `EndWatch`."""
-    asked = _TopicOffsets(connection, topic, timeout_s)
-    return asked.at(_EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+    offsets = _TopicOffsets(connection, topic, timeout_s)
+    return offsets.at(_EARLIEST, IsolationLevel.READ_UNCOMMITTED)
 
 
 def await_readable(
@@ -224,7 +224,9 @@ def read_records(
     if not wanted:
         return
     fetched = _Fetched(topic)
-    consumer = reading_consumer(connection, read_committed=read_committed, statistics=fetched.tell)
+    consumer = reading_consumer(
+        connection, read_committed=read_committed, statistics=fetched.report
+    )
     try:
         # Not from 0: retention may have deleted the first records.
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in wanted])
@@ -303,18 +305,18 @@ class _Fetched:
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._told = ""
+        self._reported = ""
         self._next: dict[int, int] = {}
 
-    def tell(self, statistics: str) -> None:
+    def report(self, statistics: str) -> None:
         """Is given librdkafka's statistics."""
-        self._told = statistics
+        self._reported = statistics
 
     def has_moved(self, wanted: Mapping[int, int]) -> bool:
         """Whether one of these partitions was fetched further than at the last call."""
-        if not self._told:
+        if not self._reported:
             return False
-        topics, self._told = json.loads(self._told)["topics"], ""
+        topics, self._reported = json.loads(self._reported)["topics"], ""
         partitions = topics.get(self._topic, {}).get("partitions", {})
         at = {
             number: min(end, partitions.get(str(number), {}).get("next_offset", 0))
@@ -383,7 +385,7 @@ class _TopicOffsets:
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
-                return self._ask(spec, isolation)
+                return self._query(spec, isolation)
             except KafkaException as err:
                 self._leaders.forget()
                 # A new topic, or one whose broker has just died, has no leader for a short time.
@@ -391,7 +393,7 @@ class _TopicOffsets:
                     raise translate(err, self._where) from err
             time.sleep(_POLL_S)  # no event reports the end of an election
 
-    def _ask(self, spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
+    def _query(self, spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
         if self._leaders.undescribed(self._keys):
             self._described()
         there = self._leaders.located(self._keys)

@@ -20,7 +20,7 @@ from sluice.runtime.checker import (
     Finding,
     HistoryVerdict,
     Identity,
-    Place,
+    Location,
     Record,
     SpilledHistory,
     TransactionRange,
@@ -29,7 +29,7 @@ from sluice.runtime.checker import (
     origin_of,
 )
 from sluice.runtime.checker.files import read_files
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_place
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
 from sluice.runtime.checkpoint.inspect.inspection import survey
 from sluice.runtime.errors import ConfigError, StorageError
 from sluice.runtime.model.json_text import parsed_json
@@ -52,7 +52,7 @@ Progress = Callable[[str, int], None]
 LeftOut = Callable[[Iterable[str]], object]
 """Receives names of columns."""
 
-_TOLD_EVERY = 10_000
+_REPORT_EVERY = 10_000
 T = TypeVar("T")
 
 
@@ -106,9 +106,9 @@ class Comparison:
         return _why_nothing_expected(self.records_read, self.elsewhere)
 
 
-def are_files(place: str) -> bool:
+def are_files(location: str) -> bool:
     """Whether a name is a path; names of topics have no slash."""
-    return "/" in place
+    return "/" in location
 
 
 def verify(
@@ -138,13 +138,13 @@ def verify(
         if plan.connection is not None and not are_files(plan.output):
             await_readable(plan.connection, plan.output, timeout_s=plan.settle_s)
         held_back = _input_held_back(plan)
-        given = _told(_records(plan, plan.source, left_out), "reading the input", progress)
+        given = _reported(_records(plan, plan.source, left_out), "reading the input", progress)
         records_read = elsewhere = 0
-        for records_read, (record, place) in enumerate(given, 1):  # noqa: B007 - told below
-            elsewhere += _expect(plan, record, place, want)
-        found = _told(_records(plan, plan.output, left_out), "reading the output", progress)
-        for record, place in found:
-            have.append(record, read_from=place)
+        for records_read, (record, location) in enumerate(given, 1):  # noqa: B007 - told below
+            elsewhere += _expect(plan, record, location, want)
+        found = _reported(_records(plan, plan.output, left_out), "reading the output", progress)
+        for record, location in found:
+            have.append(record, read_from=location)
         if not len(want) + len(have):
             raise _nothing_to_compare(plan, records_read, elsewhere)
         progress("comparing", len(want) + len(have))
@@ -157,12 +157,12 @@ def verify(
         )
 
 
-def _expect(plan: Plan, record: Record, place: Place, want: SpilledHistory) -> int:
+def _expect(plan: Plan, record: Record, location: Location, want: SpilledHistory) -> int:
     """Append the expected output; returns the number of records for another topic."""
     elsewhere = 0
     for wanted in plan.mapping(record):
         if wanted.topic in (record.topic, plan.output):
-            want.append(wanted._replace(topic=plan.output), read_from=place)
+            want.append(wanted._replace(topic=plan.output), read_from=location)
         else:  # expected here, it would excuse a job that writes everything to one topic
             elsewhere += 1
     return elsewhere
@@ -188,19 +188,19 @@ def _input_held_back(plan: Plan) -> dict[str, int]:
     }
 
 
-def name_function(said: str | None) -> Callable[[Record], bytes | None] | None:
+def name_function(lines: str | None) -> Callable[[Record], bytes | None] | None:
     """The function that finds a record's unique name: ``key``, ``header:NAME``, ``json:FIELD`` or
     ``origin``.
 
     Raises:
         ConfigError: none of these.
     """
-    kind, _, argument = (said or "").partition(":")
-    if said is None:
+    kind, _, argument = (lines or "").partition(":")
+    if lines is None:
         return None
-    if said == "key":
+    if lines == "key":
         return lambda record: record.key
-    if said == "origin":
+    if lines == "origin":
         return _origin
     if kind == "header" and argument:
         return lambda record: next((v for n, v in record.headers if n == argument), None)
@@ -208,7 +208,7 @@ def name_function(said: str | None) -> Callable[[Record], bytes | None] | None:
         return lambda record: _field(record.value, argument)
     raise ConfigError(
         "this cannot be the unique name of a record",
-        {"name_by": said},
+        {"name_by": lines},
         "Write key, header:NAME, json:FIELD, or origin (of generated loads).",
     )
 
@@ -220,12 +220,12 @@ def transactions_of(path: str, plan_source: str, plan_output: str) -> Transactio
         ConfigError: there is no checkpoint, none names such a transaction, or they belong to a
             drop-in query and name no ranges.
     """
-    uri, _ = split_place(path)
+    uri, _ = split_slot(path)
     with command_store(uri) as store:
-        places = survey(store)
-        records = [place.record for place in places if place.record is not None]
+        locations = survey(store)
+        records = [location.record for location in locations if location.record is not None]
         committables = {r.checkpoint_id: store.effective_committables(r) for r in records}
-    named = named_transactions(places, committables)
+    named = named_transactions(locations, committables)
     handles = [one.handle for one in named if one.commit_is_due]
     ranges = [
         TransactionRange(
@@ -274,8 +274,8 @@ def findings_file(path: Path | None) -> Iterator[Callable[[Finding], None] | Non
         file = path.open("w", encoding="utf-8")
 
     def write(finding: Finding) -> None:
-        place = finding.place._asdict()
-        line = {"kind": finding.kind.value, **place, "detail": finding.detail}
+        location = finding.location._asdict()
+        line = {"kind": finding.kind.value, **location, "detail": finding.detail}
         with _unwritable(path):
             file.write(json.dumps(line) + "\n")  # ASCII: the name of a file may be no valid Unicode
 
@@ -298,20 +298,22 @@ def _unwritable(path: Path) -> Iterator[None]:
         ) from err
 
 
-def _records(plan: Plan, place: str, left_out: LeftOut | None) -> Iterator[tuple[Record, Place]]:
-    if are_files(place):
-        path = Path(place.removeprefix("file://"))
+def _records(
+    plan: Plan, location: str, left_out: LeftOut | None
+) -> Iterator[tuple[Record, Location]]:
+    if are_files(location):
+        path = Path(location.removeprefix("file://"))
         need_headers = plan.identity.headers
-        yield from read_files(path, topic=place, need_headers=need_headers, left_out=left_out)
+        yield from read_files(path, topic=location, need_headers=need_headers, left_out=left_out)
         return
     if plan.connection is None:
         raise ConfigError(
             "a topic was named, but no Kafka servers",
-            {"topic": place},
+            {"topic": location},
             "Give --bootstrap-servers; a file or directory has a / in its name (./data).",
         )
-    for record in read_records(plan.connection, place, need_headers=plan.identity.headers):
-        yield record, Place(record.topic, record.partition, record.offset)
+    for record in read_records(plan.connection, location, need_headers=plan.identity.headers):
+        yield record, Location(record.topic, record.partition, record.offset)
 
 
 def _why_nothing_expected(records_read: int, elsewhere: int) -> str:
@@ -336,10 +338,10 @@ def _nothing_to_compare(plan: Plan, records_read: int, elsewhere: int) -> Config
     )
 
 
-def _told(records: Iterable[T], step: str, progress: Progress) -> Iterator[T]:
+def _reported(records: Iterable[T], step: str, progress: Progress) -> Iterator[T]:
     count = 0
     for count, record in enumerate(records, 1):
-        if count % _TOLD_EVERY == 0:
+        if count % _REPORT_EVERY == 0:
             progress(step, count)
         yield record
     progress(step, count)

@@ -30,7 +30,7 @@ from sluice.connectors.kafka.tools.verify.verification import (
     transactions_of,
     verify,
 )
-from sluice.runtime.checker import HistoryVerdict, Identity, Kind, Place, Record
+from sluice.runtime.checker import HistoryVerdict, Identity, Kind, Location, Record
 from sluice.runtime.checker.files import is_read
 from sluice.runtime.checker.records.user_mapping import Stopped, load_mapping
 from sluice.runtime.cli_output import AsJson, open_console, print_json, print_table
@@ -200,11 +200,11 @@ class _Bounds:
                 "run again with that topic as --output"
             )
         if self.starts:
-            places = _offsets(self.starts)
-            yield f"not judged: input records that retention deleted, before {places}"
+            locations = _offsets(self.starts)
+            yield f"not judged: input records that retention deleted, before {locations}"
         if self.held_back:
-            places = _offsets(self.held_back)
-            yield f"not judged: input records after an open transaction, from {places}"
+            locations = _offsets(self.held_back)
+            yield f"not judged: input records after an open transaction, from {locations}"
 
 
 def _offsets(by_partition: Mapping[str, int]) -> str:
@@ -294,8 +294,8 @@ def _print(compared: Comparison, plan: Plan, bounds: _Bounds) -> None:
     rows = [("expected", f"{verdict.expected:,}", ""), ("found", f"{verdict.found:,}", "")]
     for kind in Kind:
         count = getattr(verdict, kind.value)
-        places = ", ".join(map(_shown, getattr(verdict.examples, kind.value)))
-        rows.append((kind.value, f"{count:,}", places or _reason_unknown(kind, plan)))
+        locations = ", ".join(map(_shown, getattr(verdict.examples, kind.value)))
+        rows.append((kind.value, f"{count:,}", locations or _reason_unknown(kind, plan)))
     print_table(("", "records", ""), rows)
     console = open_console()
     if not verdict.is_reordered_exact:
@@ -326,9 +326,9 @@ def _hint(compared: Comparison) -> str:
     return "is this the input, and does it have records?"
 
 
-def _shown(place: Place) -> str:
+def _shown(location: Location) -> str:
     """A position for people; the name of a file may be no valid Unicode."""
-    return str(place).encode(errors="backslashreplace").decode()
+    return str(location).encode(errors="backslashreplace").decode()
 
 
 def _reason_unknown(kind: Kind, plan: Plan) -> str:
@@ -342,5 +342,5 @@ def _reason_unknown(kind: Kind, plan: Plan) -> str:
 def _as_json(verdict: HistoryVerdict) -> dict[str, object]:
     facts = dataclasses.asdict(verdict)
     examples = facts.pop("examples")
-    facts["examples"] = {kind: list(map(str, places)) for kind, places in examples.items()}
+    facts["examples"] = {kind: list(map(str, locations)) for kind, locations in examples.items()}
     return {"exactly_once": verdict.is_clean, **facts}

@@ -1,7 +1,7 @@
 """Python runs this first in each process that Spark starts for a region's source.
 
-See `python_daemon`; `quick_python` puts this directory on the
-search path. A ``sitecustomize`` of the user's own runs, too, and before.
+See `python_daemon`; `quick_python` puts this directory on the search path. The user's own
+``sitecustomize`` runs first.
 """
 
 import importlib.util
@@ -20,11 +20,11 @@ def _run_the_users_own() -> None:
 
 def _prepare() -> None:
     if "sluice.runtime.spark.fast_start.python_daemon" in sys.orig_argv:
-        return  # it prepares itself, and Python warns of a program that is loaded already
+        return  # it prepares itself; Python would warn of a program that is already loaded
     try:
         from sluice.runtime.spark.fast_start.python_daemon import prepare
     except ImportError:
-        return  # another interpreter's process has inherited the path
+        return  # a process of another interpreter has inherited the path
     prepare(sys.orig_argv)
 
 

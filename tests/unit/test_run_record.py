@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.runtime.checkpoint.leader_record import LEADER_FILE, FileLeaderStore, Leader
+from sluice.runtime.checkpoint.run_record import LEADER_FILE, RunRecord, RunRecordStore
 from sluice.runtime.errors import FencedError, UnreachableError
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.storage.local_fs import LocalFileSystem
@@ -27,13 +27,13 @@ _NOBODY = CoordinatorAddress(
 
 def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
     """The record in the checkpoint directory ends it long before its deadline."""
-    store = FileLeaderStore(LocalFileSystem(tmp_path))
+    store = RunRecordStore(LocalFileSystem(tmp_path))
     gone = replace(_NOBODY, checkpoint_uri=tmp_path.as_uri())
-    store.announce(Leader(leader_session_id="first", address=gone.address, attempt_id=4))
+    store.announce(RunRecord(leader_session_id="first", address=gone.address, attempt_id=4))
     with CoordinatorClient(gone, deadline_s=0.1) as client, pytest.raises(UnreachableError):
         client.poll_barrier("main", 0, wait_s=0.0)
     elsewhere = "http://elsewhere"
-    store.announce(Leader(leader_session_id="second", address=elsewhere, attempt_id=7))
+    store.announce(RunRecord(leader_session_id="second", address=elsewhere, attempt_id=7))
     with CoordinatorClient(gone) as client, pytest.raises(FencedError, match="elsewhere"):
         client.poll_barrier("main", 0, wait_s=0.0)
 
@@ -41,10 +41,10 @@ def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
 def test_a_start_that_slept_behind_its_seal_announces_itself_over_no_later_run() -> None:
     """People and tasks would be sent to it for as long as that one runs. A record that was left in
     an emptied directory hinders nobody."""
-    leaders = FileLeaderStore(FakeFileSystem(Disk()))
-    later = Leader(leader_session_id="later", address="http://later", attempt_id=7)
+    leaders = RunRecordStore(FakeFileSystem(Disk()))
+    later = RunRecord(leader_session_id="later", address="http://later", attempt_id=7)
     leaders.announce(later)
-    slept = Leader(leader_session_id="slept", address="http://slept", attempt_id=4)
+    slept = RunRecord(leader_session_id="slept", address="http://slept", attempt_id=4)
     with pytest.raises(FencedError, match="taken over"):
         leaders.announce(slept, is_newest=lambda: False)
     assert leaders.current() == later
@@ -54,32 +54,19 @@ def test_a_start_that_slept_behind_its_seal_announces_itself_over_no_later_run()
 
 def test_a_later_run_announces_itself_over_an_earlier_one_without_a_look() -> None:
     """Its seal lies above that one's; nobody has to be asked."""
-    leaders = FileLeaderStore(FakeFileSystem(Disk()))
-    leaders.announce(Leader(leader_session_id="first", address="http://first", attempt_id=4))
-    later = Leader(leader_session_id="later", address="http://later", attempt_id=7)
+    leaders = RunRecordStore(FakeFileSystem(Disk()))
+    leaders.announce(RunRecord(leader_session_id="first", address="http://first", attempt_id=4))
+    later = RunRecord(leader_session_id="later", address="http://later", attempt_id=7)
     leaders.announce(later, is_newest=lambda: False)
     assert leaders.current() == later
-
-
-def test_a_run_announces_itself_over_a_record_that_does_not_say_of_which_run_it_is() -> None:
-    """As an earlier release wrote them."""
-    disk = Disk()
-    leaders = FileLeaderStore(FakeFileSystem(disk))
-    leaders.announce(Leader(leader_session_id="first", address="http://first"))
-    again = Leader(leader_session_id="again", address="http://again", attempt_id=7)
-    leaders.announce(again, is_newest=lambda: False)
-    assert leaders.current() == again
-    unsaid = Leader(leader_session_id="unsaid", address="http://unsaid")
-    leaders.announce(unsaid, is_newest=lambda: False)
-    assert leaders.current() == unsaid
 
 
 def test_a_run_announces_itself_over_the_record_of_a_later_release() -> None:
     """Somebody has gone back to this one: its record names the job's leader again."""
     disk = Disk()
-    leaders = FileLeaderStore(FakeFileSystem(disk))
+    leaders = RunRecordStore(FakeFileSystem(disk))
     disk.files[LEADER_FILE] = b'{"format_version": 99}'
-    again = Leader(leader_session_id="again", address="http://again", attempt_id=7)
+    again = RunRecord(leader_session_id="again", address="http://again", attempt_id=7)
     leaders.announce(again, is_newest=lambda: False)
     assert leaders.current() == again
 
@@ -87,8 +74,8 @@ def test_a_run_announces_itself_over_the_record_of_a_later_release() -> None:
 def test_a_client_without_a_jvm_learns_it_over_webhdfs() -> None:
     """As a task does, whose checkpoints lie on HDFS; where no record lies it is told of silence."""
     disk = Disk()
-    later = Leader(leader_session_id="second", address="http://elsewhere", attempt_id=7)
-    FileLeaderStore(FakeFileSystem(disk)).announce(later)
+    later = RunRecord(leader_session_id="second", address="http://elsewhere", attempt_id=7)
+    RunRecordStore(FakeFileSystem(disk)).announce(later)
     (record,) = disk.files.values()
     with FakeWebHdfs() as hdfs:
         address = replace(
@@ -125,8 +112,8 @@ def test_a_client_that_a_proxy_answers_in_its_drivers_place_learns_who_leads(
     thread.start()
     address = f"http://127.0.0.1:{server.server_address[1]}"
     gone = replace(_NOBODY, address=address, checkpoint_uri=tmp_path.as_uri())
-    second = Leader(leader_session_id="second", address="http://elsewhere", attempt_id=7)
-    FileLeaderStore(LocalFileSystem(tmp_path)).announce(second)
+    second = RunRecord(leader_session_id="second", address="http://elsewhere", attempt_id=7)
+    RunRecordStore(LocalFileSystem(tmp_path)).announce(second)
     try:
         with (
             CoordinatorClient(gone, deadline_s=5.0) as client,
@@ -139,11 +126,8 @@ def test_a_client_that_a_proxy_answers_in_its_drivers_place_learns_who_leads(
         server.server_close()
 
 
-@pytest.mark.parametrize("attempt_id", [3, None])
-def test_a_leader_that_has_not_sealed_behind_ours_ends_nobody(
-    tmp_path: Path, attempt_id: int | None
-) -> None:
-    """An earlier run that slept announces itself late, or a record does not say where it sealed."""
+def test_a_leader_that_has_not_sealed_behind_ours_ends_nobody(tmp_path: Path) -> None:
+    """An earlier run that was paused announces itself late."""
     address = CoordinatorAddress(
         address="http://127.0.0.1:1",
         token="t",
@@ -152,8 +136,8 @@ def test_a_leader_that_has_not_sealed_behind_ours_ends_nobody(
         attempt_id=4,
         checkpoint_uri=tmp_path.as_uri(),
     )
-    other = Leader(leader_session_id="other", address="http://elsewhere", attempt_id=attempt_id)
-    FileLeaderStore(LocalFileSystem(tmp_path)).announce(other)
+    other = RunRecord(leader_session_id="other", address="http://elsewhere", attempt_id=3)
+    RunRecordStore(LocalFileSystem(tmp_path)).announce(other)
     with CoordinatorClient(address, deadline_s=0.1) as client, pytest.raises(UnreachableError):
         client.poll_barrier("main", 0, wait_s=0.0)
 

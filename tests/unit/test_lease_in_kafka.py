@@ -1,4 +1,4 @@
-"""The owner record in Kafka's offset metadata, as the group's coordinator answers."""
+"""The lease in Kafka's offset metadata, as the group's coordinator answers."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer import transaction_lease as owner
 from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseStore
 from sluice.runtime.errors import AuthenticationError, UnreachableError
-from sluice.runtime.ownership.lease_record import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord
 from tests.fake_producer import kafka_error
 from tests.waiting import PATIENCE_S
 
@@ -112,7 +112,7 @@ def test_lease_guards_outputs_a_record_that_is_not_confirmed_in_time_is_not_writ
 ) -> None:
     """It may be, or not: who asks must look again before he decides anything."""
     store, consumer = opened(0.3)
-    with pytest.raises(UnreachableError, match="not confirmed in time"):
+    with pytest.raises(UnreachableError, match="did not confirm the lease in time"):
         store.write(_record("s1"))
     consumer.answers = [kafka_error("COORDINATOR_NOT_AVAILABLE", retriable=True)] * 100
     with pytest.raises(UnreachableError):
@@ -125,7 +125,7 @@ def test_lease_guards_outputs_the_late_answer_to_an_earlier_record_is_none_to_th
     """Else a name would count as given back that is not: the program ends, and the next job watches
     the record that stayed."""
     store, consumer = opened(0.3)
-    with pytest.raises(UnreachableError, match="not confirmed in time"):
+    with pytest.raises(UnreachableError, match="did not confirm the lease in time"):
         store.write(_record("s1", renewals=3))
     consumer.answers = [kafka_error("GROUP_AUTHORIZATION_FAILED")]
     with pytest.raises(AuthenticationError):

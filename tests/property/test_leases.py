@@ -1,4 +1,4 @@
-"""Rule `lease-guards-outputs`: what becomes of runs that share an owner record, whatever pauses
+"""Rule `lease-guards-outputs`: what becomes of runs that share a lease, whatever pauses
 them, in virtual time.
 
 The claims and their watch are the real ones. Each call of the store happens at one moment, and may
@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.runtime.ownership.lease_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS
-from tests.owner_runs import Call, Freeze, RunPlan, World
+from sluice.runtime.ownership.lease import RENEWAL_INTERVAL_S, WATCHED_INTERVALS
+from tests.lease_runs import Call, Freeze, RunPlan, World
 
 pytestmark = pytest.mark.usefixtures("silence")
 

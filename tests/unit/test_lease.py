@@ -7,15 +7,15 @@ from itertools import pairwise
 
 import pytest
 
-from sluice.connectors.kafka.sink.committer.transaction_lease import owner_group
+from sluice.connectors.kafka.sink.committer.transaction_lease import lease_group
 from sluice.runtime.contracts import SinkContext
 from sluice.runtime.errors import FencedError
-from sluice.runtime.ownership.lease_record import (
+from sluice.runtime.ownership.lease import (
     RENEWAL_INTERVAL_S,
     WATCHED_INTERVALS,
     Lease,
+    LeasedOutput,
     LeaseRecord,
-    OwnedName,
 )
 
 WATCH_S = RENEWAL_INTERVAL_S * WATCHED_INTERVALS
@@ -78,14 +78,14 @@ def _claim(
         checkpoint_uri=uri,
         leader_session_id=session,
     )
-    owned = OwnedName(kind="transactional id prefix", name="orders", remedy="Take another one.")
+    owned = LeasedOutput(kind="transactional id prefix", name="orders", remedy="Take another one.")
     return Lease(store, context, owned, clock=lambda: store.now_s, sleep=store.sleep, slept=slept)
 
 
 def test_lease_guards_outputs_a_free_prefix_is_taken_at_once() -> None:
     """Rule `lease-guards-outputs`: nobody has it, nobody is watched."""
     store = FakeStore()
-    _claim(store, session="s1").take()
+    _claim(store, session="s1").acquire()
 
     assert store.record is not None
     assert (store.record.job_uid, store.record.session) == ("u1", "s1")
@@ -97,8 +97,8 @@ def test_lease_guards_outputs_the_same_job_and_directory_takes_over_at_once() ->
     tells it why."""
     store = FakeStore()
     older = _claim(store, session="s1")
-    older.take()
-    _claim(store, session="s2").take()
+    older.acquire()
+    _claim(store, session="s2").acquire()
 
     assert store.now_s == 0
     with pytest.raises(FencedError, match="another run of this job"):
@@ -112,13 +112,13 @@ def test_lease_guards_outputs_a_take_over_names_the_run_that_may_still_live(
     gave its record back."""
     store = FakeStore()
     older = _claim(store, session="s1")
-    older.take()
-    _claim(store, session="s1").take()  # its second sink
+    older.acquire()
+    _claim(store, session="s1").acquire()  # its second sink
     assert caplog.records == []
     host = socket.gethostname()
     newer = _claim(store, session="s2")
-    newer.take()
-    _claim(store, session="s2").take()
+    newer.acquire()
+    _claim(store, session="s2").acquire()
     newer.renew()
     (told,) = caplog.records
     assert told.levelname == "WARNING"
@@ -126,7 +126,7 @@ def test_lease_guards_outputs_a_take_over_names_the_run_that_may_still_live(
         f"took over from a run that may still live: name=orders job=u1 host={host} session=s1 "
     )
     newer.release()
-    _claim(store, session="s3").take()
+    _claim(store, session="s3").acquire()
     assert len(caplog.records) == 1
 
 
@@ -134,9 +134,9 @@ def test_lease_guards_outputs_a_renewal_that_slept_does_not_end_the_newer_run() 
     """It had looked before the newer run wrote. Its job finds that record the next time."""
     store = FakeStore()
     older, newer = _claim(store, session="s1"), _claim(store, session="s2")
-    older.take()
+    older.acquire()
     on_its_way = store.record
-    newer.take()
+    newer.acquire()
     store.record = on_its_way
     newer.renew()
     assert store.record is not None
@@ -148,9 +148,9 @@ def test_lease_guards_outputs_a_renewal_that_slept_does_not_end_the_newer_run() 
 def test_lease_guards_outputs_a_renewal_that_slept_does_not_end_the_start_either() -> None:
     """It lands between the newer run's write and its look."""
     store = SlowStore()
-    _claim(store, session="s1").take()
+    _claim(store, session="s1").acquire()
     store.on_its_way = store.record
-    _claim(store, session="s2").take()
+    _claim(store, session="s2").acquire()
     assert store.record is not None
     assert store.record.session == "s2"
 
@@ -158,11 +158,11 @@ def test_lease_guards_outputs_a_renewal_that_slept_does_not_end_the_start_either
 def test_lease_guards_outputs_a_renewal_that_slept_does_not_end_a_job_of_two_sinks() -> None:
     """Both have the prefix; the second one finds the first one's record, not the older run's."""
     store = FakeStore()
-    _claim(store, session="s1").take()
+    _claim(store, session="s1").acquire()
     late = store.record
     first, second = _claim(store, session="s2"), _claim(store, session="s2")
-    first.take()
-    second.take()
+    first.acquire()
+    second.acquire()
     store.record = late
     second.renew()
     first.renew()
@@ -174,9 +174,9 @@ def test_lease_guards_outputs_a_copy_of_the_job_that_lives_on_ends_one_of_both()
     """The same directory's name on another machine: no seal stops it, and it keeps writing."""
     store = FakeStore()
     older, newer = _claim(store, session="s1"), _claim(store, session="s2")
-    older.take()
+    older.acquire()
     theirs = store.record
-    newer.take()
+    newer.acquire()
     for _ in range(2):  # as a late renewal does
         store.record = theirs
         newer.renew()
@@ -193,12 +193,12 @@ def test_lease_guards_outputs_a_second_live_job_is_refused_before_it_writes(
     lives."""
     store = FakeStore()
     first = _claim(store, session="s1")
-    first.take()
+    first.acquire()
     store.on_sleep = first.renew
     before = len(store.written)
 
     with pytest.raises(FencedError) as caught:
-        _claim(store, uid=uid, uri=uri, session="s2").take()
+        _claim(store, uid=uid, uri=uri, session="s2").acquire()
 
     assert {record.session for record in store.written} == {"s1"}
     assert len(store.written) > before  # only the holder's own renewals
@@ -209,8 +209,8 @@ def test_lease_guards_outputs_a_dead_jobs_record_is_taken_after_three_intervals(
     """Rule `lease-guards-outputs`: no clocks are compared; the record is watched for a fixed
     time."""
     store = FakeStore()
-    _claim(store, uid="dead", session="s1").take()
-    _claim(store, session="s2").take()
+    _claim(store, uid="dead", session="s1").acquire()
+    _claim(store, session="s2").acquire()
 
     assert store.now_s == pytest.approx(RENEWAL_INTERVAL_S * WATCHED_INTERVALS)
     assert store.record is not None
@@ -222,7 +222,7 @@ def test_lease_guards_outputs_a_live_holder_renews_within_the_watch() -> None:
     seen."""
     store = FakeStore()
     first = _claim(store, uid="other", session="s1")
-    first.take()
+    first.acquire()
 
     def renew_once() -> None:
         if store.now_s >= RENEWAL_INTERVAL_S * WATCHED_INTERVALS - 1:
@@ -230,16 +230,16 @@ def test_lease_guards_outputs_a_live_holder_renews_within_the_watch() -> None:
 
     store.on_sleep = renew_once
     with pytest.raises(FencedError):
-        _claim(store, session="s2").take()
+        _claim(store, session="s2").acquire()
 
 
 def test_lease_guards_outputs_a_record_given_back_while_watched_is_free() -> None:
     """Rule `lease-guards-outputs`: the other job ends in time."""
     store = FakeStore()
     first = _claim(store, uid="other", session="s1")
-    first.take()
+    first.acquire()
     store.on_sleep = first.release
-    _claim(store, session="s2").take()
+    _claim(store, session="s2").acquire()
 
     assert store.now_s < RENEWAL_INTERVAL_S
     assert store.record is not None
@@ -251,8 +251,8 @@ def test_lease_guards_outputs_a_holder_that_was_replaced_stops_and_does_not_writ
     that alone."""
     store = FakeStore()
     first = _claim(store, session="s1")
-    first.take()
-    _claim(store, session="s2").take()
+    first.acquire()
+    _claim(store, session="s2").acquire()
     count = len(store.written)
 
     with pytest.raises(FencedError):
@@ -273,14 +273,14 @@ def test_lease_guards_outputs_of_two_that_start_at_once_one_is_refused() -> None
                 _claim(self, uid="u2", uri="file:/b", session="s2")._write()  # noqa: SLF001
 
     with pytest.raises(FencedError):
-        _claim(Racing(), session="s1").take()
+        _claim(Racing(), session="s1").acquire()
 
 
 def test_renewals_change_the_record_every_time() -> None:
     """What a watcher sees is a number, not a clock."""
     store = FakeStore()
     claim = _claim(store, session="s1")
-    claim.take()
+    claim.acquire()
     for _ in range(3):
         claim.renew()
 
@@ -329,13 +329,13 @@ def test_lease_guards_outputs_who_renews_behind_a_pause_looks_whether_it_was_tak
     it. Another run has watched meanwhile, and takes the name between the look and the write."""
     store = PausingStore()
     older = _claim(store, session="s1", slept=lambda: store.slept_s)
-    older.take()
+    older.acquire()
     newer = _claim(store, uri="file:/copy", session="s2")
     monkeypatch.setattr(newer, "_watch", lambda _: None)  # it has
 
     def meanwhile() -> None:
         store.slept_s = WATCH_S if asleep else 0.0
-        newer.take()
+        newer.acquire()
         store.on_sleep = newer.renew
 
     store.now_s = 0.0 if asleep else WATCH_S
@@ -350,7 +350,7 @@ def test_lease_guards_outputs_a_run_whose_store_is_slow_never_looks_dead() -> No
     """Its second look takes time, too: the record of a run that lives changes within a watch."""
     store = SlowAnswers()
     claim = _claim(store, session="s1")
-    claim.take()
+    claim.acquire()
     store.now_s += WATCH_S
     store.call_s = 2.0
     for _ in range(5):
@@ -367,9 +367,9 @@ def test_lease_guards_outputs_a_renewal_that_slept_does_not_end_a_newer_run_that
     """The newer one was paused, too, and the older one's write lands between its looks."""
     store = FakeStore()
     older, newer = _claim(store, session="s1"), _claim(store, session="s2")
-    older.take()
+    older.acquire()
     on_its_way = store.record
-    newer.take()
+    newer.acquire()
 
     def lands() -> None:
         store.record, store.on_sleep = on_its_way, None
@@ -386,8 +386,8 @@ def test_lease_guards_outputs_who_was_taken_over_ends_though_it_writes_over_the_
     what that one wrote upon finding it."""
     store = PausingStore()
     older, newer = _claim(store, session="s1"), _claim(store, session="s2")
-    older.take()
-    store.now_s, store.on_write = WATCH_S, newer.take
+    older.acquire()
+    store.now_s, store.on_write = WATCH_S, newer.acquire
 
     def answer() -> None:
         store.on_write, store.on_sleep = newer.renew, None
@@ -406,8 +406,8 @@ def test_lease_guards_outputs_who_was_taken_over_ends_though_the_record_was_give
     """Between its two looks, by a run that has swept."""
     store = PausingStore()
     older, newer = _claim(store, session="s1"), _claim(store, session="s2")
-    older.take()
-    store.now_s, store.on_write = WATCH_S, newer.take
+    older.acquire()
+    store.now_s, store.on_write = WATCH_S, newer.acquire
 
     def end() -> None:
         store.on_sleep = None
@@ -415,7 +415,7 @@ def test_lease_guards_outputs_who_was_taken_over_ends_though_the_record_was_give
         newer.release()
 
     store.on_sleep = end
-    with pytest.raises(FencedError, match="may have had"):
+    with pytest.raises(FencedError, match="another run may have used it"):
         older.renew()
 
 
@@ -423,10 +423,10 @@ def test_lease_guards_outputs_who_finds_no_record_behind_a_pause_ends() -> None:
     """Another run had it, and gave it back: what this one has open was swept."""
     store = FakeStore()
     older, newer = _claim(store, session="s1"), _claim(store, uri="file:/copy", session="s2")
-    older.take()
-    newer.take()
+    older.acquire()
+    newer.acquire()
     newer.release()
-    with pytest.raises(FencedError, match="may have had this transactional id prefix"):
+    with pytest.raises(FencedError, match="lease on the transactional id prefix expired"):
         older.renew()
     assert store.record is not None
     assert (store.record.session, store.record.is_ended) == ("s2", True)
@@ -437,7 +437,7 @@ def test_lease_guards_outputs_a_record_that_somebody_deletes_is_written_again() 
     """Nobody has watched for long enough: it was a person, or a group that was taken for unused."""
     store = FakeStore()
     claim = _claim(store, session="s1")
-    claim.take()
+    claim.acquire()
     store.now_s, store.record = 2 * RENEWAL_INTERVAL_S, None
     claim.renew()
     assert store.record is not None
@@ -447,7 +447,7 @@ def test_lease_guards_outputs_who_renews_in_time_looks_once() -> None:
     """A decision may wait for it."""
     store = FakeStore()
     claim = _claim(store, session="s1")
-    claim.take()
+    claim.acquire()
     for _ in range(5):
         store.now_s += 2 * RENEWAL_INTERVAL_S
         before_s = store.now_s
@@ -465,10 +465,10 @@ def test_a_record_fits_kafkas_offset_metadata() -> None:
     """4096 bytes is the broker's default; a very long directory is cut at its front."""
     store = FakeStore()
     long_uri = "hdfs://name/" + "d" * 9000
-    _claim(store, uri=long_uri, session="s" * 36).take()
-    _claim(store, uri=long_uri, session="t" * 36).take()
+    _claim(store, uri=long_uri, session="s" * 36).acquire()
+    _claim(store, uri=long_uri, session="t" * 36).acquire()
 
     assert store.now_s == 0
     assert store.record is not None
     assert len(store.record.encode()) < 4096
-    assert owner_group("orders") == "sluice-lease.orders"
+    assert lease_group("orders") == "sluice-lease.orders"

@@ -1,13 +1,13 @@
 """Rule `lease-guards-outputs`: pauses under which two runs once decided beside each other, or none
 was left.
 
-Found by `tests/property/test_owner_claims.py`. A run's calls are counted from 0: a start looks,
+Found by `tests/property/test_leases.py`. A run's calls are counted from 0: a start looks,
 writes and looks, and each renewal looks and writes.
 """
 
 import pytest
 
-from tests.owner_runs import Call, Freeze, Run, RunPlan, World
+from tests.lease_runs import Call, Freeze, Run, RunPlan, World
 
 COPY = "file:/b"
 UNTIL_S = 200.0

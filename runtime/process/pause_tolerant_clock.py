@@ -25,14 +25,14 @@ class PauseTolerantTime:
 
     longest_step_s: float
     passed_s: float = 0.0
-    _looked_s: float | None = None
+    _read_s: float | None = None
 
-    def look(self, now_s: float) -> float:
+    def advance(self, now_s: float) -> float:
         """The time that has passed, as of this reading."""
-        if self._looked_s is not None:
-            step_s = now_s - self._looked_s
+        if self._read_s is not None:
+            step_s = now_s - self._read_s
             self.passed_s += min(step_s, self.longest_step_s) if step_s > 0 else 0.0
-        self._looked_s = now_s
+        self._read_s = now_s
         return self.passed_s
 
 
@@ -47,11 +47,11 @@ class PauseTolerantClock:
     def __init__(self, clock: Callable[[], float], *, longest_step_s: float) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._began_s = clock()
+        self._started_s = clock()
         self._time = PauseTolerantTime(longest_step_s=longest_step_s)
-        self._time.look(self._began_s)
+        self._time.advance(self._started_s)
 
     def __call__(self) -> float:
         """Seconds; it starts at the time of the clock that it is made from."""
         with self._lock:
-            return self._began_s + self._time.look(self._clock())
+            return self._started_s + self._time.advance(self._clock())

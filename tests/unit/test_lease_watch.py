@@ -126,7 +126,7 @@ def test_lease_guards_outputs_who_is_told_later_is_told_of_what_was_found_before
     wait_for(lambda: sink.renewals == 1, poll_s=0.002)
     with pytest.raises(FencedError):
         wait_for(owners.require, poll_s=0.002)
-    owners.tell(told.append)
+    owners.report_loss(told.append)
     assert told == [FENCED]
     owners.stop(timeout_s=PATIENCE_S)
     assert sink.renewals == 1
@@ -135,7 +135,7 @@ def test_lease_guards_outputs_who_is_told_later_is_told_of_what_was_found_before
 def test_lease_guards_outputs_a_running_job_is_told_at_once() -> None:
     sink, told = Sink(), list[FencedError]()
     owners = renewing({"sink": sink}, interval_s=0.002)
-    owners.tell(told.append)
+    owners.report_loss(told.append)
     sink.finds = FENCED
     wait_for(lambda: bool(told), poll_s=0.002)
     owners.stop(timeout_s=PATIENCE_S)
@@ -227,7 +227,7 @@ def test_lease_guards_outputs_a_renewal_that_is_not_answered_holds_up_no_other_r
         assert away.is_waiting.wait(PATIENCE_S)
         wait_for(lambda: sink.renewals >= 3, poll_s=0.002)
         told = list[FencedError]()
-        owners.tell(told.append)
+        owners.report_loss(told.append)
         sink.finds = FENCED
         wait_for(lambda: bool(told), poll_s=0.002)
         with pytest.raises(FencedError):
@@ -258,8 +258,8 @@ def test_lease_guards_outputs_a_renewal_that_hangs_holds_up_neither_a_decision_n
     finally:
         away.is_back.set()
         owners.stop(timeout_s=PATIENCE_S)
-    assert "owner record was not looked at, a renewal hangs: sink=away" in caplog.text
-    assert "sink is not closed, a renewal of its owner record hangs" in caplog.text
+    assert "lease was not checked, a renewal hangs: sink=away" in caplog.text
+    assert "sink is not closed, a renewal of its lease hangs" in caplog.text
 
 
 def test_lease_guards_outputs_a_decision_whose_own_look_hangs_goes_by_what_is_known() -> None:
@@ -334,7 +334,7 @@ def test_lease_guards_outputs_a_look_that_began_before_a_run_is_not_its_first() 
                 owners.require()
             assert at_renewal.wait(PATIENCE_S)
         time.now_s = 1.0
-        owners.look_next()
+        owners.expire()
         sink.finds = FENCED
         go_on.set()
         with pytest.raises(FencedError):
@@ -393,7 +393,7 @@ def test_lease_guards_outputs_who_waits_is_told_at_once_of_a_fence_that_a_look_u
 
     took_s = list[float]()
     with patch.object(sink, "renew", renew), watch(sink, time) as owners:
-        owners.tell(lambda _: go_on.set())
+        owners.report_loss(lambda _: go_on.set())
         first = threading.Thread(target=decide)
         first.start()
         assert at_renewal.wait(PATIENCE_S)
@@ -477,7 +477,7 @@ def test_lease_guards_outputs_who_found_it_first_has_told_it() -> None:
 
     with patch.object(first, "renew", slow):
         owners = renewing({"first": first, "second": second}, interval_s=0.002)
-        owners.tell(told.append)
+        owners.report_loss(told.append)
         assert at_renewal.wait(PATIENCE_S)
         second.finds = FENCED
         wait_for(lambda: bool(told), poll_s=0.002)

@@ -1,4 +1,4 @@
-"""Runs that share one owner record, in virtual time: what befalls them, and what they decide."""
+"""Runs that share one lease, in virtual time: what befalls them, and what they decide."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,18 +6,18 @@ from typing import cast
 
 from sluice.runtime.contracts import SinkContext, SinkCoordinator
 from sluice.runtime.errors import FencedError, UnreachableError
-from sluice.runtime.ownership.lease_record import (
+from sluice.runtime.ownership.lease import (
     RENEWAL_INTERVAL_S,
     Lease,
+    LeasedOutput,
     LeaseRecord,
-    OwnedName,
 )
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 from tests.virtual_threads import Process, Timeline
 
 __all__ = ["Call", "Freeze", "Look", "Run", "RunPlan", "World"]
 
-_OWNED = OwnedName(kind="transactional id prefix", name="orders", remedy="Take another one.")
+_OWNED = LeasedOutput(kind="transactional id prefix", name="orders", remedy="Take another one.")
 _STEP_S = 1.0
 _JOIN_S = 10.0
 _TICK_S = 0.125  # what comes later is later
@@ -201,7 +201,7 @@ class Run:
         watch.start()
         claim = self._claim()
         try:
-            claim.take()
+            claim.acquire()
         except FencedError:
             self._end("refused")
         except UnreachableError:
@@ -245,10 +245,10 @@ class Run:
         now = self._world.timeline
         try:
             self.process.sleep(_TICK_S)
-            watch.require_anew()
+            watch.require_renewed()
             self.decided_s.append(now.now_s)  # its first sweep
             self.process.sleep(_TICK_S)
-            watch.look_next()
+            watch.expire()
             while self.plan.ends_s is None or self.plan.is_killed or now.now_s < self.plan.ends_s:
                 watch.require()
                 if self._is_sealed():

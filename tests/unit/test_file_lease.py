@@ -11,7 +11,7 @@ from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_
 from sluice.runtime.contracts import SinkContext, SweepView
 from sluice.runtime.errors import FencedError, StorageError
 from sluice.runtime.model.model import BatchKey
-from sluice.runtime.ownership.lease_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, LeaseRecord
+from sluice.runtime.ownership.lease import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, LeaseRecord
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.fakes import ManualClock
 

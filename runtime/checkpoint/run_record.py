@@ -1,0 +1,232 @@
+"""Two small files in the checkpoint directory with the address of a run.
+
+``_leader`` names the newest run: its session and address. Clients read it if the coordinator does
+not answer. It serves liveness only (`continuous-order` f); a client that follows a stale record
+is refused by the address, or by the next checkpoint slot.
+
+``_command-{attempt_id}`` also holds the token for commands. Only the user who runs the job can read
+it. Each run has a file of its own, and commands go to the newest one. A start may be paused right
+before it writes, so a single file could name an older run.
+"""
+
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sluice.runtime.checkpoint.succession import taken_over
+from sluice.runtime.errors import (
+    AuthenticationError,
+    StorageError,
+    StreamError,
+    UnreachableError,
+    UnsupportedFormatError,
+)
+from sluice.runtime.model.json_text import parsed_json
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.local_fs import LocalFileSystem
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress, read_over_web
+
+__all__ = ["LEADER_FILE", "RunRecord", "RunRecordStore", "command_file", "find_leader"]
+
+log = logging.getLogger(__name__)
+
+LEADER_FILE = "_leader"
+_COMMAND = "_command-"
+_COMMAND_FILES = re.compile(rf"{_COMMAND}\d+")
+_FORMAT_VERSION = 1
+_LOCAL = "file://"
+_HDFS = "hdfs://"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run of the job, and how to reach its coordinator.
+
+    Attributes:
+        leader_session_id: of its coordinator.
+        address: ``http://host:port`` of its service.
+        attempt_id: slot of its fencing record; a later run has a larger one.
+        job_uid: of the job.
+        token: for commands; only ``_command-{attempt_id}`` holds it.
+    """
+
+    leader_session_id: str
+    address: str
+    attempt_id: int
+    job_uid: str = ""
+    token: str = field(default="", repr=False)
+
+
+def command_file(attempt_id: int) -> str:
+    """Name of a run's command file in the checkpoint directory."""
+    return f"{_COMMAND}{attempt_id}"
+
+
+class RunRecordStore:
+    """Writes and reads both files. The coordinator writes after it has published its fencing
+    record; tasks, source runners and the command line read.
+
+    Args:
+        fs: rooted at the checkpoint directory.
+    """
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+
+    def announce(self, run: RunRecord, *, is_newest: Callable[[], bool] = lambda: True) -> None:
+        """Replace ``_leader``.
+
+        Args:
+            is_newest: whether no later run has published a fencing record. It is called if
+                ``_leader`` names a later run: that file may be left over in a directory that a
+                person has emptied.
+        Raises:
+            FencedError: a later run is the leader; this one was paused after its fencing record.
+        """
+        if self._names_later(run) and not is_newest():
+            raise taken_over(run.attempt_id + 1)
+        self._fs.replace(LEADER_FILE, _encoded(run, with_token=False))
+
+    def current(self) -> RunRecord | None:
+        """The run that announced itself last; None if there is none, or the file is damaged.
+
+        Raises:
+            UnsupportedFormatError: a later Sluice wrote the file.
+        """
+        return _leader_in(self._fs.read(LEADER_FILE), uri=self._fs.uri)
+
+    @contextlib.contextmanager
+    def accept_commands(self, run: RunRecord, *, is_newest: Callable[[], bool]) -> Iterator[None]:
+        """Keep the run's command file while the block runs.
+
+        The job also runs without the file: if it cannot be written, a warning is logged.
+
+        Args:
+            is_newest: whether no later run has published a fencing record. The newest run deletes
+                the files of other runs. It lists them before this call, so the list holds no file
+                of a later run.
+        """
+        name = command_file(run.attempt_id)
+        try:
+            self._fs.replace(name, _encoded(run, with_token=True), is_private=True)
+            others = [each for each in self._fs.names("", _COMMAND_FILES) if each != name]
+            if others and is_newest():
+                for each in others:
+                    self._fs.delete(each)
+        except StreamError as err:
+            log.warning("job accepts no commands: uri=%s error=%s", self._fs.uri, err)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(StreamError):  # a file that is left holds an invalid token
+                self._fs.delete(name)
+
+    def newest_command(self) -> RunRecord:
+        """The newest run that accepts commands.
+
+        Raises:
+            UnreachableError: no job runs, or it ended without deleting the file.
+            AuthenticationError: the file belongs to another user.
+            UnsupportedFormatError: a later Sluice runs the job.
+            StorageError: the file is damaged.
+        """
+        name = max(self._fs.names("", _COMMAND_FILES), key=_attempt_id_of, default=None)
+        try:
+            data = None if name is None else self._fs.read(name)
+        except AuthenticationError as err:
+            raise AuthenticationError(
+                "only the user who runs the job may command it",
+                {"uri": self._fs.uri, "file": name},
+                "Run the command as that user.",
+            ) from err
+        if data is None:
+            raise UnreachableError(
+                "no job runs with this checkpoint directory",
+                {"uri": self._fs.uri},
+                "Start it, or wait: a job that is starting answers when it has read its "
+                "checkpoints. `sluice checkpoint list` shows its decided checkpoints.",
+            )
+        return _decoded(data, {"uri": self._fs.uri, "path": name})
+
+    def _names_later(self, run: RunRecord) -> bool:
+        with contextlib.suppress(UnsupportedFormatError):  # the user went back to this release
+            found = self.current()
+            return found is not None and found.attempt_id > run.attempt_id
+        return False
+
+
+def find_leader(checkpoint_uri: str, web: WebHdfsAddress | None) -> RunRecord | None:
+    """The leader of a job, read without a JVM; None if there is none or it cannot be read.
+
+    A client calls it after the coordinator has not answered. Every failure to read is ignored.
+
+    Args:
+        checkpoint_uri: absolute; empty if there is no directory.
+        web: WebHDFS address of a directory on HDFS, if there is one.
+    """
+    try:
+        if checkpoint_uri.startswith(_LOCAL):
+            directory = Path(checkpoint_uri.removeprefix(_LOCAL))
+            return RunRecordStore(LocalFileSystem(directory)).current()
+        if web is not None:
+            _, _, path = checkpoint_uri.removeprefix(_HDFS).partition("/")
+            data = read_over_web(web, f"/{path}/{LEADER_FILE}")
+            return _leader_in(data, uri=checkpoint_uri)
+    except StreamError:
+        return None
+    return None
+
+
+def _leader_in(data: bytes | None, *, uri: str) -> RunRecord | None:
+    if data is None:
+        return None
+    try:
+        return _decoded(data, {"uri": uri, "path": LEADER_FILE})
+    except StorageError as err:
+        log.warning("leader record is ignored: error=%s", err)
+        return None
+
+
+def _attempt_id_of(name: str) -> int:
+    return int(name.removeprefix(_COMMAND))
+
+
+def _encoded(run: RunRecord, *, with_token: bool) -> bytes:
+    content = {
+        "format_version": _FORMAT_VERSION,
+        "leader_session_id": run.leader_session_id,
+        "address": run.address,
+        "attempt_id": run.attempt_id,
+        "job_uid": run.job_uid,
+    }
+    return json.dumps({**content, "token": run.token} if with_token else content).encode()
+
+
+def _decoded(data: bytes, where: Mapping[str, object]) -> RunRecord:
+    try:
+        content: Any = parsed_json(data)
+        version = int(content["format_version"])
+        if version > _FORMAT_VERSION:
+            raise UnsupportedFormatError(
+                f"the run record has format version {version}",
+                {**where, "format_version": version, "readable": _FORMAT_VERSION},
+                "Use the Sluice that runs the job, or a later one.",
+            )
+        return RunRecord(
+            leader_session_id=str(content["leader_session_id"]),
+            address=str(content["address"]),
+            attempt_id=int(content["attempt_id"]),
+            job_uid=str(content["job_uid"]),
+            token=str(content.get("token", "")),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as err:
+        raise StorageError(
+            "the run record is damaged",
+            {**where, "error": repr(err)},
+            "Start the job again: it replaces the file.",
+        ) from err
