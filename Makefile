@@ -105,16 +105,16 @@ HOURS ?= 1
 PIPELINE ?=
 
 chaos: setup ## FAULTS=n random faults (SEED=s, TOGETHER=k at a time) in brokers, HDFS, Spark and a job in containers; needs root and a Docker engine
-	@SLUICE="$(CURDIR)/$(BIN)/sluice" tests/bed/images.sh
-	$(BIN)/python -m tests.bed chaos --faults $(FAULTS) --together $(TOGETHER) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE)) $(if $(KINDS),--kinds $(KINDS))
+	@SLUICE="$(CURDIR)/$(BIN)/sluice" tests/environment/images.sh
+	$(BIN)/python -m tests.environment chaos --faults $(FAULTS) --together $(TOGETHER) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE)) $(if $(KINDS),--kinds $(KINDS))
 
 chaos-slice: setup ## the part of `chaos` for CI: tests of each kind of fault, and a round of three faults; minutes
-	@SLUICE="$(CURDIR)/$(BIN)/sluice" tests/bed/images.sh
+	@SLUICE="$(CURDIR)/$(BIN)/sluice" tests/environment/images.sh
 	SLUICE_CHAOS=long SLUICE_REQUIRE_CONTAINERS=1 $(PYTEST) -q -rs tests/containers -m slice
 
 soak: setup ## HOURS=h of load in those containers with a fault a minute; memory, handles, threads and ids must not grow
-	@SLUICE="$(CURDIR)/$(BIN)/sluice" tests/bed/images.sh
-	$(BIN)/python -m tests.bed soak --hours $(HOURS) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE))
+	@SLUICE="$(CURDIR)/$(BIN)/sluice" tests/environment/images.sh
+	$(BIN)/python -m tests.environment soak --hours $(HOURS) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE))
 
 # The library is also loaded into brokers, whose JVM has its own signal handlers. Python never frees all memory.
 FUZZ ?= long

@@ -19,8 +19,8 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from sluice.runtime.embedded import ports
-from tests.hdfs_fixture import hadoop_client, hasty_hadoop_client, hdfs
-from tests.kafka_fixture import (
+from tests.kit.files.hdfs_fixture import hadoop_client, hasty_hadoop_client, hdfs
+from tests.kit.kafka.kafka_fixture import (
     hot_path,
     kafka,
     kafka_by_level,
@@ -29,9 +29,9 @@ from tests.kafka_fixture import (
     secure_kafka,
     topic,
 )
-from tests.played_wire import wire_over
-from tests.scratch import close_scratch, open_scratch
-from tests.spark_fixture import expect_jvm, spark
+from tests.kit.kafka.played_wire import wire_over
+from tests.kit.scratch import close_scratch, open_scratch
+from tests.kit.spark_fixture import expect_jvm, spark
 
 __all__ = [
     "hadoop_client",
@@ -53,7 +53,7 @@ _TOGETHER = {
         "tests/contract/test_checkpoint_store.py",
         "tests/contract/test_file_committer.py",
         "tests/contract/test_file_system.py",
-        "tests/contract/test_known_places.py",
+        "tests/contract/test_known_slots.py",
         "tests/contract/test_run_records.py",
         "tests/contract/test_lost_committables.py",
         "tests/contract/test_store_retention.py",

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.measuring.visibility import Paced, Seen
 from benchmarks.regions import bookkeeping, region_deaths
 from benchmarks.regions.mortal_sink import ANY_TIME, PRE_COMMITTED, Death, Doom
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 
 def line(state: str, at_s: float, **changes: object) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from confluent_kafka import KafkaError, Message, Producer
 
 from sluice.runtime.checker import Payload, Record
-from tests.joined_thread import JoinedThread
+from tests.kit.threads.joined_thread import JoinedThread
 
 __all__ = ["Feeder"]
 

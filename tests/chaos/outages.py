@@ -2,7 +2,7 @@
 
 from sluice.runtime.embedded.program import Program
 from tests.chaos.scenario import Scenario
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 __all__ = ["await_log", "await_more_files"]
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from sluice.runtime.checker import Record
 from sluice.runtime.errors import StorageError
 from sluice.runtime.storage.file_system import FileSystem
-from tests.joined_thread import JoinedThread
+from tests.kit.threads.joined_thread import JoinedThread
 
 __all__ = ["DirectoryObserver", "PublishedFiles", "out_of_order"]
 

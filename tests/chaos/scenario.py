@@ -21,8 +21,8 @@ from tests.chaos.feeder import Feeder
 from tests.chaos.programs import Subject, Topics
 from tests.chaos.published_files import DirectoryObserver, PublishedFiles
 from tests.chaos.spark_start import spark_environment
-from tests.kafka_records import create_topic, unique
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.kafka.kafka_records import create_topic, unique
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 __all__ = ["START_S", "Kill", "KillReport", "Scenario", "Setting", "survive"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from sluice.runtime.errors import ConfigError, MissingRequirementError
 from sluice.runtime.spark.fast_start.class_archive import prepare_archive
-from tests.spark_fixture import PATIENT, quick_python
+from tests.kit.spark_fixture import PATIENT, quick_python
 
 __all__ = ["spark_environment"]
 

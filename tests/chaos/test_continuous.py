@@ -13,8 +13,8 @@ from tests.chaos.beds import CONTINUOUSLY, kills, twice
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.chaos.spark_start import spark_environment
-from tests.kafka_records import unique
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_records import unique
+from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 

@@ -1,6 +1,6 @@
 """Three brokers, and the one that coordinates a transaction dies while EndTxn is on its way.
 
-Plain JVM processes, each behind a proxy (`tests.proxied_kafka`), at each feature level, and of an
+Plain JVM processes, each behind a proxy (`tests.kit.kafka.proxied_kafka`), at each feature level, and of an
 older release.
 """
 
@@ -13,12 +13,12 @@ import pytest
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
 from sluice.runtime.contracts import CommitOutcome
-from tests.kafka_proxy import END_TXN
-from tests.late_bed import FENCED, NOT_COORDINATOR, LateBed
-from tests.older_kafka import OLDER_VERSION, older_kafka_jars
-from tests.proxied_kafka import ProxiedKafka
-from tests.transaction_harness import RealAttempt, committable
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.kafka.kafka_proxy import END_TXN
+from tests.kit.kafka.older_kafka import OLDER_VERSION, older_kafka_jars
+from tests.kit.kafka.proxied_kafka import ProxiedKafka
+from tests.kit.kafka.transaction_harness import RealAttempt, committable
+from tests.kit.late_requests import FENCED, NOT_COORDINATOR, LateBed
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 

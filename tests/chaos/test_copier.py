@@ -35,11 +35,11 @@ from sluice.connectors.kafka.tools.verify.topic_history import await_readable, r
 from sluice.runtime.checker import History, Identity, Record, check, check_prefix, expect
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.embedded.program import Program, ProgramSpec, command_of
-from tests.broker_cluster import BrokerCluster
 from tests.chaos.spark_start import spark_environment
-from tests.kafka_records import create_topic, unique
-from tests.spark_cluster import SparkCluster
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.kafka.broker_cluster import BrokerCluster
+from tests.kit.kafka.kafka_records import create_topic, unique
+from tests.kit.spark_cluster import SparkCluster
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 

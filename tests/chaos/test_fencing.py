@@ -29,8 +29,8 @@ from tests.chaos.programs import (
     Subject,
 )
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
-from tests.kafka_records import await_stable
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_records import await_stable
+from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 

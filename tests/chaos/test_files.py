@@ -17,8 +17,8 @@ from tests.chaos.outages import await_log, await_more_files
 from tests.chaos.programs import BOTH, FILES_DROP_IN, MARKED_FILES, ROLLING_COPY
 from tests.chaos.published_files import PublishedFiles
 from tests.chaos.scenario import START_S, Kill, Scenario, survive
-from tests.hdfs_admin import safe_mode, space_quota
-from tests.waiting import wait_for
+from tests.kit.files.hdfs_admin import safe_mode, space_quota
+from tests.kit.waiting import wait_for
 
 INTERRUPTED_S = 600.0
 

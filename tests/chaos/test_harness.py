@@ -8,7 +8,7 @@ import pytest
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.chaos.programs import STAND_IN
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 

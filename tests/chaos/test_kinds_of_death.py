@@ -10,7 +10,7 @@ from sluice.connectors.kafka.tools.verify.topic_history import EndWatch, await_r
 from sluice.runtime.embedded.program import Program
 from tests.chaos.programs import COPY, MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 

@@ -8,7 +8,7 @@ import pytest
 from tests.chaos.beds import kills
 from tests.chaos.programs import COPY
 from tests.chaos.scenario import Scenario
-from tests.kafka_fixture import BrokerByLevel
+from tests.kit.kafka.kafka_fixture import BrokerByLevel
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 

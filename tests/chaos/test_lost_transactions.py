@@ -19,7 +19,7 @@ from tests.chaos.beds import LOSSES, REPAIR, kills
 from tests.chaos.dropped import require_all_but
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
-from tests.kafka_records import (
+from tests.kit.kafka.kafka_records import (
     Record,
     await_stable,
     create_topic,
@@ -28,7 +28,7 @@ from tests.kafka_records import (
     produce,
     read,
 )
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 

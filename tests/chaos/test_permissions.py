@@ -23,7 +23,7 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import (
 from tests.chaos.beds import kills
 from tests.chaos.programs import SECURE_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(1200)]
 

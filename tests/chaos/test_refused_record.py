@@ -7,8 +7,15 @@ import pytest
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
-from tests.kafka_records import Record, await_stable, create_topic, produce, unique, values
-from tests.waiting import PATIENCE_S
+from tests.kit.kafka.kafka_records import (
+    Record,
+    await_stable,
+    create_topic,
+    produce,
+    unique,
+    values,
+)
+from tests.kit.waiting import PATIENCE_S
 
 # In one process with its test, the same is shown by `tests/integration/test_job.py`.
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(2400)]

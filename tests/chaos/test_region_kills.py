@@ -24,7 +24,7 @@ from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.chaos.programs import MORTAL_REGIONS
 from tests.chaos.published_files import PublishedFiles
 from tests.chaos.scenario import Scenario, Setting
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 

@@ -10,7 +10,7 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.chaos import beds
 from tests.chaos.programs import REGIONAL, REGIONAL_BOTH, RESTLESS_REGIONS
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 

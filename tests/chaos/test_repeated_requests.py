@@ -6,10 +6,10 @@ import pytest
 
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
-from tests.kafka_proxy import ADD_PARTITIONS_TO_TXN, END_TXN
-from tests.late_bed import FENCED
-from tests.proxied_kafka import ProxiedKafka
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_proxy import ADD_PARTITIONS_TO_TXN, END_TXN
+from tests.kit.kafka.proxied_kafka import ProxiedKafka
+from tests.kit.late_requests import FENCED
+from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 

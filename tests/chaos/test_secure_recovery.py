@@ -8,7 +8,7 @@ import pytest
 from tests.chaos.beds import kills
 from tests.chaos.programs import SECURE_COPY, SECURE_DROP_IN, Subject
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
-from tests.kafka_fixture import SecureKafka
+from tests.kit.kafka.kafka_fixture import SecureKafka
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 

@@ -19,8 +19,8 @@ from tests.chaos.dropped import on_record, require_the_rest_once
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
 from tests.chaos.spark_start import spark_environment
-from tests.spark_cluster import SparkCluster
-from tests.waiting import wait_for
+from tests.kit.spark_cluster import SparkCluster
+from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 

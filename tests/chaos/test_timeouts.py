@@ -22,8 +22,8 @@ from sluice.runtime.model.model import Verdict
 from tests.chaos import beds
 from tests.chaos.programs import MORTAL_COPY, RESTLESS_REGIONS, Subject
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
-from tests.kafka_records import await_stable, read
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.kafka.kafka_records import await_stable, read
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice import KafkaSink, KafkaSource
 from sluice.runtime.job.job import Job
 from tests.chaos.command_line import exclaim, parsed
-from tests.kafka_records import admin, create_topic, partition_count
+from tests.kit.kafka.kafka_records import admin, create_topic, partition_count
 
 
 def shout(records: DataFrame) -> DataFrame:

@@ -15,7 +15,7 @@ from testcontainers.core.network import Network
 from sluice.runtime.embedded.hdfs.hdfs_site import render
 from sluice.runtime.embedded.hdfs.hdfs_state import takes_files
 from sluice.runtime.embedded.ports import HOST, free_ports
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 __all__ = ["IMAGES", "HdfsCluster"]
 

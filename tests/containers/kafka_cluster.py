@@ -17,8 +17,8 @@ from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
 from sluice.runtime.embedded.ports import HOST, free_ports
 from tests.containers.direct_metadata import ask_broker
-from tests.kafka_records import admin
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_records import admin
+from tests.kit.waiting import wait_for
 
 __all__ = ["IMAGES", "KafkaCluster", "KafkaNode"]
 

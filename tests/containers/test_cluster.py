@@ -3,7 +3,7 @@
 import pytest
 
 from tests.containers.kafka_cluster import KafkaCluster
-from tests.kafka_records import (
+from tests.kit.kafka.kafka_records import (
     abandon_transaction,
     await_stable,
     create_topic,

@@ -18,9 +18,15 @@ from tests.chaos.published_files import PublishedFiles
 from tests.chaos.scenario import Scenario, Setting
 from tests.containers.hdfs_cluster import HdfsCluster
 from tests.containers.kafka_cluster import KafkaCluster
-from tests.kafka_records import await_stable, create_topic, produce_transaction, unique, values
-from tests.waiting import PATIENCE_S, wait_for
-from tests.webhdfs import read_file, write_file
+from tests.kit.files.webhdfs import read_file, write_file
+from tests.kit.kafka.kafka_records import (
+    await_stable,
+    create_topic,
+    produce_transaction,
+    unique,
+    values,
+)
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.containers, pytest.mark.extended, pytest.mark.timeout(2400)]
 

@@ -8,8 +8,8 @@ from sluice.runtime.embedded.program import Program
 from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Scenario
 from tests.containers.kafka_cluster import KafkaCluster
-from tests.kafka_records import end_offsets
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_records import end_offsets
+from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.containers, pytest.mark.extended, pytest.mark.timeout(2400)]
 

@@ -8,9 +8,9 @@ import pytest
 
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
-from tests.coordinated_job import job
-from tests.fake_file_system import Disk, FakeFileSystem
-from tests.published_records import store
+from tests.kit.coordinator.coordinated_job import job
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem
+from tests.kit.files.published_records import store
 
 __all__ = ["fs", "job", "store"]
 

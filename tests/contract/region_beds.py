@@ -8,8 +8,8 @@ from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.model import Barrier
 from sluice.runtime.service.remote_region import RegionDoor, RemoteRegion, region_key
 from sluice.runtime.service.server import CoordinatorService
-from tests.coordinated_job import Job
-from tests.region_queries import ThreadRegions
+from tests.kit.coordinator.coordinated_job import Job
+from tests.kit.coordinator.region_queries import ThreadRegions
 
 __all__ = ["Bed", "HttpBed", "ThreadBed"]
 

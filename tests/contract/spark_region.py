@@ -18,8 +18,8 @@ from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
 from sluice.runtime.spark.microbatch.region_query import RegionQuery
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.session.spark_session import prepare
-from tests.kafka_records import Record, produce, unique
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_records import Record, produce, unique
+from tests.kit.waiting import wait_for
 
 __all__ = ["SparkBed"]
 

@@ -13,9 +13,9 @@ from confluent_kafka import KafkaException
 
 from sluice.connectors.kafka.sink.committer.transaction_requests import EndOutcome, TransactionState
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
-from tests.fake_kafka import Fenced
-from tests.harness_kinds import harness_of, kinds
-from tests.transaction_harness import (
+from tests.kit.harness_kinds import harness_of, kinds
+from tests.kit.kafka.fake_kafka import Fenced
+from tests.kit.kafka.transaction_harness import (
     Harness,
     begun,
     done_state,

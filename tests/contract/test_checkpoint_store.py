@@ -14,8 +14,8 @@ from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.contracts import MetadataStore, PublishOutcome
 from sluice.runtime.errors import DamagedCheckpointError, WrongJobError
 from sluice.runtime.model.model import Verdict
-from tests.checkpoint_records import full_record, record
-from tests.published_records import TIMEOUT_S, publish
+from tests.kit.coordinator.checkpoint_records import full_record, record
+from tests.kit.files.published_records import TIMEOUT_S, publish
 
 
 def test_store_fulfils_the_contracts(store: CheckpointStore) -> None:

@@ -11,8 +11,8 @@ from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitte
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.model.model import StateEntry
-from tests.harness_kinds import harness_of, kinds
-from tests.transaction_harness import Attempt, Harness, begun, committable, done_state
+from tests.kit.harness_kinds import harness_of, kinds
+from tests.kit.kafka.transaction_harness import Attempt, Harness, begun, committable, done_state
 
 
 @pytest.fixture(params=kinds(extended={1}, older=True))

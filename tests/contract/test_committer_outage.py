@@ -12,8 +12,8 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import Transact
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import CommitOutcome, CommitReport, SweepView
 from sluice.runtime.model.model import StateEntry
-from tests.transaction_harness import JOB_UID, RealHarness, committable
-from tests.waiting import join, wait_for
+from tests.kit.kafka.transaction_harness import JOB_UID, RealHarness, committable
+from tests.kit.waiting import join, wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -7,9 +7,9 @@ from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
 from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochRequest
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import UnreachableError
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, produce
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce
+from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import EndOutco
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import CommitOutcome
-from tests.transaction_harness import (
+from tests.kit.kafka.transaction_harness import (
     FakeHarness,
     Harness,
     RealHarness,
@@ -21,7 +21,7 @@ from tests.transaction_harness import (
     ended_by_hand,
     ended_natively,
 )
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 LEVELS = (0, 2)
 _UNKNOWN_ID = (EndOutcome.REFUSED, "InvalidProducerIdMappingError")

@@ -21,9 +21,9 @@ from sluice.connectors.kafka.sink.writer.native_producing import NativeProducing
 from sluice.connectors.kafka.sink.writer.produce import PlainProducing
 from sluice.connectors.kafka.sink.writer.sender import flush
 from sluice.runtime.errors import FencedError
-from tests.mock_cluster import MockCluster
-from tests.task_scopes import SCOPE
-from tests.waiting import PATIENCE_S
+from tests.kit.kafka.mock_cluster import MockCluster
+from tests.kit.task_scopes import SCOPE
+from tests.kit.waiting import PATIENCE_S
 
 _PRODUCE = 0
 _INVALID_PRODUCER_EPOCH = 47

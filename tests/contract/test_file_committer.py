@@ -15,7 +15,7 @@ from sluice.runtime.errors import StorageError, StorageUnreachableError
 from sluice.runtime.model.model import StateEntry
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
-from tests.fake_file_system import Disk, FakeFileSystem
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
 _TIMEOUT_S = 300.0
 _FINAL = ("dt=2026-01-01/part-1", "dt=2026-01-02/part-1", "part-1")

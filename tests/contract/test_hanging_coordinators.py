@@ -16,8 +16,8 @@ from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseS
 from sluice.connectors.kafka.source.enumerator.group_offsets import GroupOffsets
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.ownership.lease import LeaseRecord
-from tests.mock_cluster import MockCluster
-from tests.waiting import join, wait_for
+from tests.kit.kafka.mock_cluster import MockCluster
+from tests.kit.waiting import join, wait_for
 
 _BROKERS = 3
 _LONG_S = 60.0

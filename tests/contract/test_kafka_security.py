@@ -29,10 +29,10 @@ from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
 from sluice.connectors.kafka.tools.broker.kafka_cli import app as kafka_commands
 from sluice.runtime.contracts import CommitOutcome, SinkContext
 from sluice.runtime.errors import AuthenticationError, StreamError, UnreachableError
-from tests.kafka_fixture import SecureKafka
-from tests.kafka_records import create_topic, unique
-from tests.transaction_harness import JOB_UID, RealHarness, committable
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.kafka.kafka_fixture import SecureKafka
+from tests.kit.kafka.kafka_records import create_topic, unique
+from tests.kit.kafka.transaction_harness import JOB_UID, RealHarness, committable
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 

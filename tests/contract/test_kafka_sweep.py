@@ -12,9 +12,9 @@ from sluice.runtime.contracts import RegisteredAttempt, SinkContext, SweepView
 from sluice.runtime.errors import ConfigError, FencedError, SourceChangedError
 from sluice.runtime.model.model import BatchKey
 from sluice.runtime.ownership.lease import LeaseRecord
-from tests.kafka_fixture import BrokerByLevel
-from tests.kafka_records import unique
-from tests.transaction_harness import JOB_UID, RealHarness, committable
+from tests.kit.kafka.kafka_fixture import BrokerByLevel
+from tests.kit.kafka.kafka_records import unique
+from tests.kit.kafka.transaction_harness import JOB_UID, RealHarness, committable
 
 pytestmark = pytest.mark.integration
 

@@ -14,8 +14,8 @@ from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.contracts import AcceptedWork, CommitOutcome, PublishOutcome, UnsettledWork
 from sluice.runtime.errors import ConfigError, StorageError
 from sluice.runtime.model.model import CheckpointRecord, StateEntry, Verdict
-from tests.checkpoint_records import committable, record
-from tests.published_records import publish
+from tests.kit.coordinator.checkpoint_records import committable, record
+from tests.kit.files.published_records import publish
 
 
 def _two_committables() -> CheckpointRecord:

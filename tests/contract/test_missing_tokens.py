@@ -11,7 +11,7 @@ from sluice.connectors.kafka.client.confluent import make_admin, make_producer
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.client.credentials import OAuthToken
 from sluice.runtime.errors import AuthenticationError, StreamError, UnreachableError
-from tests.unit.test_tokens import AWAY, REFUSAL, SASL, Issuer
+from tests.unit.connectors.kafka.client.test_tokens import AWAY, REFUSAL, SASL, Issuer
 
 
 def oauth(function: Any) -> KafkaConnection:

@@ -12,9 +12,9 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import Transact
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.embedded.ports import free_ports
-from tests.kafka_proxy import KafkaProxy
-from tests.kafka_records import await_stable, read
-from tests.transaction_harness import RealHarness, committable
+from tests.kit.kafka.kafka_proxy import KafkaProxy
+from tests.kit.kafka.kafka_records import await_stable, read
+from tests.kit.kafka.transaction_harness import RealHarness, committable
 
 pytestmark = pytest.mark.integration
 

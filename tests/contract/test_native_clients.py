@@ -41,10 +41,10 @@ from sluice.runtime.errors import (
     UnreachableError,
 )
 from sluice.runtime.model.task_memory import TaskMemory
-from tests.kafka_fixture import require_native
-from tests.mock_cluster import MockCluster
-from tests.task_scopes import SCOPE
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_fixture import require_native
+from tests.kit.kafka.mock_cluster import MockCluster
+from tests.kit.task_scopes import SCOPE
+from tests.kit.waiting import wait_for
 
 SETTINGS = read_settings(TaskMemory(), {})
 NOBODY = "127.0.0.1:1"

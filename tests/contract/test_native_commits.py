@@ -13,10 +13,10 @@ from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
 from sluice.runtime.continuous.task_messages import CommittedEpoch
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.model.model import BatchKey
-from tests.fake_kafka import Fenced
-from tests.harness_kinds import harness_of, kinds
-from tests.transaction_harness import Attempt, Harness, begun, committable
-from tests.waiting import join
+from tests.kit.harness_kinds import harness_of, kinds
+from tests.kit.kafka.fake_kafka import Fenced
+from tests.kit.kafka.transaction_harness import Attempt, Harness, begun, committable
+from tests.kit.waiting import join
 
 
 @pytest.fixture(params=kinds(extended={1}, older=True))

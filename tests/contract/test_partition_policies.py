@@ -17,7 +17,7 @@ from sluice.connectors.hdfs.partition_commit.policies import MarkRefusedError, p
 from sluice.runtime.errors import StorageError, UnreachableError
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
-from tests.fake_file_system import Disk, FakeFileSystem, Fault
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 
 MARK = PartitionMark(
     job_name="orders",

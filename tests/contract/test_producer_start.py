@@ -14,9 +14,9 @@ from sluice.connectors.kafka.sink.producers.preparation import transactional_con
 from sluice.connectors.kafka.sink.producers.producer_client import Client
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.runtime.model.task_memory import TaskMemory
-from tests.kafka_fixture import BrokerByLevel
-from tests.kafka_records import unique
-from tests.waiting import PATIENCE_S
+from tests.kit.kafka.kafka_fixture import BrokerByLevel
+from tests.kit.kafka.kafka_records import unique
+from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 

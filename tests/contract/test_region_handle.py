@@ -27,9 +27,9 @@ from sluice.runtime.service.remote_region import RemoteRegion
 from sluice.runtime.service.service_client import CoordinatorAddress
 from tests.contract.region_beds import Bed, HttpBed, ThreadBed
 from tests.contract.spark_region import SparkBed
-from tests.coordinated_job import Job
-from tests.kafka_fixture import TopicFactory
-from tests.waiting import wait_for
+from tests.kit.coordinator.coordinated_job import Job
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 SOON_S = 300.0

@@ -15,8 +15,8 @@ from sluice.connectors.kafka.sink.producers.producer_client import Client
 from sluice.connectors.kafka.sink.producers.producer_errors import UnansweredError
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.runtime.errors import AuthenticationError, TransactionAbortedError
-from tests.mock_cluster import MockCluster
-from tests.waiting import PATIENCE_S
+from tests.kit.kafka.mock_cluster import MockCluster
+from tests.kit.waiting import PATIENCE_S
 
 _INIT_PRODUCER_ID = 22
 _ADD_PARTITIONS_TO_TXN = 24

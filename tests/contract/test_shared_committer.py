@@ -31,8 +31,8 @@ from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 from sluice.runtime.model.model import RegionStatus, StateEntry
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
-from tests.fake_file_system import Disk, FakeFileSystem
-from tests.transaction_harness import FakeHarness, committable
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem
+from tests.kit.kafka.transaction_harness import FakeHarness, committable
 
 _TIMEOUT_S = 300.0
 _SCOPES = pytest.mark.parametrize("scope", list(FailedScope))

@@ -10,8 +10,8 @@ from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.errors import StorageError
 from sluice.runtime.model.model import Verdict
 from sluice.runtime.storage.file_system import FileSystem
-from tests.checkpoint_records import record
-from tests.published_records import publish
+from tests.kit.coordinator.checkpoint_records import record
+from tests.kit.files.published_records import publish
 
 
 def test_retire_deletes_and_refuses_what_is_needed(store: CheckpointStore) -> None:

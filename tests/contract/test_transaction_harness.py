@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka_fixture import BrokerByLevel
-from tests.transaction_harness import RealHarness
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_fixture import BrokerByLevel
+from tests.kit.kafka.transaction_harness import RealHarness
+from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 

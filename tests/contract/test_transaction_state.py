@@ -29,10 +29,10 @@ from sluice.connectors.kafka.sink.producers.transactional_producer import (
 from sluice.connectors.kafka.sink.writer.sender import RecordSender, flush
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import FencedError, StreamError, TransactionAbortedError
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import unique
-from tests.task_scopes import SCOPE
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import unique
+from tests.kit.task_scopes import SCOPE
+from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -9,10 +9,10 @@ from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitte
 from sluice.connectors.kafka.sink.committer.wire_answers import STATE_TOPIC
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import CommitOutcome
-from tests.kafka_records import admin
-from tests.older_kafka import OLDER_VERSION, older_kafka_jars
-from tests.transaction_harness import RealHarness, begun, committable
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_records import admin
+from tests.kit.kafka.older_kafka import OLDER_VERSION, older_kafka_jars
+from tests.kit.kafka.transaction_harness import RealHarness, begun, committable
+from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 

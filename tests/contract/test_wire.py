@@ -20,10 +20,10 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import EndOutco
 from sluice.connectors.kafka.sink.committer.wire_answers import STATE_TOPIC, partition_of
 from sluice.runtime.embedded.ports import HOST, free_ports
 from sluice.runtime.errors import UnreachableError
-from tests.kafka_fixture import BrokerByLevel
-from tests.kafka_records import end_offsets, unique
-from tests.transaction_harness import RealHarness
-from tests.waiting import join
+from tests.kit.kafka.kafka_fixture import BrokerByLevel
+from tests.kit.kafka.kafka_records import end_offsets, unique
+from tests.kit.kafka.transaction_harness import RealHarness
+from tests.kit.waiting import join
 
 pytestmark = pytest.mark.integration
 

@@ -22,9 +22,9 @@ from sluice.connectors.kafka.sink.producers.delivery import DeliveryLog
 from sluice.connectors.kafka.sink.producers.preparation import make_client
 from sluice.connectors.kafka.sink.producers.producer_client import Client
 from sluice.connectors.kafka.sink.writer.sender import RecordSender, flush
-from tests.kafka_fixture import require_native
-from tests.mock_cluster import MockCluster
-from tests.task_scopes import SCOPE
+from tests.kit.kafka.kafka_fixture import require_native
+from tests.kit.kafka.mock_cluster import MockCluster
+from tests.kit.task_scopes import SCOPE
 
 PARTITIONS = 3
 _WAIT_S = 300.0

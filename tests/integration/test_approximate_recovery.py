@@ -22,8 +22,8 @@ from sluice.runtime.job.job_cli import app as job_commands
 from sluice.runtime.model.model import SplitRange
 from sluice.runtime.model.rate_limit import PidRateLimit
 from tests.integration.test_job_failures import took_turn
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, produce, read, unique
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce, read, unique
 
 pytestmark = pytest.mark.integration
 

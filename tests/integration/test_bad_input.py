@@ -24,8 +24,8 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.job.job import Job
-from tests.kafka_fixture import SecureKafka
-from tests.kafka_records import admin, create_topic, end_offsets, produce, unique
+from tests.kit.kafka.kafka_fixture import SecureKafka
+from tests.kit.kafka.kafka_records import admin, create_topic, end_offsets, produce, unique
 
 pytestmark = pytest.mark.integration
 

@@ -9,9 +9,9 @@ import pytest
 
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.model.model import StateEntry
-from tests.kafka_records import create_topic, values
-from tests.sink_region import commit, region_of, rows
-from tests.waiting import join
+from tests.kit.coordinator.sink_region import commit, region_of, rows
+from tests.kit.kafka.kafka_records import create_topic, values
+from tests.kit.waiting import join
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
 

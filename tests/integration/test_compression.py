@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.job.job import Job
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import produce_transaction, read, unique
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import produce_transaction, read, unique
 
 pytestmark = pytest.mark.integration
 

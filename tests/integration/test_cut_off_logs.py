@@ -21,11 +21,19 @@ from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochRequest
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import DataLostError, StreamError, UnreachableError
 from sluice.runtime.job.job import Job
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import await_stable, create_topic, produce
-from tests.kafka_records import values as topic_values
-from tests.kafka_source_reading import TIMEOUT_S, Splits, cut, rows, source, start, values
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import await_stable, create_topic, produce
+from tests.kit.kafka.kafka_records import values as topic_values
+from tests.kit.source.kafka_source_reading import (
+    TIMEOUT_S,
+    Splits,
+    cut,
+    rows,
+    source,
+    start,
+    values,
+)
+from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 

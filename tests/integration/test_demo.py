@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from sluice.runtime.embedded.program import Program, ProgramSpec
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 

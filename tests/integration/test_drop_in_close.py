@@ -13,9 +13,9 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import await_stable, produce, values
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import await_stable, produce, values
+from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -12,8 +12,8 @@ import sluice
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from tests.integration.test_drop_in_sink import finish, records
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, produce, unique
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce, unique
 
 pytestmark = pytest.mark.integration
 

@@ -13,8 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import sluice
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import await_stable, end_offsets, produce, values
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import await_stable, end_offsets, produce, values
 
 pytestmark = pytest.mark.integration
 

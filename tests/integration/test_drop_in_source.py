@@ -19,8 +19,8 @@ from sluice.connectors.kafka.records.columns import columns_with
 from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import SourceChangedError
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import (
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import (
     Record,
     add_partitions,
     admin,
@@ -31,7 +31,7 @@ from tests.kafka_records import (
     produce_transaction,
     unique,
 )
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -7,7 +7,7 @@ import pytest
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.embedded.ports import free_ports, is_free
 from sluice.runtime.errors import MissingRequirementError
-from tests.webhdfs import read_file, write_file
+from tests.kit.files.webhdfs import read_file, write_file
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
 

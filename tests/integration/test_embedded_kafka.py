@@ -24,8 +24,8 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import (
 from sluice.runtime.embedded.java import find_java
 from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.errors import ConfigError, MissingRequirementError
-from tests.kafka_fixture import BrokerByLevel, SecureKafka, TopicFactory
-from tests.kafka_records import (
+from tests.kit.kafka.kafka_fixture import BrokerByLevel, SecureKafka, TopicFactory
+from tests.kit.kafka.kafka_records import (
     abandon_transaction,
     admin,
     await_stable,
@@ -34,7 +34,7 @@ from tests.kafka_records import (
     produce_transaction,
     values,
 )
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 from sluice.runtime.spark.fast_start.class_archive import SparkClasses, prepare_archive
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice.connectors.hdfs.formats import avro, parquet
 from sluice.connectors.hdfs.formats.text_formats import TEXT_CODECS
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
-from tests.format_rows import RFC_4180, TEXT_COLUMNS, rows, task_format
+from tests.kit.files.format_rows import RFC_4180, TEXT_COLUMNS, rows, task_format
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 

@@ -26,7 +26,7 @@ from sluice.runtime.contracts import (
     TaskScope,
 )
 from sluice.runtime.model.model import BatchKey, StateEntry
-from tests.format_rows import TEXT_COLUMNS, rows
+from tests.kit.files.format_rows import TEXT_COLUMNS, rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 

@@ -25,9 +25,9 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.errors import ConfigError, FencedError
 from sluice.runtime.job.job import Job, Stream
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, produce, unique, values
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce, unique, values
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 

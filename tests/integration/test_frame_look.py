@@ -19,8 +19,8 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.job.job import Job, Stream
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, analyse_plan
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import produce, read, unique
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import produce, read, unique
 
 pytestmark = pytest.mark.integration
 

@@ -24,8 +24,8 @@ from sluice.runtime.errors import AuthenticationError, StorageError, StorageUnre
 from sluice.runtime.model.model import Verdict
 from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
 from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
-from tests.checkpoint_records import record
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.coordinator.checkpoint_records import record
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -273,7 +273,7 @@ import sys
 from pyspark.sql import SparkSession
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.errors import StreamError
-from tests.checkpoint_records import record
+from tests.kit.coordinator.checkpoint_records import record
 spark = (
     SparkSession.builder.master("local[1]")
     .config("spark.ui.enabled", "false")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.embedded.ports import free_ports, is_free
-from tests.waiting import PATIENCE_S, wait_for
-from tests.webhdfs import read_file, write_file
+from tests.kit.files.webhdfs import read_file, write_file
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 

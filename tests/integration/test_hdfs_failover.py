@@ -13,9 +13,9 @@ from sluice.runtime.errors import StorageError, StorageUnreachableError
 from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
 from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
-from tests.checkpoint_records import record
-from tests.ha_hdfs import HaHdfs
-from tests.waiting import wait_for
+from tests.kit.coordinator.checkpoint_records import record
+from tests.kit.files.ha_hdfs import HaHdfs
+from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
 

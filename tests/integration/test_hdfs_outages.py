@@ -12,7 +12,7 @@ from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.errors import StorageError, StorageUnreachableError
 from sluice.runtime.storage.file_system import FileSystem, require_writable
 from sluice.runtime.storage.file_system_opening import open_file_system
-from tests.hdfs_admin import safe_mode, space_quota
+from tests.kit.files.hdfs_admin import safe_mode, space_quota
 
 pytestmark = pytest.mark.integration
 

@@ -15,15 +15,15 @@ from sluice.connectors.kafka.tools.verify.topic_history import (
 )
 from sluice.runtime.checker import Payload, SpilledPrefix, check, expect
 from sluice.runtime.errors import SourceChangedError, UnreachableError
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import (
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import (
     Record,
     abandon_transaction,
     await_stable,
     produce,
     produce_transaction,
 )
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 

@@ -28,8 +28,8 @@ from sluice.connectors.kafka.tools.verify.verify_cli import verify_command
 from sluice.runtime.contracts import RegisteredAttempt, SinkWriter
 from sluice.runtime.errors import ConfigError, DeliveryError
 from sluice.runtime.model.model import SplitRange
-from tests.kafka_fixture import require_native
-from tests.kafka_records import (
+from tests.kit.kafka.kafka_fixture import require_native
+from tests.kit.kafka.kafka_records import (
     Record,
     await_stable,
     create_topic,
@@ -38,7 +38,7 @@ from tests.kafka_records import (
     read,
     unique,
 )
-from tests.task_scopes import SCOPE
+from tests.kit.task_scopes import SCOPE
 
 pytestmark = pytest.mark.integration
 

@@ -26,9 +26,9 @@ from sluice.connectors.kafka.source.reader.fetching import Fetcher
 from sluice.connectors.kafka.source.reader.range_reader import fetcher_of
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.model.task_memory import TaskMemory
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, await_stable, produce, produce_transaction
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, await_stable, produce, produce_transaction
+from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 

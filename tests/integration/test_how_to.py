@@ -19,8 +19,8 @@ from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.job.job import Job, Stream
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, produce, read, unique, values
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce, read, unique, values
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
 

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.runtime.embedded.ivy import Artifact, Bundle, fetch
 from sluice.runtime.errors import MissingRequirementError
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 

@@ -14,8 +14,8 @@ from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, DeliveryError, WrongJobError
 from sluice.runtime.job.job import Job
 from sluice.runtime.model.model import Verdict
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, produce, read, unique, values
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce, read, unique, values
 
 pytestmark = pytest.mark.integration
 

@@ -14,8 +14,8 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import RegionGivenUpError
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart, RestartStrategy
 from sluice.runtime.job.job import Job, Stream
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, produce, read, unique, values
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce, read, unique, values
 
 pytestmark = pytest.mark.integration
 

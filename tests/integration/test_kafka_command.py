@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.embedded.ports import free_ports, is_free
-from tests.kafka_records import admin
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.kafka.kafka_records import admin
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 

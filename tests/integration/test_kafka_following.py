@@ -12,16 +12,16 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import DataLostError
 from sluice.runtime.model.model import SplitKey, SplitRange
 from tests.integration.test_kafka_source_changes import delete_records
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import (
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import (
     Record,
     abandon_transaction,
     add_partitions,
     produce,
     produce_transaction,
 )
-from tests.kafka_source_reading import cut, source, start
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.source.kafka_source_reading import cut, source, start
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -19,14 +19,7 @@ from sluice.connectors.kafka.sink.handles import (
 )
 from sluice.connectors.kafka.sink.producers.producer_pool import process_pools
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import (
-    await_stable,
-    create_topic,
-    read,
-    values,
-)
-from tests.sink_region import (
+from tests.kit.coordinator.sink_region import (
     HEADERS,
     commit,
     describe,
@@ -37,6 +30,8 @@ from tests.sink_region import (
     rows,
     sink_to,
 )
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import await_stable, create_topic, read, values
 
 pytestmark = pytest.mark.integration
 

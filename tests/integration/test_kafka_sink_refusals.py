@@ -15,16 +15,7 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import SinkWriter
 from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
 from sluice.runtime.model.model import SplitRange
-from tests.kafka_fixture import SecureKafka, TopicFactory
-from tests.kafka_records import (
-    abandon_transaction,
-    add_partitions,
-    await_stable,
-    read,
-    unique,
-    values,
-)
-from tests.sink_region import (
+from tests.kit.coordinator.sink_region import (
     Region,
     commit,
     no_pools_left,
@@ -32,7 +23,16 @@ from tests.sink_region import (
     region_of,
     rows,
 )
-from tests.waiting import PATIENCE_S
+from tests.kit.kafka.kafka_fixture import SecureKafka, TopicFactory
+from tests.kit.kafka.kafka_records import (
+    abandon_transaction,
+    add_partitions,
+    await_stable,
+    read,
+    unique,
+    values,
+)
+from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 

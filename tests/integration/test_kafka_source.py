@@ -14,8 +14,8 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.errors import AuthenticationError, DataLostError, UnreachableError
 from sluice.runtime.model.model import SplitRange
-from tests.kafka_fixture import SecureKafka, TopicFactory
-from tests.kafka_records import (
+from tests.kit.kafka.kafka_fixture import SecureKafka, TopicFactory
+from tests.kit.kafka.kafka_records import (
     Record,
     abandon_transaction,
     admin,
@@ -26,7 +26,7 @@ from tests.kafka_records import (
     produce_transaction,
     unique,
 )
-from tests.kafka_source_reading import (
+from tests.kit.source.kafka_source_reading import (
     TIMEOUT_S,
     all_rows,
     bounds,
@@ -36,7 +36,7 @@ from tests.kafka_source_reading import (
     start,
     values,
 )
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -5,8 +5,8 @@ from confluent_kafka import TopicPartition
 
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import DataLostError, SourceChangedError
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import (
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import (
     Record,
     add_partitions,
     admin,
@@ -17,8 +17,16 @@ from tests.kafka_records import (
     produce_transaction,
     unique,
 )
-from tests.kafka_source_reading import TIMEOUT_S, bounds, cut, rows, source, start, values
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.source.kafka_source_reading import (
+    TIMEOUT_S,
+    bounds,
+    cut,
+    rows,
+    source,
+    start,
+    values,
+)
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 

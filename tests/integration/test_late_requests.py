@@ -1,6 +1,6 @@
 """EndTxn and AddPartitionsToTxn that reach the broker late, or twice, when their id has gone on.
 
-A proxy before a real broker holds or repeats them (`tests.kafka_proxy`), at each feature level.
+A proxy before a real broker holds or repeats them (`tests.kit.kafka.kafka_proxy`), at each feature level.
 Proves why an id carries one transaction per (producer id, epoch), and that ids which do are safe
 (`handle-from-producer`, `ids-never-reused`, `outcome-from-broker` and `abort-by-endtxn`).
 """
@@ -16,13 +16,13 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import Transact
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.runtime.contracts import CommitOutcome, SweepView
 from sluice.runtime.errors import TransactionAbortedError
-from tests.kafka_proxy import ADD_PARTITIONS_TO_TXN, END_TXN
-from tests.late_bed import CONCURRENT_TRANSACTIONS, FENCED, LateBed
-from tests.older_kafka import OLDER_VERSION, older_kafka_jars
-from tests.proxied_kafka import ProxiedKafka
-from tests.sink_region import Region, no_pools_left, rows
-from tests.transaction_harness import JOB_UID, committable
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.coordinator.sink_region import Region, no_pools_left, rows
+from tests.kit.kafka.kafka_proxy import ADD_PARTITIONS_TO_TXN, END_TXN
+from tests.kit.kafka.older_kafka import OLDER_VERSION, older_kafka_jars
+from tests.kit.kafka.proxied_kafka import ProxiedKafka
+from tests.kit.kafka.transaction_harness import JOB_UID, committable
+from tests.kit.late_requests import CONCURRENT_TRANSACTIONS, FENCED, LateBed
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
 

@@ -25,8 +25,8 @@ from sluice.runtime.failpoints import VARIABLE
 from sluice.runtime.model.model import Verdict
 from sluice.runtime.storage.file_system_opening import open_file_system
 from sluice.runtime.storage.local_fs import LocalFileSystem
-from tests.checkpoint_records import committable, record
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.coordinator.checkpoint_records import committable, record
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 _RACES = 300
 _RACER = """
@@ -50,7 +50,7 @@ import sys
 from sluice.runtime.checkpoint.acceptance import accepted_as
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
-from tests.checkpoint_records import committable, record
+from tests.kit.coordinator.checkpoint_records import committable, record
 store = open_store(sys.argv[1])
 print(store.publish(record(1), timeout_s=60).value, flush=True)
 store.mark_committed(1)

@@ -14,8 +14,8 @@ from sluice import HdfsSink, KafkaSource, PartitionCommit
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import LateRecordsError
 from sluice.runtime.job.job import Job, Stream
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, produce
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce
 
 pytestmark = pytest.mark.integration
 

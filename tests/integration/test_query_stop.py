@@ -8,7 +8,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.runtime.spark.microbatch.query_end import stop_query
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark_fixture import quick_python
-from tests.waiting import PATIENCE_S
+from tests.kit.spark_fixture import quick_python
+from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 

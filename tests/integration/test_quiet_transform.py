@@ -19,9 +19,9 @@ from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.job.job import Job
 from tests.integration.test_source_chaos import Copy, Running
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import delete_topic, produce
-from tests.waiting import wait_for
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import delete_topic, produce
+from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 

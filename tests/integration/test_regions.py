@@ -21,8 +21,8 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.job.job import Job
 from sluice.runtime.job.job_cli import app as job_commands
 from tests.integration.test_job_failures import TASK_ATTEMPTS, took_turn
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, produce, read, unique
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce, read, unique
 
 pytestmark = pytest.mark.integration
 

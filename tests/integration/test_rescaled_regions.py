@@ -15,8 +15,8 @@ from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.errors import RegionGivenUpError
 from sluice.runtime.job.job import Job
 from sluice.runtime.model.model import CheckpointRecord, Verdict
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, produce, read, unique
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce, read, unique
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
 

@@ -19,7 +19,7 @@ from sluice.connectors.hdfs.writing.spark_saver import session_file_system
 from sluice.runtime.contracts import CommitOutcome, RegisteredAttempt, StagedFrame, TaskScope
 from sluice.runtime.errors import StorageError
 from sluice.runtime.model.model import BatchKey, StateEntry
-from tests.marking_sink import CONTEXT
+from tests.kit.marking_sink import CONTEXT
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ import pytest
 from sluice.runtime.embedded.process import ServerProcess, ServerSpec
 from sluice.runtime.embedded.program import Program, ProgramSpec
 from sluice.runtime.errors import MissingRequirementError
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -12,8 +12,8 @@ from sluice import HdfsSink, KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import StreamError
 from sluice.runtime.job.job import Job
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, await_stable, produce, read
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, await_stable, produce, read
 
 pytestmark = pytest.mark.integration
 

@@ -4,7 +4,7 @@ A Job by long tasks, a Job by batches, and a drop-in query read the same topics:
 aborted transactions, with partitions added, records deleted past the position, made again under
 the same name, and with the broker away while it is asked for partitions. Each component by itself:
 `tests/integration/test_kafka_source_changes.py`, `tests/integration/test_kafka_following.py`,
-`tests/unit/test_source_changes.py`, `tests/unit/test_source_discovery.py`.
+`tests/unit/connectors/kafka/source/test_source_changes.py`, `tests/unit/runtime/test_source_discovery.py`.
 """
 
 import threading
@@ -22,8 +22,8 @@ from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.job.job import Job
 from tests.integration.test_kafka_source_changes import delete_records
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import (
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import (
     Record,
     add_partitions,
     await_stable,
@@ -36,8 +36,8 @@ from tests.kafka_records import (
     unique,
     values,
 )
-from tests.kafka_source_reading import all_rows, source, start
-from tests.waiting import PATIENCE_S, join, wait_for
+from tests.kit.source.kafka_source_reading import all_rows, source, start
+from tests.kit.waiting import PATIENCE_S, join, wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 

@@ -15,8 +15,8 @@ from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.job.job import Job
 from sluice.runtime.model.model import Assignment
 from tests.integration.test_regions import failing
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, produce, read, unique
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce, read, unique
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
 

@@ -17,9 +17,9 @@ from sluice.runtime.failover.restart_strategies import FixedDelayRestart
 from sluice.runtime.job.job import Job
 from sluice.runtime.service.service_client import CoordinatorClient, command_address
 from sluice.runtime.storage.local_fs import LocalFileSystem
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, produce, read, unique
-from tests.waiting import join, wait_for
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce, read, unique
+from tests.kit.waiting import join, wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -11,9 +11,9 @@ from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.job.job import Job
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import read, unique
-from tests.weighing import SlowAndWeighed, most_bytes
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import read, unique
+from tests.kit.weighing import SlowAndWeighed, most_bytes
 
 pytestmark = pytest.mark.integration
 

@@ -36,9 +36,9 @@ from sluice.runtime.model.model import (
     Verdict,
 )
 from sluice.runtime.ownership.lease import LeaseRecord
-from tests.kafka_fixture import BrokerByLevel, SecureKafka
-from tests.transaction_harness import JOB_UID, Attempt, RealHarness, handle_of
-from tests.waiting import PATIENCE_S
+from tests.kit.kafka.kafka_fixture import BrokerByLevel, SecureKafka
+from tests.kit.kafka.transaction_harness import JOB_UID, Attempt, RealHarness, handle_of
+from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 

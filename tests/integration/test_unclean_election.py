@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.job.job import Job
-from tests.broker_cluster import BrokerCluster
 from tests.integration.test_source_chaos import Copy, Running, Way, said
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import create_topic, produce, unique, values
-from tests.waiting import wait_for
+from tests.kit.kafka.broker_cluster import BrokerCluster
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import create_topic, produce, unique, values
+from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(2400)]
 

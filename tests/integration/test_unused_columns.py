@@ -17,8 +17,8 @@ from sluice.runtime.job.job import Job
 from sluice.runtime.spark.frames.pruning import columns_read, in_full, kept_by
 from sluice.runtime.spark.frames.region_frames import source_frame
 from sluice.runtime.spark.microbatch.job_source import probe_for
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, produce, read
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce, read
 
 pytestmark = pytest.mark.integration
 

@@ -32,15 +32,15 @@ from sluice.runtime.model.model import (
     Verdict,
 )
 from tests.integration.test_kafka_source_changes import delete_records
-from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import (
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import (
     Record,
     abandon_transaction,
     await_stable,
     produce,
     produce_transaction,
 )
-from tests.waiting import PATIENCE_S, wait_for
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 

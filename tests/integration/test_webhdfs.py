@@ -38,8 +38,8 @@ from sluice.runtime.errors import (
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
-from tests.waiting import wait_for
-from tests.webhdfs import read_file
+from tests.kit.files.webhdfs import read_file
+from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 

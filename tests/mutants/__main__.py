@@ -6,13 +6,7 @@ from collections.abc import Sequence
 
 from tests.mutants.catalog import ALL_MUTANTS
 from tests.mutants.model import Mutant, chosen
-from tests.mutants.running import (
-    Outcome,
-    Verdict,
-    import_dependencies,
-    require_green,
-    run_mutant,
-)
+from tests.mutants.running import Outcome, Verdict, import_dependencies, require_green, run_mutant
 
 
 def main(names: Sequence[str]) -> int:
@@ -26,7 +20,7 @@ def main(names: Sequence[str]) -> int:
     require_green([catcher for mutant in mutants for catcher in mutant.catchers])
     outcomes = [_run(mutant) for mutant in mutants]
     if not names:
-        from tests.mutants.page import write_page  # imports the product
+        from tests.mutants.page import write_page
 
         write_page(outcomes)
     caught = sum(outcome.verdict is Verdict.CAUGHT for outcome in outcomes)

@@ -17,8 +17,8 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPla
 from sluice.runtime.coordinator.start.recovery import first_regions
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, IllegalTransitionError
 from sluice.runtime.model.model import Assignment, RegionRecord, SplitRange
-from tests.checkpoint_records import record
-from tests.core_driver import split
+from tests.kit.coordinator.checkpoint_records import record
+from tests.kit.coordinator.core_driver import split
 
 _NAMES = ("a", "b", "c", "d")
 _regions = st.integers(1, len(_NAMES)).map(lambda count: _NAMES[:count])

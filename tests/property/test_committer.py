@@ -10,8 +10,8 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import Transact
 from sluice.connectors.kafka.sink.handles import decode_handle
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.model.model import StateEntry
-from tests.fake_kafka import Fault
-from tests.transaction_harness import FakeHarness, committable
+from tests.kit.kafka.fake_kafka import Fault
+from tests.kit.kafka.transaction_harness import FakeHarness, committable
 
 
 class Before(enum.Enum):

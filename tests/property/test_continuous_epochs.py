@@ -36,9 +36,9 @@ from sluice.runtime.errors import FencedError, StreamError
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, RegionRecord, SplitRange
-from tests.continuous_parts import LogFollower, RecordingWriter
-from tests.core_driver import CoreDriver, split
-from tests.random_moves import RandomMoves
+from tests.kit.continuous_parts import LogFollower, RecordingWriter
+from tests.kit.coordinator.core_driver import CoreDriver, split
+from tests.kit.coordinator.random_moves import RandomMoves
 
 _REGIONS = ("main", "side")
 _PARTITIONS = 4

@@ -13,7 +13,7 @@ from sluice.runtime.model import offsets
 from sluice.runtime.model.model import Barrier, SplitRange
 from sluice.runtime.spark.microbatch.query_logs import LoggedBatch, PlannedFiles, read_offset
 from sluice.runtime.storage.local_fs import LocalFileSystem
-from tests.mutations import json_texts, json_values, mutated_bytes, mutated_json
+from tests.kit.mutations import json_texts, json_values, mutated_bytes, mutated_json
 
 _SPLIT = SplitRange(
     source_id="s",

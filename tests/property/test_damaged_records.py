@@ -33,8 +33,8 @@ from sluice.runtime.functions.record_counts import decode_totals
 from sluice.runtime.model.model import StateEntry
 from sluice.runtime.ownership.lease import LeaseRecord
 from sluice.runtime.storage.local_fs import LocalFileSystem
-from tests.checkpoint_records import committable, record
-from tests.mutations import json_texts, mutated_bytes, mutated_everywhere, mutated_json
+from tests.kit.coordinator.checkpoint_records import committable, record
+from tests.kit.mutations import json_texts, mutated_bytes, mutated_everywhere, mutated_json
 
 _DATA = Path(__file__).parent.parent / "data"
 _READERS: dict[str, Callable[[bytes], object]] = {

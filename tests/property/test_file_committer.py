@@ -10,7 +10,7 @@ from sluice.connectors.hdfs.committing.file_committer import FileCommitter
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.model.model import StateEntry
-from tests.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
 
 _PARENT = "fake:///data"
 _faults = st.lists(st.sampled_from([Fault.NONE, Fault.NONE, *Fault]), max_size=12)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sluice.connectors.hdfs.formats.avro import CODECS
 from sluice.connectors.hdfs.formats.file_format import FileFormat
 from sluice.connectors.hdfs.writing.partition_paths import DEFAULT_PARTITION, PartitionPaths
-from tests.format_rows import task_format
+from tests.kit.files.format_rows import task_format
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROS = datetime.timedelta(microseconds=1)

@@ -22,9 +22,9 @@ from sluice.runtime.service.drop_in_client import DropInMessage
 from sluice.runtime.service.remote_region import RemoteRegion
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
-from tests.checkpoint_records import committable
-from tests.coordinated_service import started_service
-from tests.mutations import json_texts, mutated_json
+from tests.kit.coordinator.checkpoint_records import committable
+from tests.kit.coordinator.coordinated_service import started_service
+from tests.kit.mutations import json_texts, mutated_json
 
 _QUICK = settings(
     max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None

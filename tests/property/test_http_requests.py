@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from sluice.runtime.errors import StreamError
 from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.server import CoordinatorService
-from tests.coordinated_service import started_service
-from tests.mutations import mutated_bytes
+from tests.kit.coordinator.coordinated_service import started_service
+from tests.kit.mutations import mutated_bytes
 
 _QUICK = settings(
     max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None

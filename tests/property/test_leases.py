@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.runtime.ownership.lease import RENEWAL_INTERVAL_S, WATCHED_INTERVALS
-from tests.lease_runs import Call, Freeze, RunPlan, World
+from tests.kit.lease_runs import Call, Freeze, RunPlan, World
 
 pytestmark = pytest.mark.usefixtures("silence")
 

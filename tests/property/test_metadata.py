@@ -4,7 +4,7 @@ from hypothesis import given
 
 from sluice.runtime.checkpoint.format.metadata import decode, encode
 from sluice.runtime.model.model import CheckpointRecord
-from tests.checkpoint_records import records
+from tests.kit.coordinator.checkpoint_records import records
 
 
 @given(records)

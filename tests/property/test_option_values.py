@@ -1,8 +1,8 @@
 """Options with anything in them, of source and sinks, for a Job and as a drop-in: what they say, or
 an error of ours that names the option.
 
-Names that are misspelt, and what each right one means: `tests/unit/test_source_options.py`,
-`tests/unit/test_kafka_sink.py`, `tests/unit/test_file_drop_in.py`.
+Names that are misspelt, and what each right one means: `tests/unit/connectors/kafka/source/test_source_options.py`,
+`tests/unit/connectors/kafka/test_kafka_sink.py`, `tests/unit/connectors/hdfs/test_file_drop_in.py`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from sluice.connectors.kafka.client.confluent import make_consumer
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.source.source_options import SOURCE_OPTIONS, SourceOptions
 from sluice.runtime.errors import ConfigError, StreamError
-from tests.mutations import json_texts
+from tests.kit.mutations import json_texts
 
 _SINK_OPTIONS = (
     *("guarantee", "hotPath", "taskMemoryMiB", "topic", "transactionalIdPrefix"),

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sluice import PartitionCommit
 from sluice.connectors.hdfs.partition_commit.partition_state import decode_state
 from sluice.runtime.errors import LateRecordsError
-from tests.partition_marks import HOUR_MS, MarkedSink, hour
+from tests.kit.files.partition_marks import HOUR_MS, MarkedSink, hour
 
 _REGIONS = ("a", "b", "c")
 _HOURS = st.sets(st.integers(0, 5), max_size=3)

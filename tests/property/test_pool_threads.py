@@ -16,9 +16,9 @@ from sluice.connectors.kafka.sink.producers.producer_slots import NoIdLeftError
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.errors import FencedError, UnreachableError
-from tests.fake_producer import FakeCluster
-from tests.producer_pools import pool_of, scope
-from tests.switched_threads import Process, Switched, Thread
+from tests.kit.kafka.fake_producer import FakeCluster
+from tests.kit.kafka.producer_pools import pool_of, scope
+from tests.kit.threads.switched_threads import Process, Switched, Thread
 
 pytestmark = pytest.mark.usefixtures("silence")
 

@@ -15,7 +15,7 @@ from sluice.connectors.kafka.sink.producers.transactional_producer import Transa
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.model import BatchKey
-from tests.fake_producer import FakeCluster, FakeTransaction
+from tests.kit.kafka.fake_producer import FakeCluster, FakeTransaction
 
 
 @dataclass

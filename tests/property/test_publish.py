@@ -14,9 +14,9 @@ from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.contracts import AcceptedAs, AcceptedWork, PublishOutcome
 from sluice.runtime.errors import ConfigError, StorageError
 from sluice.runtime.model.model import CheckpointRecord, Verdict
-from tests.checkpoint_records import committable, record
-from tests.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
-from tests.turns import CallQueue
+from tests.kit.coordinator.checkpoint_records import committable, record
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
+from tests.kit.threads.thread_turns import CallQueue
 
 _PLACE = 5
 _PATH = f"{slot_name(_PLACE)}/_metadata"

@@ -17,8 +17,8 @@ from sluice.runtime.model.model import (
     SplitKey,
     StateEntry,
 )
-from tests.checkpoint_records import record
-from tests.core_driver import committable, split
+from tests.kit.coordinator.checkpoint_records import record
+from tests.kit.coordinator.core_driver import committable, split
 
 GRAPH = (
     OperatorNode(operator_id="source", name="orders", kind="source", upstream=()),

@@ -36,7 +36,7 @@ from sluice.runtime.contracts import (
     TaskScope,
 )
 from sluice.runtime.model.model import BatchKey, StateEntry
-from tests.fake_file_system import Disk, FakeFileSystem
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
 TARGET = "fake:///data/orders"
 RETAINED = 3

@@ -23,7 +23,7 @@ from sluice.runtime.coordinator.committing.decided_commits import (
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.model.model import RegionRecord, RegionStatus, StateEntry, committables_of
-from tests.fakes import FakeBroker, FakeSink, TransactionState, entry_of, identity_of
+from tests.kit.fakes import FakeBroker, FakeSink, TransactionState, entry_of, identity_of
 
 REGIONS = ("r0", "r1", "r2")
 PLAN = JobPlan(

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.runtime.errors import DataLostError, SourceChangedError, UnreachableError
-from tests.led_world import LedWorld
+from tests.kit.coordinator.led_simulation import LedWorld
 
 _CALM_S = 40.0  # whatever lasts so long counts
 _ROUNDS = 8  # enough to read all that there is, from wherever a source was set back to

@@ -29,9 +29,9 @@ from sluice.runtime.coordinator.start.startup import StartSequence
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError
 from sluice.runtime.model.model import FENCING, CheckpointRecord
 from sluice.runtime.ownership.lease_watch import LeaseWatch
-from tests.threaded_lives import Link
-from tests.threaded_plans import EVENTS, FAULTS, Plan, pass_by
-from tests.threaded_tasks import PlayedLink
+from tests.kit.threads.threaded_attempts import Link
+from tests.kit.threads.threaded_plans import EVENTS, FAULTS, Plan, pass_by
+from tests.kit.threads.threaded_tasks import PlayedLink
 
 pytestmark = pytest.mark.usefixtures("silence")
 

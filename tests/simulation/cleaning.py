@@ -7,7 +7,7 @@ from sluice.connectors.hdfs.tools.files_survey import orphans_of
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.inspect.inspection import survey
 from sluice.runtime.errors import StreamError
-from tests.fake_file_system import FakeFileSystem, SimulatedCrashError
+from tests.kit.files.fake_file_system import FakeFileSystem, SimulatedCrashError
 from tests.simulation.files import open_files
 
 if TYPE_CHECKING:

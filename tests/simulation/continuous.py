@@ -51,8 +51,8 @@ from sluice.runtime.model.model import (
     SplitRange,
     StateEntry,
 )
-from tests.continuous_parts import LogFollower, rows_of
-from tests.fake_kafka import Fenced
+from tests.kit.continuous_parts import LogFollower, rows_of
+from tests.kit.kafka.fake_kafka import Fenced
 from tests.simulation.kafka import attempt_of, entry_of
 from tests.simulation.worker import Worker, transaction_of
 

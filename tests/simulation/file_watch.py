@@ -15,7 +15,7 @@ from sluice.connectors.hdfs.staging.committables import (
 )
 from sluice.connectors.hdfs.staging.pending_files import PENDING_KIND, decode_pending_files
 from sluice.runtime.model.model import CheckpointRecord, SplitRange, StateEntry
-from tests.fake_file_system import Disk
+from tests.kit.files.fake_file_system import Disk
 from tests.simulation.lineage import Lineages
 
 if TYPE_CHECKING:

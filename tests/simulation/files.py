@@ -25,7 +25,7 @@ from sluice.runtime.contracts import (
     TaskScope,
 )
 from sluice.runtime.model.model import BatchKey, SplitRange
-from tests.fake_file_system import Disk, FakeFileSystem, Fault
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.simulation.file_watch import TARGET
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
 from sluice.runtime.ownership.lease import LeaseRecord, LeaseStore
-from tests.fake_file_system import SimulatedCrashError
-from tests.fake_kafka import FakeWire, Fault
+from tests.kit.files.fake_file_system import SimulatedCrashError
+from tests.kit.kafka.fake_kafka import FakeWire, Fault
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

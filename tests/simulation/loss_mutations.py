@@ -62,7 +62,10 @@ def write_accepted_losses_again(patch: pytest.MonkeyPatch) -> None:
         begin(self, *args, **{**kwargs, "is_taken_over": lambda: False})
 
     patch.setattr(Repairs, "__init__", broken)
-    for module in ("sluice.runtime.checkpoint.checkpoint_store", "tests.fake_store"):
+    for module in (
+        "sluice.runtime.checkpoint.checkpoint_store",
+        "tests.kit.coordinator.fake_store",
+    ):
         patch.setattr(f"{module}.claim_of", lambda *_, **__: {})
 
 

@@ -37,9 +37,9 @@ from sluice.runtime.model.model import (
     RegionRecord,
     StateEntry,
 )
-from tests.fake_file_system import Disk
-from tests.fake_kafka import FakeBroker
-from tests.fake_store import FakeStore
+from tests.kit.coordinator.fake_store import FakeStore
+from tests.kit.files.fake_file_system import Disk
+from tests.kit.kafka.fake_kafka import FakeBroker
 from tests.simulation.loss_mutations import LOSS_MUTATIONS
 from tests.simulation.people_mutations import PEOPLE_MUTATIONS
 from tests.simulation.restore_mutations import RESTORE_MUTATIONS

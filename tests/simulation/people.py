@@ -32,7 +32,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.model.model import StateEntry
 from sluice.runtime.ownership.lease import RENEWAL_INTERVAL_S
-from tests.fake_file_system import SimulatedCrashError
+from tests.kit.files.fake_file_system import SimulatedCrashError
 from tests.simulation.kafka import (
     CONNECTION,
     PREFIX,

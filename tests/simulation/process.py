@@ -46,8 +46,8 @@ from sluice.runtime.model.model import (
     SplitRange,
     StateEntry,
 )
-from tests.fake_file_system import SimulatedCrashError
-from tests.fakes import FakeSource
+from tests.kit.fakes import FakeSource
+from tests.kit.files.fake_file_system import SimulatedCrashError
 from tests.simulation.continuous import ContinuousAttempt, Engine
 from tests.simulation.files import FILES, Staging, make_file_sink, open_files
 from tests.simulation.job_plan import plan_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.runtime.errors import DeliveryError, TransactionAbortedError, UnreachableError
-from tests.fake_kafka import Fenced
+from tests.kit.kafka.fake_kafka import Fenced
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

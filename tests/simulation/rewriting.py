@@ -9,8 +9,8 @@ from sluice.connectors.kafka.sink.handles import decode_handle
 from sluice.runtime.checkpoint.lost_work import LostCommittables
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
-from tests.fake_file_system import SimulatedCrashError
-from tests.fake_kafka import Fenced
+from tests.kit.files.fake_file_system import SimulatedCrashError
+from tests.kit.kafka.fake_kafka import Fenced
 from tests.simulation.kafka import entry_of
 from tests.simulation.worker import Worker, scope_of
 

@@ -23,7 +23,7 @@ from sluice.runtime.model.model import (
     StateEntry,
     StateSnapshot,
 )
-from tests.fake_kafka import Fenced
+from tests.kit.kafka.fake_kafka import Fenced
 from tests.simulation.files import FILES, FileTask
 from tests.simulation.kafka import entry_of
 from tests.simulation.state_logs import StateLog

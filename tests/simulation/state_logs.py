@@ -11,7 +11,7 @@ from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.model import offsets
 from sluice.runtime.model.model import Barrier, CheckpointRecord, RegionRecord, SplitRange
 from sluice.runtime.spark.microbatch.region_start import location_of, make_ready, require_rewindable
-from tests.fake_file_system import Disk, FakeFileSystem
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -8,8 +8,8 @@ from sluice.runtime.checkpoint.format.metadata import decode, decode_repair
 from sluice.runtime.contracts import MetadataStore, PublishOutcome
 from sluice.runtime.errors import StorageError
 from sluice.runtime.model.model import CheckpointRecord, StateEntry
-from tests.fake_file_system import Disk, FakeFileSystem, Fault
-from tests.fake_store import FakeStore
+from tests.kit.coordinator.fake_store import FakeStore
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -15,7 +15,7 @@ from sluice.runtime.contracts import FailureReason
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress, Report
 from sluice.runtime.model.model import CheckpointKind, RegionRecord, SplitRange
-from tests.checkpoint_records import record
+from tests.kit.coordinator.checkpoint_records import record
 from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
 from tests.simulation.file_mutations import FILE_MUTATIONS
 from tests.simulation.file_watch import TARGET

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.kit.waiting import PATIENCE_S
 from tests.simulation.__main__ import main
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.profile import Profile
@@ -13,7 +14,6 @@ from tests.simulation.profiles import PROFILES, profile_of
 from tests.simulation.schedule import Kind
 from tests.simulation.shrink import Failure, find, shrink, story
 from tests.simulation.world import World
-from tests.waiting import PATIENCE_S
 
 _TRACE = """
 import logging

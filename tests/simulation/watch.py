@@ -18,7 +18,7 @@ from sluice.runtime.model.model import (
     StateEntry,
     Verdict,
 )
-from tests.fake_kafka import Written
+from tests.kit.kafka.fake_kafka import Written
 from tests.simulation.file_watch import FileWatch
 from tests.simulation.kafka import identities_of, identity_of
 from tests.simulation.lineage import Lineages, Standing

@@ -16,9 +16,9 @@ from sluice.runtime.contracts import MetadataStore
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost
 from sluice.runtime.model.model import CheckpointRecord, SplitRange
 from sluice.runtime.ownership.lease import LeaseRecord
-from tests.fake_file_system import Disk
-from tests.fake_kafka import FakeBroker, Fenced
-from tests.fakes import ManualClock
+from tests.kit.fakes import ManualClock
+from tests.kit.files.fake_file_system import Disk
+from tests.kit.kafka.fake_kafka import FakeBroker, Fenced
 from tests.simulation.cleaning import Cleaner
 from tests.simulation.continuous import ContinuousAttempt, Task
 from tests.simulation.ending import Ending

@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="A decision counts as not committed once its checkpoint slot is retired.",
         catchers=(
-            "tests/unit/test_racing_starts.py::test_outcome_from_broker_what_a_start_has_marked_and_retired_meanwhile_is_not_lost",
+            "tests/unit/runtime/coordinator/committing/test_racing_starts.py::test_outcome_from_broker_what_a_start_has_marked_and_retired_meanwhile_is_not_lost",
         ),
         edits=(
             Edit(
@@ -27,7 +27,9 @@ MUTANTS = (
         name="fencing-records-retired",
         rules=("fence-first",),
         wrong="Retention deletes fencing records, so the next slot of a paused coordinator is empty again.",
-        catchers=("tests/unit/test_retention.py::test_newest_decisions_and_checkpoint_0_are_kept",),
+        catchers=(
+            "tests/unit/runtime/checkpoint/test_retention.py::test_newest_decisions_and_checkpoint_0_are_kept",
+        ),
         edits=(
             Edit(
                 function="sluice.runtime.checkpoint.retention:indispensable",
@@ -41,7 +43,7 @@ MUTANTS = (
         rules=("fence-first",),
         wrong="Retention keeps checkpoint 0 and deletes the fencing records.",
         catchers=(
-            "tests/unit/test_retention.py::test_fence_first_a_session_that_sealed_twice_keeps_both_seals",
+            "tests/unit/runtime/checkpoint/test_retention.py::test_fence_first_a_session_that_sealed_twice_keeps_both_seals",
         ),
         edits=(
             Edit(
@@ -56,7 +58,7 @@ MUTANTS = (
         rules=("fence-first",),
         wrong="An old listing decides which record is the last one.",
         catchers=(
-            "tests/unit/test_interrupted_starts.py::test_fence_first_a_start_that_returns_has_stopped_every_older_run",
+            "tests/unit/runtime/checkpoint/test_interrupted_starts.py::test_fence_first_a_start_that_returns_has_stopped_every_older_run",
         ),
         edits=(
             Edit(
@@ -87,7 +89,7 @@ MUTANTS = (
         name="record-not-synced",
         rules=("publish-whole",),
         wrong="A record gets its name before its content is on the disk.",
-        catchers=("tests/unit/test_local_files.py",),
+        catchers=("tests/unit/runtime/storage/test_local_files.py",),
         edits=(
             Edit(
                 function="sluice.runtime.storage.local_fs:LocalFileSystem.write_temporary",
@@ -103,7 +105,7 @@ MUTANTS = (
         name="lost-answer-means-published",
         rules=("publish-whole",),
         wrong="A publish whose answer was lost counts as done, and the slot is not read.",
-        catchers=("tests/unit/test_publish_answers.py",),
+        catchers=("tests/unit/runtime/checkpoint/test_publish_answers.py",),
         edits=(
             Edit(
                 function="sluice.runtime.checkpoint.slot_publishing:SlotPublication.run",
@@ -120,7 +122,7 @@ MUTANTS = (
         name="second-repair-not-on-record",
         rules=("two-phase-repair",),
         wrong="The second repair of a decision by one session is taken for the first one, so it is never on record.",
-        catchers=("tests/unit/test_publish_answers.py",),
+        catchers=("tests/unit/runtime/checkpoint/test_publish_answers.py",),
         edits=(
             Edit(
                 function="sluice.runtime.checkpoint.checkpoint_store:CheckpointStore._publish_repair",
@@ -134,7 +136,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="An existing repair record counts as ours before it is durable, so a crash can leave the loss without its committed replacement.",
         catchers=(
-            "tests/unit/test_publish_answers.py::test_two_phase_repair_a_repair_is_ours_only_once_it_is_durable",
+            "tests/unit/runtime/checkpoint/test_publish_answers.py::test_two_phase_repair_a_repair_is_ours_only_once_it_is_durable",
         ),
         edits=(
             Edit(
@@ -164,7 +166,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="A repair counts although the slot that it landed in is retired.",
         catchers=(
-            "tests/unit/test_interrupted_starts.py::test_two_phase_repair_a_repair_that_lands_in_a_retired_place_is_no_repair",
+            "tests/unit/runtime/checkpoint/test_interrupted_starts.py::test_two_phase_repair_a_repair_that_lands_in_a_retired_place_is_no_repair",
         ),
         edits=(
             Edit(

@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="If a task has committed the transaction of one sink, all transactions of its epoch count as committed.",
         catchers=(
-            "tests/unit/test_native_commits.py::test_outcome_from_broker_a_commit_that_was_not_acknowledged_is_settled_by_the_verdict",
+            "tests/unit/runtime/continuous/test_native_commits.py::test_outcome_from_broker_a_commit_that_was_not_acknowledged_is_settled_by_the_verdict",
         ),
         edits=(
             Edit(
@@ -25,7 +25,7 @@ MUTANTS = (
         rules=("continuous-order",),
         wrong="A task that fails aborts its acknowledged epoch, which the coordinator may decide.",
         catchers=(
-            "tests/unit/test_continuous_loop.py::test_an_error_aborts_the_epoch_that_is_written_and_not_the_one_that_has_ended",
+            "tests/unit/runtime/continuous/test_task_loop.py::test_an_error_aborts_the_epoch_that_is_written_and_not_the_one_that_has_ended",
         ),
         edits=(
             Edit(
@@ -43,7 +43,7 @@ MUTANTS = (
         rules=("continuous-order",),
         wrong="Continuous regions start although there is not a core for each of them.",
         catchers=(
-            "tests/unit/test_engines.py::test_continuous_order_no_region_waits_for_a_core_for_ever",
+            "tests/unit/runtime/spark/run/test_engines.py::test_continuous_order_no_region_waits_for_a_core_for_ever",
         ),
         edits=(
             Edit(
@@ -57,7 +57,7 @@ MUTANTS = (
         name="continuous-records-not-renewed",
         rules=("lease-guards-outputs",),
         wrong="The continuous engine does not renew the leases of its sinks, so another job takes the name of a running one.",
-        catchers=("tests/unit/test_continuous_sink.py",),
+        catchers=("tests/unit/runtime/continuous/test_continuous_sink.py",),
         edits=(
             Edit(
                 function="sluice.runtime.continuous.continuous_sink:ContinuousSink.renew",

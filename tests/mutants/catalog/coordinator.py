@@ -9,7 +9,7 @@ MUTANTS = (
         name="settled-by-an-older-attempt",
         rules=("ids-never-reused",),
         wrong="Decisions of an older attempt of a region settle batches of the present attempt, so the sweep takes staged work of the present one.",
-        catchers=("tests/unit/test_kept_states.py",),
+        catchers=("tests/unit/runtime/checkpoint/test_kept_states.py",),
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.core.core:CoordinatorCore.sweep_view",
@@ -23,7 +23,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="A checkpoint is marked as committed although its commits were not answered.",
         catchers=(
-            "tests/unit/test_decided_commits.py::test_commit_is_tried_until_everything_is_committed",
+            "tests/unit/runtime/coordinator/core/test_decided_commits.py::test_commit_is_tried_until_everything_is_committed",
         ),
         edits=(
             Edit(
@@ -38,7 +38,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="The decision leaves out one of the committables that a region acknowledged.",
         catchers=(
-            "tests/unit/test_coordinator_core.py::test_a_checkpoint_takes_its_steps_in_order",
+            "tests/unit/runtime/coordinator/core/test_coordinator_core.py::test_a_checkpoint_takes_its_steps_in_order",
         ),
         edits=(
             Edit(
@@ -53,7 +53,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="A run takes its decision for lost, and does not check whether a later start has committed it.",
         catchers=(
-            "tests/unit/test_racing_starts.py::test_outcome_from_broker_what_a_start_has_marked_is_not_lost_to_the_run_that_decided_it",
+            "tests/unit/runtime/coordinator/committing/test_racing_starts.py::test_outcome_from_broker_what_a_start_has_marked_is_not_lost_to_the_run_that_decided_it",
         ),
         edits=(
             Edit(
@@ -71,7 +71,7 @@ MUTANTS = (
         rules=("fence-first",),
         wrong="A coordinator publishes slot n+1 before slot n holds a record of its own.",
         catchers=(
-            "tests/unit/test_decision_places.py::test_a_place_is_published_only_behind_a_place_of_our_own",
+            "tests/unit/runtime/coordinator/core/test_decision_slots.py::test_a_place_is_published_only_behind_a_place_of_our_own",
         ),
         edits=(
             Edit(
@@ -85,7 +85,9 @@ MUTANTS = (
         name="fencing-ignored",
         rules=("fence-first",),
         wrong="A coordinator that finds its slot taken still commits the transactions of its own decision.",
-        catchers=("tests/unit/test_decision_places.py::test_a_taken_place_stops_everything",),
+        catchers=(
+            "tests/unit/runtime/coordinator/core/test_decision_slots.py::test_a_taken_place_stops_everything",
+        ),
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.core.post_commit:published",
@@ -104,7 +106,7 @@ MUTANTS = (
         rules=("fence-first",),
         wrong="A record in its slot counts as our decision, although later runs have retired it.",
         catchers=(
-            "tests/unit/test_interrupted_starts.py::test_fence_first_a_decision_that_was_followed_and_retired_is_not_decided_again",
+            "tests/unit/runtime/checkpoint/test_interrupted_starts.py::test_fence_first_a_decision_that_was_followed_and_retired_is_not_decided_again",
         ),
         edits=(
             Edit(
@@ -119,7 +121,7 @@ MUTANTS = (
         rules=("fence-first",),
         wrong="The transactions of a checkpoint are committed before its decision is published.",
         catchers=(
-            "tests/unit/test_coordinator_core.py::test_no_step_begins_before_the_one_before_is_answered",
+            "tests/unit/runtime/coordinator/core/test_coordinator_core.py::test_no_step_begins_before_the_one_before_is_answered",
         ),
         edits=(
             Edit(
@@ -146,7 +148,7 @@ MUTANTS = (
         rules=("publish-whole",),
         wrong="A publish without an answer counts as published.",
         catchers=(
-            "tests/unit/test_decision_places.py::test_an_unanswered_publish_is_repeated_and_never_aborted",
+            "tests/unit/runtime/coordinator/core/test_decision_slots.py::test_an_unanswered_publish_is_repeated_and_never_aborted",
         ),
         edits=(
             Edit(
@@ -165,7 +167,7 @@ MUTANTS = (
         rules=("batch-identity",),
         wrong="A source may go back to any offset, not only over transaction markers.",
         catchers=(
-            "tests/unit/test_set_back.py::test_batch_identity_a_range_that_a_decided_checkpoint_contains_is_refused",
+            "tests/unit/runtime/coordinator/core/test_set_back.py::test_batch_identity_a_range_that_a_decided_checkpoint_contains_is_refused",
         ),
         edits=(
             Edit(
@@ -195,7 +197,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="A repair writes the records of a non-deterministic function again.",
         catchers=(
-            "tests/unit/test_job_pieces.py::test_a_function_declared_non_deterministic_makes_its_region_beyond_repair",
+            "tests/unit/runtime/job/test_job_pieces.py::test_a_function_declared_non_deterministic_makes_its_region_beyond_repair",
         ),
         edits=(
             Edit(
@@ -210,7 +212,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="A run ends as soon as it knows of a loss, and leaves the transactions open that are still pending.",
         catchers=(
-            "tests/unit/test_lost_slices.py::test_two_phase_repair_what_is_not_lost_is_committed_before_the_job_ends",
+            "tests/unit/runtime/coordinator/core/test_lost_transactions.py::test_two_phase_repair_what_is_not_lost_is_committed_before_the_job_ends",
         ),
         edits=(
             Edit(
@@ -225,7 +227,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="A repair compares the name of a topic and not its id, so records of a recreated topic replace the lost ones.",
         catchers=(
-            "tests/unit/test_lost_at_a_start.py::test_two_phase_repair_nothing_is_written_again_from_another_log_of_the_same_name",
+            "tests/unit/runtime/checkpoint/test_lost_at_a_start.py::test_two_phase_repair_nothing_is_written_again_from_another_log_of_the_same_name",
         ),
         edits=(
             Edit(
@@ -240,7 +242,7 @@ MUTANTS = (
         rules=("abort-before-skip",),
         wrong="A decision skips a suspended region before the open transactions of that region are aborted.",
         catchers=(
-            "tests/unit/test_suspended_regions.py::test_abort_before_skip_what_a_suspended_region_left_open_is_swept_before_the_first_decision_without_it",
+            "tests/unit/runtime/coordinator/core/test_suspended_regions.py::test_abort_before_skip_what_a_suspended_region_left_open_is_swept_before_the_first_decision_without_it",
         ),
         edits=(
             Edit(
@@ -255,7 +257,7 @@ MUTANTS = (
         rules=("continuous-order",),
         wrong="A continuous task continues after a repair, so the repaired records come after its own.",
         catchers=(
-            "tests/unit/test_following_regions.py::test_two_phase_repair_a_repair_ends_the_life_that_has_written_on",
+            "tests/unit/runtime/coordinator/core/test_following_regions.py::test_two_phase_repair_a_repair_ends_the_life_that_has_written_on",
         ),
         edits=(
             Edit(
@@ -285,7 +287,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A run decides a checkpoint although another run has taken its prefix.",
         catchers=(
-            "tests/unit/test_lease_watch.py::test_lease_guards_outputs_nothing_is_decided_under_a_prefix_that_another_job_has",
+            "tests/unit/runtime/ownership/test_lease_watch.py::test_lease_guards_outputs_nothing_is_decided_under_a_prefix_that_another_job_has",
         ),
         edits=(
             Edit(
@@ -299,7 +301,7 @@ MUTANTS = (
         name="pending-batch-without-deadline",
         rules=("transaction-timeout",),
         wrong="A batch that waits for the next checkpoint sets no deadline for the decision of that checkpoint.",
-        catchers=("tests/unit/test_decision_places.py",),
+        catchers=("tests/unit/runtime/coordinator/core/test_decision_slots.py",),
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.core.coordinator_state:CoordinatorState.begin",
@@ -313,7 +315,7 @@ MUTANTS = (
         rules=("transaction-timeout",),
         wrong="A batch may be decided until its newest transaction is too old, instead of its oldest.",
         catchers=(
-            "tests/unit/test_region_query.py::test_transaction_timeout_a_batch_must_be_decided_before_its_first_transaction_grows_old",
+            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_transaction_timeout_a_batch_must_be_decided_before_its_first_transaction_grows_old",
         ),
         edits=(
             Edit(
@@ -328,7 +330,7 @@ MUTANTS = (
         rules=("transaction-timeout",),
         wrong="A decision that landed before its withdrawal counts as withdrawn.",
         catchers=(
-            "tests/unit/test_remote_steps.py::test_transaction_timeout_a_withdrawal_finds_the_decision_that_landed_before_it",
+            "tests/unit/runtime/coordinator/core/test_remote_steps.py::test_transaction_timeout_a_withdrawal_finds_the_decision_that_landed_before_it",
         ),
         edits=(
             Edit(
@@ -343,7 +345,7 @@ MUTANTS = (
         rules=("commit-acknowledged",),
         wrong="A run reports a good end while an open transaction of a dead attempt hides the last records from readers.",
         catchers=(
-            "tests/unit/test_action_routes.py::test_commit_acknowledged_what_failed_attempts_left_open_is_swept_before_a_good_end",
+            "tests/unit/runtime/coordinator/shell/test_action_dispatcher.py::test_commit_acknowledged_what_failed_attempts_left_open_is_swept_before_a_good_end",
         ),
         edits=(
             Edit(
@@ -357,7 +359,7 @@ MUTANTS = (
         name="retired-after-a-takeover",
         rules=("retire-after-commit",),
         wrong="A run that was taken over retires records that the newer run may have started from.",
-        catchers=("tests/unit/test_remote_steps.py",),
+        catchers=("tests/unit/runtime/coordinator/core/test_remote_steps.py",),
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._retire",
@@ -374,7 +376,7 @@ MUTANTS = (
         rules=("retire-after-commit",),
         wrong="An abort forgets all files that the decision in its slot keeps, before the coordinator knows which record is in the slot.",
         catchers=(
-            "tests/unit/test_remote_steps.py::test_retire_after_commit_a_withdrawal_forgets_nothing_that_a_landed_decision_keeps",
+            "tests/unit/runtime/coordinator/core/test_remote_steps.py::test_retire_after_commit_a_withdrawal_forgets_nothing_that_a_landed_decision_keeps",
         ),
         edits=(
             Edit(

@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("batch-identity",),
         wrong="A task of the drop-in sink writes a decided batch again.",
         catchers=(
-            "tests/unit/test_drop_in_tasks.py::test_batch_identity_a_task_of_a_decided_batch_reads_its_rows_to_the_end_and_writes_none",
+            "tests/unit/runtime/spark/drop_in/test_drop_in_tasks.py::test_batch_identity_a_task_of_a_decided_batch_reads_its_rows_to_the_end_and_writes_none",
         ),
         edits=(
             Edit(
@@ -30,7 +30,7 @@ MUTANTS = (
         rules=("drop-in-abort",),
         wrong="The drop-in's abort discards a batch without checking whether it is decided.",
         catchers=(
-            "tests/unit/test_drop_in_queries.py::test_drop_in_abort_an_abort_after_a_commit_that_raised_leaves_the_decision_alone",
+            "tests/unit/runtime/spark/drop_in/test_drop_in_queries.py::test_drop_in_abort_an_abort_after_a_commit_that_raised_leaves_the_decision_alone",
         ),
         edits=(
             Edit(
@@ -48,7 +48,7 @@ MUTANTS = (
         rules=("drop-in-abort",),
         wrong="Each construction of the drop-in writer begins a new run, which fences and sweeps the batch under way.",
         catchers=(
-            "tests/unit/test_drop_in_queries.py::test_drop_in_abort_the_constructor_aborts_nothing",
+            "tests/unit/runtime/spark/drop_in/test_drop_in_queries.py::test_drop_in_abort_the_constructor_aborts_nothing",
         ),
         edits=(
             Edit(
@@ -63,7 +63,7 @@ MUTANTS = (
         rules=("callback-after-commit",),
         wrong="The next run of a drop-in query begins while the coordinator of the previous run can still sweep.",
         catchers=(
-            "tests/unit/test_drop_in_runs.py::test_the_run_before_has_ended_when_the_next_one_of_its_query_has_begun",
+            "tests/unit/runtime/spark/drop_in/test_drop_in_runs.py::test_the_run_before_has_ended_when_the_next_one_of_its_query_has_begun",
         ),
         edits=(
             Edit(
@@ -81,7 +81,7 @@ MUTANTS = (
         rules=("callback-after-commit",),
         wrong="The drop-in commits a batch that an earlier run of the query wrote.",
         catchers=(
-            "tests/unit/test_drop_in.py::test_callback_after_commit_an_earlier_runs_batch_is_neither_committed_nor_aborted_as_this_ones",
+            "tests/unit/runtime/spark/drop_in/test_drop_in.py::test_callback_after_commit_an_earlier_runs_batch_is_neither_committed_nor_aborted_as_this_ones",
         ),
         edits=(
             Edit(
@@ -96,7 +96,7 @@ MUTANTS = (
         rules=("coordinator-in-driver",),
         wrong="The drop-in sink uses its working directory if the checkpoint location is missing.",
         catchers=(
-            "tests/unit/test_drop_in_queries.py::test_coordinator_in_driver_the_sink_says_what_it_needs",
+            "tests/unit/runtime/spark/drop_in/test_drop_in_queries.py::test_coordinator_in_driver_the_sink_says_what_it_needs",
         ),
         edits=(
             Edit(
@@ -111,7 +111,7 @@ MUTANTS = (
         rules=("abort-before-skip",),
         wrong="A failing task of the drop-in sink leaves its transaction open, so readers wait for it.",
         catchers=(
-            "tests/unit/test_drop_in_tasks.py::test_a_task_that_fails_closes_what_it_has_open",
+            "tests/unit/runtime/spark/drop_in/test_drop_in_tasks.py::test_a_task_that_fails_closes_what_it_has_open",
         ),
         edits=(
             Edit(

@@ -9,7 +9,7 @@ MUTANTS = (
         name="open-files-swept",
         rules=("files-with-decision",),
         wrong="The sweep deletes staged files that a record holds over epochs.",
-        catchers=("tests/unit/test_staged_files.py::TestOrphans",),
+        catchers=("tests/unit/connectors/hdfs/staging/test_staged_files.py::TestOrphans",),
         edits=(
             Edit(
                 function="sluice.connectors.hdfs.committing.file_sweep:orphans",
@@ -23,7 +23,7 @@ MUTANTS = (
         rules=("files-with-decision",),
         wrong="Files get their final names as soon as they are staged, before a decision names them.",
         catchers=(
-            "tests/unit/test_frame_writer.py::test_files_with_decision_no_reader_sees_a_file_before_the_decision",
+            "tests/unit/connectors/hdfs/writing/test_frame_writer.py::test_files_with_decision_no_reader_sees_a_file_before_the_decision",
         ),
         edits=(
             Edit(
@@ -42,7 +42,7 @@ MUTANTS = (
         rules=("rename-settled",),
         wrong="A staged file that is missing counts as published.",
         catchers=(
-            "tests/unit/test_staged_files.py::test_rename_settled_the_step_for_a_file_follows_from_both_its_names",
+            "tests/unit/connectors/hdfs/staging/test_staged_files.py::test_rename_settled_the_step_for_a_file_follows_from_both_its_names",
         ),
         edits=(
             Edit(
@@ -57,7 +57,7 @@ MUTANTS = (
         rules=("rename-settled",),
         wrong="A file under the final name counts as published even if its length differs.",
         catchers=(
-            "tests/unit/test_staged_files.py::test_rename_settled_the_step_for_a_file_follows_from_both_its_names",
+            "tests/unit/connectors/hdfs/staging/test_staged_files.py::test_rename_settled_the_step_for_a_file_follows_from_both_its_names",
         ),
         edits=(
             Edit(
@@ -92,7 +92,7 @@ MUTANTS = (
         name="one-name-for-all-attempts",
         rules=("rename-settled",),
         wrong="Attempts of a batch share their staging directory and the names of their files.",
-        catchers=("tests/unit/test_staged_files.py::TestNames",),
+        catchers=("tests/unit/connectors/hdfs/staging/test_staged_files.py::TestNames",),
         edits=(
             Edit(
                 function="sluice.connectors.hdfs.staging.staged_names:StagingAttempt.draw",
@@ -106,7 +106,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A file sink does not check which job has its staging directory.",
         catchers=(
-            "tests/unit/test_file_lease.py::test_lease_guards_outputs_a_copy_of_a_job_of_files_that_runs_is_refused",
+            "tests/unit/runtime/ownership/test_file_lease.py::test_lease_guards_outputs_a_copy_of_a_job_of_files_that_runs_is_refused",
         ),
         edits=(
             Edit(

@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("handle-from-producer",),
         wrong="Any open transaction of the id counts as ours, even one of a later attempt.",
         catchers=(
-            "tests/unit/test_verdicts.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
+            "tests/unit/connectors/kafka/sink/committer/test_verdicts.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
         ),
         edits=(
             Edit(
@@ -25,7 +25,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="The sweep aborts every open transaction of the present attempt.",
         catchers=(
-            "tests/unit/test_sweep.py::test_ids_never_reused_the_present_attempt_is_left_alone",
+            "tests/unit/connectors/kafka/sink/committer/test_sweep.py::test_ids_never_reused_the_present_attempt_is_left_alone",
         ),
         edits=(
             Edit(
@@ -40,7 +40,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="The sweep takes transactions of other jobs with the same prefix.",
         catchers=(
-            "tests/unit/test_sweep.py::test_ids_never_reused_other_jobs_and_prefixes_are_never_touched",
+            "tests/unit/connectors/kafka/sink/committer/test_sweep.py::test_ids_never_reused_other_jobs_and_prefixes_are_never_touched",
         ),
         edits=(
             Edit(
@@ -55,7 +55,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="The sweep aborts transactions that a decision names and that are not committed yet.",
         catchers=(
-            "tests/unit/test_sweep.py::test_ids_never_reused_a_decided_transaction_is_never_touched",
+            "tests/unit/connectors/kafka/sink/committer/test_sweep.py::test_ids_never_reused_a_decided_transaction_is_never_touched",
         ),
         edits=(
             Edit(
@@ -85,7 +85,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="After a crash, EndTxn is sent before the state of the transaction is checked.",
         catchers=(
-            "tests/unit/test_committer_faults.py::test_outcome_from_broker_after_a_crash_nothing_is_sent_before_the_verdict_allows_it",
+            "tests/unit/connectors/kafka/sink/committer/test_committer_faults.py::test_outcome_from_broker_after_a_crash_nothing_is_sent_before_the_verdict_allows_it",
         ),
         edits=(
             Edit(
@@ -100,7 +100,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="Any answer to EndTxn counts as a commit, even an error.",
         catchers=(
-            "tests/unit/test_committer_faults.py::test_a_lost_request_or_answer_ends_in_one_visible_commit",
+            "tests/unit/connectors/kafka/sink/committer/test_committer_faults.py::test_a_lost_request_or_answer_ends_in_one_visible_commit",
         ),
         edits=(
             Edit(
@@ -115,7 +115,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="An id that was initialised again counts as aborted, so committed records are written again.",
         catchers=(
-            "tests/unit/test_verdicts.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
+            "tests/unit/connectors/kafka/sink/committer/test_verdicts.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
         ),
         edits=(
             Edit(
@@ -130,7 +130,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="An id that the transaction coordinator no longer knows counts as aborted.",
         catchers=(
-            "tests/unit/test_verdicts.py::test_outcome_from_broker_an_unknown_id_is_unknown",
+            "tests/unit/connectors/kafka/sink/committer/test_verdicts.py::test_outcome_from_broker_an_unknown_id_is_unknown",
         ),
         edits=(
             Edit(
@@ -145,7 +145,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="CompleteCommit counts only under the epoch that EndTxn version 5 leaves, so a native commit looks lost.",
         catchers=(
-            "tests/unit/test_verdicts.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
+            "tests/unit/connectors/kafka/sink/committer/test_verdicts.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
         ),
         edits=(
             Edit(
@@ -209,7 +209,7 @@ MUTANTS = (
         rules=("wait-for-all-brokers",),
         wrong="A transaction counts as swept although its coordinator died after it was listed and before it was described.",
         catchers=(
-            "tests/unit/test_sweep.py::test_wait_for_all_brokers_what_is_listed_and_not_described_is_not_swept",
+            "tests/unit/connectors/kafka/sink/committer/test_sweep.py::test_wait_for_all_brokers_what_is_listed_and_not_described_is_not_swept",
         ),
         edits=(
             Edit(

@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="A pre-committed id takes the next batch before its checkpoint is recorded as committed.",
         catchers=(
-            "tests/unit/test_producer_slots.py::test_an_id_rests_until_its_checkpoint_is_committed_on_record",
+            "tests/unit/connectors/kafka/sink/producers/test_producer_slots.py::test_an_id_rests_until_its_checkpoint_is_committed_on_record",
         ),
         edits=(
             Edit(
@@ -25,7 +25,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="An id whose init_transactions was never answered is initialised and used again.",
         catchers=(
-            "tests/unit/test_unanswered_ids.py::test_ids_never_reused_an_id_whose_initialisation_was_not_answered_is_never_used_again",
+            "tests/unit/connectors/kafka/sink/producers/test_unanswered_ids.py::test_ids_never_reused_an_id_whose_initialisation_was_not_answered_is_never_used_again",
         ),
         edits=(
             Edit(
@@ -40,7 +40,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="Worker processes draw no owner, so two attempts share transactional ids.",
         catchers=(
-            "tests/unit/test_producer_pools.py::test_ids_name_prefix_job_region_attempt_owner_and_slot",
+            "tests/unit/connectors/kafka/sink/producers/test_producer_pools.py::test_ids_name_prefix_job_region_attempt_owner_and_slot",
         ),
         edits=(
             Edit(
@@ -55,7 +55,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="A forked worker uses the transactional ids of its parent.",
         catchers=(
-            "tests/unit/test_producer_pools.py::test_a_forked_worker_owns_none_of_its_parents_ids",
+            "tests/unit/connectors/kafka/sink/producers/test_producer_pools.py::test_a_forked_worker_owns_none_of_its_parents_ids",
         ),
         edits=(
             Edit(
@@ -70,7 +70,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="An id whose abort was never answered is used again after its checkpoint is recorded as committed.",
         catchers=(
-            "tests/unit/test_unanswered_ids.py::test_ids_never_reused_an_id_whose_abort_was_not_answered_is_never_used_again",
+            "tests/unit/connectors/kafka/sink/producers/test_unanswered_ids.py::test_ids_never_reused_an_id_whose_abort_was_not_answered_is_never_used_again",
         ),
         edits=(
             Edit(
@@ -84,7 +84,7 @@ MUTANTS = (
         name="free-by-a-hinted-checkpoint",
         rules=("ids-never-reused",),
         wrong="An id whose checkpoint was unknown when it was taken becomes free with the checkpoint that its task guessed.",
-        catchers=("tests/unit/test_producer_slots.py",),
+        catchers=("tests/unit/connectors/kafka/sink/producers/test_producer_slots.py",),
         edits=(
             Edit(
                 function="sluice.connectors.kafka.sink.producers.producer_slots:_is_over",
@@ -101,7 +101,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="An abandoned writer returns an id that another writer has by now, so the id is initialised while the other writer uses it.",
         catchers=(
-            "tests/unit/test_producer_pools.py::test_ids_never_reused_a_writer_that_was_given_up_does_not_give_back_the_id_of_another",
+            "tests/unit/connectors/kafka/sink/producers/test_producer_pools.py::test_ids_never_reused_a_writer_that_was_given_up_does_not_give_back_the_id_of_another",
         ),
         edits=(
             Edit(

@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("endtxn-version",),
         wrong="EndTxn is sent in version 5 under every finalised transaction.version.",
         catchers=(
-            "tests/unit/test_transaction_wire.py::test_endtxn_version_version_5_is_sent_only_where_its_level_is_finalised",
+            "tests/unit/connectors/kafka/client/test_transaction_wire.py::test_endtxn_version_version_5_is_sent_only_where_its_level_is_finalised",
         ),
         edits=(
             Edit(
@@ -40,7 +40,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="If one broker has refused a login once, the client answers every later request with that refusal.",
         catchers=(
-            "tests/unit/test_refused_log_ins.py::test_a_log_in_that_one_broker_refuses_once_is_tried_again_by_the_next_call",
+            "tests/unit/connectors/kafka/client/test_refused_logins.py::test_a_log_in_that_one_broker_refuses_once_is_tried_again_by_the_next_call",
         ),
         edits=(
             Edit(
@@ -55,7 +55,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="A late answer to a request before the begin counts as the answer to a request that was given up later.",
         catchers=(
-            "tests/unit/test_given_up_requests.py::test_outcome_from_broker_a_late_answer_does_not_make_up_for_a_later_loss",
+            "tests/unit/connectors/kafka/sink/producers/test_given_up_requests.py::test_outcome_from_broker_a_late_answer_does_not_make_up_for_a_later_loss",
         ),
         edits=(
             Edit(
@@ -69,7 +69,7 @@ MUTANTS = (
         name="pending-addition-ignored",
         rules=("outcome-from-broker",),
         wrong="A task commits its epoch natively although a request that begins it may have been lost and sent again since the newest report.",
-        catchers=("tests/unit/test_given_up_requests.py",),
+        catchers=("tests/unit/connectors/kafka/sink/producers/test_given_up_requests.py",),
         edits=(
             Edit(
                 function="sluice.connectors.kafka.sink.producers.transaction_status:Additions.is_settled",
@@ -83,7 +83,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="A transaction is pre-committed although a copy of a request that begins it may arrive after its commit.",
         catchers=(
-            "tests/unit/test_kafka_writer.py::test_outcome_from_broker_a_transaction_that_may_be_begun_again_is_never_pre_committed",
+            "tests/unit/connectors/kafka/sink/writer/test_kafka_writer.py::test_outcome_from_broker_a_transaction_that_may_be_begun_again_is_never_pre_committed",
         ),
         edits=(
             Edit(
@@ -98,7 +98,7 @@ MUTANTS = (
         rules=("abort-by-endtxn",),
         wrong="An abort is an InitProducerId with the transaction's id and epoch, which aborts any open transaction of the id.",
         catchers=(
-            "tests/unit/test_transaction_wire.py::test_abort_by_endtxn_an_abort_is_an_endtxn_with_the_transactions_own_epoch",
+            "tests/unit/connectors/kafka/client/test_transaction_wire.py::test_abort_by_endtxn_an_abort_is_an_endtxn_with_the_transactions_own_epoch",
         ),
         edits=(
             Edit(

@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="A repair checks with another region's older metadata whether its ranges still belong to the same log.",
         catchers=(
-            "tests/unit/test_vanished_partitions.py::test_whoever_has_read_a_range_is_told_what_it_is_of_now",
+            "tests/unit/runtime/test_vanished_partitions.py::test_whoever_has_read_a_range_is_told_what_it_is_of_now",
         ),
         edits=(
             Edit(
@@ -25,7 +25,7 @@ MUTANTS = (
         rules=("start-offsets-once",),
         wrong="The drop-in source cuts a batch at the first request, so the resolved start offsets are in no log.",
         catchers=(
-            "tests/unit/test_drop_in_reader.py::test_start_offsets_once_the_first_batch_is_empty_whatever_has_come_since",
+            "tests/unit/connectors/kafka/test_drop_in_reader.py::test_start_offsets_once_the_first_batch_is_empty_whatever_has_come_since",
         ),
         edits=(
             Edit(
@@ -40,7 +40,7 @@ MUTANTS = (
         rules=("trigger-is-barrier",),
         wrong="Under availableNow the end offsets advance with records that are written meanwhile.",
         catchers=(
-            "tests/unit/test_drop_in_reader.py::test_trigger_is_barrier_available_now_ends_where_it_was_prepared",
+            "tests/unit/connectors/kafka/test_drop_in_reader.py::test_trigger_is_barrier_available_now_ends_where_it_was_prepared",
         ),
         edits=(
             Edit(
@@ -55,7 +55,7 @@ MUTANTS = (
         rules=("commit-acknowledged",),
         wrong="Records that an open transaction hides count as truncated, so a position after them goes back.",
         catchers=(
-            "tests/unit/test_hidden_ends.py::test_a_bounded_run_behind_an_open_transaction_has_nothing_to_read",
+            "tests/unit/runtime/test_hidden_ends.py::test_a_bounded_run_behind_an_open_transaction_has_nothing_to_read",
         ),
         edits=(
             Edit(
@@ -70,7 +70,7 @@ MUTANTS = (
         rules=("read-committed-end",),
         wrong="The leader epoch of a log's first record counts as the present one, so reading stops after a leader change.",
         catchers=(
-            "tests/unit/test_source_changes.py::test_records_of_earlier_leaders_in_a_log_say_nothing_of_its_leader",
+            "tests/unit/connectors/kafka/source/test_source_changes.py::test_records_of_earlier_leaders_in_a_log_say_nothing_of_its_leader",
         ),
         edits=(
             Edit(

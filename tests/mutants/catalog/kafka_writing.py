@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("pre-commit-confirmed",),
         wrong="A flush that returns 0 counts as complete even if a delivery report has an error.",
         catchers=(
-            "tests/unit/test_kafka_writer.py::test_a_record_refused_by_the_broker_is_never_pre_committed",
+            "tests/unit/connectors/kafka/sink/writer/test_kafka_writer.py::test_a_record_refused_by_the_broker_is_never_pre_committed",
         ),
         edits=(
             Edit(
@@ -41,7 +41,7 @@ MUTANTS = (
         rules=("pre-commit-confirmed",),
         wrong="Records that the broker has not confirmed before the timeout count as flushed.",
         catchers=(
-            "tests/unit/test_kafka_writer.py::test_records_that_are_not_confirmed_are_never_pre_committed",
+            "tests/unit/connectors/kafka/sink/writer/test_kafka_writer.py::test_records_that_are_not_confirmed_are_never_pre_committed",
         ),
         edits=(
             Edit(
@@ -64,7 +64,7 @@ MUTANTS = (
         rules=("pre-commit-confirmed",),
         wrong="A record that the client does not accept is left out, and the epoch continues.",
         catchers=(
-            "tests/unit/test_kafka_writer.py::test_a_record_that_the_client_does_not_accept_is_never_left_out",
+            "tests/unit/connectors/kafka/sink/writer/test_kafka_writer.py::test_a_record_that_the_client_does_not_accept_is_never_left_out",
         ),
         edits=(
             Edit(
@@ -84,7 +84,7 @@ MUTANTS = (
         rules=("handle-from-producer",),
         wrong="A pre-commit does not check that producer id and epoch are still the registered ones.",
         catchers=(
-            "tests/unit/test_kafka_writer.py::test_another_producer_epoch_after_the_flush_is_never_pre_committed",
+            "tests/unit/connectors/kafka/sink/writer/test_kafka_writer.py::test_another_producer_epoch_after_the_flush_is_never_pre_committed",
         ),
         edits=(
             Edit(
@@ -99,7 +99,7 @@ MUTANTS = (
         rules=("handle-from-producer",),
         wrong="A pre-commit does not ask the client whether its transaction is still open.",
         catchers=(
-            "tests/unit/test_kafka_writer.py::test_a_transaction_that_ended_unseen_is_never_pre_committed",
+            "tests/unit/connectors/kafka/sink/writer/test_kafka_writer.py::test_a_transaction_that_ended_unseen_is_never_pre_committed",
         ),
         edits=(
             Edit(
@@ -114,7 +114,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="A task without records begins a transaction, and reports its handle.",
         catchers=(
-            "tests/unit/test_kafka_writer.py::test_an_epoch_without_records_costs_no_transaction",
+            "tests/unit/connectors/kafka/sink/writer/test_kafka_writer.py::test_an_epoch_without_records_costs_no_transaction",
         ),
         edits=(
             Edit(

@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="After a pause of its process, a decision no longer waits for the check of the lease, which was about to find another job.",
         catchers=(
-            "tests/unit/test_lease_pauses.py::test_lease_guards_outputs_a_decision_waits_from_the_beginning_behind_a_pause",
+            "tests/unit/runtime/ownership/test_lease_pauses.py::test_lease_guards_outputs_a_decision_waits_from_the_beginning_behind_a_pause",
         ),
         edits=(
             Edit(
@@ -25,7 +25,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A lease of another job that changes while it is watched is taken over.",
         catchers=(
-            "tests/unit/test_lease.py::test_lease_guards_outputs_a_second_live_job_is_refused_before_it_writes",
+            "tests/unit/runtime/ownership/test_lease.py::test_lease_guards_outputs_a_second_live_job_is_refused_before_it_writes",
         ),
         edits=(
             Edit(
@@ -43,7 +43,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A holder that finds another session in the lease overwrites it.",
         catchers=(
-            "tests/unit/test_lease.py::test_lease_guards_outputs_a_holder_that_was_replaced_stops_and_does_not_write",
+            "tests/unit/runtime/ownership/test_lease.py::test_lease_guards_outputs_a_holder_that_was_replaced_stops_and_does_not_write",
         ),
         edits=(
             Edit(

@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("batch-identity",),
         wrong="A drop-in query continues although Spark's log lacks the last decided batch.",
         catchers=(
-            "tests/unit/test_query_logs.py::test_a_decided_batch_that_spark_has_forgotten_is_not_run_with_other_records",
+            "tests/unit/runtime/spark/microbatch/test_query_logs.py::test_a_decided_batch_that_spark_has_forgotten_is_not_run_with_other_records",
         ),
         edits=(
             Edit(
@@ -28,7 +28,7 @@ MUTANTS = (
         rules=("batch-identity",),
         wrong="A decided batch is written again when Spark replays it.",
         catchers=(
-            "tests/unit/test_region_query.py::test_batch_identity_and_stateful_replay_a_replay_of_a_decided_batch_writes_nothing",
+            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_batch_identity_and_stateful_replay_a_replay_of_a_decided_batch_writes_nothing",
         ),
         edits=(
             Edit(
@@ -43,7 +43,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="The remaining part of a batch that Spark runs again is also read instead of the batches after it.",
         catchers=(
-            "tests/unit/test_job_source.py::test_a_batch_that_is_run_once_more_reads_what_the_driver_found_left_of_it",
+            "tests/unit/runtime/spark/microbatch/test_job_source.py::test_a_batch_that_is_run_once_more_reads_what_the_driver_found_left_of_it",
         ),
         edits=(
             Edit(
@@ -63,7 +63,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="An undecided batch stays in Spark's log, and the next attempt replays it.",
         catchers=(
-            "tests/unit/test_region_start.py::test_restore_by_attempt_a_stateful_regions_logs_are_rewound_to_the_decision",
+            "tests/unit/runtime/spark/microbatch/test_region_start.py::test_restore_by_attempt_a_stateful_regions_logs_are_rewound_to_the_decision",
         ),
         edits=(
             Edit(
@@ -78,7 +78,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="The present attempt of a region writes a batch that an earlier attempt planned.",
         catchers=(
-            "tests/unit/test_region_query.py::test_restore_by_attempt_an_undecided_batch_of_an_earlier_life_is_never_written",
+            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_restore_by_attempt_an_undecided_batch_of_an_earlier_life_is_never_written",
         ),
         edits=(
             Edit(
@@ -93,7 +93,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="The tasks of a batch are read from its start as well as from its end.",
         catchers=(
-            "tests/unit/test_job_source.py::test_restore_by_attempt_the_tasks_of_a_batch_follow_from_its_end_alone",
+            "tests/unit/runtime/spark/microbatch/test_job_source.py::test_restore_by_attempt_the_tasks_of_a_batch_follow_from_its_end_alone",
         ),
         edits=(
             Edit(
@@ -108,7 +108,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="A run that was taken over deletes the logs of the newer run's attempts.",
         catchers=(
-            "tests/unit/test_region_start.py::test_restore_by_attempt_a_run_that_was_taken_over_deletes_older_lives_alone",
+            "tests/unit/runtime/spark/microbatch/test_region_start.py::test_restore_by_attempt_a_run_that_was_taken_over_deletes_older_lives_alone",
         ),
         edits=(
             Edit(
@@ -123,7 +123,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="A run that was taken over rewinds the newer run's state.",
         catchers=(
-            "tests/unit/test_region_start.py::test_restore_by_attempt_a_run_that_was_taken_over_leaves_the_newer_ones_state_alone",
+            "tests/unit/runtime/spark/microbatch/test_region_start.py::test_restore_by_attempt_a_run_that_was_taken_over_leaves_the_newer_ones_state_alone",
         ),
         edits=(
             Edit(
@@ -138,7 +138,7 @@ MUTANTS = (
         rules=("callback-after-commit",),
         wrong="The batch callback returns once its batch is acknowledged, so Spark logs an undecided batch.",
         catchers=(
-            "tests/unit/test_region_query.py::test_callback_after_commit_the_callback_raises_when_its_batch_is_not_committed",
+            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_callback_after_commit_the_callback_raises_when_its_batch_is_not_committed",
         ),
         edits=(
             Edit(
@@ -153,7 +153,7 @@ MUTANTS = (
         rules=("abort-before-skip",),
         wrong="An ended attempt does not report its open transactions, so readers wait for them until a sweep.",
         catchers=(
-            "tests/unit/test_ended_lives.py::test_abort_before_skip_a_life_that_is_over_says_what_it_left_open",
+            "tests/unit/runtime/coordinator/shell/test_ended_attempts.py::test_abort_before_skip_a_life_that_is_over_says_what_it_left_open",
         ),
         edits=(
             Edit(
@@ -168,7 +168,7 @@ MUTANTS = (
         rules=("stateful-replay",),
         wrong="Rows that chained tasks have already written are written by the same sinks again on the way into files.",
         catchers=(
-            "tests/unit/test_region_query.py::test_rows_on_their_way_into_files_are_written_by_the_other_sinks_once",
+            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_rows_on_their_way_into_files_are_written_by_the_other_sinks_once",
         ),
         edits=(
             Edit(
@@ -183,7 +183,7 @@ MUTANTS = (
         rules=("stateful-replay",),
         wrong="The replay of a decided batch of a stateful region runs nothing, so its state version is missing.",
         catchers=(
-            "tests/unit/test_region_query.py::test_batch_identity_and_stateful_replay_a_replay_of_a_decided_batch_writes_nothing",
+            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_batch_identity_and_stateful_replay_a_replay_of_a_decided_batch_writes_nothing",
         ),
         edits=(
             Edit(
@@ -197,7 +197,9 @@ MUTANTS = (
         name="random-state-accepted",
         rules=("stateful-replay",),
         wrong="A non-deterministic function with state is accepted.",
-        catchers=("tests/unit/test_job_pieces.py::test_a_job_that_cannot_be_exact_is_refused",),
+        catchers=(
+            "tests/unit/runtime/job/test_job_pieces.py::test_a_job_that_cannot_be_exact_is_refused",
+        ),
         edits=(
             Edit(
                 function="sluice.runtime.graph.job_graph:_require_runnable",

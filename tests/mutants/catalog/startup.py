@@ -9,7 +9,7 @@ MUTANTS = (
         name="newest-decision-not-settled",
         rules=("outcome-from-broker",),
         wrong="A start does not commit the newest decision that has no completion marker, and continues.",
-        catchers=("tests/unit/test_recovery.py",),
+        catchers=("tests/unit/runtime/coordinator/start/test_recovery.py",),
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.start.recovery:to_settle",
@@ -23,7 +23,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="The regions start at once, while the start still commits decided transactions.",
         catchers=(
-            "tests/unit/test_coordinator.py::test_no_region_begins_before_what_is_decided_is_committed",
+            "tests/unit/runtime/coordinator/shell/test_coordinator.py::test_no_region_begins_before_what_is_decided_is_committed",
         ),
         edits=(
             Edit(
@@ -46,7 +46,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="A transaction that an operator has declared committed counts as committed, although its broker reports it aborted.",
         catchers=(
-            "tests/unit/test_accepted_losses.py::test_outcome_from_broker_what_is_certainly_lost_is_not_taken_for_committed",
+            "tests/unit/runtime/coordinator/policy/test_accepted_losses.py::test_outcome_from_broker_what_is_certainly_lost_is_not_taken_for_committed",
         ),
         edits=(
             Edit(
@@ -60,7 +60,9 @@ MUTANTS = (
         name="fencing-record-below-a-taken-slot",
         rules=("fence-first",),
         wrong="A fencing record counts although a higher slot is taken.",
-        catchers=("tests/unit/test_recovery.py::test_a_seal_below_a_taken_place_does_not_count",),
+        catchers=(
+            "tests/unit/runtime/coordinator/start/test_recovery.py::test_a_seal_below_a_taken_place_does_not_count",
+        ),
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.start.startup:StartSequence._fence",
@@ -74,7 +76,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="A source resumes at the positions of other sources, too, so a partition that only another source reads is never discovered.",
         catchers=(
-            "tests/unit/test_restore.py::test_restore_by_attempt_a_source_goes_on_at_its_own_positions_alone",
+            "tests/unit/runtime/coordinator/start/test_restore.py::test_restore_by_attempt_a_source_goes_on_at_its_own_positions_alone",
         ),
         edits=(
             Edit(
@@ -88,7 +90,7 @@ MUTANTS = (
         name="repaired-without-permission",
         rules=("two-phase-repair",),
         wrong="A start writes lost records again although the job must stop at a loss.",
-        catchers=("tests/unit/test_recovery.py",),
+        catchers=("tests/unit/runtime/coordinator/start/test_recovery.py",),
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.start.settlement:Settlement._can_repair",
@@ -102,7 +104,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="After an accepted loss, a start also continues without the records that were lost later.",
         catchers=(
-            "tests/unit/test_accepted_losses.py::test_two_phase_repair_what_is_lost_behind_an_acceptance_stops_the_job_again",
+            "tests/unit/runtime/coordinator/policy/test_accepted_losses.py::test_two_phase_repair_what_is_lost_behind_an_acceptance_stops_the_job_again",
         ),
         edits=(
             Edit(
@@ -123,7 +125,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A start does not check whether another start has written a fencing record after its own.",
         catchers=(
-            "tests/unit/test_interrupted_starts.py::test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_lease_alone",
+            "tests/unit/runtime/checkpoint/test_interrupted_starts.py::test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_lease_alone",
         ),
         edits=(
             Edit(

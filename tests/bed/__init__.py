@@ -1,5 +1,0 @@
-"""The chaos bed: brokers, HDFS, a Spark cluster and a job in containers, with faults at random.
-
-``python -m tests.bed chaos`` and ``python -m tests.bed soak``. ``docs/research/reliability.md`` has
-the results.
-"""

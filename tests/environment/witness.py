@@ -1,0 +1,86 @@
+"""A read_committed reader that runs for the whole round, and notes when records become visible."""
+
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
+
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, record_of
+from sluice.runtime.checker import History
+from sluice.runtime.checker.records.payload import origin_of
+from tests.kit.threads.joined_thread import JoinedThread
+
+__all__ = ["Witness"]
+
+_RECORDS = 5_000
+_WAIT_S = 0.05
+_STOP_S = 120.0
+_PARTITION_EOF = KafkaError._PARTITION_EOF  # noqa: SLF001  # librdkafka's documented code
+
+
+class Witness(JoinedThread):
+    """Reads a topic from its first record on, in a thread of its own, which no fault strikes.
+
+    A context manager. Read `seen` after it is closed.
+    """
+
+    def __init__(self, connection: KafkaConnection, topic: str, *, partitions: int) -> None:
+        super().__init__("witness", stop_s=_STOP_S)
+        self.seen = History()
+        self._connection = connection
+        self._topic = topic
+        self._times_s = [array("d") for _ in range(partitions)]
+        self._sequences = [array("q") for _ in range(partitions)]
+
+    @property
+    def total(self) -> int:
+        """Records seen so far; raises the error that has ended the reader, if any."""
+        self._require_sound()
+        return sum(map(len, self._times_s))
+
+    def seen_at(self, sequences: Sequence[int]) -> float | None:
+        """When, on the monotonic clock, every partition had shown this record or a later one.
+
+        Args:
+            sequences: by partition; see `Origin`.
+        Returns:
+            None: not yet.
+        """
+        self._require_sound()
+        seen_s = []
+        for times_s, shown, wanted in zip(self._times_s, self._sequences, sequences, strict=True):
+            count = len(shown)  # the reader's thread appends meanwhile
+            # Sequences grow; otherwise the verdict reports reordered records.
+            first = bisect_left(shown, wanted, 0, count)
+            if first == count:
+                return None
+            seen_s.append(times_s[first])
+        return max(seen_s)
+
+    def _work(self) -> None:
+        consumer = reading_consumer(self._connection, group="bed-witness")
+        try:
+            partitions = range(len(self._times_s))
+            consumer.assign([TopicPartition(self._topic, p, OFFSET_BEGINNING) for p in partitions])
+            while not self._stopping.is_set():
+                self._see(consumer.consume(_RECORDS, _WAIT_S))
+        finally:
+            consumer.close()
+
+    def _see(self, messages: Sequence[Message]) -> None:
+        now_s = time.monotonic()
+        for message in messages:
+            error, partition = message.error(), message.partition()
+            if error is None and partition is not None:
+                record = record_of(message)
+                origin = origin_of(record)
+                assert origin is not None, f"a record that the feeder did not send: {record}"
+                self.seen.append(record)
+                # In this order: a caller that finds a sequence must find its time.
+                self._times_s[partition].append(now_s)
+                self._sequences[partition].append(origin.sequence)
+            elif error is not None and error.code() != _PARTITION_EOF and not error.retriable():
+                raise AssertionError(f"the witness of {self._topic} cannot read: {error}")

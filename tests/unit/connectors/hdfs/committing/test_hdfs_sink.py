@@ -1,0 +1,281 @@
+"""`HdfsSink` and its driver's side: what is refused, and when; what is made, and where."""
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sluice import HdfsSink, PartitionCommit
+from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_root
+from sluice.runtime.contracts import (
+    Frame,
+    FrameSink,
+    Sink,
+    SinkContext,
+    SinkCoordinator,
+    SweepView,
+    TaskSink,
+)
+from sluice.runtime.errors import ConfigError, IllegalTransitionError, StorageError
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
+from tests.kit.fakes import ManualClock
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
+
+CONTEXT = SinkContext(
+    job_uid="job", job_name="j", operator_id="op", checkpoint_uri="file:///c", leader_session_id="s"
+)
+ROOT = staging_root("orders", job_uid="job", operator_id="op")
+
+
+class TestSettings:
+    """What is said before anything runs."""
+
+    def test_it_is_a_sink_that_sparks_writers_write(self) -> None:
+        """By which of the two contracts a region tells how to run it."""
+        sink: Sink = HdfsSink("/data/orders")
+        assert isinstance(sink, FrameSink)
+        assert not isinstance(sink, TaskSink)
+        coordinator: SinkCoordinator = sink.coordinator()
+        coordinator.close()
+
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({}, "the directory is empty"),
+            ({"path": "/"}, "target"),
+            ({"path": "s3a://bucket/x"}, "s3a: has no tested way"),
+            ({"path": "/data/_x"}, "target"),
+            ({"path": "/data/x", "format": "parket"}, "Did you mean parquet"),
+            ({"path": "/data/x", "options": {"Path": "/data/y"}}, "no option path"),
+            ({"path": "/data/x", "options": {"maxRecordsPerFile": "x"}}, "Give a whole number"),
+            ({"path": "/data/x", "options": {"maxRecordsPerFile": 1.5}}, "maxRecordsPerFile"),
+            ({"path": "/data/x", "options": {"parquet.block.size": "x"}}, "number of bytes"),
+            ({"path": "/data/x", "options": {"parquet.block.size": "128m"}}, "value='128m'"),
+            ({"path": "/data/x", "options": {"parquet.page.size": 0}}, "number of bytes"),
+            ({"path": "/data/x", "options": {"ORC.stripe.size": "-1"}}, "ORC.stripe.size"),
+            ({"path": "/data/x", "format": "csv", "options": {"sep": ""}}, "one character"),
+            ({"path": "/data/x", "format": "csv", "options": {"delimiter": ""}}, "delimiter"),
+        ],
+    )
+    def test_mistakes_are_named(self, settings: dict[str, Any], said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            HdfsSink(**settings)
+
+    def test_values_that_sparks_tasks_take_are_taken(self) -> None:
+        """As Java and Hadoop read numbers; a separator may be any, and a limit of 0 is none."""
+        HdfsSink("/data/x", options={"maxRecordsPerFile": 0, "parquet.block.size": " +1048576 "})
+        HdfsSink("/data/x", options={"maxrecordsperfile": "-1", "parquet.block.size": "0x100000"})
+        for separator in ("\t", "||", " "):
+            HdfsSink("/data/x", format="csv", options={"sep": separator})
+
+    def test_a_relative_path_names_one_place(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever the process's directory later is."""
+        monkeypatch.chdir(tmp_path)
+        for path in ("out/rows", Path("out") / "rows"):
+            assert HdfsSink(path).settings()["path"] == f"file://{tmp_path}/out/rows"
+
+    def test_one_name_is_one_column(self) -> None:
+        """And not its letters."""
+        shown = HdfsSink("/d/x", columns="value", partition_by="key").settings()
+        assert (shown["columns"], shown["partition_by"]) == ("value", "key")
+
+    def test_keys_of_encrypted_formats_are_not_shown(self) -> None:
+        sink = HdfsSink("/d/x", options={"parquet.encryption.key.list": "k1:AAEC", "header": True})
+        shown = sink.settings()
+        assert "AAEC" not in repr(shown)
+        assert shown["option.header"] == "true"
+        assert pickle.loads(pickle.dumps(sink)).settings() == shown
+
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({"columns": ["vlaue"]}, "Did you mean value"),
+            ({"partition_by": ["kye"]}, "Did you mean key"),
+            ({"partition_by": ["key"], "columns": ["value"]}, "no such column to partition by"),
+            ({"partition_by": ["key"], "columns": ["key"]}, "files would be empty"),
+            ({"partition_by": ["_hidden"]}, "not see"),
+            ({"columns": ["key", "value", "key"]}, "have one name"),
+            ({"partition_by": ["key", "key"]}, "have one name"),
+        ],
+    )
+    def test_columns_are_checked(self, settings: dict[str, list[str]], said: str) -> None:
+        sink = HdfsSink("/d/x", **settings)
+        with pytest.raises(ConfigError, match=said):
+            sink.check_columns(["_hidden", "key", "value"])
+
+    def test_a_frame_is_refused_by_its_columns_before_spark_is_asked(self) -> None:
+        """Which would name neither the sink nor the column that was meant."""
+        frame = cast(Frame, SimpleNamespace(columns=["key", "value"]))
+        with pytest.raises(ConfigError, match="Did you mean value"):
+            HdfsSink("/d/x", columns=["vlaue"]).check_frame(frame)
+
+
+class TestCoordinator:
+    """What a start looks at, makes and deletes."""
+
+    def test_a_check_changes_nothing_and_refuses_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "orders").write_text("a file")
+        with pytest.raises(ConfigError, match="is a file"):
+            self.on(tmp_path).check(timeout_s=1)
+        (tmp_path / "orders").unlink()
+        assert self.on(tmp_path).check(timeout_s=1) == {}
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_directory_of_which_sparks_log_tells_what_to_read_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        """Spark's readers list the files of its own sink's log alone: what is published beside it
+        no query would ever find, and no error say so."""
+        (tmp_path / "orders" / "_spark_metadata").mkdir(parents=True)
+        (tmp_path / "orders" / "_spark_metadata" / "0").write_text("v1")
+        with pytest.raises(ConfigError, match=r"/orders/_spark_metadata\b.*another path.*delete"):
+            self.on(tmp_path).check(timeout_s=1)
+        (tmp_path / "orders" / "_spark_metadata" / "0").unlink()
+        (tmp_path / "orders" / "_spark_metadata").rmdir()
+        assert self.on(tmp_path).check(timeout_s=1) == {}
+
+    def test_a_claim_makes_both_directories_and_leaves_nothing_in_them(
+        self, tmp_path: Path
+    ) -> None:
+        """A rename between them has been tried. Who has the staging, or had it, is on record."""
+        coordinator = self.on(tmp_path)
+        coordinator.claim(CONTEXT, timeout_s=1)
+        assert list((tmp_path / "orders").iterdir()) == []
+        assert [each.name for each in (tmp_path / ROOT).iterdir()] == [".sluice-lease"]
+        coordinator.close()
+        assert [each.name for each in (tmp_path / ROOT).iterdir()] == [".sluice-lease"]
+
+    @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST])
+    def test_a_rename_that_fails_is_said_before_the_first_decision(self, fault: Fault) -> None:
+        """And the probe is deleted, wherever it is."""
+        disk = Disk()
+
+        def opened(uri: str) -> FileSystem:
+            return FakeFileSystem(
+                disk, uri=uri, fault=lambda step: fault if step == "move" else Fault.NONE
+            )
+
+        coordinator = FileSinkCoordinator("fake:///data/orders", opened)
+        with pytest.raises(StorageError, match=r"one device .* one encryption zone"):
+            coordinator.claim(CONTEXT, timeout_s=1)
+        coordinator.close()
+        assert set(disk.files) == {f"{ROOT}/.sluice-lease"}
+
+    def test_a_rename_that_is_answered_with_no_is_said_before_the_first_decision(self) -> None:
+        """A decided file that keeps its staged name would stop the job for good. No client is left
+        behind; and nothing is swept before a claim."""
+        closed: list[str] = []
+
+        class Refusing(FakeFileSystem):
+            def move(self, source: str, path: str) -> bool:
+                del source, path
+                return False
+
+            def close(self) -> None:
+                closed.append(self.uri)
+
+        coordinator = FileSinkCoordinator(
+            "fake:///data/orders", lambda uri: Refusing(Disk(), uri=uri)
+        )
+        view = SweepView(job_uid="job", attempt_ids={"main": 2}, protected=(), orphans=())
+        with pytest.raises(IllegalTransitionError, match="before it was claimed"):
+            coordinator.sweep(view, timeout_s=1)
+        with pytest.raises(StorageError, match=r"one device .* one encryption zone"):
+            coordinator.claim(CONTEXT, timeout_s=1)
+        coordinator.close()
+        assert closed == ["fake:///data"]
+
+    def test_a_sweep_deletes_orphans_and_empty_lives_alone(self, tmp_path: Path) -> None:
+        """What belongs to the present life, to another job or to nobody stays."""
+        coordinator = self.on(tmp_path)
+        coordinator.claim(CONTEXT, timeout_s=1)
+        old, now = (
+            StagingAttempt.draw(BatchKey(region="main", attempt_id=attempt_id, batch_id=1))
+            for attempt_id in (1, 2)
+        )
+        root = tmp_path / ROOT
+        kept = [
+            root / now.path / "part-0",
+            root / "main.1" / "notes.txt",
+            root.parent / "other-sink" / old.path / "part-0",
+        ]
+        for file in [root / old.path / "part-0", root / "gone.0" / "x", *kept]:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("x")
+        (root / "gone.0" / "x").unlink()
+        view = SweepView(job_uid="job", attempt_ids={"main": 2}, protected=(), orphans=())
+        assert coordinator.sweep(view, timeout_s=1).aborted == 1
+        assert not (root / old.path).exists()
+        assert not (root / "gone.0").exists()
+        assert all(file.exists() for file in kept)
+
+    def test_a_file_beside_the_attempts_does_not_stop_the_sweep(self, tmp_path: Path) -> None:
+        """A start that was killed while it tried a rename leaves one."""
+        coordinator = self.on(tmp_path)
+        coordinator.claim(CONTEXT, timeout_s=1)
+        (tmp_path / ROOT / ".sluice-probe-0").write_text("sluice")
+        old = StagingAttempt.draw(BatchKey(region="main", attempt_id=1, batch_id=1))
+        (tmp_path / ROOT / old.path).mkdir(parents=True)
+        view = SweepView(job_uid="job", attempt_ids={"main": 2}, protected=(), orphans=())
+        assert coordinator.sweep(view, timeout_s=1).aborted == 1
+
+    def test_what_killed_runs_have_left_half_made_goes_in_the_end(self) -> None:
+        """Leases and probes, which another run may be writing at this moment: what is there
+        an hour later is nobody's."""
+        disk, clock = Disk(), ManualClock()
+        coordinator = FileSinkCoordinator(
+            "fake:///data/orders", lambda uri: FakeFileSystem(disk, uri=uri), clock=clock
+        )
+        coordinator.claim(CONTEXT, timeout_s=1)
+        view = SweepView(job_uid="job", attempt_ids={"main": 2}, protected=(), orphans=())
+        left = [f"{ROOT}/..sluice-lease.{'0' * 32}.tmp", f"{ROOT}/.sluice-probe-{'1' * 32}"]
+        theirs = [f"{ROOT}/.sluice-lease", f"{ROOT}/notes.tmp"]
+        for path in [*left, *theirs]:
+            disk.write(path, b"x")
+        coordinator.sweep(view, timeout_s=1)
+        assert sorted(disk.files) == sorted([*left, *theirs])
+        clock.advance(3600.0)
+        disk.write(f"{ROOT}/.sluice-probe-{'2' * 32}", b"x")
+        coordinator.sweep(view, timeout_s=1)
+        assert sorted(disk.files) == sorted([*theirs, f"{ROOT}/.sluice-probe-{'2' * 32}"])
+
+    @pytest.mark.parametrize("commit", [None, PartitionCommit()])
+    def test_partitions_are_marked_where_that_was_asked_for(
+        self, tmp_path: Path, commit: PartitionCommit | None
+    ) -> None:
+        """By what the sink keeps for the run of its job, so that another job that runs meanwhile
+        is refused; readers who wait for marks that nobody makes are told nothing. Without them the
+        object stands in any number of jobs."""
+        sink = HdfsSink(tmp_path / "orders", partition_by=["dt"], partition_commit=commit)
+        first, second = sink.coordinator(), sink.coordinator()
+        first.claim(CONTEXT, timeout_s=1)
+        try:
+            if commit is None:
+                second.check(timeout_s=1)
+            else:
+                with pytest.raises(ConfigError, match="two running jobs"):
+                    second.check(timeout_s=1)
+        finally:
+            second.close()
+            first.close()
+
+    def test_a_sink_whose_job_runs_can_be_sent_to_workers(self, tmp_path: Path) -> None:
+        """Without what this process keeps for the run: threads and locks."""
+        sink = HdfsSink(tmp_path / "x", partition_by=["dt"], partition_commit=PartitionCommit())
+        coordinator = sink.coordinator()
+        coordinator.claim(CONTEXT, timeout_s=1)
+        try:
+            assert pickle.loads(pickle.dumps(sink)).settings() == sink.settings()
+        finally:
+            coordinator.close()
+
+    @staticmethod
+    def on(directory: Path) -> FileSinkCoordinator:
+        return FileSinkCoordinator(f"file://{directory}/orders", open_file_system)

@@ -1,0 +1,129 @@
+"""Where an earlier leader's records end: whoever leads is asked until it is told, or time is up."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from sluice.connectors.kafka.client.wire_client import WireClient, kafka_errors
+from sluice.connectors.kafka.source.enumerator import leader_epochs as epoch_lookup
+from sluice.connectors.kafka.source.enumerator.leader_epochs import EpochRequest
+from sluice.connectors.kafka.source.positions import PartitionKey
+from sluice.runtime.errors import AuthenticationError, UnreachableError
+from tests.kit.kafka.played_wire import CONNECTION, PlayedClient, said
+
+_FIRST, _SECOND = ("orders", 0), ("orders", 1)
+_QUESTION = EpochRequest(leader_epoch=3, current_leader_epoch=5)
+
+Answer = tuple[type[kafka_errors.KafkaError] | None, int]
+Ask = Callable[..., Mapping[PartitionKey, int]]
+
+
+class _Leaders(PlayedClient):
+    """Brokers 1 and 2, of which each leads one partition.
+
+    Attributes:
+        leaders: by partition, for the first look; behind it the last one stays.
+        answers: to the questions about a partition; the last one again and again.
+        asked: broker, partition and the present leader's epoch of each question.
+    """
+
+    def __init__(
+        self,
+        answers: Mapping[PartitionKey, Sequence[Answer]],
+        *,
+        leaders: Sequence[Mapping[PartitionKey, int]] = ({_FIRST: 1, _SECOND: 2},),
+        **played: Any,
+    ) -> None:
+        super().__init__(pauses=3, **played)
+        self._answers = {key: list(each) for key, each in answers.items()}
+        self._leaders = list(leaders)
+        self.asked: list[tuple[int | None, int, int]] = []
+
+    async def _later(self, answer: Any) -> Any:
+        return answer
+
+    def send(self, request: Any, node_id: int | None = None) -> Any:
+        """See `Net.send`."""
+        if type(request).__name__ == "MetadataRequest":
+            return self._later(self._looked())
+        return self._later(said(topics=[self._told(topic, node_id) for topic in request.topics]))
+
+    def _looked(self) -> object:
+        leaders = self._leaders.pop(0) if len(self._leaders) > 1 else self._leaders[0]
+        partitions = [
+            said(partition_index=partition, leader_id=leader)
+            for (_, partition), leader in leaders.items()
+        ]
+        return said(topics=[said(name="orders", partitions=partitions)])
+
+    def _told(self, topic: Any, node_id: int | None) -> object:
+        found = []
+        for each in topic.partitions:
+            self.asked.append((node_id, each.partition, each.current_leader_epoch))
+            left = self._answers[topic.topic, each.partition]
+            error, end = left.pop(0) if len(left) > 1 else left[0]
+            code = 0 if error is None else error.errno
+            found.append(said(partition=each.partition, error_code=code, end_offset=end))
+        return said(topic=topic.topic, partitions=found)
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """The question about these partitions, to those brokers."""
+
+    def asked(client: _Leaders, *keys: PartitionKey) -> Mapping[PartitionKey, int]:
+        monkeypatch.setattr(WireClient, "connect", lambda *_: client)
+        monkeypatch.setattr(epoch_lookup, "Net", lambda client, _: client)
+        return epoch_lookup.fetch_epoch_ends(
+            CONNECTION, dict.fromkeys(keys, _QUESTION), timeout_s=1
+        )
+
+    return asked
+
+
+def test_each_leader_is_asked_for_its_own_and_who_knows_nothing_is_left_out(ask: Ask) -> None:
+    client = _Leaders({_FIRST: [(None, 7)], _SECOND: [(None, -1)]})
+    assert ask(client, _FIRST, _SECOND) == {_FIRST: 7}
+    assert client.asked == [(1, 0, 5), (2, 1, 5)]
+    assert client.closed
+
+
+@pytest.mark.parametrize(
+    "error", [kafka_errors.NotLeaderForPartitionError, kafka_errors.UnknownLeaderEpochError]
+)
+def test_an_error_is_no_answer(ask: Ask, error: type[kafka_errors.KafkaError]) -> None:
+    """Taken for one that knows of no such leader it would hide for good what was cut off."""
+    client = _Leaders({_FIRST: [(error, -1), (error, -1), (None, 7)]})
+    assert ask(client, _FIRST) == {_FIRST: 7}
+    assert client.asked == [(1, 0, 5)] * 3
+
+
+def test_a_newer_leader_than_the_one_that_was_seen_is_asked_under_its_own_epoch(ask: Ask) -> None:
+    """And only of its own partition; what the other one told is asked once more."""
+    fenced = kafka_errors.FencedLeaderEpochError
+    client = _Leaders({_FIRST: [(fenced, -1), (fenced, -1), (None, 7)], _SECOND: [(None, 9)]})
+    assert ask(client, _FIRST, _SECOND) == {_FIRST: 7, _SECOND: 9}
+    assert [at for _, partition, at in client.asked if partition == 0] == [5, 6, 7]
+    assert {at for _, partition, at in client.asked if partition == 1} == {5}
+
+
+def test_a_partition_without_a_leader_is_asked_for_when_it_has_one(ask: Ask) -> None:
+    client = _Leaders({_FIRST: [(None, 7)]}, leaders=[{_FIRST: -1}, {_FIRST: 2}])
+    assert ask(client, _FIRST) == {_FIRST: 7}
+    assert client.asked == [(2, 0, 5)]
+
+
+def test_what_stays_so_until_time_is_up_is_said(ask: Ask) -> None:
+    client = _Leaders({_FIRST: [(kafka_errors.NotLeaderForPartitionError, -1)]})
+    with pytest.raises(UnreachableError, match="NotLeaderForPartitionError"):
+        ask(client, _FIRST)
+    assert len(client.asked) == 4
+    assert client.closed
+
+
+def test_who_may_not_ask_is_told_so_at_once(ask: Ask) -> None:
+    client = _Leaders({_FIRST: [(kafka_errors.TopicAuthorizationFailedError, -1)]})
+    with pytest.raises(AuthenticationError, match=r"TopicAuthorizationFailedError.*DESCRIBE"):
+        ask(client, _FIRST)
+    assert len(client.asked) == 1

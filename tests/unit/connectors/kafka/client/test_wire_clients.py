@@ -1,0 +1,195 @@
+"""Which client the driver's transaction requests go by, while brokers move and certificates change.
+
+kafka-python never looks at the bootstrap servers again, and keeps the certificates that it was
+given; the clients here are played.
+"""
+
+import logging
+import time
+from typing import Any
+
+import pytest
+
+from sluice.connectors.kafka.client.wire_client import WireClient, kafka_errors
+from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.transaction_requests import EndOutcome, TransactionState
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.errors import AuthenticationError
+from tests.kit.kafka.played_wire import ANSWERS, OURS, Made, PlayedClient, said
+from tests.kit.kafka.transaction_harness import committable
+
+MOVED = kafka_errors.KafkaConnectionError("Connection refused")
+OLD_CERTIFICATE = kafka_errors.KafkaConnectionError("Handshake failed: certificate has expired")
+SLOW = kafka_errors.KafkaTimeoutError("Timed out after 5000 ms")
+KINDS = ("FindCoordinatorRequest", "DescribeTransactionsRequest", "ApiVersionsRequest")
+
+
+def is_described(wire: TransactionWire) -> bool:
+    """Whether the coordinator could be asked."""
+    found = wire.describe([OURS.transactional_id], timeout_s=1)
+    state = found.get(OURS.transactional_id)
+    return state is not None and state.state is TransactionState.ONGOING
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+@pytest.mark.parametrize("failure", [MOVED, OLD_CERTIFICATE], ids=["moved", "certificate"])
+def test_a_client_that_does_not_reach_a_coordinator_is_replaced(
+    wire_over: Made, kind: str, failure: Exception
+) -> None:
+    first, second = PlayedClient({kind: failure}), PlayedClient()
+    wire = wire_over(first, second)
+    assert not is_described(wire)
+    assert all(is_described(wire) for _ in range(3)), "and that one is kept"
+    assert (first.closed, second.closed) == (True, False)
+
+
+@pytest.mark.parametrize("kind", ["FindCoordinatorRequest", "ApiVersionsRequest"])
+def test_a_client_by_which_nothing_is_ended_is_replaced(wire_over: Made, kind: str) -> None:
+    wire = wire_over(PlayedClient({kind: MOVED}), PlayedClient())
+    (report,) = wire.end([OURS], commit=True, timeout_s=1)
+    assert report.outcome is EndOutcome.REFUSED
+    (report,) = wire.end([OURS], commit=True, timeout_s=1)
+    assert report.outcome is EndOutcome.DONE
+
+
+def test_a_decided_transaction_is_committed_where_all_brokers_have_moved(wire_over: Made) -> None:
+    """Else it would stay open until the broker aborts it, and its records would be lost."""
+    wire = wire_over(PlayedClient(dict.fromkeys(ANSWERS, MOVED)), PlayedClient())
+    (report,) = KafkaCommitter(wire).commit([committable(OURS)], timeout_s=5, after_crash=True)
+    assert report.outcome is CommitOutcome.COMMITTED
+
+
+def test_a_client_that_reaches_some_brokers_is_kept_while_there_is_no_other(
+    wire_over: Made,
+) -> None:
+    """The bootstrap servers may be those that are away; then the next failure looks again."""
+    first, third = PlayedClient({KINDS[1]: MOVED}), PlayedClient()
+    wire = wire_over(first, MOVED, third)
+    assert not is_described(wire)
+    assert not is_described(wire)
+    assert not first.closed
+    assert is_described(wire)
+    assert first.closed
+
+
+@pytest.mark.parametrize(("timeout_s", "longest_s"), [(1.0, 0.5), (60.0, 2.0)])
+def test_a_client_that_cannot_be_replaced_has_time_left_to_ask(
+    wire_over: Made, monkeypatch: pytest.MonkeyPatch, timeout_s: float, longest_s: float
+) -> None:
+    """Else a short call would be over before the brokers that it reaches were asked."""
+    wire = wire_over(PlayedClient({KINDS[1]: MOVED}))
+    assert not is_described(wire)
+    given: list[float] = []
+
+    def connect(settings: object, deadline: float) -> PlayedClient:
+        given.append(deadline - time.monotonic())
+        raise MOVED
+
+    monkeypatch.setattr(WireClient, "connect", connect)
+    wire.describe([OURS.transactional_id], timeout_s=timeout_s)
+    assert len(given) == 1
+    assert given[0] <= longest_s
+
+
+def test_a_broker_that_is_slow_costs_no_connection(wire_over: Made) -> None:
+    """It would be as slow to answer another client, which first has to log in."""
+    only = PlayedClient({KINDS[1]: SLOW})
+    wire = wire_over(only)
+    assert not is_described(wire)
+    only.failing = {}
+    assert is_described(wire)
+    assert not only.closed
+
+
+def test_a_permission_that_is_missing_costs_no_connection(
+    wire_over: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker has said so, and is asked again for as long as the decision stands."""
+    forbidden = kafka_errors.TransactionalIdAuthorizationFailedError.errno
+
+    def found(request: Any) -> Any:
+        rows = [said(key=k, node_id=-1, error_code=forbidden) for k in request.coordinator_keys]
+        return said(coordinators=rows)
+
+    only = PlayedClient()
+    wire = wire_over(only)
+    with monkeypatch.context() as patched:
+        patched.setitem(ANSWERS, KINDS[0], found)
+        with pytest.raises(AuthenticationError):
+            is_described(wire)
+    assert is_described(wire)
+    assert not only.closed
+
+
+def test_a_client_that_answers_is_not_replaced(wire_over: Made) -> None:
+    only = PlayedClient()
+    wire = wire_over(only)
+    assert all(is_described(wire) for _ in range(3))
+    assert not only.closed
+
+
+def test_ids_whose_coordinator_is_away_hold_up_no_others(
+    wire_over: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many they are: those behind them are asked about before they are again."""
+    away = [f"p/j/r.1/o/{n}" for n in range(700)]
+    there = [f"p/j/r.2/o/{n}" for n in range(700)]
+
+    def found(request: Any) -> Any:
+        codes = {key: 15 if key in away else 0 for key in request.coordinator_keys}
+        rows = [said(key=key, node_id=1, error_code=code) for key, code in codes.items()]
+        return said(coordinators=rows)
+
+    monkeypatch.setitem(ANSWERS, "FindCoordinatorRequest", found)
+    wire = wire_over(PlayedClient(pauses=2))
+    assert wire.describe(away + there, timeout_s=1).keys() == set(there)
+
+    wire = wire_over(PlayedClient(pauses=2))
+    ours = [
+        TransactionIdentity(transactional_id=name, producer_id=7, producer_epoch=3)
+        for name in away + there
+    ]
+    reports = wire.end(ours, commit=True, timeout_s=1)
+    assert [report.outcome for report in reports[700:]] == [EndOutcome.DONE] * 700
+
+
+def test_wait_for_all_brokers_a_cluster_that_cannot_be_reached_is_missing_as_a_whole(
+    wire_over: Made,
+) -> None:
+    """Nothing that is listed of it would be a complete sweep, and a good end."""
+    wire = wire_over(MOVED, MOVED)
+    listing = wire.list_transactions("p/", timeout_s=1)
+    assert (listing.transactions, listing.missing) == ((), ("the cluster",))
+    assert not KafkaCommitter(wire, ids="p/").await_visible(timeout_s=0)
+
+
+def test_outcome_from_broker_a_wire_that_is_closed_sends_nothing(wire_over: Made) -> None:
+    """Its job has ended; whoever still asks finds nothing ended, and nobody reached."""
+    only = PlayedClient()
+    wire = wire_over(only)
+    assert is_described(wire)
+    wire.close()
+    assert only.closed
+    assert not is_described(wire)
+    (report,) = wire.end([OURS], commit=True, timeout_s=1)
+    assert report.outcome is EndOutcome.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("level", "message", "is_kept"),
+    [
+        (logging.DEBUG, "Sending request SaslAuthenticateRequest(auth_bytes=b'secret')", False),
+        (logging.DEBUG, "%s: received %r", False),
+        (logging.DEBUG, "Connected to node 1", True),
+        (logging.WARNING, "SaslHandshake failed", True),
+    ],
+)
+@pytest.mark.parametrize("name", ["kafka.net.connection", "kafka.protocol.parser"])
+def test_no_log_shows_what_is_sent_to_log_in(
+    name: str, level: int, message: str, is_kept: bool
+) -> None:
+    """kafka-python's own lines show requests and raw bytes."""
+    record = logging.LogRecord(name, level, "", 0, message, None, None)
+    assert bool(logging.getLogger(name).filter(record)) is is_kept

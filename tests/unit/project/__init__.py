@@ -1,0 +1,1 @@
+"""Tests of the project itself: its pages, rules, mutants and test environment."""

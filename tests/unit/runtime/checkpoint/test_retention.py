@@ -1,0 +1,248 @@
+"""Which checkpoints stay: whatever recovery, a paused coordinator or a savepoint still needs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from sluice.runtime.checkpoint.retention import (
+    EVERY_BATCH,
+    SlotFacts,
+    facts_of,
+    retirable,
+    spark_batches_to_retain,
+)
+from sluice.runtime.errors import DamagedCheckpointError
+from sluice.runtime.model.model import (
+    FENCING,
+    CheckpointKind,
+    CheckpointRecord,
+    FileReference,
+    RegionRecord,
+    RegionStatus,
+    StateSnapshot,
+    Verdict,
+)
+from sluice.runtime.spark.microbatch.region_start import batches_to_retain
+from tests.kit.coordinator.checkpoint_records import record
+from tests.kit.coordinator.fake_store import FakeStore
+
+
+def _place(checkpoint_id: int, **changes: object) -> SlotFacts:
+    """A committed decision."""
+    made = facts_of(record(checkpoint_id), is_committed=True)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def _kept(places: Sequence[SlotFacts], retain: int = 3) -> list[int]:
+    gone = set(retirable(places, retain=retain))
+    return [place.checkpoint_id for place in places if place.checkpoint_id not in gone]
+
+
+def _aborted(checkpoint_id: int) -> SlotFacts:
+    return facts_of(record(checkpoint_id, verdict=Verdict.ABORTED))
+
+
+def _fence(checkpoint_id: int, **changes: object) -> SlotFacts:
+    fencing_record = facts_of(record(checkpoint_id, verdict=Verdict.ABORTED, requested_by=FENCING))
+    return replace(fencing_record, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("retain", [1, 3, 5])
+def test_newest_decisions_and_checkpoint_0_are_kept(retain: int) -> None:
+    """The setting is honoured; checkpoint 0 is the floor under every later place."""
+    places = [_place(each) for each in range(10)]
+    assert _kept(places, retain) == [0, *range(10 - retain, 10)]
+
+
+def test_nothing_is_retired_while_there_is_little() -> None:
+    """Three or fewer stay."""
+    assert retirable([]) == []
+    assert retirable([_place(0), _place(1), _place(2)]) == []
+
+
+def test_unfinished_decision_is_never_retired() -> None:
+    """Rule `retire-after-commit`: its record is all that recovery has to commit it by, however old
+    it is."""
+    places = [_place(each) for each in range(10)]
+    places[2] = replace(places[2], is_committed=False)
+    assert _kept(places) == [0, 2, 7, 8, 9]
+
+
+def test_newest_decision_stays_even_with_nothing_to_commit() -> None:
+    """An empty decision is what a start goes on from."""
+    empty = replace(_place(1), has_committables=False, is_committed=False)
+    places = [_place(0), *(replace(empty, checkpoint_id=each) for each in range(1, 6))]
+    assert _kept(places, 1) == [0, 4, 5]
+
+
+def test_what_a_new_run_started_from_stays_until_that_has_decided() -> None:
+    """An older run that still retires, with what it knew before, must not delete the checkpoint
+    that a start from an older one goes on from."""
+    places = [*(_place(each) for each in range(10)), _fence(10, restored_from=4)]
+    assert _kept(places) == [0, 4, 7, 8, 9, 10]
+    assert 4 not in _kept([*places, _place(11, restored_from=4)])
+
+
+def test_seals_are_never_retired() -> None:
+    """Rule `fence-first`: a paused coordinator's next place is a seal, and must not be empty when
+    it wakes."""
+    places = [
+        _place(0),
+        _place(1),
+        _fence(2),
+        *(_place(each) for each in range(3, 6)),
+    ]
+    places += [_fence(6), *(_place(each) for each in range(7, 12))]
+    assert _kept(places) == [0, 2, 6, 9, 10, 11]
+
+
+def test_starts_take_no_place_of_what_people_look_for() -> None:
+    """A job that was started again and again behind three failures still shows these."""
+    places = [_place(0), *(_aborted(each) for each in (1, 2, 3))]
+    places += [_fence(each) for each in (4, 5, 6)]
+    places += [_place(each) for each in range(7, 12)]
+    assert _kept(places) == [0, 1, 2, 3, 4, 5, 6, 9, 10, 11]
+
+
+def test_fence_first_a_session_that_sealed_twice_keeps_both_seals() -> None:
+    """s1 publishes checkpoint 0 and sleeps; s2 seals 1; s1 wakes, seals 2 and goes on. Place 2 is
+    the next one of s2: were it retired, s2 would decide there."""
+    begun = [record(0, leader_session_id="s1"), *(_sealed(1, "s2"), _sealed(2, "s1"))]
+    places = [facts_of(each, is_committed=True) for each in begun]
+    places += [_aborted(each) for each in range(3, 8)]
+    places += [_place(each) for each in range(8, 13)]
+    assert _kept(places) == [0, 1, 2, 5, 6, 7, 10, 11, 12]
+
+
+def _sealed(checkpoint_id: int, session: str) -> CheckpointRecord:
+    return record(
+        checkpoint_id, verdict=Verdict.ABORTED, leader_session_id=session, requested_by=FENCING
+    )
+
+
+def test_last_record_stays_so_that_ids_are_never_used_twice() -> None:
+    """After aborted checkpoints the next id goes on above them."""
+    places = [*(_place(each) for each in range(6)), *(_aborted(each) for each in range(6, 12))]
+    assert _kept(places, retain=1) == [0, 5, 11]
+    assert _kept(places, retain=2) == [0, 4, 5, 10, 11]
+
+
+def test_carried_from_is_kept_and_what_that_one_names() -> None:
+    """Nothing that a kept record names is deleted."""
+    places = [_place(each) for each in range(10)]
+    places[9] = replace(places[9], names=frozenset({4}))
+    places[4] = replace(places[4], names=frozenset({2}))
+    assert _kept(places, 2) == [0, 2, 4, 8, 9]
+
+
+def test_savepoints_are_kept_beside_the_newest() -> None:
+    """A savepoint is the user's; only the user deletes it."""
+    places = [_place(each) for each in range(10)]
+    places[3] = replace(places[3], kind=CheckpointKind.SAVEPOINT)
+    assert _kept(places) == [0, 3, 7, 8, 9]
+
+
+def test_superseded_decisions_do_not_count_as_the_newest() -> None:
+    """After a start from checkpoint 2, what it left behind does not push out what counts."""
+    places = [_place(each) for each in range(6)]
+    places[3:6] = [replace(place, is_superseded=True) for place in places[3:6]]
+    places += [_fence(6), _place(7)]
+    assert _kept(places) == [0, 1, 2, 6, 7]
+
+
+def test_superseded_but_uncommitted_is_settled_not_forgotten() -> None:
+    """Left behind is still decided: it goes only once its committables are settled."""
+    places = [_place(each) for each in range(6)]
+    places[5] = replace(places[5], is_superseded=True, is_committed=False)
+    places += [_fence(6), *(_place(each) for each in range(7, 10))]
+    assert _kept(places) == [0, 5, 6, 7, 8, 9]
+
+
+# --- Spark's own batches ----------------------------------------------------------------------
+
+
+_STATE = StateSnapshot(
+    provider="p", checkpoint_format_version=2, state_version=1, state_partitions=1, location="s"
+)
+
+
+def _stateful(checkpoint_id: int, batch_id: int, **changes: object) -> CheckpointRecord:
+    region = RegionRecord(region="r0", attempt_id=1, batch_id=batch_id, state=_STATE)
+    made = record(checkpoint_id, regions=(region,))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_spark_keeps_the_batches_of_retained_checkpoints() -> None:
+    """Simulated: Spark deletes behind the bound, and each retained state version is there."""
+    retain = 3
+    minimum = spark_batches_to_retain([], {}, retain=retain)
+    for batch in range(50):  # decided as checkpoint batch + 1; batch + 1 then runs
+        retained = range(max(0, batch - retain + 1), batch + 1)
+        oldest_kept_by_spark = (batch + 1) - minimum
+        assert oldest_kept_by_spark < retained[0], "the version before is there for a repair"
+
+
+def test_spark_keeps_what_an_old_record_names() -> None:
+    """A carried or unfinished record that lies far back widens the bound."""
+    running = {("r0", 1): 20}
+    assert spark_batches_to_retain([_stateful(5, 4)], running) > 20 - 4 + 3
+    assert spark_batches_to_retain([_stateful(5, 4)], {("r0", 2): 20}) == 5
+    stateless = record(5, regions=(RegionRecord(region="r0", attempt_id=1, batch_id=4),))
+    assert spark_batches_to_retain([stateless], running) == 5
+
+
+def test_carried_region_counts_from_the_batch_it_stands_for() -> None:
+    """The snapshot of a carried region stays loadable."""
+    skipped = RegionRecord(
+        region="r0",
+        attempt_id=1,
+        batch_id=2,
+        state=_STATE,
+        status=RegionStatus.SKIPPED,
+        snapshot_id=3,
+    )
+    assert spark_batches_to_retain([record(9, regions=(skipped,))], {("r0", 1): 9}) > 9 - 2
+
+
+def test_savepoint_in_sparks_own_directory_stops_all_deletion() -> None:
+    """Until its files are copied no count of batches is large enough."""
+    saved = _stateful(1, 0, kind=CheckpointKind.SAVEPOINT)
+    assert spark_batches_to_retain([saved], {}) == EVERY_BATCH
+    copied = replace(_STATE, files=(FileReference(path="f", length_bytes=1, sha256="0" * 64),))
+    region = replace(saved.regions[0], state=copied)
+    assert spark_batches_to_retain([replace(saved, regions=(region,))], {}) == 5
+
+
+def test_a_run_asks_spark_to_keep_what_its_directory_names() -> None:
+    """A saved checkpoint, or one that lies far back, binds every later run."""
+    near, far = _stateful(500, 499), _stateful(600, 599, leader_session_id="later")
+    store = FakeStore(records={500: near, 600: far})
+    assert batches_to_retain(FakeStore(), retained=3) == 100  # Spark's own default
+    assert batches_to_retain(FakeStore(), retained=200) > 200
+    assert batches_to_retain(store, retained=3) > 600 - 499
+    store.records[1] = _stateful(1, 0, kind=CheckpointKind.SAVEPOINT)
+    assert batches_to_retain(store, retained=3) == EVERY_BATCH
+
+
+def test_spark_keeps_everything_while_a_record_cannot_be_read() -> None:
+    """It may name any batch."""
+
+    class Damaged(FakeStore):
+        def read(self, checkpoint_id: int) -> CheckpointRecord | None:
+            raise DamagedCheckpointError("cut short", {"checkpoint_id": checkpoint_id}, "Restore.")
+
+    assert batches_to_retain(Damaged(records={1: record(1)}), retained=3) == EVERY_BATCH
+
+
+def test_retire_after_commit_the_state_of_any_region_of_a_record_stays_loadable() -> None:
+    """Also behind regions of it that keep none, or have run no batch yet."""
+    kept = StateSnapshot(
+        provider="rocksdb", checkpoint_format_version=2, state_version=1, state_partitions=1
+    )
+    bare = RegionRecord(region="bare", attempt_id=0, batch_id=5)
+    unborn = RegionRecord(region="unborn", attempt_id=0, state=kept)
+    stateful = RegionRecord(region="stateful", attempt_id=0, batch_id=5, state=kept)
+    retained = [record(1, regions=(bare, unborn, stateful))]
+    batches = {(name, 0): 20 for name in ("bare", "unborn", "stateful")}
+    assert spark_batches_to_retain(retained, batches) == 20 - 5 + 3 + 1 + 1

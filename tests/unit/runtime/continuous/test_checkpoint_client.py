@@ -1,0 +1,456 @@
+"""What stands between a continuous task and its coordinator, which is played."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient, TaskRegistry
+from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
+from sluice.runtime.contracts import RegisteredAttempt
+from sluice.runtime.errors import CoordinatorLostError, FencedError, UnreachableError
+from sluice.runtime.model.model import Barrier, BatchKey
+from tests.kit.coordinator.core_driver import split
+from tests.kit.fakes import ManualClock
+from tests.kit.waiting import PATIENCE_S, wait_for
+
+
+@dataclass
+class PlayedLink:
+    """Answers as the test has laid down; an exception is raised."""
+
+    answers: list[NextBarrier | Exception] = field(default_factory=list)
+    acks: list[EpochResult] = field(default_factory=list)
+    refusals: list[Exception] = field(default_factory=list)
+    asked: int = 0
+    committed: list[CommittedEpoch] = field(default_factory=list)
+    on_silence: Callable[[], None] = lambda: None
+
+    def next_barrier(
+        self,
+        region: str,
+        attempt_id: int,
+        *,
+        wait_s: float,
+        has_read: bool,
+        committed: Sequence[CommittedEpoch] = (),
+    ) -> NextBarrier:
+        self.asked += 1
+        answer = self.answers.pop(0) if self.answers else NextBarrier(barrier=None, is_over=True)
+        if isinstance(answer, Exception):
+            self.on_silence()
+            raise answer
+        self.committed += committed
+        return answer
+
+    def acknowledge_epoch(self, result: EpochResult) -> None:
+        if self.refusals:
+            self.on_silence()
+            raise self.refusals.pop(0)
+        self.acks.append(result)
+
+
+@dataclass
+class PlayedEpoch:
+    """An ended epoch whose batch id is that of its checkpoint; it remembers what became of it."""
+
+    checkpoint_id: int
+    events: list[str] = field(default_factory=list)
+
+    def pre_commit(self) -> EpochResult:
+        self.events.append("pre-commit")
+        return _result(self.checkpoint_id)
+
+    def commit(self, *, timeout_s: float) -> tuple[str, ...]:
+        del timeout_s
+        self.events.append("commit")
+        return ("sink",)
+
+    def release(self) -> None:
+        self.events.append("release")
+
+    def abort(self) -> None:
+        self.events.append("abort")
+
+
+def _checkpoint_client(link: PlayedLink, clock: ManualClock) -> CheckpointClient:
+    return CheckpointClient(link, "main", 7, lost_timeout_s=60.0, clock=clock)
+
+
+def _barrier(checkpoint_id: int) -> NextBarrier:
+    barrier = Barrier(
+        checkpoint_id=checkpoint_id, region="main", attempt_id=7, splits=(split(0, 0, 5),)
+    )
+    return NextBarrier(barrier=barrier, committed_batch=checkpoint_id - 2)
+
+
+def _taken(checkpoint_client: CheckpointClient) -> Barrier:
+    found: list[Barrier] = []
+
+    def has_come() -> bool:
+        barrier = checkpoint_client.take_barrier()
+        if barrier is not None:
+            found.append(barrier)
+        return bool(found)
+
+    wait_for(has_come)
+    return found[0]
+
+
+def _result(checkpoint_id: int) -> EpochResult:
+    batch = BatchKey(region="main", attempt_id=7, batch_id=checkpoint_id)
+    return EpochResult(batch=batch, checkpoint_id=checkpoint_id, ranges=())
+
+
+def test_the_next_barrier_is_asked_for_once_the_last_epoch_is_acknowledged() -> None:
+    """So acknowledgements keep their order."""
+    link = PlayedLink(answers=[_barrier(4), _barrier(5)])
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    checkpoint_client.start()
+    assert _taken(checkpoint_client).checkpoint_id == 4
+    assert link.asked == 1
+    checkpoint_client.submit_epoch(PlayedEpoch(4))
+    assert _taken(checkpoint_client).checkpoint_id == 5
+    assert checkpoint_client.committed_batch == 3
+    checkpoint_client.submit_epoch(PlayedEpoch(5))
+    wait_for(lambda: checkpoint_client.is_over)
+    assert [ack.checkpoint_id for ack in link.acks] == [4, 5]
+
+
+def test_a_silent_coordinator_is_asked_again_and_the_acknowledgement_is_kept() -> None:
+    """A lost answer is no reason to write an epoch again."""
+    silence = UnreachableError("silent", {}, "")
+    link = PlayedLink(answers=[silence, silence, _barrier(4)], refusals=[silence, silence])
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.submit_epoch(PlayedEpoch(4))
+    wait_for(lambda: checkpoint_client.is_over)
+    assert [ack.checkpoint_id for ack in link.acks] == [4]
+
+
+def test_a_coordinator_that_stays_silent_ends_the_task() -> None:
+    """After ``coordinator_lost_timeout_s``, and not before."""
+    clock = ManualClock()
+    link = PlayedLink(
+        answers=[UnreachableError("silent", {}, "") for _ in range(100)],
+        on_silence=lambda: clock.advance(7.0),
+    )
+    checkpoint_client = _checkpoint_client(link, clock)
+    checkpoint_client.start()
+    wait_for(lambda: _has_failed(checkpoint_client))
+    assert 8 <= link.asked <= 10
+    with pytest.raises(UnreachableError, match="not answered for too long"):
+        checkpoint_client.take_barrier()
+
+
+@pytest.mark.parametrize("lost_timeout_s", [60.0, 8.0])
+def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up(
+    lost_timeout_s: float,
+) -> None:
+    """Its process was stopped, or a function kept the interpreter: nobody was asked meanwhile."""
+    clock = ManualClock()
+    link = PlayedLink(
+        answers=[UnreachableError("silent", {}, ""), _barrier(4)],
+        on_silence=lambda: clock.advance(10_000.0),
+    )
+    checkpoint_client = CheckpointClient(
+        link, "main", 7, lost_timeout_s=lost_timeout_s, clock=clock
+    )
+    checkpoint_client.start()
+    assert _taken(checkpoint_client).checkpoint_id == 4
+    checkpoint_client.close()
+
+
+def test_a_coordinator_that_is_silent_behind_that_too_is_given_up() -> None:
+    """As much later as it takes to ask, and no later."""
+    clock = ManualClock()
+    tries_s = iter([10_000.0] + [11.0] * 99)  # once; again and again it would not be heard of
+    link = PlayedLink(
+        answers=[UnreachableError("silent", {}, "") for _ in range(100)],
+        on_silence=lambda: clock.advance(next(tries_s)),
+    )
+    checkpoint_client = _checkpoint_client(link, clock)
+    began_s = clock()
+    checkpoint_client.start()
+    wait_for(lambda: _has_failed(checkpoint_client))
+    assert clock() - began_s <= 10_000.0 + 60.0 + 11.0
+
+
+def test_tries_that_always_take_too_long_end_the_task_too() -> None:
+    """Whatever it is that makes them so long."""
+    clock = ManualClock()
+    link = PlayedLink(
+        answers=[UnreachableError("silent", {}, "") for _ in range(100)],
+        on_silence=lambda: clock.advance(100.0),
+    )
+    checkpoint_client = _checkpoint_client(link, clock)
+    checkpoint_client.start()
+    wait_for(lambda: _has_failed(checkpoint_client))
+    assert link.asked == 2
+
+
+def test_what_a_task_does_between_two_questions_is_no_silence() -> None:
+    """A flush that takes long, right behind a question that was not answered at once."""
+    clock = ManualClock()
+    silence = UnreachableError("silent", {}, "")
+    link = PlayedLink(
+        answers=[silence, _barrier(4)],
+        refusals=[silence],
+        on_silence=lambda: clock.advance(11.0),
+    )
+
+    class SlowEpoch(PlayedEpoch):
+        def pre_commit(self) -> EpochResult:
+            clock.advance(10_000.0)
+            return super().pre_commit()
+
+    checkpoint_client = _checkpoint_client(link, clock)
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.submit_epoch(SlowEpoch(4))
+    wait_for(lambda: checkpoint_client.is_over)
+    assert [ack.checkpoint_id for ack in link.acks] == [4]
+
+
+def test_a_superseded_coordinator_ends_the_task_at_once() -> None:
+    """Nothing is asked twice of one that says so."""
+    link = PlayedLink(answers=[FencedError("another one leads", {}, "")])
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    checkpoint_client.start()
+    wait_for(lambda: _has_failed(checkpoint_client))
+    assert link.asked == 1
+
+
+def test_what_is_decided_is_committed_once_and_told_with_the_next_question() -> None:
+    """Between two barriers; its producer carries nothing more."""
+    told = NextBarrier(barrier=None, to_commit=(4,))
+    link = PlayedLink(answers=[_barrier(4), told, told, _barrier(5)])
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    epochs = [PlayedEpoch(4), PlayedEpoch(5)]
+    checkpoint_client.start()
+    for epoch in epochs:
+        assert _taken(checkpoint_client).checkpoint_id == epoch.checkpoint_id
+        checkpoint_client.submit_epoch(epoch)
+    wait_for(lambda: checkpoint_client.is_over)
+    checkpoint_client.close()
+    assert epochs[0].events == ["pre-commit", "commit"]
+    assert link.committed == [
+        CommittedEpoch(batch_id=4, operators=("sink",)),
+        CommittedEpoch(batch_id=4),  # asked for once more: nothing is left that could tell
+    ]
+
+
+def test_what_a_lost_answer_told_is_told_again() -> None:
+    """Until the coordinator has heard it."""
+    silence = UnreachableError("silent", {}, "")
+    told = NextBarrier(barrier=None, to_commit=(4,))
+    link = PlayedLink(answers=[_barrier(4), told, silence, silence])
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.submit_epoch(PlayedEpoch(4))
+    wait_for(lambda: checkpoint_client.is_over)
+    assert link.committed == [CommittedEpoch(batch_id=4, operators=("sink",))]
+
+
+def test_a_barrier_beside_a_commit_is_given_first() -> None:
+    """The task ends its epoch while the last one is committed; that is told before the next one."""
+    both = replace(_barrier(5), to_commit=(4,))
+    link = PlayedLink(answers=[_barrier(4), both, _barrier(5)])
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    epoch = PlayedEpoch(4)
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.submit_epoch(epoch)
+    assert _taken(checkpoint_client).checkpoint_id == 5
+    wait_for(lambda: link.committed, what="the commit, told before the epoch has ended")
+    assert [ack.checkpoint_id for ack in link.acks] == [4]
+    checkpoint_client.submit_epoch(PlayedEpoch(5))
+    wait_for(lambda: checkpoint_client.is_over)
+    assert [ack.checkpoint_id for ack in link.acks] == [4, 5]
+
+
+def test_outcome_from_broker_what_the_driver_has_finished_is_let_go_and_not_committed_again() -> (
+    None
+):
+    """It is committed on record: a late EndTxn of this producer must not be sent."""
+    link = PlayedLink(answers=[_barrier(4), NextBarrier(barrier=None, committed_batch=4)])
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    epoch = PlayedEpoch(4)
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.submit_epoch(epoch)
+    wait_for(lambda: checkpoint_client.is_over)
+    assert epoch.events == ["pre-commit", "release"]
+
+
+def test_ids_never_reused_an_epoch_is_let_go_before_its_ids_may_be_used_again() -> None:
+    """The task begins its next epoch beside the courier, with what that says is committed."""
+    link = PlayedLink(answers=[_barrier(4), NextBarrier(barrier=None, committed_batch=4)])
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    known: list[int] = []
+
+    class Held(PlayedEpoch):
+        def release(self) -> None:
+            known.append(checkpoint_client.committed_batch)
+
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.submit_epoch(Held(4))
+    wait_for(lambda: checkpoint_client.is_over)
+    assert known == [2]
+    assert checkpoint_client.committed_batch == 4
+
+
+def test_a_task_that_ends_lets_go_of_what_is_not_decided() -> None:
+    """And ends nothing of it: whether it is decided, its coordinator knows."""
+    link = PlayedLink(answers=[_barrier(4), FencedError("over", {}, "")])
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    epoch = PlayedEpoch(4)
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.submit_epoch(epoch)
+    wait_for(lambda: _has_failed(checkpoint_client))
+    wait_for(lambda: epoch.events == ["pre-commit", "release"])
+
+
+def test_an_epoch_that_nobody_took_is_aborted_with_the_task() -> None:
+    """The life ended between its barrier and the epoch: readers do not wait for a sweep."""
+    link = PlayedLink(answers=[replace(_barrier(4), to_commit=(3,)), FencedError("over", {}, "")])
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    epoch, is_taken = PlayedEpoch(4), threading.Event()
+    link.on_silence = lambda: _wait(is_taken)
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    is_taken.set()
+    wait_for(lambda: _has_failed(checkpoint_client))
+    checkpoint_client.submit_epoch(epoch)
+    for _ in range(2):
+        checkpoint_client.close()
+    assert epoch.events == ["abort"]
+
+
+def _wait(event: threading.Event) -> None:
+    assert event.wait(PATIENCE_S)
+
+
+def _has_failed(checkpoint_client: CheckpointClient) -> bool:
+    try:
+        checkpoint_client.take_barrier()
+    except (FencedError, UnreachableError):
+        return True
+    return False
+
+
+def test_a_task_that_waits_for_brokers_hears_from_its_courier_that_it_shall_end() -> None:
+    """It asks its coordinator, too; that one may be gone by then."""
+    told: list[str] = []
+
+    class Client:
+        def register(self, attempt: RegisteredAttempt) -> float:
+            raise AssertionError(attempt)
+
+        def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
+            told.append(f"{what}: {why}")
+
+        def waited(self, batch: BatchKey, what: str) -> None:
+            told.append(f"{what}: over")
+
+    checkpoint_client = _checkpoint_client(PlayedLink(), ManualClock())
+    registry = TaskRegistry(Client(), checkpoint_client, lost_timeout_s=60.0)
+    batch = BatchKey(region="main", attempt_id=7, batch_id=1)
+    registry.waits(batch, "a producer", why="away")
+    checkpoint_client.start()  # and hears that the life is being stopped
+    wait_for(lambda: checkpoint_client.is_over)
+    with pytest.raises(FencedError, match="driver stops this attempt"):
+        registry.waits(batch, "a producer", why="away")
+    registry.waited(batch, "a producer")
+    assert told == ["a producer: away", "a producer: over"]
+
+
+def test_a_task_that_waits_hears_what_has_ended_its_courier() -> None:
+    link = PlayedLink(answers=[FencedError("superseded", {}, "")])
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    checkpoint_client.start()
+
+    def has_ended() -> bool:
+        try:
+            checkpoint_client.require_running()
+        except FencedError as err:
+            return "superseded" in str(err)
+        return False
+
+    wait_for(has_ended)
+
+
+class SilentClient:
+    """Nobody answers; each try takes its time."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.tries = 0
+
+    def register(self, attempt: RegisteredAttempt) -> float:
+        self.tries += 1
+        self.clock.advance(6.0)
+        raise UnreachableError("silent", {}, "")
+
+    def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
+        raise AssertionError(what)
+
+    def waited(self, batch: BatchKey, what: str) -> None:
+        raise AssertionError(what)
+
+
+_ATTEMPT = RegisteredAttempt(
+    batch=BatchKey(region="main", attempt_id=7, batch_id=1),
+    operator_id="sink",
+    resource="r",
+    checkpoint_id=1,
+)
+
+
+def test_a_task_that_registers_hears_from_its_courier_that_the_coordinator_is_lost() -> None:
+    """It does not wait for as long once more."""
+    clock = ManualClock()
+    checkpoint_client = _checkpoint_client(
+        PlayedLink(answers=[FencedError("superseded", {}, "")]), clock
+    )
+    checkpoint_client.start()
+    wait_for(lambda: _has_failed(checkpoint_client))
+    client = SilentClient(clock)
+    with pytest.raises(FencedError, match="superseded"):
+        TaskRegistry(client, checkpoint_client, lost_timeout_s=60.0, clock=clock).register(_ATTEMPT)
+    assert client.tries == 1
+
+
+def test_a_registration_that_nobody_answers_ends_the_task_too() -> None:
+    """Its courier may be waiting for the epoch, and ask nobody meanwhile."""
+    clock = ManualClock()
+    client = SilentClient(clock)
+    registry = TaskRegistry(
+        client, _checkpoint_client(PlayedLink(), clock), lost_timeout_s=60.0, clock=clock
+    )
+    with pytest.raises(CoordinatorLostError, match=r"main.*waited_s=60"):
+        registry.register(_ATTEMPT)
+    assert client.tries == 10
+
+
+def test_a_task_that_stood_still_registers_once_more_before_it_gives_the_coordinator_up() -> None:
+    """As its courier does: nobody was asked meanwhile."""
+    clock = ManualClock()
+    tries: list[RegisteredAttempt] = []
+
+    class Client(SilentClient):
+        def register(self, attempt: RegisteredAttempt) -> float:
+            tries.append(attempt)
+            if len(tries) == 1:
+                clock.advance(10_000.0)
+                raise UnreachableError("silent", {}, "")
+            return 4.0
+
+    checkpoint_client = _checkpoint_client(PlayedLink(), clock)
+    registry = TaskRegistry(Client(clock), checkpoint_client, lost_timeout_s=8.0, clock=clock)
+    assert registry.register(_ATTEMPT) == 4.0

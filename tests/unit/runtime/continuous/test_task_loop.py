@@ -1,0 +1,428 @@
+"""The loop of a continuous task, over a follower and writers that are played."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pytest
+
+from sluice.runtime.continuous.checkpoint_client import EndedEpoch
+from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
+from sluice.runtime.contracts import RecordsRead
+from sluice.runtime.errors import DeliveryError, FencedError, UnreachableError
+from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
+from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.model.model import Barrier, SplitRange
+from sluice.runtime.model.on_error import Skip
+from tests.kit.continuous_parts import LogFollower, RecordingWriter
+from tests.kit.coordinator.core_driver import split
+from tests.kit.fakes import ManualClock
+
+
+@dataclass
+class HandCourier:
+    """A courier whose barriers the test gives, and whose ended epochs it takes."""
+
+    barrier: Barrier | None = None
+    ended: list[EndedEpoch] = field(default_factory=list)
+    committed_batch: int = -1
+    is_over: bool = False
+    is_closed: bool = False
+    has_read: bool = False
+    error: BaseException | None = None
+
+    def start(self) -> None:
+        """Nothing to begin."""
+
+    def take_barrier(self) -> Barrier | None:
+        if self.error is not None:
+            raise self.error
+        barrier, self.barrier = self.barrier, None
+        return barrier
+
+    def submit_epoch(self, ended: EndedEpoch) -> None:
+        self.ended.append(ended)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Bench:
+    """A loop with its parts."""
+
+    def __init__(
+        self, logs: Mapping[int, int], functions: Callable[[], FunctionRun] = FunctionRun
+    ) -> None:
+        self.clock = ManualClock()
+        self.checkpoint_client = HandCourier()
+        self.follower = LogFollower([split(p, 0, 0) for p in logs], dict(logs))
+        self.scopes: list[EpochScope] = []
+        self.writers: list[RecordingWriter] = []
+        self.loop = TaskLoop(
+            "main",
+            7,
+            stream=self.follower,
+            client=self.checkpoint_client,  # type: ignore[arg-type]  # what the loop uses of it
+            open_writers=self._open,
+            functions=functions,
+            begins_after=3,
+            clock=self.clock,
+        )
+
+    def _open(self, scope: EpochScope) -> TaskWriters[RecordingWriter]:
+        self.scopes.append(scope)
+        self.writers.append(RecordingWriter(scope))
+        return TaskWriters({"sink": self.writers[-1]}, dead_letter_sink=None)
+
+    def looks(self, seconds: float) -> None:
+        """Time in which the task looks for records, and does nothing else."""
+        for _ in range(round(seconds)):
+            self.clock.advance(1.0)
+            self.loop.step()
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.loop.step()
+
+    def give(self, checkpoint_id: int, *splits: SplitRange) -> None:
+        self.checkpoint_client.barrier = Barrier(
+            checkpoint_id=checkpoint_id, region="main", attempt_id=7, splits=splits
+        )
+
+
+def test_a_barrier_ends_the_epoch_where_it_is_and_the_next_one_begins_there() -> None:
+    """Neither what was cut nor what lies ahead matters: the ranges say what was read."""
+    bench = Bench({0: 100, 1: 100})
+    bench.step(3)  # ten records each
+    bench.give(4, split(0, 0, 1), split(1, 0, 90))
+    bench.step()
+    read = bench.follower.positions()
+    (ended,) = bench.checkpoint_client.ended
+    result = ended.pre_commit()
+    assert {s.key: (s.start_offset, s.end_offset) for s in result.ranges} == {
+        key: (0, end) for key, end in read.items()
+    }
+    assert result.checkpoint_id == 4
+    assert result.batch.batch_id == 0
+    assert bench.scopes[1].batch.batch_id == 1
+    assert bench.scopes[1].checkpoint_id == 5
+    first, second = bench.writers
+    assert first.events == ["write", "write", "write", "write", "end", "pre-commit"]
+    assert sorted(first.records + second.records) == sorted(set(first.records + second.records))
+
+
+def test_an_epoch_tells_of_how_many_rows_its_functions_failed() -> None:
+    """Beside what they count: the limit of a policy is about rows."""
+
+    def fail(_batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no")
+
+    function = ChainedFunction(name="f", operator_id="f", function=fail, policy=Skip())
+    bench = Bench({0: 100}, lambda: FunctionRun([function]))
+    bench.step()
+    bench.give(4, split(0, 0, 10))
+    bench.step()
+    (ended,) = bench.checkpoint_client.ended
+    result = ended.pre_commit()
+    (counts,) = dict(result.counts).values()
+    assert counts.failed > 0
+    assert dict(result.failed_rows) == {"f": counts.failed}
+
+
+@pytest.mark.parametrize(
+    ("read", "cut_at", "expected"),
+    [
+        (RecordsRead(10, 7), 5, (7, None)),
+        (RecordsRead(9, 2), 90, (2, 9)),
+        (None, 90, (3, 0)),
+        (RecordsRead(10, None), 10, (3, None)),
+        (RecordsRead(10, None), 5, (None, None)),
+        (RecordsRead(9, None), 5, (None, None)),
+    ],
+    ids=["a record", "markers", "markers alone", "known to the cut", "nobody knows", "nor behind"],
+)
+def test_a_position_is_of_the_leader_that_wrote_the_last_record(
+    read: RecordsRead | None, cut_at: int, expected: tuple[int | None, int | None]
+) -> None:
+    """Whose log has it, is known; of markers behind it nobody tells who wrote them, and the leader
+    that the barrier is of may never have had what the task has read."""
+    bench = Bench({0: 10})
+    if read is None:
+        bench.follower.markers.add(0)
+    else:
+        bench.follower.read[0] = read
+    bench.step()
+    bench.give(4, replace(split(0, 0, cut_at), leader_epoch=3))
+    bench.step()
+    (ended,) = bench.checkpoint_client.ended
+    (found,) = ended.pre_commit().ranges
+    assert (found.start_offset, found.end_offset) == (0, 10)
+    assert (found.leader_epoch, found.leader_epoch_end) == expected
+
+
+@pytest.mark.parametrize(("barrier_of", "ends"), [(6, False), (7, True), (None, True)])
+def test_what_a_leader_wrote_that_was_elected_behind_the_cut_is_in_no_decision(
+    barrier_of: int | None, ends: bool
+) -> None:
+    """It may lack records before the place where the life began, and have others there: whoever
+    cuts under it asks, and nobody would once its epoch was that of the position."""
+    bench = Bench({0: 10})
+    bench.follower.read[0] = RecordsRead(10, 7, first_epoch=7)
+    bench.step()
+    bench.give(4, replace(split(0, 0, 5), leader_epoch=barrier_of))
+    if ends:
+        bench.step()
+        (ended,) = bench.checkpoint_client.ended
+        assert ended.pre_commit().ranges[0].leader_epoch == 7
+        return
+    with pytest.raises(UnreachableError, match="barrier_leader_epoch=6"):
+        bench.step()
+    assert bench.checkpoint_client.ended == []
+
+
+def test_continuous_order_the_sinks_have_the_old_epoch_before_the_new_one_is_written() -> None:
+    """Else records of one partition would change places."""
+    bench = Bench({0: 100})
+    bench.step(2)
+    bench.give(4, split(0, 0, 50))
+    bench.step(3)
+    assert bench.writers[0].events[-1] == "end"
+    assert bench.writers[1].events == ["write", "write"]
+
+
+@pytest.mark.parametrize(
+    ("records", "value_bytes", "at_once"),
+    [(0, 0, False), (10, 100, False), (1_000, 10, True), (10, 10_000, True), (999, 50, False)],
+)
+def test_a_task_rests_behind_few_small_records_alone(
+    records: int, value_bytes: int, at_once: bool
+) -> None:
+    """A batch of large records has few, however many wait: 10 KB came at 55 MB/s."""
+    bench = Bench({0: 0})
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "partition": [0] * records,
+            "offset": list(range(records)),
+            "value": [b"x" * value_bytes] * records,
+        }
+    )
+    bench.follower.poll = lambda: batch if records else None  # type: ignore[method-assign]
+    assert bench.loop.step() is at_once
+
+
+def test_a_barrier_waits_until_there_is_something_to_end() -> None:
+    """What the driver has seen may not have been fetched yet."""
+    bench = Bench({0: 0})
+    bench.give(4, split(0, 0, 5))
+    bench.step(3)
+    assert not bench.checkpoint_client.ended
+    bench.follower.logs[0] = 5
+    bench.step(2)
+    assert len(bench.checkpoint_client.ended) == 1
+
+
+def test_an_epoch_that_is_asked_for_without_records_ends_at_once() -> None:
+    """A barrier of empty ranges has nothing to wait for."""
+    bench = Bench({0: 0})
+    bench.give(4, split(0, 0, 0))
+    bench.step()
+    assert [s.is_empty for s in bench.checkpoint_client.ended[0].pre_commit().ranges] == [True]
+
+
+def test_a_new_split_joins_the_epoch_where_it_begins() -> None:
+    """Nothing that was read before is read again."""
+    bench = Bench({0: 30})
+    bench.step(2)
+    bench.follower.logs[1] = 20
+    bench.give(4, split(0, 0, 30), split(1, 5, 20))
+    bench.step()
+    (ended,) = bench.checkpoint_client.ended
+    ranges = {s.partition: (s.start_offset, s.end_offset) for s in ended.pre_commit().ranges}
+    assert ranges == {0: (0, 20), 1: (5, 15)}
+    bench.step(4)
+    assert sorted(bench.writers[1].records) == [(0, n) for n in range(20, 30)] + [
+        (1, n) for n in range(15, 20)
+    ]
+
+
+def test_markers_behind_the_last_record_are_passed_again_where_splits_are_dealt_anew() -> None:
+    """Another consumer believes the place that it is given. Behind an unclean election records may
+    be where the markers were: nobody would read them."""
+    bench = Bench({0: 10, 1: 8})
+    bench.follower.read[0] = RecordsRead(7, 3)
+    bench.follower.markers.add(1)
+    bench.step(2)
+    bench.loop._adopt(  # noqa: SLF001 - where it goes on, before it reads
+        Barrier(
+            checkpoint_id=4,
+            region="main",
+            attempt_id=7,
+            splits=(split(0, 0, 10), split(1, 0, 8), split(2, 5, 5)),
+        )
+    )
+    assert {key[2]: at for key, at in bench.follower.positions().items()} == {0: 7, 1: 0, 2: 5}
+
+
+@pytest.mark.parametrize(("barriers", "restarts"), [((3, 3), 0), ((3, 4, 4), 1), ((None, 4), 0)])
+def test_markers_that_an_earlier_leader_wrote_are_passed_again_under_the_next_one(
+    barriers: tuple[int | None, ...], restarts: int
+) -> None:
+    """Its log may have records in their place, and the epoch would end behind these as its own: it
+    would never be asked what it lacks."""
+    bench = Bench({0: 0})
+    bench.follower.markers.add(0)
+    restarted = []
+    restart_at = bench.follower.restart_at
+    bench.follower.restart_at = lambda splits: restarted.append(splits) or restart_at(splits)  # type: ignore[method-assign, func-returns-value]  # and counts
+    for number, leader in enumerate(barriers):
+        bench.follower.logs[0] += 10
+        bench.step()
+        end = 10 * (number + 1)
+        bench.give(4 + number, replace(split(0, end - 10, end), leader_epoch=leader))
+        bench.step(3)
+    assert len(restarted) == restarts
+    assert [split.start_offset for (split,) in restarted] == [10] * restarts
+    ends = [ended.pre_commit().ranges[0].end_offset for ended in bench.checkpoint_client.ended]
+    assert ends == [10 * (number + 1) for number in range(len(barriers))]
+
+
+def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:
+    """The driver can read it and this host cannot: the others must not hide that."""
+    bench = Bench({0: 100_000, 1: 0})
+    for checkpoint_id in range(4, 7):
+        bench.step(2)
+        start = bench.follower.positions()[("source", "input", 0)]
+        ends = {
+            at.partition: at.end_offset
+            for each in bench.checkpoint_client.ended
+            for at in each.pre_commit().ranges
+        }
+        bench.give(checkpoint_id, split(0, ends.get(0, 0), 100_000), split(1, 0, 5))
+        bench.step()
+        assert bench.follower.positions()[("source", "input", 0)] > start
+        bench.looks(50.0)
+    bench.give(7, split(0, start + 10, 100_000), split(1, 0, 5))
+    with pytest.raises(UnreachableError, match="input-1"):
+        bench.step()
+
+
+def test_a_split_is_not_silent_while_the_task_does_something_else() -> None:
+    """A function or a sink took long, or the process stood still: nobody looked for records."""
+    bench = Bench({0: 0, 1: 0})
+    bench.give(4, split(0, 0, 5), split(1, 0, 5))
+    bench.step()
+    bench.clock.advance(10_000.0)
+    bench.step()
+    bench.follower.logs = {0: 5, 1: 5}
+    bench.step(4)
+    assert len(bench.checkpoint_client.ended) == 1
+
+
+def test_a_split_that_is_read_again_was_not_silent_since_it_was_there_before() -> None:
+    """Others ended its epoch right behind a look at it, and the next barrier came late."""
+    bench = Bench({0: 0, 1: 10, 2: 0})
+    bench.give(4, split(0, 0, 5), split(1, 0, 10), split(2, 0, 0))
+    bench.step()
+    assert len(bench.checkpoint_client.ended) == 1
+    bench.follower.logs[0] = 60
+    bench.step(6)
+    bench.looks(130.0)
+    bench.give(5, split(0, 0, 60), split(1, 10, 20))  # the third one was given away
+    bench.follower.logs = {}  # a new consumer has nothing yet
+    bench.step()
+    bench.follower.logs = {0: 60, 1: 20}
+    bench.step(8)
+    assert len(bench.checkpoint_client.ended) == 2
+
+
+def test_a_split_that_was_given_away_takes_the_epoch_with_it() -> None:
+    """Its records are another region's by now: all of the epoch is read again without them."""
+    bench = Bench({0: 30, 1: 30})
+    bench.step(4)
+    bench.give(4, split(0, 0, 30))
+    bench.step(2)
+    assert bench.writers[0].events[-1] == "abort"
+    bench.step(3)
+    (ended,) = bench.checkpoint_client.ended
+    result = ended.pre_commit()
+    assert [(s.partition, s.start_offset) for s in result.ranges] == [(0, 0)]
+    assert {partition for partition, _ in bench.writers[1].records} == {0}
+    assert result.batch.batch_id == 1, "the aborted one's batch id is never used again"
+
+
+def test_a_log_that_was_cut_off_is_read_again_from_where_the_barrier_says() -> None:
+    """The coordinator has judged it; what the task had read there does not exist any more."""
+    bench = Bench({0: 30})
+    bench.step(2)
+    bench.give(4, split(0, 0, 20))
+    bench.step()
+    bench.give(5, split(0, 12, 30))
+    bench.step(2)
+    assert bench.writers[1].events[-1] == "abort"
+    assert bench.writers[2].records[0] == (0, 12)
+
+
+def test_a_split_that_begins_further_on_takes_the_epoch_with_it() -> None:
+    """It was another region's meanwhile, whose records are decided; or retention took them."""
+    bench = Bench({0: 30})
+    bench.step()
+    bench.give(4, split(0, 4, 30))
+    bench.step(2)
+    assert bench.writers[0].events[-1] == "abort"
+    assert bench.writers[1].records[0] == (0, 4)
+
+
+def test_an_error_aborts_the_epoch_that_is_written_and_not_the_one_that_has_ended() -> None:
+    """That one may be acknowledged, and decided, by now."""
+    bench = Bench({0: 100})
+    bench.step()
+    bench.give(4, split(0, 0, 50))
+    bench.step()
+    bench.checkpoint_client.error = FencedError("over", {}, "")
+    with pytest.raises(FencedError):
+        bench.loop.run()
+    assert bench.writers[0].events[-1] == "end"
+    assert bench.writers[1].events[-1] == "abort"
+    assert bench.checkpoint_client.is_closed
+
+
+def test_a_task_whose_abort_fails_leaves_no_courier_behind() -> None:
+    """It would ask on in its worker, as if the life went on."""
+    bench = Bench({0: 100})
+    bench.step()
+    bench.checkpoint_client.error = FencedError("over", {}, "")
+
+    def broken() -> None:
+        raise MemoryError
+
+    bench.writers[0].abort = broken  # type: ignore[method-assign]
+    with pytest.raises(MemoryError):
+        bench.loop.run()
+    assert bench.checkpoint_client.is_closed
+
+
+def test_pre_commit_confirmed_an_epoch_whose_pre_commit_fails_is_aborted_and_never_told() -> None:
+    """The task ends with the error."""
+    bench = Bench({0: 100})
+    bench.step()
+    bench.writers[0].failure = DeliveryError("too large", {}, "")
+    bench.give(4, split(0, 0, 50))
+    bench.step()
+    with pytest.raises(DeliveryError):
+        bench.checkpoint_client.ended[0].pre_commit()
+    assert bench.writers[0].events[-1] == "abort"
+
+
+def test_an_epoch_of_several_sinks_tells_which_commits_were_acknowledged() -> None:
+    """One by one, each within what is left of the time."""
+    bench = Bench({0: 100})
+    bench.step(2)
+    bench.give(4, split(0, 0, 50))
+    bench.step()
+    (ended,) = bench.checkpoint_client.ended
+    ended.pre_commit()
+    assert ended.commit(timeout_s=1.0) == ("sink",)
+    bench.writers[0].on_commit = lambda: False
+    assert ended.commit(timeout_s=1.0) == ()
+    ended.release()
+    assert bench.writers[0].events[-3:] == ["commit", "commit", "release"]

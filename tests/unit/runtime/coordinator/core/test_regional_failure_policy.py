@@ -1,0 +1,309 @@
+"""What regional checkpoints do at their limits, on a manual clock."""
+
+from dataclasses import replace
+
+from sluice.runtime.contracts import FailureReason
+from sluice.runtime.coordinator.core.events import (
+    Commit,
+    EndJob,
+    Publish,
+    RegionFailed,
+    SweepOrphans,
+    Triggered,
+)
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
+from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
+from sluice.runtime.coordinator.policy.handlers import (
+    CheckpointHandler,
+    GlobalCheckpointHandler,
+    RegionalCheckpointHandler,
+)
+from sluice.runtime.errors import StorageUnreachableError
+from sluice.runtime.model.model import Barrier, CheckpointKind, RegionStatus, Verdict
+from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
+
+_FOUR = tuple(RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(4))
+_REGIONAL = replace(FAST, handler=RegionalCheckpointHandler())
+
+
+def _fail(driver: CoreDriver, region: str, attempt_id: int = 0) -> None:
+    error = RuntimeError("a task failed four times")
+    driver.tell(RegionFailed(region=region, attempt_id=attempt_id, error=error))
+
+
+def _all_closed() -> CoreDriver:
+    """Four regions whose checkpoint has expired; none of them has come back yet."""
+    driver = CoreDriver(_REGIONAL, regions=_FOUR)
+    driver.tick()
+    for plan in _FOUR:
+        driver.poll(3, region=plan.name)
+    driver.tick(10.0)
+    assert not any(driver.core.is_live(plan.name, 0) for plan in _FOUR)
+    return driver
+
+
+def test_regions_that_come_back_one_by_one_cost_one_failure() -> None:
+    """A checkpoint that could only be given up is not begun: else each region that is back first
+    would take it down, until the job has failed too often."""
+    driver = _all_closed()
+    attempt_ids: dict[str, int] = {}
+    for plan in (*_FOUR, _FOUR[0]):
+        if plan.name not in attempt_ids:
+            attempt_ids[plan.name] = driver.restart(plan.name)
+        driver.tick(1.0)
+        attempt_id = attempt_ids[plan.name]
+        if barrier := driver.poll(3, region=plan.name, attempt_id=attempt_id):
+            driver.ack(barrier, region=plan.name, attempt_id=attempt_id)
+    verdicts = [published.verdict for published in driver.seen(Publish)]
+    assert verdicts.count(Verdict.ABORTED) == 1
+    assert not driver.seen(EndJob)
+    driver.tick(1.0)
+    assert driver.core.last_committed > 0
+
+
+def test_a_savepoint_waits_for_regions_that_are_coming_back() -> None:
+    """It is a global one: begun while a region is away it would be given up at once."""
+    driver = CoreDriver(_REGIONAL, regions=TWO)
+    driver.tick()
+    _fail(driver, "side")
+    driver.trigger(CheckpointKind.SAVEPOINT, "somebody")
+    assert not driver.seen(Triggered)
+    attempt_id = driver.restart("side")
+    assert driver.seen(Triggered)
+    driver.ack(driver.poll(3))
+    barrier = driver.poll(3, region="side", attempt_id=attempt_id)
+    driver.ack(barrier, region="side", attempt_id=attempt_id)
+    (decided,) = [p for p in driver.seen(Publish) if p.verdict is Verdict.DECIDED]
+    assert decided.kind is CheckpointKind.SAVEPOINT
+
+
+def test_a_savepoint_takes_over_a_barrier_that_is_idle_once_all_are_back() -> None:
+    """The others may have nothing to cut for ever."""
+    driver = _all_closed()
+    for plan in _FOUR[:3]:
+        driver.restart(plan.name)
+    driver.tick(1.0)
+    driver.trigger(CheckpointKind.SAVEPOINT, "somebody")
+    assert not driver.seen(Triggered)
+    driver.restart("r3")
+    assert driver.seen(Triggered)
+
+
+def test_a_region_that_fails_before_any_barrier_is_counted() -> None:
+    """No checkpoint carries it and none is given up: its new lives would never end."""
+    driver = CoreDriver(_REGIONAL, regions=TWO)
+    driver.tick()
+    attempt_id = 0
+    for _ in range(_REGIONAL.tolerable_failures):
+        _fail(driver, "side", attempt_id)
+        assert not driver.seen(EndJob)
+        attempt_id = driver.restart("side")
+        driver.tick(1.0)
+    _fail(driver, "side", attempt_id)
+    assert driver.seen(EndJob)
+
+
+def test_a_region_that_fails_behind_its_acknowledgement_is_not_counted() -> None:
+    """It has got on: the checkpoint contains it."""
+    driver = CoreDriver(replace(_REGIONAL, tolerable_failures=0), regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    driver.ack(driver.poll(3, region="side"), region="side")
+    _fail(driver, "side")
+    assert not driver.seen(EndJob)
+
+
+def test_an_outage_before_any_barrier_is_not_counted() -> None:
+    """The engine waits for it, and how long."""
+    driver = CoreDriver(_REGIONAL, regions=TWO)
+    driver.tick()
+    attempt_id = 0
+    for _ in range(_REGIONAL.tolerable_failures + 2):
+        error = StorageUnreachableError("a file system is away", {}, "Wait.")
+        driver.tell(RegionFailed(region="side", attempt_id=attempt_id, error=error))
+        attempt_id = driver.restart("side")
+        driver.tick(1.0)
+    assert not driver.seen(EndJob)
+
+
+def test_restore_by_attempt_a_late_region_at_the_limit_is_stopped_and_cut_smaller() -> None:
+    """Its barrier is of an older checkpoint: the one that expires has no part of it."""
+    handler = RegionalCheckpointHandler(max_skipped_in_a_row=1, region_timeout_s=1.0)
+    settings = replace(FAST, handler=handler, first_epoch_records=100)
+    driver = CoreDriver(settings, regions=TWO)
+    driver.tick()
+    driver.poll(80, region="side")
+    driver.ack(driver.poll(3))
+    driver.tick(1.0)
+    (first,) = driver.seen(Publish)
+    assert {r.region: r.status for r in first.regions}["side"] is RegionStatus.SKIPPED
+    driver.ack(driver.poll(6))
+    driver.tick(1.0)
+    assert len(driver.seen(Publish)) == 1, "it waits: side is at its limit"
+    driver.tick(9.0)
+    assert not driver.core.is_live("side", 0)
+    attempt_id = driver.restart("side")
+    driver.restart("main")
+    driver.tick(1.0)
+    cut = driver.asked_cut_of("side", attempt_id)
+    assert cut.max_records is not None
+    assert cut.max_records < 50
+
+
+def test_a_decision_says_whom_it_carries_holds_and_releases() -> None:
+    """So that tests can interrupt it there; an ordinary one says nothing."""
+    handler = RegionalCheckpointHandler(region_timeout_s=1.5)
+    driver = CoreDriver(replace(FAST, handler=handler), regions=_FOUR)
+    names = [plan.name for plan in _FOUR]
+
+    def checkpoint(end: int, *acknowledging: str) -> Publish:
+        driver.tick(1.0)
+        barriers = {name: driver.poll(end, region=name) for name in names}
+        for name in acknowledging:
+            driver.ack(barriers[name] or late.pop(name), region=name)
+        late.update({n: b for n, b in barriers.items() if b and n not in acknowledging})
+        driver.tick(1.5)
+        return driver.seen(Publish)[-1]
+
+    late: dict[str, Barrier] = {}
+    assert checkpoint(3, *names).steps == ()
+    assert checkpoint(6, "r0", "r1", "r2").steps == (RegionalStep.HOLD,)
+    assert checkpoint(9, *names).steps == (RegionalStep.RELEASE,)
+    driver.tick(1.0)
+    barriers = {name: driver.poll(12, region=name) for name in names}
+    _fail(driver, "r3")
+    for name in names[:3]:
+        driver.ack(barriers[name], region=name)
+    assert driver.seen(Publish)[-1].steps == (RegionalStep.SKIP,)
+
+
+def test_a_checkpoint_that_expires_counts_although_an_outage_is_part_of_it() -> None:
+    """The slow region is cut smaller: else it would be too slow with the same range again."""
+    settings = replace(_REGIONAL, tolerable_failures=0, first_epoch_records=100)
+    driver = CoreDriver(settings, regions=_FOUR)
+    driver.tick()
+    driver.poll(80, region="r0")
+    for name in ("r1", "r2"):
+        driver.ack(driver.poll(3, region=name), region=name)
+    away = StorageUnreachableError("a file system is away", {}, "Wait.")
+    driver.tell(RegionFailed(region="r3", attempt_id=0, error=away))
+    driver.tick(10.0)
+    (ended,) = driver.seen(EndJob)
+    assert "missing=r0" in str(ended.error)
+
+
+def test_an_outage_does_not_hide_another_failure() -> None:
+    """Which of two failed regions comes first by name says nothing."""
+    driver = CoreDriver(replace(_REGIONAL, tolerable_failures=0), regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    driver.poll(3, region="side")
+    away = StorageUnreachableError("a file system is away", {}, "Wait.")
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=away))
+    assert not driver.seen(EndJob)
+    _fail(driver, "side")
+    assert driver.seen(EndJob)
+
+
+def _starting(handler: CheckpointHandler) -> tuple[CoreDriver, int]:
+    """``side`` has failed, and its new life, of that attempt, has begun."""
+    driver = CoreDriver(replace(FAST, handler=handler), regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    driver.poll(3, region="side")
+    _fail(driver, "side")
+    if handler.is_regional:
+        driver.ack(driver.poll(3))
+        return driver, driver.restart("side")
+    driver.restart("main")
+    return driver, driver.restart("side")
+
+
+def _decided(driver: CoreDriver) -> list[Publish]:
+    return [found for found in driver.seen(Publish) if found.verdict is Verdict.DECIDED]
+
+
+def test_the_others_epochs_do_not_wait_until_a_new_life_is_at_work() -> None:
+    """Its query takes seconds to its first barrier. What its old life left is swept before the
+    first of these decisions (`abort-before-skip`), and each of them has its last good snapshot."""
+    driver, attempt_id = _starting(RegionalCheckpointHandler())
+    sweeps = len(driver.seen(SweepOrphans))
+    for end in (6, 9):
+        driver.tick(1.0)
+        driver.ack(driver.poll(end))
+    assert [[r.status for r in p.regions] for p in _decided(driver)[-2:]] == [
+        [RegionStatus.COMPLETED, RegionStatus.SKIPPED]
+    ] * 2
+    assert driver.seen(Commit)[-1].skipped == {"side": FailureReason.ERROR}
+    assert len(driver.seen(SweepOrphans)) == sweeps + 1
+
+    driver.tick(1.0)
+    barrier = driver.poll(12)
+    late = driver.poll(12, region="side", attempt_id=attempt_id)
+    driver.ack(barrier)
+    assert len(_decided(driver)) == 3, "now it is at work, and waited for"
+    driver.ack(late, region="side", attempt_id=attempt_id)
+    assert {r.status for r in _decided(driver)[-1].regions} == {RegionStatus.COMPLETED}
+
+
+def test_a_new_life_that_fails_before_it_is_at_work_is_swept_again() -> None:
+    """It may have opened something."""
+    driver, attempt_id = _starting(RegionalCheckpointHandler())
+    sweeps = len(driver.seen(SweepOrphans))
+    driver.tick(1.0)
+    driver.poll(6)
+    _fail(driver, "side", attempt_id)
+    driver.ack(driver.poll(6))
+    assert len(driver.seen(SweepOrphans)) == sweeps + 1
+
+
+def test_one_more_failure_beside_lives_that_start_costs_nobody_else_an_epoch() -> None:
+    """Three of four are more than may be carried: those that start are waited for, until
+    half of all have acknowledged."""
+    driver = CoreDriver(_REGIONAL, regions=_FOUR)
+    driver.tick(1.0)
+    attempt_ids = dict.fromkeys((plan.name for plan in _FOUR), 0)
+    for name in ("r1", "r2"):
+        _fail(driver, name)
+    for name in ("r1", "r2"):
+        attempt_ids[name] = driver.restart(name)
+    driver.tick(1.0)
+    driver.ack(driver.poll(3, region="r0"), region="r0")
+    _fail(driver, "r3")
+    assert driver.core.is_live("r0", 0)
+    assert not _decided(driver)
+    barrier = driver.poll(3, region="r1", attempt_id=attempt_ids["r1"])
+    driver.ack(barrier, region="r1", attempt_id=attempt_ids["r1"])
+    assert len(_decided(driver)) == 1
+    assert driver.seen(Commit)[-1].skipped.keys() == {"r2", "r3"}
+
+
+def test_a_global_checkpoint_waits_for_a_new_life() -> None:
+    """All or nobody: as long as it takes."""
+    driver, attempt_id = _starting(GlobalCheckpointHandler())
+    main = driver.status().regions[0].attempt_id
+    driver.tick(1.0)
+    driver.ack(driver.poll(6, attempt_id=main), attempt_id=main)
+    assert not _decided(driver)
+    barrier = driver.poll(6, region="side", attempt_id=attempt_id)
+    driver.ack(barrier, region="side", attempt_id=attempt_id)
+    assert len(_decided(driver)) == 1
+
+
+def test_more_new_lives_than_may_be_carried_are_waited_for() -> None:
+    """The limits hold for them, too; none of it is given up."""
+    driver = _all_closed()
+    attempt_ids = {plan.name: driver.restart(plan.name) for plan in _FOUR}
+    driver.tick(1.0)
+    for name in ("r0", "r1"):
+        barrier = driver.poll(3, region=name, attempt_id=attempt_ids[name])
+        driver.ack(barrier, region=name, attempt_id=attempt_ids[name])
+    assert len(_decided(driver)) == 1, "two of four may be carried"
+    driver.tick(1.0)
+    driver = _all_closed()
+    attempt_ids = {plan.name: driver.restart(plan.name) for plan in _FOUR}
+    driver.tick(1.0)
+    barrier = driver.poll(3, region="r0", attempt_id=attempt_ids["r0"])
+    driver.ack(barrier, region="r0", attempt_id=attempt_ids["r0"])
+    assert not _decided(driver)
+    assert all(driver.core.is_live(name, attempt_id) for name, attempt_id in attempt_ids.items())

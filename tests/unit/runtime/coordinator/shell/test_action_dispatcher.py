@@ -1,0 +1,185 @@
+"""What the end of a job waits for, and what a human is told of its checkpoints."""
+
+import logging
+from collections.abc import Sequence
+from unittest.mock import patch
+
+import pytest
+
+from sluice.runtime.contracts import Committer
+from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.core.events import Action, Commit, EndJob, Progress, Report
+from sluice.runtime.coordinator.shell.action_dispatcher import ActionDispatcher
+from sluice.runtime.coordinator.shell.core_loop import StepThread
+from sluice.runtime.coordinator.shell.progress import ListenerThread
+from sluice.runtime.coordinator.shell.restart_waits import BatchWaiters, WakeUp
+from sluice.runtime.errors import AuthenticationError, UnreachableError
+from sluice.runtime.model.model import CheckpointKind, RecordCounts
+from tests.kit.coordinator.core_driver import split
+from tests.kit.coordinator.fake_store import FakeStore
+from tests.kit.fakes import FakeBroker, FakeSink, ManualClock, entry_of
+from tests.kit.waiting import PATIENCE_S
+from tests.unit.runtime.coordinator.core.test_remote_steps import io_executor
+
+
+class Looking:
+    """A committer whose readers see the work after some looks; an error is raised."""
+
+    def __init__(self, inner: Committer, answers: Sequence[bool | Exception]) -> None:
+        self.commit, self.abort = inner.commit, inner.abort
+        self._answers = list(answers)
+        self.asked = len(self._answers)
+
+    @property
+    def left(self) -> int:
+        """Looks that were not needed."""
+        return len(self._answers)
+
+    def await_visible(self, *, timeout_s: float) -> bool:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Bench:
+    """Routes around one sink."""
+
+    def __init__(
+        self, *answers: bool | Exception, swept: Sequence[bool | Exception] = (True,)
+    ) -> None:
+        self.sweeps = list(swept)
+        self.clock = ManualClock()
+        self.sink = FakeSink(FakeBroker())
+        self.looking = self.sink.committer = Looking(self.sink.committer, answers)
+        self.steps = StepThread(io_executor(FakeStore(), self.sink), lambda _: None)
+        self.dispatcher = ActionDispatcher(
+            steps=self.steps,
+            waiters=BatchWaiters(),
+            wake=WakeUp(),
+            listeners=ListenerThread([]),
+            sinks={"sink": self.sink},
+            sweep=lambda _: None,
+            sweep_whole=self._sweep,
+            visible_timeout_s=10.0,
+            clock=self.clock,
+        )
+        self.steps.start()
+
+    def _sweep(self) -> bool:
+        assert self.looking.left == self.looking.asked, "readers stop in front of an orphan"
+        answer = self.sweeps.pop(0)
+        self.clock.advance(7.0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def finish(self, retry_for_s: float = PATIENCE_S) -> bool:
+        """A bounded job has committed its last checkpoint."""
+        entry = entry_of(self.sink.broker.init("fake/job/main.0/owner"))
+        last = Commit(checkpoint_id=1, committables=(entry,), after_crash=False, regions=())
+        actions: list[Action] = [last, EndJob(error=None, finished=True)]
+        self.dispatcher.carry_out(actions)
+        try:
+            return self.dispatcher.wait(retry_for_s)
+        finally:
+            self.steps.stop(timeout_s=PATIENCE_S)
+
+
+def test_commit_acknowledged_a_bounded_job_is_looked_after_until_readers_see_its_end() -> None:
+    """Committed is not visible yet: a marker may be on its way."""
+    bench = Bench(False, False, True)
+    assert bench.finish()
+    assert bench.looking.left == 0
+
+
+@pytest.mark.parametrize("first", [False, UnreachableError("no broker answers", {}, "Start one.")])
+def test_commit_acknowledged_what_failed_attempts_left_open_is_swept_before_a_good_end(
+    first: bool | Exception,
+) -> None:
+    """Readers stop in front of it, whatever is committed behind: no later sweep would come."""
+    with patch("sluice.runtime.coordinator.shell.action_dispatcher._SWEEP_AGAIN_S", 0.001):
+        bench = Bench(True, swept=[first, True])
+        assert bench.finish()
+        assert not bench.sweeps
+        with pytest.raises(UnreachableError, match="missing=orphans"):
+            Bench(True, swept=[first, False]).finish(20.0)
+
+
+def test_commit_acknowledged_an_end_without_commits_of_its_own_is_looked_after_too() -> None:
+    """What an earlier run has put on record may still wait for its markers."""
+    bench = Bench(False, True)
+    bench.dispatcher.carry_out([EndJob(error=None, finished=True)])
+    assert bench.dispatcher.wait(PATIENCE_S)
+    bench.steps.stop(timeout_s=PATIENCE_S)
+    assert bench.looking.left == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnreachableError("no broker answers", {}, "Start one."),
+        AuthenticationError("who reads may not look", {}, "Grant it."),
+        ValueError("a client's own bug"),
+    ],
+)
+def test_commit_acknowledged_an_end_that_could_not_be_looked_at_is_no_good_end(
+    error: Exception,
+) -> None:
+    """Everything is committed on record; that readers see it nobody has found out."""
+    with pytest.raises(type(error), match=str(error.args[0])):
+        Bench(error).finish(20.0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        (RecordCounts(read=9, skipped=2, dead_lettered=1), ["skipped=2 dead_lettered=1"]),
+        (RecordCounts(read=9), []),
+    ],
+)
+def test_records_that_functions_failed_for_are_told_with_their_checkpoint(
+    counts: RecordCounts, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A human may want to look at them; of others nothing is said."""
+    progress = Progress(
+        checkpoint_id=3,
+        kind=CheckpointKind.CHECKPOINT,
+        requested_by="interval",
+        state=State.MARKED,
+        counts={"parse": counts},
+    )
+    bench = Bench()
+    with caplog.at_level(logging.WARNING):
+        bench.dispatcher.carry_out([Report(progress=progress)])
+    bench.steps.stop(timeout_s=PATIENCE_S)
+    warned = [entry.getMessage() for entry in caplog.records]
+    assert len(warned) == len(told)
+    for line, words in zip(warned, told, strict=True):
+        assert "checkpoint_id=3 operator=parse read=9" in line
+        assert words in line
+
+
+def test_ranges_that_were_left_out_are_told_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    """Approximate recovery loses them on purpose, and never silently."""
+    progress = Progress(
+        checkpoint_id=3,
+        kind=CheckpointKind.CHECKPOINT,
+        requested_by="interval",
+        state=State.MARKED,
+        dropped=(split(0, 10, 15),),
+    )
+    bench = Bench()
+    bench.dispatcher.carry_out([Report(progress=progress)])
+    bench.steps.stop(timeout_s=PATIENCE_S)
+    assert "dropped by approximate recovery: checkpoint_id=3 offsets=5" in caplog.text
+
+
+def test_a_wait_for_readers_is_told_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    """A quarter of an hour of silence looks like a job that hangs."""
+    with (
+        patch("sluice.runtime.coordinator.shell.action_dispatcher._SWEEP_AGAIN_S", 0.001),
+        patch("sluice.runtime.coordinator.shell.action_dispatcher._LOG_EVERY_S", 6.0),
+    ):
+        assert Bench(True, swept=[False, True]).finish()
+    assert "waits until readers see all of it: missing=orphans waited_s=7" in caplog.text

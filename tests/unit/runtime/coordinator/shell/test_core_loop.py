@@ -1,0 +1,314 @@
+"""The thread that owns the core, and the one that does its remote steps: what they survive."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from sluice.runtime.contracts import PublishOutcome
+from sluice.runtime.coordinator.core.core import CoordinatorCore
+from sluice.runtime.coordinator.core.events import (
+    Action,
+    CoreEvent,
+    EndJob,
+    FailBatches,
+    Published,
+    RegionFailed,
+    StepFailed,
+    StopRequested,
+    Tick,
+    TriggerRequested,
+)
+from sluice.runtime.coordinator.policy.handlers import (
+    Alignment,
+    HandlerDecision,
+    RegionalCheckpointHandler,
+)
+from sluice.runtime.coordinator.shell.core_loop import CoreLoop, StepThread
+from sluice.runtime.errors import CoordinatorLostError, FencedError, UnreachableError
+from sluice.runtime.model.model import CheckpointKind, Verdict
+from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
+from tests.kit.coordinator.fake_store import FakeStore
+from tests.kit.coordinator.run_io_executor import hands_of
+from tests.kit.waiting import PATIENCE_S, join, wait_for
+from tests.unit.runtime.ownership.test_lease_watch import fenced, publish
+
+T = TypeVar("T")
+
+_FAILED = RegionFailed(region="main", attempt_id=0, error=RuntimeError("a task failed"))
+
+
+class Bench:
+    """A loop around a core, by default one with one region; actions go to ``carry_out``."""
+
+    def __init__(self, driver: CoreDriver | None = None) -> None:
+        driver = driver or CoreDriver(FAST)
+        self.core, self.clock = driver.core, driver.clock
+        self.done: list[Action] = []
+        self.carry_out: Callable[[Sequence[Action]], None] = self.done.extend
+        self.loop = CoreLoop(
+            self.core, clock=self.clock, on_actions=lambda actions: self.carry_out(actions)
+        )
+        self.loop.start()
+
+    def ended_with(self) -> BaseException | None:
+        """The error of the one end that was told."""
+        (end,) = (action for action in self.done if isinstance(action, EndJob))
+        return end.error
+
+
+class SlippingHandler(RegionalCheckpointHandler):
+    """A user's, with a slip: it raises as soon as a region has failed."""
+
+    def rule(self, alignment: Alignment, *, timeout_s: float) -> HandlerDecision:
+        """See `CheckpointHandler`."""
+        if alignment.failed:
+            raise KeyError("a name that is misspelt")
+        return super().rule(alignment, timeout_s=timeout_s)
+
+
+def between_two_checkpoints() -> CoreDriver:
+    """Two regions with `SlippingHandler`; the first checkpoint is committed, the next not due, and
+    the main region has acknowledged one more batch, which waits for it."""
+    driver = CoreDriver(replace(FAST, interval_s=30.0, handler=SlippingHandler()), regions=TWO)
+    driver.tick()
+    barriers = {region: driver.poll(3, region=region) for region in ("main", "side")}
+    for region, barrier in barriers.items():
+        driver.ack(barrier, region=region)
+    assert driver.core.last_committed == 1
+    driver.ack()
+    return driver
+
+
+def in_time(call: Callable[[], T]) -> T:
+    """What a call gives, made in a thread of its own: it must not take the test with it."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as err:  # noqa: BLE001 - raised again where it is waited for
+            answer.set_exception(err)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer.result(PATIENCE_S)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.loop.stop(timeout_s=PATIENCE_S)
+
+
+def test_an_answer_that_comes_behind_the_end_changes_nothing(bench: Bench) -> None:
+    """Of a remote that the stop has not waited for; the next start finds out itself."""
+    bench.loop.stop(timeout_s=PATIENCE_S)
+    bench.loop.post(_FAILED)
+    assert bench.loop.ask(lambda core: core.is_live("main", 0))
+
+
+def test_questions_do_not_keep_the_core_from_hearing_the_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs the regions asks several times a second, so the queue is never empty for long;
+    regions that ask for nothing are found by time alone."""
+    stepped: list[CoreEvent] = []
+
+    def step(event: CoreEvent, now_s: float, *, slept_s: float) -> list[Action]:
+        del now_s, slept_s
+        stepped.append(event)
+        return []
+
+    monkeypatch.setattr(bench.core, "step", step)
+    for _ in range(8):
+        bench.clock.advance(0.5)
+        bench.loop.ask(lambda core: core.is_over)
+    assert len(stepped) >= 3
+
+
+def test_an_error_of_the_core_ends_the_job_with_it(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits for this event, so nobody else would hear of it: a job that only looks well."""
+    bench.loop.post(Published(checkpoint_id=99, outcome=PublishOutcome.OURS))
+    assert bench.loop.ask(lambda core: core.is_over)
+    (end,) = [action for action in bench.done if isinstance(action, EndJob)]
+    assert isinstance(end.error, KeyError)
+    assert "stops after an internal error" in caplog.text
+
+
+def test_a_stop_that_cannot_be_carried_out_leaves_the_loop_able_to_answer(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else whoever stops the job would wait for ever."""
+
+    def refuse(actions: Sequence[Action]) -> None:
+        raise UnreachableError("a thread is gone", {}, "Start again.")
+
+    bench.carry_out = refuse
+    bench.loop.post(StopRequested())
+    assert bench.loop.ask(lambda core: core.is_over)
+    assert "could not stop in order" in caplog.text
+
+
+def test_a_users_handler_that_raises_ends_the_job_with_its_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever tells the failure hears of it, and everybody else finds a job that has ended: the
+    loop asks that handler again before it waits, and must outlive it."""
+    bench = Bench(between_two_checkpoints())
+    with pytest.raises(KeyError, match="misspelt"):
+        in_time(lambda: bench.loop.step(_FAILED))
+    assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))
+    assert not in_time(lambda: bench.loop.ask(lambda core: core.is_live("side", 0)))
+    assert isinstance(bench.ended_with(), KeyError)
+    in_time(lambda: bench.loop.step(StopRequested()))
+    bench.loop.stop(timeout_s=PATIENCE_S)
+    assert "stops after an internal error" in caplog.text
+
+
+def test_a_step_that_raises_still_wakes_who_waits_for_a_batch() -> None:
+    """The region's life was over before the handler was asked; its callback would wait for ever."""
+    bench = Bench(between_two_checkpoints())
+    with pytest.raises(KeyError):
+        in_time(lambda: bench.loop.step(_FAILED))
+    woken = [b for action in bench.done if isinstance(action, FailBatches) for b in action.batches]
+    assert [(batch.region, batch.batch_id) for batch in woken] == [("main", 2)]
+    bench.loop.stop(timeout_s=PATIENCE_S)
+
+
+def test_a_deadline_that_cannot_be_told_ends_the_job(caplog: pytest.LogCaptureFixture) -> None:
+    """No event is at work then, and nobody asks: without its thread a job only looks well."""
+
+    is_broken = threading.Event()
+
+    class NoDeadlines(RegionalCheckpointHandler):
+        def deadlines_s(self, *, timeout_s: float) -> tuple[float, ...]:
+            if is_broken.is_set():
+                raise ZeroDivisionError
+            return super().deadlines_s(timeout_s=timeout_s)
+
+    driver = CoreDriver(replace(FAST, handler=NoDeadlines()), regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    is_broken.set()
+    bench = Bench(driver)
+    wait_for(lambda: any(isinstance(action, EndJob) for action in bench.done), what="its end")
+    assert isinstance(bench.ended_with(), ZeroDivisionError)
+    assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))
+    bench.loop.stop(timeout_s=PATIENCE_S)
+    assert "stops after an internal error" in caplog.text
+
+
+def test_a_stop_that_meets_another_bug_leaves_the_loop_able_to_answer(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of whatever kind the error is."""
+
+    def refuse(actions: Sequence[Action]) -> None:
+        raise ValueError(actions)
+
+    bench.carry_out = refuse
+    bench.loop.post(StopRequested())
+    assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))
+    assert "could not stop in order" in caplog.text
+
+
+def ending(bench: Bench) -> threading.Event:
+    """The loop's thread is held, and exits in the step behind that; once this is set."""
+    is_entered, may_exit = threading.Event(), threading.Event()
+
+    def leave(_: CoordinatorCore) -> None:
+        is_entered.set()
+        may_exit.wait(PATIENCE_S)
+
+    def exit_thread(actions: Sequence[Action]) -> None:
+        bench.carry_out = bench.done.extend
+        raise SystemExit(len(actions))
+
+    threading.Thread(target=lambda: bench.loop.ask(leave), daemon=True).start()
+    assert is_entered.wait(PATIENCE_S)
+    bench.carry_out = exit_thread
+    bench.loop.post(Tick())
+    return may_exit
+
+
+def test_nobody_waits_for_a_loop_whose_thread_was_ended(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Something in it asks the interpreter to exit, while others have queued: they are answered
+    by a job that has ended, and so is whoever asks later."""
+    may_exit = ending(bench)
+    queued: Future[bool] = Future()
+
+    def ask() -> None:
+        queued.set_result(bench.loop.ask(lambda core: core.is_over))
+
+    waiting = threading.Thread(target=ask, daemon=True)
+    waiting.start()
+    may_exit.set()
+    assert queued.result(PATIENCE_S)
+    assert isinstance(bench.ended_with(), CoordinatorLostError)
+    assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))
+    with pytest.raises(CoordinatorLostError):
+        in_time(
+            lambda: bench.loop.step(
+                TriggerRequested(kind=CheckpointKind.SAVEPOINT, requested_by="x")
+            )
+        )
+    assert "stops after an internal error" in caplog.text
+
+
+@pytest.mark.parametrize("is_fenced", [True, False])
+def test_a_step_that_fails_is_told_and_only_a_bug_is_logged(
+    is_fenced: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A takeover is no error of this process: the core says so once, without a traceback."""
+    store = FakeStore()
+
+    def crash(name: str) -> None:
+        raise ValueError(name)
+
+    store.on_call = crash
+    told: list[CoreEvent] = []
+    thread = StepThread(hands_of(store, before_decision=fenced), told.append)
+    thread.start()
+    thread.put(publish(Verdict.DECIDED if is_fenced else Verdict.ABORTED))
+    wait_for(lambda: told, poll_s=0.001)
+    thread.stop(timeout_s=PATIENCE_S)
+    (failed,) = told
+    assert isinstance(failed, StepFailed)
+    assert failed.checkpoint_id == 1
+    assert isinstance(failed.error, FencedError if is_fenced else ValueError)
+    errors = [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
+    assert bool(errors) is not is_fenced
+
+
+def test_a_step_that_has_returned_is_overdue_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever reads the log would look for what hangs."""
+    told: list[CoreEvent] = []
+    thread = StepThread(hands_of(FakeStore()), told.append, overdue_s=0.0)
+    thread.start()
+    thread.put(publish(Verdict.ABORTED))
+    wait_for(lambda: told, poll_s=0.001)
+    thread.stop(timeout_s=PATIENCE_S)
+    caplog.clear()
+    thread.log_overdue()
+    assert "has not returned" not in caplog.text
+
+
+def test_what_is_queued_behind_a_stop_is_answered_when_the_thread_dies(bench: Bench) -> None:
+    """The stop itself is one of those that are left, and no question."""
+    may_exit = ending(bench)
+    stopping = threading.Thread(target=lambda: bench.loop.stop(timeout_s=PATIENCE_S), daemon=True)
+    stopping.start()
+    wait_for(lambda: bench.loop._inbox.qsize() == 2)  # noqa: SLF001
+    may_exit.set()
+    join(stopping)
+    assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))

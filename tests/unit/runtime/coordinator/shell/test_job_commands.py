@@ -1,0 +1,357 @@
+"""Commands to a running job: the file, the service, the command line, over fakes."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import urllib3
+from typer.testing import CliRunner
+
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore, command_file
+from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure
+from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.coordinator.shell.operator_commands import JobCommands
+from sluice.runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeliveryError,
+    StreamError,
+    UnreachableError,
+    WrongJobError,
+)
+from sluice.runtime.job.job_cli import app
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.service_client import (
+    CoordinatorAddress,
+    CoordinatorClient,
+    command_address,
+)
+from sluice.runtime.storage.local_fs import LocalFileSystem
+from tests.kit.coordinator.checkpoint_records import record
+from tests.kit.coordinator.coordinated_job import QUICK, Job
+from tests.kit.waiting import wait_for
+
+PARKING = replace(
+    QUICK,
+    handler=RegionalCheckpointHandler(),
+    on_region_failure=OnRegionFailure.SUSPEND,
+    look_interval_s=0.02,
+)
+NO_USE = DeliveryError("too large", {"topic": "t"}, "Make room.")
+
+
+class Hosts:
+    """A `HostControl` that knows one host."""
+
+    def __init__(self) -> None:
+        self.excluded: list[str] = []
+
+    def require(self, hosts: Sequence[str]) -> None:
+        if list(hosts) != ["bad"]:
+            raise ConfigError("Spark never ran anything there", {"hosts": hosts}, "Look again.")
+
+    def exclude(self, hosts: Sequence[str]) -> int:
+        self.excluded += hosts
+        return 3
+
+
+@pytest.fixture
+def coordinator(job: Job) -> BarrierCoordinator:
+    job.regions = ("left", "right")
+    return job.started(PARKING)[0]
+
+
+def _told(
+    fs: LocalFileSystem, address: CoordinatorAddress, is_newest: Callable[[], bool] = lambda: True
+) -> AbstractContextManager[None]:
+    """As a run tells of itself."""
+    assert address.attempt_id is not None
+    run = RunRecord(
+        leader_session_id=address.leader_session_id,
+        address=address.address,
+        attempt_id=address.attempt_id,
+        job_uid=address.job_uid,
+        token=address.token,
+    )
+    return RunRecordStore(fs).accept_commands(run, is_newest=is_newest)
+
+
+@pytest.fixture
+def hosts() -> Hosts:
+    return Hosts()
+
+
+@pytest.fixture
+def directory(coordinator: BarrierCoordinator, hosts: Hosts, tmp_path: Path) -> Iterator[Path]:
+    """The checkpoint directory of a job that runs."""
+    open_store(str(tmp_path)).publish(record(0), timeout_s=60)
+    commands = JobCommands(coordinator, hosts=hosts)
+    with (
+        CoordinatorService(coordinator, commands=commands) as service,
+        _told(LocalFileSystem(tmp_path), service.command_address),
+    ):
+        yield tmp_path
+
+
+def suspend(coordinator: BarrierCoordinator, region: str = "left") -> None:
+    started = coordinator.started
+    assert started is not None
+    coordinator.fail(region, started.attempt_id, NO_USE)
+    assert coordinator.is_suspended(region)
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_an_epoch_that_is_not_visible_yet_is_shown_with_its_age(
+    coordinator: BarrierCoordinator, job: Job, directory: Path
+) -> None:
+    """A job that waits for brokers looks well otherwise: its lag stands still."""
+    assert "pending" not in run("status", str(directory))
+    started = coordinator.started
+    assert started is not None
+    job.source.ends[0] = 7
+    wait_for(lambda: coordinator.poll_barrier("left", started.attempt_id, wait_s=0.2))
+    shown = run("status", str(directory))
+    assert re.search(r"pending: checkpoint 1, aligning, \d+ s since its barrier", shown)
+
+
+def test_a_suspended_region_is_shown_with_its_growing_lag(
+    coordinator: BarrierCoordinator, job: Job, directory: Path
+) -> None:
+    """Its source is asked, for nobody cuts it; what retention took is told, too."""
+    suspend(coordinator)
+    job.source.ends[0] = 7
+    wait_for(lambda: "lag=7 records" in run("status", str(directory)), poll_s=0.02)
+    job.source.ends[0] = 1234
+    job.source.first[0] = 11
+    wait_for(lambda: "lag=1,234 records" in run("status", str(directory)), poll_s=0.02)
+    shown = run("status", str(directory))
+    assert "left  suspended" in shown
+    assert "suspended: DeliveryError: too large" in shown
+    assert "deleted by retention before they were read: 11 records" in shown
+    assert "right  running" in shown
+    found = json.loads(run("status", str(directory), "--json"))["job"]["regions"][0]
+    assert found["lags"] == {"input-0": 1234}
+
+
+def test_metrics_show_what_is_suspended(coordinator: BarrierCoordinator, job: Job) -> None:
+    """When they are asked for, not when a checkpoint comes."""
+    suspend(coordinator)
+    job.source.ends[0] = 7
+    with CoordinatorService(coordinator) as service:
+        address = service.command_address
+        headers = {"Authorization": f"Bearer {address.token}"}
+
+        def scraped() -> str:
+            answer = urllib3.request("GET", f"{address.address}/metrics", headers=headers)
+            return answer.data.decode()
+
+        wanted = 'sluice_region_lag_records{region="left",split="input-0"} 7.0'
+        wait_for(lambda: wanted in scraped(), poll_s=0.02)
+        text = scraped()
+    assert 'sluice_region_suspended{region="left"} 1.0' in text
+    assert 'sluice_region_suspended{region="right"} 0.0' in text
+    assert 'sluice_region_pressure_alarm{region="right"} 0.0' in text
+
+
+def test_restart_brings_all_suspended_regions_back(
+    coordinator: BarrierCoordinator, directory: Path
+) -> None:
+    """Whoever runs them asks for their next lives."""
+    suspend(coordinator)
+    assert run("restart", str(directory)) == "restarted: left\n"
+    assert not coordinator.is_suspended("left")
+    asked = coordinator.ask_restart("left")
+    restarted = wait_for(asked.poll, poll_s=0.01)
+    assert coordinator.is_live("left", restarted.attempt_id)
+
+
+def test_a_running_region_is_restarted_off_a_host(
+    coordinator: BarrierCoordinator, hosts: Hosts, directory: Path
+) -> None:
+    """On purpose, and by name."""
+    shown = run("restart", str(directory), "--region", "right", "--exclude-host", "bad")
+    assert shown == "restarted: right\nended executors on excluded hosts: 3\n"
+    assert hosts.excluded == ["bad"]
+    started = coordinator.started
+    assert started is not None
+    assert not coordinator.is_live("right", started.attempt_id)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "why"),
+    [
+        ((), ConfigError, "no region of the job is suspended"),
+        (("--region", "middle"), WrongJobError, r"known=left,right\]\. Choose one of these\."),
+        (("--region", "left", "--exclude-host", "god"), ConfigError, "never ran anything"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_whole(
+    coordinator: BarrierCoordinator,
+    hosts: Hosts,
+    directory: Path,
+    arguments: tuple[str, ...],
+    error: type[StreamError],
+    why: str,
+) -> None:
+    """Nothing is restarted, nothing excluded."""
+    with pytest.raises(error, match=why):
+        run("restart", str(directory), *arguments)
+    assert not hosts.excluded
+    started = coordinator.started
+    assert started is not None
+    assert coordinator.is_live("left", started.attempt_id)
+
+
+def test_the_file_is_its_owners_alone_and_goes_with_the_job(
+    coordinator: BarrierCoordinator, tmp_path: Path
+) -> None:
+    """The umask has no say."""
+    fs = LocalFileSystem(tmp_path)
+    before = os.umask(0)
+    try:
+        with CoordinatorService(coordinator) as service:
+            with _told(fs, service.command_address):
+                (file,) = tmp_path.iterdir()
+                assert file.stat().st_mode & 0o777 == 0o600
+                assert command_address(fs).token != service.coordinator_address.token
+                RunRecordStore(fs).announce(RunRecordStore(fs).newest_command())
+                leader = (tmp_path / "_leader").read_text()
+                assert command_address(fs).token not in leader
+                (tmp_path / "_leader").unlink()
+            assert not list(tmp_path.iterdir())
+    finally:
+        os.umask(before)
+
+
+def _run(attempt_id: int) -> CoordinatorAddress:
+    return CoordinatorAddress(
+        address="http://127.0.0.1:9",
+        token="t",
+        leader_session_id=f"session-{attempt_id}",
+        job_uid="u",
+        attempt_id=attempt_id,
+    )
+
+
+def test_a_run_that_slept_behind_its_announcement_hides_no_later_one(tmp_path: Path) -> None:
+    """Nor does it take the later one's file away, with its beginning or with its end."""
+    fs = LocalFileSystem(tmp_path)
+    with _told(fs, _run(9)):
+        later = _told(fs, _run(10))
+        later.__enter__()
+        with _told(fs, _run(9), is_newest=lambda: False):
+            assert command_address(fs).leader_session_id == "session-10"
+        assert command_address(fs).leader_session_id == "session-10"
+        later.__exit__(None, None, None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_later_run_that_begins_while_others_are_looked_for_keeps_its_file(tmp_path: Path) -> None:
+    """It has sealed before it announces itself: who looks behind its list finds that."""
+    fs, is_fenced = LocalFileSystem(tmp_path), False
+    later = _told(fs, _run(10))
+
+    def is_newest() -> bool:
+        nonlocal is_fenced
+        if not is_fenced:
+            is_fenced = True
+            later.__enter__()
+        return True  # as of a moment before
+
+    with _told(fs, _run(3)), _told(fs, _run(9), is_newest=is_newest):
+        assert not (tmp_path / command_file(3)).exists()
+        assert command_address(fs).leader_session_id == "session-10"
+    later.__exit__(None, None, None)
+
+
+def test_a_run_deletes_what_killed_ones_left(tmp_path: Path) -> None:
+    """Also of a directory that was emptied by hand but for that, whose places begin again."""
+    fs = LocalFileSystem(tmp_path)
+    for killed in (2, 40):
+        _told(fs, _run(killed)).__enter__()
+    with _told(fs, _run(0)):
+        assert command_address(fs).leader_session_id == "session-0"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinator) -> None:
+    """Whoever reads the file may restart regions, and cannot speak for a task."""
+    with (
+        CoordinatorService(coordinator) as service,
+        CoordinatorClient(service.command_address, deadline_s=300.0) as client,
+    ):
+        assert client.status()["job"]["state"] == "running"
+        with pytest.raises(AuthenticationError):
+            client.poll_barrier("left", 0, wait_s=0.0)
+        with pytest.raises(ConfigError, match="this service takes no commands"):
+            client.restart([], timeout_s=60.0)
+
+
+def test_a_drop_in_query_is_said_to_be_sparks_to_watch(tmp_path: Path) -> None:
+    """No waiting would help."""
+    open_store(str(tmp_path / "sluice")).publish(record(0), timeout_s=60)
+    with pytest.raises(ConfigError, match="a Spark query with a drop-in sink"):
+        run("status", str(tmp_path))
+    with pytest.raises(UnreachableError, match="no job runs"):
+        run("status", str(tmp_path / "sluice"))
+
+
+def test_a_job_that_does_not_run_is_said_to(tmp_path: Path) -> None:
+    """Also one that was killed, and left its file."""
+    open_store(str(tmp_path)).publish(record(0), timeout_s=60)
+    with pytest.raises(
+        UnreachableError, match="no job runs with this checkpoint directory"
+    ) as caught:
+        run("restart", str(tmp_path))
+    assert "or wait: a job that is starting answers" in str(caught.value)
+    fs = LocalFileSystem(tmp_path)
+    dead = {
+        "format_version": 1,
+        "address": "http://127.0.0.1:9",
+        "token": "x",
+        "leader_session_id": "s",
+        "attempt_id": 0,
+        "job_uid": "u",
+    }
+    fs.replace(command_file(0), json.dumps(dead).encode(), is_private=True)
+    with pytest.raises(UnreachableError, match="the job does not answer"):
+        run("restart", str(tmp_path))
+
+
+def test_a_command_of_an_older_run_is_refused(
+    coordinator: BarrierCoordinator, directory: Path
+) -> None:
+    """Its file names another leader."""
+    suspend(coordinator)
+    address = command_address(LocalFileSystem(directory))
+    older = replace(address, leader_session_id="older")
+    with (
+        CoordinatorClient(older, deadline_s=300.0) as client,
+        pytest.raises(StreamError, match="another coordinator"),
+    ):
+        client.restart([], timeout_s=60.0)
+    assert coordinator.is_suspended("left")
+
+
+def test_a_job_whose_hosts_nobody_can_exclude_says_so_and_restarts_nothing(
+    coordinator: BarrierCoordinator,
+) -> None:
+    """A life off that host was asked for; one on it would fail again."""
+    suspend(coordinator)
+    commands = JobCommands(coordinator, hosts=None)
+    with pytest.raises(ConfigError, match="hosts cannot be excluded"):
+        commands.restart(["left"], ["bad"])
+    assert coordinator.is_suspended("left")
+    assert commands.restart(["left"], []).regions == ("left",)

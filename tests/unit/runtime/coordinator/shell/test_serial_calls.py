@@ -1,0 +1,124 @@
+"""Which calls of a sink, or of a source, the coordinator's threads may have under way at a time."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import combinations_with_replacement
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from sluice.runtime.contracts import SinkContext, SinkCoordinator, SplitEnumerator, SweepView
+from sluice.runtime.coordinator.shell.serial_calls import SerialSink, SerialSource
+from tests.kit.threads.switched_threads import Process, Switched
+
+_TAKES_S = 0.5  # of virtual time
+_WAIT_S = 60.0
+_MOST_TURNS = 1_000
+_VIEW = SweepView(job_uid="j", attempt_ids={}, protected=(), orphans=())
+_CONTEXT = SinkContext(
+    job_uid="j", job_name="j", operator_id="o", checkpoint_uri="u", leader_session_id="s"
+)
+
+Calls = dict[str, Callable[[], object]]
+
+
+class Slow:
+    """A connector's object, each of whose methods takes its time.
+
+    Attributes:
+        overlaps: methods that were under way together.
+        ended: as many as have.
+    """
+
+    def __init__(self, switched: Switched) -> None:
+        self.overlaps: set[tuple[str, ...]] = set()
+        self.ended = 0
+        self._switched = switched
+        self._under_way: list[str] = []
+
+    def methods(self, *names: str) -> SimpleNamespace:
+        return SimpleNamespace(**{name: self._method(name) for name in names})
+
+    def _method(self, name: str) -> Callable[..., None]:
+        def call(*_: object, **__: object) -> None:
+            self.overlaps |= {tuple(sorted((name, other))) for other in self._under_way}
+            self._under_way.append(name)
+            self._switched.sleep(_TAKES_S)
+            self._under_way.remove(name)
+            self.ended += 1
+
+        return call
+
+
+@pytest.fixture
+def switched() -> Iterator[Switched]:
+    made = Switched(lambda _: 0)
+    with made.in_modules(
+        "sluice.runtime.coordinator.shell.serial_calls",
+        "sluice.runtime.coordinator.shell.serial_calls",
+    ):
+        yield made
+        made.end()
+
+
+def overlaps_of(switched: Switched, slow: Slow, calls: Calls) -> set[tuple[str, ...]]:
+    """Of each method with each, and with itself, in threads of their own."""
+    pairs = list(combinations_with_replacement(sorted(calls), 2))
+    for pair in pairs:
+        for name in pair:
+            switched.spawn(calls[name], process=Process("driver"), name=name)
+        assert switched.run(lambda: not switched.living, most_turns=_MOST_TURNS), pair
+    assert slow.ended == 2 * len(pairs)
+    return slow.overlaps
+
+
+def test_calls_of_a_sink_overlap_only_where_its_contract_says_so(switched: Switched) -> None:
+    """Sweeps come from several threads, and an end may find any call still under way; neither a
+    commit nor a renewal waits for a sweep."""
+    slow = Slow(switched)
+    bare = slow.methods("check", "claim", "sweep", "renew", "close")
+    bare.committer = slow.methods("commit", "abort", "await_visible", "regions_published")
+    sink = SerialSink(cast(SinkCoordinator, bare))
+    committer = cast(SimpleNamespace, sink.committer)
+    committing: Calls = {
+        "commit": lambda: committer.commit([], timeout_s=_WAIT_S, after_crash=False),
+        "abort": lambda: committer.abort([], timeout_s=_WAIT_S),
+        "await_visible": lambda: committer.await_visible(timeout_s=_WAIT_S),
+        "regions_published": lambda: committer.regions_published(1, [], timeout_s=_WAIT_S),
+    }
+    renewing: Calls = {"renew": sink.renew}
+    rest: Calls = {
+        "check": lambda: sink.check(timeout_s=_WAIT_S),
+        "claim": lambda: sink.claim(_CONTEXT, timeout_s=_WAIT_S),
+        "sweep": lambda: sink.sweep(_VIEW, timeout_s=_WAIT_S),
+    }
+    found = overlaps_of(switched, slow, {**committing, **renewing, **rest, "close": sink.close})
+    assert found == {
+        tuple(sorted((one, other)))
+        for group, others in ((committing, rest), (committing, renewing), (renewing, rest))
+        for one in group
+        for other in others
+    }
+
+
+def test_calls_of_a_source_never_overlap(switched: Switched) -> None:
+    """Its regions cut it in threads of their own, and others look how far behind they are."""
+    slow = Slow(switched)
+    in_time = ("resolve_start", "discover")
+    of_splits = ("restore", "readable", "replayable", "measure")
+    at_once = ("is_finished", "committed", "lag_records")
+    bare = slow.methods(*in_time, *of_splits, *at_once, "cut", "fixed_ends", "close")
+    source = SerialSource(cast(SplitEnumerator, bare))
+    calls: Calls = {
+        "cut": lambda: source.cut([], max_records=None, timeout_s=_WAIT_S),
+        "fixed_ends": source.fixed_ends,
+        "close": source.close,
+    }
+    for name in in_time:
+        calls[name] = partial(getattr(source, name), timeout_s=_WAIT_S)
+    for name in of_splits:
+        calls[name] = partial(getattr(source, name), [], timeout_s=_WAIT_S)
+    for name in at_once:
+        calls[name] = partial(getattr(source, name), [])
+    assert overlaps_of(switched, slow, calls) == set()

@@ -1,0 +1,480 @@
+"""Starts from an older checkpoint, and starts that are refused; on a store in memory."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.coordinator.start import recovery
+from sluice.runtime.coordinator.start.recovery import History, Slot
+from sluice.runtime.errors import (
+    ConfigError,
+    DamagedCheckpointError,
+    SourceChangedError,
+    StorageError,
+    UnsupportedFormatError,
+    WrongJobError,
+)
+from sluice.runtime.model.model import (
+    FENCING,
+    CheckpointRecord,
+    FileReference,
+    Redistribution,
+    RegionRecord,
+    StateEntry,
+)
+from tests.kit.coordinator.core_driver import split
+from tests.kit.coordinator.fake_store import FakeStore
+from tests.kit.coordinator.starting_job import NEVER_WRITTEN, PLAN, Job, aborted, record
+from tests.kit.fakes import FakeSource
+
+# --- starting from an older checkpoint ------------------------------------------------------------
+
+
+def test_a_start_from_an_older_checkpoint_settles_and_marks_what_it_leaves_behind() -> None:
+    """Ids go on above the largest; nothing is forgotten."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    job.store.records[3] = record(3, entries=(job.pre_commit("third"),))
+    found = job.start(restore_from=1)
+    assert (found.record.checkpoint_id, found.attempt_id) == (1, 4)
+    assert job.broker.read_committed(0) == ["third"]
+    assert job.store.superseded == {2: 4, 3: 4}
+    assert [s.end_offset for s in job.source.restored] == [10]
+
+
+def test_a_restore_that_crashed_stays_a_restore() -> None:
+    """The seal says where the run began; the next start without a wish goes on from there, and all
+    that is left behind is marked as such."""
+    job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
+    steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
+    while next(steps) != "after-fencing":
+        pass
+    steps.close()
+    found = job.start()
+    assert found.record.checkpoint_id == 1
+    assert job.store.superseded.keys() == {2, 3}
+
+
+def test_restore_by_attempt_a_source_goes_on_at_its_own_positions_alone() -> None:
+    """Two of them may read one topic: what only the other has on record, it has yet to discover."""
+    job = Job(record(0), committed=(0,))
+    job.other_sources["audit"] = FakeSource("audit", {0: 100, 1: 100})
+    audited = [split(0, 0, 30, source_id="audit"), split(1, 0, 5, source_id="audit")]
+    ranges = (split(0, 0, 10), *audited)
+    read = tuple(dataclasses.replace(each, splits=ranges) for each in record(1).regions)
+    job.store.records[1] = record(1, regions=read)
+    region = dataclasses.replace(PLAN.regions[0], source_ids=("source", "audit"))
+    job.start(plan=dataclasses.replace(PLAN, regions=(region,)))
+    assert job.source.restored == [split(0, 0, 10)]
+    assert job.other_sources["audit"].restored == audited
+
+
+def _decide(job: Job, checkpoint_id: int, *, session: str) -> None:
+    """A run has decided, and committed."""
+    job.store.records[checkpoint_id] = record(checkpoint_id, leader_session_id=session)
+    job.store.committed.add(checkpoint_id)
+
+
+def _restored() -> tuple[Job, int]:
+    """A job that went back from 3 to 1, and decided once more; that decision."""
+    job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
+    found = job.start(session="second", restore_from=1)
+    assert found.record.checkpoint_id == 1
+    decided = found.attempt_id + 1
+    _decide(job, decided, session="second")
+    return job, decided
+
+
+def test_a_restore_that_was_carried_out_is_not_carried_out_again_by_a_restart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A cluster manager starts the same program again, as often as it dies; what the restored run
+    has written stands, also when the checkpoint that it went back to has been retired since."""
+    job, decided = _restored()
+    for session in ("third", "fourth"):
+        found = job.start(session=session, restore_from=1)
+        assert found.record.checkpoint_id == decided
+        assert f"restore_from=1 checkpoint_id={decided}" in caplog.text
+    assert decided not in job.store.superseded
+    del job.store.records[1]
+    decided = found.attempt_id + 1
+    _decide(job, decided, session="fourth")
+    assert job.start(session="fifth", restore_from=1).record.checkpoint_id == decided
+
+
+def test_a_restore_whose_run_decided_nothing_stays_a_restore_in_a_restart() -> None:
+    """Killed behind its seal, twice."""
+    job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
+    for session in ("second", "third"):
+        steps = job.sequence(session=session).run(timeout_s=30.0, restore_from=1)
+        while next(steps) != "after-fencing":
+            pass
+        steps.close()
+    assert job.start(session="fourth", restore_from=1).record.checkpoint_id == 1
+
+
+@pytest.mark.parametrize("between", [None, 0])
+def test_a_restore_is_carried_out_again_behind_a_run_with_another_wish(between: int | None) -> None:
+    """That is how somebody goes back to the same checkpoint a second time."""
+    job, decided = _restored()
+    if between is None:
+        assert job.start(session="third").record.checkpoint_id == decided
+    else:
+        assert job.start(session="third", restore_from=between).record.checkpoint_id == between
+    assert job.start(session="fourth", restore_from=1).record.checkpoint_id == 1
+
+
+def test_a_run_that_went_on_from_a_checkpoint_by_itself_has_not_restored_it() -> None:
+    """Its seal names that checkpoint, too; nobody had asked for it."""
+    job = Job(record(0), record(1), committed=(0, 1))
+    found = job.start(session="second")
+    _decide(job, found.attempt_id + 1, session="second")
+    assert job.start(session="third", restore_from=1).record.checkpoint_id == 1
+
+
+def test_a_seal_that_closed_nothing_carries_no_restore_out() -> None:
+    """A start that slept sealed a retired place below a living run, and was killed before it
+    sealed behind it."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    slept = job.start(session="slept", restore_from=1).attempt_id
+    _decide(job, slept + 1, session="living")
+    assert job.start(session="third", restore_from=1).record.checkpoint_id == 1
+
+
+def test_a_restore_of_a_job_that_has_never_run_is_refused() -> None:
+    """It would begin anew, and a restart of it would go back to what it wrote itself."""
+    job = Job()
+    with pytest.raises(ConfigError, match="restore_from=1"):
+        job.start(restore_from=1)
+    assert not job.store.records
+
+
+@pytest.mark.parametrize("wish", [9, 2])
+def test_a_start_from_nowhere_is_refused_before_anything_changes(wish: int) -> None:
+    """An absent place, or an aborted one."""
+    job = Job(record(0), record(1), aborted(2), committed=(0, 1))
+    with pytest.raises(ConfigError, match=f"restore_from={wish}"):
+        job.start(restore_from=wish)
+    assert not job.store.history
+
+
+@pytest.mark.parametrize("what", ["source", "state"])
+def test_a_wish_whose_records_or_state_are_gone_changes_nothing(what: str) -> None:
+    """Behind a seal that names it the job would go back there at each start, and fail each time."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    gone = SourceChangedError("gone", {}, "Go back less far.")
+
+    def require_restorable(found: CheckpointRecord) -> None:
+        if found.checkpoint_id == 1:
+            raise gone
+
+    if what == "state":
+        job.require_restorable = require_restorable
+    else:
+        job.source.changed = gone
+    with pytest.raises(SourceChangedError):
+        job.start(restore_from=1)
+    assert not job.store.history
+    job.source.changed = None
+    assert job.start().record.checkpoint_id == 2
+
+
+def test_a_directory_without_a_decision_is_no_job_to_go_on_with() -> None:
+    """Aborted records alone: another program's, or what is left of a directory; it stays so."""
+    job = Job(aborted(0), aborted(1))
+    with pytest.raises(ConfigError, match="no decided checkpoint"):
+        job.start()
+    assert not job.store.history
+
+
+def test_a_checkpoint_to_start_from_that_has_vanished_is_named() -> None:
+    """A crashed restore's seal names it, and retention keeps it: somebody else has deleted it. The
+    newest decision is not what the user asked for."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
+    while next(steps) != "after-fencing":
+        pass
+    steps.close()
+    del job.store.records[1]
+    with pytest.raises(StorageError, match=r"has vanished.*checkpoint_id=1"):
+        job.start()
+    assert len(job.store.history) == 1
+
+
+def test_a_checkpoint_that_a_living_run_retires_during_the_start_is_named() -> None:
+    """It was there when the start looked; a seal that names it would be for nothing."""
+
+    class Retiring(FakeStore):
+        """A store in which the first place goes once it has been read."""
+
+        def read(self, checkpoint_id: int) -> CheckpointRecord | None:
+            found = super().read(checkpoint_id)
+            if checkpoint_id == 1:
+                self.records.pop(1, None)
+            return found
+
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    job.store = Retiring(records=job.store.records, committed=job.store.committed)
+    with pytest.raises(ConfigError, match="restore_from=1"):
+        job.start(restore_from=1)
+    assert not job.store.history
+
+
+def test_a_damaged_record_stops_a_start_unless_it_is_left_behind_settled() -> None:
+    """A start from an older checkpoint needs only what is not committed yet."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    job.store = _damaged_at(job.store, 2)
+    with pytest.raises(DamagedCheckpointError):
+        job.start()
+    assert not job.store.history
+    assert job.start(restore_from=1).record.checkpoint_id == 1
+    job.store.committed.discard(2)
+    with pytest.raises(DamagedCheckpointError):
+        job.start(restore_from=1)
+
+
+def test_a_damaged_record_stops_no_start_that_goes_on_from_a_newer_one() -> None:
+    """The newest decision is whole and committed; where its own run began says nothing any more."""
+    job = Job(record(0), record(1), aborted(2, requested_by=FENCING, restored_from=1))
+    job.store.records[3] = record(3, restored_from=1, leader_session_id="second")
+    job.store.committed |= {0, 1, 3}
+    job.store = _damaged_at(job.store, 1)
+    assert job.start().record.checkpoint_id == 3
+
+
+def test_a_wish_for_a_damaged_record_is_told_as_that() -> None:
+    """Though it is settled: it is what the run would begin with."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    job.store = _damaged_at(job.store, 1)
+    with pytest.raises(DamagedCheckpointError):
+        job.start(restore_from=1)
+    assert not job.store.history
+
+
+def test_what_a_crashed_restore_went_back_to_is_told_as_damaged() -> None:
+    """An earlier restore had left it behind, so it is passed over until it is needed."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    for session, wish in (("first", 1), ("second", 2)):
+        steps = job.sequence(session=session).run(timeout_s=30.0, restore_from=wish)
+        while next(steps) != "after-fencing":
+            pass
+        steps.close()
+    job.store = _damaged_at(job.store, 2)
+    with pytest.raises(DamagedCheckpointError):
+        job.start()
+
+
+def test_a_restore_past_a_damaged_record_that_crashed_stays_a_restore() -> None:
+    """Its seal says what it left behind: no need to ask for the older checkpoint once more."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    job.store = _damaged_at(job.store, 2)
+    steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
+    while next(steps) != "after-fencing":
+        pass
+    steps.close()
+    assert job.start().record.checkpoint_id == 1
+
+
+def test_only_what_a_run_restores_or_settles_must_be_known() -> None:
+    """A record that needs a connector which is not here stops a start before anything changes,
+    unless the start leaves it behind settled."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    asked = []
+
+    def require_known(found: CheckpointRecord) -> None:
+        asked.append(found.checkpoint_id)
+        if found.checkpoint_id == 2:
+            raise UnsupportedFormatError("unknown kind", {"checkpoint_id": 2}, "Install it.")
+
+    job.require_known = require_known
+    with pytest.raises(UnsupportedFormatError):
+        job.start()
+    job.store.committed.discard(2)
+    with pytest.raises(UnsupportedFormatError):
+        job.start(restore_from=1)
+    assert not job.store.history
+    assert asked == [2, 1, 2]
+    job.store.committed.add(2)
+    assert job.start(restore_from=1).record.checkpoint_id == 1
+
+
+def _damaged_at(store: FakeStore, place: int) -> FakeStore:
+    read = store.read
+
+    def damaged(checkpoint_id: int) -> CheckpointRecord | None:
+        if checkpoint_id == place:
+            raise DamagedCheckpointError("cut off", {"checkpoint_id": place}, "Use another.")
+        return read(checkpoint_id)
+
+    return _ReadingStore(store, damaged)
+
+
+class _ReadingStore(FakeStore):
+    """A store whose reads a test replaces."""
+
+    def __init__(self, store: FakeStore, read: Callable[[int], CheckpointRecord | None]) -> None:
+        super().__init__(records=store.records, committed=store.committed)
+        self._replaced = read
+
+    def read(self, checkpoint_id: int) -> CheckpointRecord | None:
+        """As the test wants it."""
+        return self._replaced(checkpoint_id)
+
+
+def test_the_newest_decision_is_found_behind_seals_and_aborts() -> None:
+    """Whatever lies above it; superseded ones do not count."""
+    history = History(
+        ids=(1, 2, 3, 4),
+        slots=(
+            Slot(
+                record=aborted(4, requested_by="fencing"), is_committed=False, is_superseded=False
+            ),
+            Slot(record=record(3), is_committed=True, is_superseded=True),
+            Slot(record=aborted(2), is_committed=False, is_superseded=False),
+            Slot(record=record(1), is_committed=True, is_superseded=False),
+        ),
+    )
+    assert recovery.resume_point(history, restore_from=None) == 1
+
+
+def test_only_a_seal_leaves_something_behind() -> None:
+    """Each record says where its run began, and lies above what that run has decided before."""
+    later = record(6, restored_from=3)
+    fencing_record = aborted(6, requested_by=FENCING, restored_from=3)
+    for above, is_left in ((later, False), (fencing_record, True)):
+        place = Slot(record=above, is_committed=False, is_superseded=False)
+        assert recovery.is_left_behind(5, [place]) is is_left
+        assert not recovery.is_left_behind(3, [place])
+
+
+# --- another job ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (dataclasses.replace(PLAN, name="other"), "belongs to another job"),
+        (
+            dataclasses.replace(PLAN, regions=(RegionPlan(name="main", source_ids=("renamed",)),)),
+            "source 'orders' \\(source\\)",
+        ),
+        (
+            dataclasses.replace(
+                PLAN, regions=(RegionPlan(name="renamed", source_ids=("source",), stateful=True),)
+            ),
+            "only_in_checkpoint=main",
+        ),
+        (
+            dataclasses.replace(
+                PLAN, regions=(dataclasses.replace(PLAN.regions[0], stateful=True),)
+            ),
+            "keeps_state_now=True",
+        ),
+    ],
+)
+def test_a_directory_of_another_job_is_refused_before_anything_changes(
+    changed: JobPlan, says: str
+) -> None:
+    """What differs is named, with what to do."""
+    job = Job(record(0), record(1), committed=(0, 1))
+    with pytest.raises(WrongJobError, match=says):
+        job.start(plan=changed)
+    assert not job.store.history
+    assert job.sink.calls == ["check"]
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {},
+        {"operators": ((0, "stateStoreSave"),)},
+        {"files": (FileReference(path="0/0/1.delta", length_bytes=3, sha256="0" * 64),)},
+    ],
+    ids=["nothing", "operators", "files"],
+)
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_region_that_never_kept_anything_may_become_stateless(
+    held: dict[str, Any], is_empty: bool
+) -> None:
+    """Some steps of a plan counted as stateful once; state that is there, or was when the record
+    was written, is never given up."""
+    kept = record(1)
+    state = dataclasses.replace(NEVER_WRITTEN, **held)
+    regions = tuple(dataclasses.replace(each, state=state) for each in kept.regions)
+    job = Job(record(0), dataclasses.replace(kept, regions=regions), committed=(0, 1))
+    job.store.empty |= {state.location} if is_empty else set()
+    if is_empty and not held:
+        assert job.start().regions["main"].splits == kept.regions[0].splits
+    else:
+        with pytest.raises(WrongJobError, match="keeps_state_now=False"):
+            job.start()
+
+
+def test_a_missing_sink_of_an_unsettled_checkpoint_is_named_before_the_seal() -> None:
+    """Its transactions could not be committed."""
+    job = Job(record(0), committed=(0,))
+    entry = dataclasses.replace(job.pre_commit("x"), operator_id="vanished")
+    job.store.records[1] = record(1, entries=(entry,))
+    with pytest.raises(WrongJobError, match="vanished"):
+        job.start()
+    assert not job.store.history
+
+
+def test_a_sink_may_leave_whose_transactions_are_settled() -> None:
+    """What it has written stays; the job goes on where it was, and the next decision has none."""
+    job = Job(record(0), committed=(0,))
+    entry = dataclasses.replace(job.pre_commit("x"), operator_id="vanished")
+    job.store.records[1] = record(1, entries=(entry,))
+    job.store.committed.add(1)
+    found = job.start()
+    assert found.record.checkpoint_id == 1
+    assert found.regions["main"].splits == record(1).regions[0].splits
+
+
+@pytest.mark.parametrize(
+    "regions",
+    [
+        (
+            dataclasses.replace(PLAN.regions[0], sink_ids=()),
+            RegionPlan(name="side", sink_ids=("sink",)),
+        ),
+        (
+            dataclasses.replace(PLAN.regions[0], stateful_sink_ids=()),
+            RegionPlan(name="side"),
+        ),
+    ],
+    ids=["to another region", "for one of another kind"],
+)
+def test_a_sink_that_keeps_state_is_not_exchanged(regions: tuple[RegionPlan, ...]) -> None:
+    """Its uid keeps its id; the region would drop the state with its next batch, and with it the
+    files that are held there."""
+    kept = StateEntry(
+        operator_id="sink",
+        state_name="held",
+        kind="held",
+        version=1,
+        redistribution=Redistribution.SPLIT,
+        payload=b"files",
+    )
+    side = RegionRecord(region="side", attempt_id=0)
+    (main,) = record(1).regions
+    main = dataclasses.replace(main, operator_states=(kept,))
+    job = Job(record(1, regions=(main, side)), committed=(1,))
+    with pytest.raises(WrongJobError, match="region=main"):
+        job.start(plan=dataclasses.replace(PLAN, regions=regions))
+    assert not job.store.history
+
+
+def test_a_failing_check_changes_nothing() -> None:
+    """A wrong password ends the start before the store is touched."""
+    job = Job()
+
+    def refuse(*, timeout_s: float) -> dict[str, str]:
+        raise ConfigError("no", {}, "Ask for access.")
+
+    job.sink.check = refuse  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match="Ask for access"):
+        job.start()
+    assert not job.store.records

@@ -1,0 +1,363 @@
+"""Records that a function fails for: found, left out by its policy, and counted; no others."""
+
+import json
+import math
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.errors import (
+    ConfigError,
+    FencedError,
+    FunctionFailedError,
+    PoisonRecordsError,
+    StreamError,
+)
+from sluice.runtime.functions.function_run import (
+    ArrowFunction,
+    ChainedFunction,
+    FunctionRun,
+    require_other_topics,
+    require_within_limits,
+)
+from sluice.runtime.model.model import RecordCounts, SplitRange
+from sluice.runtime.model.on_error import ALWAYS_LET_THROUGH, DeadLetters, Policy, Skip, policy_of
+from tests.kit.source.source_rows import source_rows, values_of
+
+DEAD = DeadLetters(topic="dead")
+
+
+def numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Needs every value to be a number, as a decoder would."""
+    column = batch.column("value").cast(pa.string())
+    again = column.cast(pa.int64()).cast(pa.string()).cast(pa.binary())
+    return batch.set_column(batch.schema.get_field_index("value"), "value", again)
+
+
+def chained(
+    function: ArrowFunction, policy: Policy | None = DEAD, name: str = "f"
+) -> ChainedFunction:
+    return ChainedFunction(name=name, operator_id=f"id-{name}", function=function, policy=policy)
+
+
+class Task:
+    """One task's functions, and what left them."""
+
+    def __init__(self, *functions: ChainedFunction) -> None:
+        self.run = FunctionRun(functions, job_name="job")
+        self.buried: list[tuple[str, pa.RecordBatch]] = []
+
+    def write_dead_letter(self, topic: str, letters: pa.RecordBatch) -> None:
+        self.buried.append((topic, letters))
+
+    def through(self, *batches: pa.RecordBatch) -> list[bytes | None]:
+        return values_of(self.run.applied(iter(batches), self.write_dead_letter))
+
+    def dead(self, topic: str = "dead") -> list[bytes | None]:
+        return values_of(letters for named, letters in self.buried if named == topic)
+
+
+def test_good_records_of_a_failing_batch_go_on_in_order_and_once() -> None:
+    """The others are dead letters, in order, too."""
+    task = Task(chained(numbers))
+    given = [b"1", b"x", b"2", b"3", b"y", b"z", b"4"]
+    assert task.through(source_rows(*given), source_rows(b"5")) == [b"1", b"2", b"3", b"4", b"5"]
+    assert task.dead() == [b"x", b"y", b"z"]
+    assert task.run.counts == {"id-f": RecordCounts(read=8, dead_lettered=3)}
+
+
+def test_skipped_records_are_counted_and_written_nowhere() -> None:
+    task = Task(chained(numbers, Skip()))
+    assert task.through(source_rows(b"x", b"1")) == [b"1"]
+    assert task.buried == []
+    assert task.run.counts == {"id-f": RecordCounts(read=2, skipped=1)}
+    assert "orders-3@0 pyarrow.lib.ArrowInvalid" in task.run.examples["id-f"]
+
+
+def test_an_example_is_text_that_can_be_sent_and_recorded_whatever_the_function_says() -> None:
+    """JSON may spell half a surrogate pair; an error that quotes it must not end the task as well,
+    for the same range would be read again for ever."""
+
+    def names(batch: pa.RecordBatch) -> pa.RecordBatch:
+        for value in batch.column("value").to_pylist():
+            name = json.loads(value)["name"]
+            if not name.isalnum():
+                raise ValueError(f"not a name: {name}")
+        return batch
+
+    task = Task(chained(names))
+    assert task.through(source_rows(b'{"name":"\\ud800!"}', b'{"name":"ok"}')) == [b'{"name":"ok"}']
+    assert task.run.examples["id-f"].encode() == b"orders-3@0 ValueError: not a name: ?!"
+    assert task.dead() == [b'{"name":"\\ud800!"}']
+
+
+def test_a_batch_without_poison_is_one_call_and_one_batch() -> None:
+    """A policy costs nothing while all goes well."""
+    calls: list[int] = []
+
+    def counted(batch: pa.RecordBatch) -> pa.RecordBatch:
+        calls.append(batch.num_rows)
+        return batch
+
+    run = FunctionRun([chained(counted)])
+    assert len(list(run.applied(iter([source_rows(b"1", b"2")]), Task().write_dead_letter))) == 1
+    assert calls == [2]
+
+
+def test_one_poison_record_costs_a_logarithm_of_calls() -> None:
+    """It is found by halving: two calls for each step."""
+    calls = 0
+
+    def counted(batch: pa.RecordBatch) -> pa.RecordBatch:
+        nonlocal calls
+        calls += 1
+        return numbers(batch)
+
+    rows = 1024
+    task = Task(chained(counted, Skip()))
+    assert len(task.through(source_rows(*([b"1"] * (rows - 1) + [b"x"])))) == rows - 1
+    assert calls == 1 + 2 * math.log2(rows)
+
+
+def test_without_a_policy_the_first_error_is_the_functions_own() -> None:
+    """As ever: nothing is called again."""
+    task = Task(chained(numbers, None))
+    with pytest.raises(pa.ArrowInvalid):
+        task.through(source_rows(b"1", b"x"))
+    assert task.run.counts == {}
+
+
+def test_a_function_without_a_policy_fails_the_task_also_behind_one_with() -> None:
+    """Its errors are not the other one's."""
+    task = Task(chained(lambda batch: batch, name="first"), chained(numbers, None, name="second"))
+    with pytest.raises(pa.ArrowInvalid):
+        task.through(source_rows(b"1", b"x"))
+    assert task.buried == []
+
+
+def test_the_function_that_failed_is_named_and_the_source_record_is_the_letter() -> None:
+    """Whatever an earlier function has made of it; each by its own policy."""
+
+    def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
+        value = pc.binary_join_element_wise(batch.column("value"), b"!", b"")
+        return pa.record_batch({"value": value})  # no key, no position
+
+    def no_y(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if b"y!" in values_of([batch]):
+            raise LookupError("no y")
+        return batch
+
+    def no_x(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if b"x" in values_of([batch]):
+            raise LookupError("no x")
+        return batch
+
+    task = Task(
+        chained(no_x, Skip(), name="first"),
+        chained(exclaim, None, name="second"),
+        chained(no_y, DEAD, name="third"),
+    )
+    assert task.through(source_rows(b"a", b"x", b"y", b"b")) == [b"a!", b"b!"]
+    assert task.dead() == [b"y"]
+    [(_, letters)] = task.buried
+    headers = {entry["key"]: entry["value"] for entry in letters.column("headers")[0].as_py()}
+    assert headers["sluice.operator"] == b"third"
+    assert headers["sluice.source.offset"] == b"2"
+    assert task.run.counts == {
+        "id-first": RecordCounts(read=4, skipped=1),
+        "id-third": RecordCounts(read=3, dead_lettered=1),
+    }
+
+
+def test_a_failure_of_the_whole_batch_alone_is_an_error_and_not_hidden() -> None:
+    """A function that is not row-wise, or failed for a moment: no record may be blamed."""
+
+    def sums(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.num_rows > 1:
+            raise ValueError("too many")
+        return batch
+
+    task = Task(chained(sums))
+    with pytest.raises(FunctionFailedError, match=r"none of them alone.*operator=f.*too many"):
+        task.through(source_rows(b"1", b"2", b"3"))
+    assert task.buried == []
+
+
+def test_a_part_that_fails_without_a_record_to_blame_is_not_hidden_by_another_poison() -> None:
+    """Each failure needs a record of its own part."""
+
+    def fussy(batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = values_of([batch])
+        if b"x" in values or {b"1", b"2"} <= set(values):
+            raise ValueError("either")
+        return batch
+
+    with pytest.raises(FunctionFailedError):
+        Task(chained(fussy)).through(source_rows(b"1", b"2", b"3", b"x"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        SystemExit(3),
+        MemoryError(),
+        FencedError("a newer run", {}, "Stop."),
+        StreamError("ours", {}, "Look."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_no_record_is_to_blame_for_stops_the_task(error: BaseException) -> None:
+    """Signals, a full memory, and errors that ask for another reaction."""
+
+    def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise error
+
+    task = Task(chained(fails))
+    with pytest.raises(type(error)):
+        task.through(source_rows(b"1"))
+    assert task.buried == []
+
+
+def test_an_error_of_the_dead_letters_writer_is_not_the_functions() -> None:
+    """A broker that refuses a dead letter fails the task; nothing is left out for it."""
+    run = FunctionRun([chained(numbers)])
+
+    def refusing(topic: str, letters: pa.RecordBatch) -> None:
+        raise ValueError("the client's own")
+
+    with pytest.raises(ValueError, match="the client's own"):
+        list(run.applied(iter([source_rows(b"x", b"1")]), refusing))
+
+
+def test_no_function_with_a_policy_sees_an_empty_batch() -> None:
+    """A filter before it may leave nothing of a part, which is no failure."""
+
+    def needs_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.slice(0, batch.num_rows) if batch.column("value")[0].as_py() else batch
+
+    def odd(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.filter(pa.array([row % 2 == 1 for row in batch.column("offset").to_pylist()]))
+
+    task = Task(chained(odd, None, "odd"), chained(needs_rows), chained(numbers, DEAD, "numbers"))
+    assert task.through(source_rows(b"0", b"x", b"2", b"3"), source_rows(), source_rows(b"4")) == [
+        b"3"
+    ]
+    assert task.dead() == [b"x"]
+
+
+@pytest.mark.parametrize("policy", [None, Skip(), DEAD])
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [
+        (None, "NoneType"),
+        ("text", "str"),
+        (pa.table({"value": [b"1"]}), "pyarrow.lib.Table"),
+        ([source_rows(b"1")], "list"),
+    ],
+)
+def test_a_function_that_returns_no_batch_is_refused_by_name(
+    made: pa.RecordBatch, kind: str, policy: Policy | None
+) -> None:
+    """That is no record's fault, and would come again: under each policy it is asked once."""
+    calls: list[int] = []
+
+    def forgetful(batch: pa.RecordBatch) -> pa.RecordBatch:
+        calls.append(batch.num_rows)
+        return made
+
+    task = Task(chained(forgetful, policy), chained(lambda batch: batch, None, "behind"))
+    with pytest.raises(
+        ConfigError, match=rf"return a RecordBatch \[function=f returned={kind}\]"
+    ) as said:
+        task.through(source_rows(b"1", b"2"))
+    assert isinstance(said.value, PERMANENT_ERRORS)
+    assert "Return a pyarrow.RecordBatch" in str(said.value)
+    assert calls == [2]
+    assert task.buried == []
+
+
+def test_dead_letters_without_their_columns_are_refused_before_the_first_failure() -> None:
+    """A misconfigured source shows at once, not with the first poison record."""
+    task = Task(chained(numbers))
+    with pytest.raises(ConfigError, match="missing=key,topic,partition,offset"):
+        task.through(pa.record_batch({"value": pa.array([b"1"])}))
+    assert Task(chained(numbers, Skip())).through(
+        pa.record_batch({"value": pa.array([b"1", b"x"])})
+    ) == [b"1"]
+
+
+# --- limits and places ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("read", "failed", "max_ratio", "passes"),
+    [
+        (ALWAYS_LET_THROUGH, ALWAYS_LET_THROUGH, 0.01, True),
+        (ALWAYS_LET_THROUGH + 1, ALWAYS_LET_THROUGH + 1, 0.5, False),
+        (1000, 500, 0.5, True),
+        (1000, 501, 0.5, False),
+        (1000, 1000, 1.0, True),
+    ],
+)
+def test_too_many_failures_fail_the_epoch(
+    read: int, failed: int, max_ratio: float, passes: bool
+) -> None:
+    """A broken function must not empty a topic into another one."""
+    function = chained(numbers, DeadLetters(topic="dead", max_ratio=max_ratio))
+    counts = {"id-f": RecordCounts(read=read, skipped=1, dead_lettered=failed - 1)}
+    if passes:
+        require_within_limits([function], counts, {}, {}, failed_rows={"id-f": failed})
+        return
+    said = {"id-f": "x-0@1 ValueError"}
+    with pytest.raises(PoisonRecordsError, match=rf"failed={failed} .*first=x-0@1 ValueError"):
+        require_within_limits(
+            [function], counts, said, {"region": "r"}, failed_rows={"id-f": failed}
+        )
+
+
+def test_the_limit_trips_behind_a_function_that_makes_several_rows_of_a_record() -> None:
+    """Rows are compared with rows: half as many source records as rows given, all of which failed,
+    would be within every ratio from a half on."""
+
+    def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.take(pa.array([at for at in range(batch.num_rows) for _ in range(2)]))
+
+    def raises(_batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no")
+
+    functions = [chained(twice, None, "twice"), chained(raises, Skip())]
+    task = Task(*functions)
+    assert task.through(source_rows(*[b"1"] * 200)) == []
+    assert task.run.counts == {"id-f": RecordCounts(read=400, skipped=200)}
+    assert task.run.failed_rows == {"id-f": 400}
+    with pytest.raises(PoisonRecordsError, match="read=400 failed=200 failed_rows=400"):
+        require_within_limits(
+            functions, task.run.counts, task.run.examples, {}, failed_rows=task.run.failed_rows
+        )
+
+
+def test_a_pipeline_must_not_read_its_own_dead_letters() -> None:
+    """They would fail for ever."""
+    split = SplitRange(
+        source_id="s", topic="dead", topic_id="t", partition=0, start_offset=0, end_offset=1
+    )
+    require_other_topics([chained(numbers, Skip())], [split])
+    with pytest.raises(ConfigError, match="topics=dead"):
+        require_other_topics([chained(numbers)], [split])
+
+
+def test_policies_as_users_say_them() -> None:
+    assert policy_of("fail") is None
+    assert policy_of("skip") == Skip()
+    assert policy_of(DEAD) is DEAD
+    for wrong in ("dead-letter", "Skip", ""):
+        with pytest.raises(ConfigError, match="DeadLetters"):
+            policy_of(wrong)
+    for ratio in (0.0, -1.0, 1.01, math.nan):
+        with pytest.raises(ConfigError, match="max_ratio"):
+            Skip(max_ratio=ratio)
+        with pytest.raises(ConfigError, match="max_ratio"):
+            DeadLetters(topic="dead", max_ratio=ratio)

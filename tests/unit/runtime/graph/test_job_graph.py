@@ -1,0 +1,246 @@
+"""What is shown of a job's graph is what runs, before the first run and from its checkpoints."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.graph.distribution import Distribution
+from sluice.runtime.graph.failover_regions import FailoverRegion
+from sluice.runtime.graph.graph_model import JobGraph, Subtask, Vertex
+from sluice.runtime.graph.graph_view import GraphView, view_of_record
+from sluice.runtime.graph.job_graph import Region, regions_of
+from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.job.job import Job, Stream
+from sluice.runtime.model.model import CheckpointRecord, OperatorNode, RegionRecord, RegionStatus
+from tests.kit.coordinator.checkpoint_records import record
+from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource, identity
+
+
+def same(frame: DataFrame) -> DataFrame:
+    """No change."""
+    return frame
+
+
+def two_pipelines() -> list[Pipeline]:
+    """A chained copy with two sinks, and a transform."""
+    copy, totals = Pipeline(StubSource("orders in")), Pipeline(StubSource("payments"))
+    Stream(copy).map_batches(identity, name="clean").sink(StubSink("out")).sink(StubSink("audit"))
+    Stream(totals).transform(same, name="totals").sink(StubSink("sums"))
+    return [copy, totals]
+
+
+def job_of(pipelines: Sequence[Pipeline], *, regions: int = 1) -> Job:
+    """A job that is only described."""
+    job = Job("j", cast(SparkSession, None), checkpoint_dir="/c", regions=regions)
+    for pipeline in pipelines:
+        stream = job.source(pipeline.source)
+        for step in pipeline.steps:
+            if step.kind == "transform":
+                stream.transform(same, name=step.name)
+            else:
+                stream.map_batches(identity, name=step.name)
+        for sink in pipeline.sinks:
+            stream.sink(sink)
+    return job
+
+
+def recorded(
+    graph: tuple[OperatorNode, ...], regions: Sequence[Region], **changed: RegionRecord
+) -> CheckpointRecord:
+    """A record of a run of these regions; ``changed`` ones by name."""
+    records = (
+        changed.get(each.name, RegionRecord(region=each.name, attempt_id=1)) for each in regions
+    )
+    return replace(record(5), graph=graph, regions=tuple(records))
+
+
+TEXT = """\
+Operators
+  name       kind         subtasks
+  orders in  source       2
+  clean      map_batches  2
+  out        sink         2
+  audit      sink         2
+  payments   source       2
+  totals     transform    by Spark
+  sums       sink         by Spark
+
+Edges
+  from       to      distribution
+  orders in  clean   forward
+  clean      out     forward
+  clean      audit   forward
+  payments   totals  shuffle
+  totals     sums    forward
+
+Regions
+  name         subtasks
+  orders-in-0  orders in[0] clean[0] out[0] audit[0]
+  orders-in-1  orders in[1] clean[1] out[1] audit[1]
+  payments     payments[0-1] totals sums"""
+
+MERMAID = """\
+flowchart LR
+    subgraph r0 ["orders-0 · carried from 4"]
+        r0v0(["orders[0]"])
+        r0v1[("out[0]")]
+        r0v0 -->|forward| r0v1
+    end
+    subgraph r1 ["orders-1 · completed"]
+        r1v0(["orders[1]"])
+        r1v1[("out[1]")]
+        r1v0 -->|forward| r1v1
+    end"""
+
+
+def test_a_job_shows_its_graph_before_it_runs() -> None:
+    """Operators, edges and regions, and nothing of Spark is touched."""
+    assert job_of(two_pipelines(), regions=2).graph().text() == TEXT
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_what_is_shown_is_what_runs(parts: int) -> None:
+    """The regions of the engine, of the description, and of a checkpoint of that run."""
+    pipelines = two_pipelines()
+    graph, regions = regions_of(pipelines, [False, True], parts=parts)
+    assert len(regions) == parts + 1, "a shuffle in one pipeline leaves the other regional"
+    shown = job_of(pipelines, regions=parts).graph()
+    assert [each.name for each in shown.regions] == [each.name for each in regions]
+    told = view_of_record(recorded(graph, regions))
+    assert (told.graph, told.regions) == (shown.graph, shown.regions)
+    assert {*told.standings.values()} == {"completed"}
+
+
+def rescaled() -> Pipeline:
+    """A transform that the user wants in parts."""
+    pipeline = Pipeline(StubSource())
+    Stream(pipeline).transform(same, name="filter", force_rescale=True).sink(StubSink())
+    return pipeline
+
+
+def test_a_transform_is_run_in_parts_where_a_rescale_is_forced() -> None:
+    """One region by default; with the user's word as many as the job has, also as recorded."""
+    graph, regions = regions_of([rescaled()], [False], parts=3)
+    assert [each.name for each in regions] == ["orders-0", "orders-1", "orders-2"]
+    shown = view_of_record(recorded(graph, regions))
+    assert [each.distribution for each in shown.graph.edges] == [
+        Distribution.RESCALE,
+        Distribution.FORWARD,
+    ]
+    assert [len(each.subtasks) for each in shown.regions] == [3, 3, 3]
+
+
+def test_one_transform_that_may_shuffle_joins_the_parts_of_a_rescaled_one() -> None:
+    """Whichever of the two comes first."""
+    for forced_first in (True, False):
+        pipeline = Pipeline(StubSource())
+        stream = Stream(pipeline)
+        for force in (forced_first, not forced_first):
+            stream.transform(same, force_rescale=force)
+        stream.sink(StubSink())
+        assert len(regions_of([pipeline], [False], parts=3)[1]) == 1
+
+
+def test_a_rescale_forced_on_state_is_refused() -> None:
+    """Counts of one key would be kept in several regions, each of them wrong."""
+    with pytest.raises(ConfigError, match=r"by key \[source=orders function=filter"):
+        regions_of([rescaled()], [True], parts=3)
+
+
+def test_names_of_regions_are_frozen() -> None:
+    """They are in transactional ids and in checkpoints: a change would orphan both."""
+    pipelines = two_pipelines()
+    names = {
+        parts: [r.name for r in regions_of(pipelines, [False] * 2, parts=parts)[1]]
+        for parts in (1, 3)
+    }
+    assert names == {
+        1: ["orders-in", "payments"],
+        3: ["orders-in-0", "orders-in-1", "orders-in-2", "payments"],
+    }
+
+
+def test_operators_are_recorded_with_the_parts_that_they_run_in() -> None:
+    """0 is Spark's; it is no part of an operator's id."""
+    alone, _ = regions_of(two_pipelines(), [False] * 2)
+    spread, _ = regions_of(two_pipelines(), [False] * 2, parts=4)
+    assert [node.parallelism for node in alone] == [1, 1, 1, 1, 1, 0, 0]
+    assert [node.parallelism for node in spread] == [4, 4, 4, 4, 4, 0, 0]
+    assert [node.operator_id for node in alone] == [node.operator_id for node in spread]
+
+
+def test_a_diagram_frames_each_region_and_tells_how_it_stands() -> None:
+    """No edge leaves a frame; a carried region names the checkpoint that it stands for."""
+    pipeline = Pipeline(StubSource(), [], [StubSink()])
+    graph, regions = regions_of([pipeline], [False], parts=2)
+    late = RegionRecord(region="orders-0", attempt_id=1, status=RegionStatus.SKIPPED, snapshot_id=4)
+    assert view_of_record(recorded(graph, regions, **{"orders-0": late})).mermaid() == MERMAID
+
+
+def test_a_diagram_is_whole_whatever_the_names() -> None:
+    """Quotes and markup in a name are text."""
+    pipeline = Pipeline(StubSource('a "b" <i>\n#1'), [], [StubSink("x|y]")])
+    shown = job_of([pipeline]).graph().mermaid()
+    assert '(["a #34;b#34; #60;i#62; #35;1[0]"])' in shown
+    assert '[("x|y][0]")]' in shown
+
+
+def test_a_record_of_before_the_parallelism_is_shown_by_its_regions() -> None:
+    """Older checkpoints have 0 everywhere; their regions' names tell the parts."""
+    graph, regions = regions_of(two_pipelines(), [False] * 2, parts=3)
+    older = tuple(replace(node, parallelism=0) for node in graph)
+    found = view_of_record(recorded(older, regions))
+    assert [each.name for each in found.regions] == [each.name for each in regions]
+    assert [v.parallelism for v in found.graph.vertices] == [3, 3, 3, 3, None, None, None]
+
+
+def test_a_drop_in_query_is_one_region_of_its_own_name() -> None:
+    """Its graph is its sink: Spark has the rest."""
+    sink = OperatorNode(operator_id="s", name="out", kind="sink", upstream=())
+    region = RegionRecord(region="query", attempt_id=1)
+    shown = view_of_record(replace(record(5), graph=(sink,), regions=(region,)))
+    assert [(each.name, len(each.subtasks)) for each in shown.regions] == [("query", 1)]
+
+
+def test_a_region_without_known_subtasks_is_listed_all_the_same() -> None:
+    """A record that has regions and no graph tells at least these."""
+    shown = view_of_record(replace(record(5), graph=()))
+    assert [each.subtasks for each in shown.regions] == [()] * len(record(5).regions)
+    assert "completed" in shown.text()
+    assert "Edges\n  none" in shown.text()
+
+
+def test_neighbouring_subtasks_are_shown_as_a_range() -> None:
+    """A region of hundreds of subtasks is a short line."""
+    vertex = Vertex(vertex_id="v", name="orders", kind="source", parallelism=9)
+    subtasks = tuple(Subtask("v", index) for index in (0, 1, 2, 5, 7, 8))
+    region = FailoverRegion(name="orders", subtasks=subtasks)
+    shown = GraphView(graph=JobGraph(vertices=(vertex,)), regions=(region,))
+    assert shown.text().endswith("orders  orders[0-2,5,7-8]")
+
+
+def test_a_job_without_a_source_has_no_graph() -> None:
+    """As it cannot run."""
+    with pytest.raises(ConfigError, match="no source"):
+        job_of([]).graph()
+
+
+def test_two_sources_whose_regions_would_share_a_name_are_refused() -> None:
+    """Before anything is started, also where only the description is asked for."""
+    pipelines = [
+        Pipeline(StubSource("a b"), [], [StubSink("x")]),
+        Pipeline(StubSource("a/b"), [], [StubSink("y")]),
+    ]
+    for ask in (lambda: regions_of(pipelines, [False] * 2), job_of(pipelines).graph):
+        with pytest.raises(ConfigError, match="one name"):
+            ask()
+
+
+def test_a_view_is_a_value() -> None:
+    """Two descriptions of one job are equal."""
+    one: GraphView = job_of(two_pipelines()).graph()
+    assert one == job_of(two_pipelines()).graph()

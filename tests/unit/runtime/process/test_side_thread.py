@@ -1,0 +1,77 @@
+"""What is done beside something else ends with it, and tells what has ended it before."""
+
+import threading
+
+import pytest
+
+from sluice.runtime.process.side_thread import SideThread
+from tests.kit.waiting import PATIENCE_S, wait_for
+
+
+class Counting(SideThread):
+    """Counts until it is closed, or fails."""
+
+    def __init__(self, *, error: Exception | None = None, stop_s: float = PATIENCE_S) -> None:
+        super().__init__("counting", stop_s=stop_s)
+        self.count = 0
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self._fails = error
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread is."""
+        return self._thread.is_alive()
+
+    def fail(self, error: Exception) -> None:
+        """As a callback does that is told of a failure while the work goes on."""
+        self._error = error
+
+    def counted(self) -> int:
+        """So far."""
+        self._require_sound()
+        return self.count
+
+    def _work(self) -> None:
+        while not self._stopping.wait(0.001):
+            self.count += 1
+            if self._fails is not None:
+                raise self._fails
+        assert self.go_on.wait(PATIENCE_S)
+
+
+def test_it_works_as_long_as_it_is_entered() -> None:
+    with Counting() as counting:
+        wait_for(lambda: counting.counted() > 2, poll_s=0.001)
+    assert not counting.is_running
+    counting.close()
+
+
+def test_one_that_was_never_entered_can_be_closed() -> None:
+    """As what an exit stack had not come to."""
+    Counting().close()
+
+
+def test_what_has_ended_it_is_told_whoever_asks() -> None:
+    with Counting(error=ValueError("no use")) as counting:
+        wait_for(lambda: not counting.is_running, poll_s=0.001)
+        with pytest.raises(ValueError, match="no use"):
+            counting.counted()
+
+
+def test_what_has_failed_first_is_what_is_told() -> None:
+    """A client that has reported its failure refuses everything afterwards."""
+    counting = Counting(error=ValueError("refused now"))
+    counting.fail(ValueError("failed before"))
+    with counting:
+        wait_for(lambda: not counting.is_running, poll_s=0.001)
+        with pytest.raises(ValueError, match="failed before"):
+            counting.counted()
+
+
+def test_an_end_waits_no_longer_than_it_is_told() -> None:
+    with Counting(stop_s=0.0) as counting:
+        counting.go_on.clear()
+    assert counting.is_running
+    counting.go_on.set()
+    wait_for(lambda: not counting.is_running, poll_s=0.001)

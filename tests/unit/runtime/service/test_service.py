@@ -1,0 +1,289 @@
+"""The coordinator over HTTP: what is asked of it, and what comes back."""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import urllib3
+
+from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
+from sluice.runtime.contracts import RegisteredAttempt
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.errors import (
+    ConfigError,
+    FencedError,
+    StreamError,
+    UnreachableError,
+    WrongJobError,
+)
+from sluice.runtime.model.model import Barrier
+from sluice.runtime.service import server
+from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.service_client import CoordinatorClient
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress
+from tests.kit.coordinator.coordinated_service import BATCH
+from tests.kit.fakes import FakeBroker, FakeSource
+from tests.kit.threads.region_threads import RegionThread
+from tests.kit.waiting import PATIENCE_S, join, wait_for
+
+_FEW_THREADS = 4
+
+
+def test_the_address_says_where_its_coordinator_has_sealed_and_where_that_is_to_be_seen(
+    coordinator: BarrierCoordinator,
+) -> None:
+    """So that a client that nobody answers can tell a later coordinator from an earlier one."""
+    web = WebHdfsAddress(name_nodes=("nn:9870",), user="ada")
+    uri = "hdfs://nn/checkpoints"
+    with CoordinatorService(coordinator, checkpoint_uri=uri, checkpoint_web=web) as made:
+        address = made.coordinator_address
+    assert coordinator.started is not None
+    assert address.attempt_id == coordinator.started.attempt_id
+    assert (address.checkpoint_uri, address.checkpoint_web) == (uri, web)
+
+
+def test_a_source_runner_gets_its_barrier(client: CoordinatorClient, source: FakeSource) -> None:
+    """Whole: ranges, topic ids, and the same one again until it is acknowledged."""
+    barrier = wait_for(lambda: client.poll_barrier("main", 0, wait_s=0.2))
+    assert barrier is not None
+    assert (barrier.checkpoint_id, barrier.attempt_id) == (1, 0)
+    assert barrier.splits == source.cut(
+        [dataclasses.replace(barrier.splits[0], end_offset=0)], max_records=None, timeout_s=1.0
+    )
+    assert client.poll_barrier("main", 0, wait_s=0.2) == barrier
+
+
+def test_a_poll_without_records_waits_and_says_none(
+    client: CoordinatorClient, source: FakeSource
+) -> None:
+    """A short long-poll, no longer than asked for."""
+    source.ends[0] = 0
+    before_s = time.monotonic()
+    assert client.poll_barrier("main", 0, wait_s=0.1) is None
+    assert 0.1 <= time.monotonic() - before_s < 300.0
+
+
+def test_a_poll_returns_as_soon_as_there_is_something(
+    client: CoordinatorClient, coordinator: BarrierCoordinator, source: FakeSource
+) -> None:
+    """An idle barrier is armed: records do not wait for the poll to end."""
+    source.ends[0] = 0
+    answers: list[Barrier | None] = []
+    thread = threading.Thread(
+        # A client's poll is cut short by the service: it would end in time anyway.
+        target=lambda: answers.append(coordinator.poll_barrier("main", 0, wait_s=10 * PATIENCE_S)),
+        daemon=True,
+    )
+    thread.start()
+    wait_for(lambda: source.limits, poll_s=0.005)
+    source.ends[0] = 3
+    join(thread)
+    assert answers == [client.poll_barrier("main", 0, wait_s=0.0)]
+    assert answers[0] is not None
+
+
+def test_a_task_registers_and_may_repeat_it(client: CoordinatorClient) -> None:
+    """Rule `ids-never-reused`: before its first record; refused once nobody wants the batch."""
+    attempt = RegisteredAttempt(
+        batch=BATCH, operator_id="sink", resource='["id", 1, 0]', checkpoint_id=1
+    )
+    before_s = time.monotonic()
+    first_s, again_s = client.register(attempt), client.register(attempt)
+    assert before_s <= first_s <= again_s <= time.monotonic(), "the coordinator's clock"
+    old = dataclasses.replace(attempt, batch=dataclasses.replace(BATCH, attempt_id=-1))
+    with pytest.raises(FencedError, match="restarted"):
+        client.register(old)
+
+
+def test_a_task_that_waits_is_heard_and_told_when_its_life_is_over(
+    client: CoordinatorClient, coordinator: BarrierCoordinator
+) -> None:
+    """It would wait for brokers for two minutes, for a life that nobody runs any more."""
+    client.waits(BATCH, "a producer", why="no broker answers")
+    client.waited(BATCH, "a producer")
+    with pytest.raises(FencedError, match="is over"):
+        client.waits(dataclasses.replace(BATCH, attempt_id=-1), "a producer", why="the same")
+    with pytest.raises(WrongJobError):
+        client.waits(dataclasses.replace(BATCH, region="of another job"), "a producer", why="")
+    coordinator.cancel()
+    wait_for(lambda: not coordinator.is_live("main", 0))
+    with pytest.raises(FencedError, match="is over"):
+        client.waits(BATCH, "a producer", why="no broker answers")
+    client.waited(BATCH, "a producer")
+
+
+def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(
+    coordinator: BarrierCoordinator,
+) -> None:
+    """It asks for no barrier yet, and was taken for one that Spark does not run."""
+    barrier_service = BarrierService(coordinator)
+    book = AttemptEpochs(region="main", attempt_id=0)
+    barrier_service.open(book)
+    with (
+        CoordinatorService(coordinator, barrier_service=barrier_service) as service,
+        CoordinatorClient(service.coordinator_address) as client,
+    ):
+        with pytest.raises(FencedError):
+            client.waits(dataclasses.replace(BATCH, attempt_id=-1), "a producer", why="away")
+        assert not book.heartbeat.has_begun, "by the task of another life"
+        client.waits(BATCH, "a producer", why="away")
+        assert book.heartbeat.has_begun
+
+
+def test_a_writer_learns_that_its_batch_is_decided(
+    client: CoordinatorClient, coordinator: BarrierCoordinator, broker: FakeBroker
+) -> None:
+    """By (region, attempt, batch id)."""
+    assert not client.is_decided(BATCH)
+    region = RegionThread(coordinator, broker).start()
+    wait_for(lambda: client.is_decided(BATCH), poll_s=0.01)
+    assert not client.is_decided(dataclasses.replace(BATCH, batch_id=2))
+    coordinator.cancel()
+    region.stop()
+
+
+def test_status_shows_the_job(client: CoordinatorClient) -> None:
+    """Ids, state, positions; for people and dashboards."""
+    assert wait_for(lambda: client.poll_barrier("main", 0, wait_s=0.2))
+    job = client.status()["job"]
+    assert job["state"] == "running"
+    assert job["pending"][0]["state"] == "aligning"
+    assert job["regions"][0]["splits"] == {"input-0": 5}
+
+
+def test_status_shows_why_a_region_came_back(
+    client: CoordinatorClient, coordinator: BarrierCoordinator
+) -> None:
+    """Its attempts: attempt, when by the wall clock, why, and how long until it committed."""
+    before_ms = int(time.time() * 1000)
+    coordinator.fail("main", 0, UnreachableError("a broker went away", {}, "Try again."))
+    (region,) = client.status()["job"]["regions"]
+    (attempt,) = region["attempts"]
+    assert (region["is_open"], region["ended"], region["begins_ms"]) == (False, 1, None)
+    assert attempt["attempt_id"] == 0
+    assert "a broker went away" in attempt["why"]
+    assert attempt["committed_after_s"] is None
+    assert before_ms - 1_000 <= attempt["ended_ms"] <= int(time.time() * 1000) + 1_000
+
+
+def test_metrics_count_checkpoints(
+    service: CoordinatorService, coordinator: BarrierCoordinator, broker: FakeBroker
+) -> None:
+    """In Prometheus' text form, behind the same token."""
+    region = RegionThread(coordinator, broker).start()
+
+    def text() -> str:
+        token = service.coordinator_address.token
+        response = urllib3.request(
+            "GET", f"{service.address}/metrics", headers={"Authorization": f"Bearer {token}"}
+        )
+        return response.data.decode()
+
+    wait_for(lambda: "sluice_checkpoints_committed_total 1.0" in text(), poll_s=0.01)
+    assert "sluice_offsets_committed_total 5.0" in text()
+    assert 'sluice_checkpoint_seconds_count{stage="decided"} 1.0' in text()
+    coordinator.cancel()
+    region.stop()
+
+
+class _Handler:
+    """A mounted handler that waits when told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Mapping[str, Any]]] = []
+        self.entered = threading.Semaphore(0)
+        self.leave = threading.Event()
+
+    def call(self, call: str, payload: Mapping[str, Any]) -> Any:
+        """See `sluice.runtime.service.server.QueryHandler`."""
+        self.calls.append((call, payload))
+        if call == "wait":
+            self.entered.release()
+            assert self.leave.wait(300)
+        if call == "divide":
+            raise ZeroDivisionError
+        if call == "fail":
+            raise WrongJobError("another job", {"uid": "x"}, "Choose.")
+        if call == "unreachable":
+            raise UnreachableError("no broker answered", {"servers": "x:1"}, "Start them.")
+        return {"batch": payload.get("batch")}
+
+
+def test_a_drop_in_query_reaches_its_handler() -> None:
+    """Without a coordinator of the service's own; errors keep their class."""
+    handler = _Handler()
+    with CoordinatorService() as service:
+        service.mount("key", handler)
+        with CoordinatorClient(service.coordinator_address) as client:
+            assert client.query("key", "commit", {"batch": 7}, timeout_s=120.0) == {"batch": 7}
+            with pytest.raises(WrongJobError, match="uid=x"):
+                client.query("key", "fail", {}, timeout_s=120.0)
+            with pytest.raises(ConfigError, match="mounted=key"):
+                client.query("other", "commit", {}, timeout_s=120.0)
+            assert client.status()["queries"] == ["key"]
+    assert handler.calls[0] == ("commit", {"batch": 7})
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "says"),
+    [
+        ("unreachable", UnreachableError, "servers=x:1"),
+        ("divide", StreamError, "error=ZeroDivisionError"),
+    ],
+)
+def test_a_drop_in_query_is_told_at_once_what_its_handler_met(
+    call: str, kind: type[StreamError], says: str
+) -> None:
+    """It has waited for what it could not reach already, and bad input would take minutes; what it
+    did not expect would be "the coordinator did not answer", with the cause in a log."""
+    handler = _Handler()
+    with CoordinatorService() as service:
+        service.mount("key", handler)
+        with (
+            CoordinatorClient(service.coordinator_address) as client,
+            pytest.raises(kind, match=says),
+        ):
+            client.query("key", call, {}, timeout_s=300.0)
+    assert len(handler.calls) == 1
+
+
+def test_status_and_refusals_are_answered_while_every_thread_waits(
+    coordinator: BarrierCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits and long polls may fill the pool; whoever looks, or errs, still gets an answer."""
+    monkeypatch.setattr(server, "_THREADS", _FEW_THREADS)
+    handler = _Handler()
+    with CoordinatorService(coordinator) as service:
+        service.mount("key", handler)
+        address = service.coordinator_address
+        waiting = [
+            threading.Thread(
+                target=lambda: CoordinatorClient(address).query("key", "wait", {}, timeout_s=300.0)
+            )
+            for _ in range(_FEW_THREADS)
+        ]
+        for thread in waiting:
+            thread.start()
+        for _ in waiting:
+            assert handler.entered.acquire(timeout=PATIENCE_S)
+        try:
+            assert CoordinatorClient(address).status()["job"]["state"] == "running"
+            assert _refusals(service) == [401, 404, 422]
+        finally:
+            handler.leave.set()
+        join(*waiting)
+
+
+def _refusals(service: CoordinatorService) -> list[int]:
+    """Status of who has no token, of a path that is none, and of a message that is none."""
+    token = {"Authorization": f"Bearer {service.coordinator_address.token}"}
+    asked = (("/v1/barrier", {}), ("/v1/nothing", token), ("/v1/barrier", token))
+    return [
+        urllib3.request(
+            "POST", service.address + path, headers=headers, body=b"{}", timeout=60, retries=False
+        ).status
+        for path, headers in asked
+    ]

@@ -1,0 +1,311 @@
+"""A region's batch callback as Spark calls it."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import patch
+
+import pytest
+
+from sluice.runtime.contracts import WriterFactory
+from sluice.runtime.errors import FencedError, StorageUnreachableError, StreamError
+from sluice.runtime.functions.at_most_once import DropBudget, DropLimit
+from sluice.runtime.model.event_time import EventTime
+from sluice.runtime.model.model import BatchKey
+from sluice.runtime.spark.microbatch.event_times import EventTimes
+from sluice.runtime.spark.tasks.region_tasks import TaskResult
+from tests.kit.coordinator.region_simulation import (
+    ADDRESS,
+    Answers,
+    CountingWriter,
+    RegionWorld,
+    barrier,
+    split,
+    written,
+)
+from tests.kit.fakes import ManualClock
+
+KEY = BatchKey(region="main", attempt_id=3, batch_id=1)
+
+
+def test_a_life_says_where_its_source_runner_asks() -> None:
+    """Where nobody ever asks, the coordinator can name the address that was to be reached."""
+    assert RegionWorld().query.registration().address == ADDRESS.address
+
+
+def test_callback_after_commit_the_callback_returns_once_its_batch_is_committed_on_record() -> None:
+    """Its return makes Spark write its commit log."""
+    world = RegionWorld()
+    assert world.batch(1, barrier()).runs == 1
+    assert world.coordinator.told == [("acknowledged", KEY), ("committed", KEY)]
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_whole_result_that_a_timeout_may_have_changed_is_written(repeats: bool) -> None:
+    """In a batch without records; where records alone change it, it would be the same again."""
+    world = RegionWorld(mode="complete", repeats_result=repeats)
+    quiet = replace(barrier(), splits=(split(5, 5),))
+    batch = world.batch(1, quiet)
+    assert (batch.runs, batch.is_hidden) == (1, repeats)
+    assert not world.batch(2, barrier(8)).is_hidden, "records have come"
+
+
+def test_ids_never_reused_sink_tasks_of_a_transform_share_no_worker_with_readers() -> None:
+    """Spark keys its workers by their environment; each with a sink task keeps ids."""
+    batch = RegionWorld().batch(1, barrier())
+    assert batch.sink_environment
+    assert not batch.sparkSession.sparkContext.environment
+
+
+def test_callback_after_commit_the_callback_raises_when_its_batch_is_not_committed() -> None:
+    """Briefly, for Spark; the typed error is kept and reported."""
+    world = RegionWorld()
+    refusal = world.coordinator.refusal = FencedError("not wanted", {}, "Restart.")
+    with pytest.raises(RuntimeError, match=r"^region main: FencedError$"):
+        world.batch(1, barrier())
+    assert world.coordinator.told[-1] == ("failed", refusal)
+    assert world.query.failure() is refusal
+
+
+def _of_a_worker() -> RuntimeError:
+    """As PySpark raises what one of Spark's Python workers did."""
+    return RuntimeError(
+        "\n  An exception was thrown from the Python worker.\nTraceback (most recent call last):\n"
+        '  File "f.py", line 1, in f\nValueError: not this time\n'
+    )
+
+
+def test_what_a_function_raised_is_an_error_of_its_region_as_in_the_other_engine() -> None:
+    """Whoever catches errors of Sluice gets it, whatever engine runs the region."""
+    world, error = RegionWorld(), _of_a_worker()
+    with pytest.raises(RuntimeError, match=r"^region main: RuntimeError$"):
+        world.batch(1, barrier(), error=error)
+    found = world.query.failure()
+    assert world.coordinator.told[-1] == ("failed", found)
+    assert type(found) is StreamError
+    assert "[region=main attempt_id=3 error=ValueError: not this time traceback=" in str(found)
+    assert found.__cause__ is error
+
+
+def test_what_ends_a_query_between_two_batches_is_an_error_of_its_region() -> None:
+    """Spark tells it when it is asked; without an end there is no error."""
+    world = RegionWorld()
+    assert world.query.failure() is None
+    world.frame.error = _of_a_worker()
+    found = world.query.failure()
+    assert type(found) is StreamError
+    assert "region=main attempt_id=3 error=ValueError: not this time" in str(found)
+    assert found.__cause__ is world.frame.error
+
+
+def test_a_process_that_is_told_to_end_is_no_failed_batch() -> None:
+    """Nobody takes it for an error of the function."""
+    world, end = RegionWorld(), cast(Exception, KeyboardInterrupt())
+    with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
+        world.batch(1, barrier(), error=end)
+    assert world.query.failure() is end
+
+
+def test_callback_after_commit_what_a_stop_raises_is_no_failure() -> None:
+    """The callback is woken by it, and must not return normally."""
+    world = RegionWorld()
+    world.coordinator.refusal = FencedError("stopped", {}, "Restart.")
+    world.query.prepare_stop()
+    with pytest.raises(RuntimeError):
+        world.batch(1, barrier())
+    assert ("failed", world.coordinator.refusal) not in world.coordinator.told
+    assert world.query.error is None
+
+
+@pytest.mark.parametrize(("stateful", "noops"), [(False, 0), (True, 1)])
+def test_batch_identity_and_stateful_replay_a_replay_of_a_decided_batch_writes_nothing(
+    stateful: bool, noops: int
+) -> None:
+    """It is known by its batch id, whatever checkpoint its offset hints at; state runs whole."""
+    world = RegionWorld(stateful=stateful)
+    world.coordinator.decided.add(KEY)
+    replayed = world.batch(1, barrier(checkpoint_id=99))
+    assert (replayed.runs, replayed.noops) == (0, noops)
+    assert world.coordinator.told == []
+    assert world.query.registration().replayed is None, "it is over"
+
+
+def test_a_replay_says_how_far_it_has_come_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a life that takes long to its first question would be taken for a silent one."""
+
+    class ToldOnce:
+        """As `sluice.runtime.spark.microbatch.stateful_batches.ReplayProgress`, with one look, at the begin."""
+
+        def __init__(self, done: Callable[[], int], tell: Callable[[int], None]) -> None:
+            self._done, self._tell = done, tell
+
+        def __enter__(self) -> None:
+            self._tell(self._done() + 3)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr("sluice.runtime.spark.microbatch.region_query.ReplayProgress", ToldOnce)
+    world = RegionWorld(stateful=True)
+    world.coordinator.decided.add(KEY)
+    world.batch(1, barrier())
+    (told,) = world.coordinator.registered
+    assert (told.region, told.attempt_id, told.replayed) == ("main", 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("chained", "sinks", "mapped"), [(True, 1, 0), (False, 1, 1), (False, 0, 0)]
+)
+def test_rows_on_their_way_into_files_are_written_by_the_other_sinks_once(
+    chained: bool, sinks: int, mapped: int
+) -> None:
+    """A chained task has written them as it read them: once more, each would be there twice."""
+    told = TaskResult(ranges=barrier().splits, records_out=5, task="0.0")
+    world = RegionWorld(
+        files=CountingWriter(rows=5),
+        chained=chained,
+        answers=(told,),
+        factories=dict.fromkeys(["kafka"][:sinks], cast(WriterFactory, object())),
+    )
+    assert world.batch(1, barrier()).mapped == mapped
+    assert ("acknowledged", KEY) in world.coordinator.told
+
+
+def test_a_batch_that_leaves_out_more_than_it_may_is_not_acknowledged() -> None:
+    """It is read again, as a whole."""
+    world = RegionWorld(chained=True, drops=DropBudget(DropLimit(per_checkpoint=2), {}))
+    world.batch(1, barrier(), results=(TaskResult(ranges=barrier().splits, dropped=True),))
+    more = replace(barrier(8), splits=(split(5, 8),))
+    with pytest.raises(RuntimeError, match="DropLimitError"):
+        world.batch(2, more, results=(TaskResult(ranges=more.splits, dropped=True),))
+    told = cast(list[tuple[str, Any]], world.coordinator.told)
+    assert [key for what, key in told if what == "acknowledged"] == [KEY]
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_a_batch_whose_files_hold_other_rows_than_its_tasks_answer_for_is_not_acknowledged(
+    rows: int,
+) -> None:
+    """Spark logs an answer that it could not deliver, and calls the task done: its transaction
+    would be in no decision."""
+    told = TaskResult(ranges=barrier().splits, records_out=5, task="0.0")
+    world = RegionWorld(files=CountingWriter(rows=rows), chained=True, answers=(told,))
+    if rows == 5:
+        world.batch(1, barrier())
+    else:
+        with pytest.raises(RuntimeError, match="IllegalTransitionError"):
+            world.batch(1, barrier())
+    assert (("acknowledged", KEY) in world.coordinator.told) is (rows == 5)
+
+
+@pytest.mark.parametrize("error", [None, OSError("Spark's JVM is away")])
+def test_a_life_that_was_stopped_holds_no_files_open(error: Exception | None) -> None:
+    """Also where Spark does not answer any more: its successor has writers of its own."""
+    writer = CountingWriter()
+    world = RegionWorld(files=writer)
+    with (
+        patch("sluice.runtime.spark.microbatch.region_query.stop_query", side_effect=error) as stop,
+        nullcontext() if error is None else pytest.raises(OSError, match="is away"),
+    ):
+        world.query.stop()
+    stop.assert_called_once()
+    assert writer.closed == 1
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_stop_waits_for_sparks_log_of_the_last_batch_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, *, is_logged: bool
+) -> None:
+    """It would interrupt it, loudly; a Spark that never writes it must not hold up the end."""
+    world, clock = RegionWorld(), ManualClock()
+    world.batch(1, barrier())
+
+    def sleep(seconds: float) -> None:
+        clock.advance(seconds)
+        assert clock.now_s < began_s + 60.0, "it waits for ever"
+        if is_logged and clock.now_s > began_s + 1.0:
+            world.disk.files["spark/main/3/commits/1"] = b"v1\n{}"
+
+    began_s, times = clock.now_s, SimpleNamespace(monotonic=clock, sleep=sleep)
+    monkeypatch.setattr("sluice.runtime.spark.microbatch.query_end.time", times)
+    with patch("sluice.runtime.spark.microbatch.region_query.stop_query") as stop:
+        world.query.stop()
+    stop.assert_called_once()
+    assert clock.now_s - began_s == pytest.approx(1.0 if is_logged else 5.0, abs=0.1)
+
+
+@pytest.mark.parametrize("error", [None, StorageUnreachableError("away", {}, "Start it.")])
+def test_a_next_life_has_to_be_able_to_stage_its_files(error: StreamError | None) -> None:
+    """They may lie on another file system than the checkpoints; nothing of it stays open."""
+    writer = CountingWriter(error=error)
+    world = RegionWorld(files=writer)
+    before = dict(world.disk.files)
+    with nullcontext() if error is None else pytest.raises(StorageUnreachableError):
+        world.query.require_writable()
+    assert writer.asked == [("j", "files")]
+    assert writer.closed == 1
+    assert world.disk.files == before
+
+
+def test_start_offsets_once_the_empty_first_batch_needs_no_decision() -> None:
+    """It only lets Spark log the starting position."""
+    world = RegionWorld()
+    assert world.batch(0, barrier(), initial=True).runs == 0
+    assert world.coordinator.told == []
+
+
+def test_restore_by_attempt_an_undecided_batch_of_an_earlier_life_is_never_written() -> None:
+    """It should have been rewound; its range belongs to the new life's own barriers."""
+    world = RegionWorld()
+    with pytest.raises(RuntimeError, match="FencedError"):
+        world.batch(1, barrier(attempt_id=2))
+    assert [what for what, _ in cast(list[Any], world.coordinator.told)] == ["failed"]
+
+
+def test_a_writer_gets_its_state_of_the_last_decided_record() -> None:
+    """Of its own operator; what a batch answered that is not decided, nobody sees again."""
+    writer = CountingWriter()
+    world = RegionWorld(files=writer, restored=(written("files", 9), written("other", 1)))
+    world.coordinator.refusal = FencedError("not wanted", {}, "Restart.")
+    with pytest.raises(RuntimeError):
+        world.batch(1, barrier())
+    world.coordinator.refusal = None
+    world.batch(1, barrier())
+    world.batch(2, barrier(8))
+    assert writer.given == [(written("files", 9),)] * 2 + [(written("files", 2),)]
+    assert world.coordinator.region is not None
+    assert world.coordinator.region.operator_states == (written("files", 3),)
+
+
+def test_transaction_timeout_a_batch_must_be_decided_before_its_first_transaction_grows_old() -> (
+    None
+):
+    """Of all its tasks: those of the first wave began long before the last one ended."""
+    world = RegionWorld()
+    told = tuple(TaskResult(decide_by_s=moment_s) for moment_s in (900.0, 100.0, None))
+    world.batch(1, barrier(), results=told)
+    assert world.coordinator.decide_by_s == 100.0
+    world.batch(2, barrier(8), results=(TaskResult(),))
+    assert world.coordinator.decide_by_s is None
+
+
+@pytest.mark.parametrize(("silent_ms", "expected"), [(0, 5), (59_999, 5), (60_000, 7)])
+@pytest.mark.parametrize("lasts_ms", [1_000, 61_000])
+def test_only_silence_that_the_cut_has_seen_makes_a_split_idle(
+    silent_ms: int, expected: int, lasts_ms: int
+) -> None:
+    """While a long batch runs nobody looks for records."""
+    told = EventTimes(
+        settings=EventTime(idle_timeout_ms=60_000), reported=cast(Any, Answers(value={}))
+    )
+    world = RegionWorld(event_times=told)
+    world.now_ms = 1_000_000
+    busy = replace(split(3, 5), watermark_ms=7)
+    empty = replace(
+        split(9, 9), partition=1, watermark_ms=5, idle_since_ms=world.now_ms - silent_ms
+    )
+    world.batch(1, replace(barrier(), splits=(busy, empty)), lasts_ms=lasts_ms)
+    assert world.coordinator.region is not None
+    assert world.coordinator.region.least_watermark_ms == expected
