@@ -103,65 +103,65 @@ def accept_loss(
     with command_store(uri) as store:
         slot = find_slot(store, checkpoint_id)
         works = _named_works(store, slot)
-        _require_told(store, slot, works, unknown_as)
-        words = [(work, said) for work in works if (said := accepted_as(work, unknown_as))]
-        store.accept(checkpoint_id, [said for _, said in words])
-    columns = ("region", "outcome", "taken as", "source ranges", "detail")
+        _require_outcome(store, slot, works, unknown_as)
+        accepted = [(work, each) for work in works if (each := accepted_as(work, unknown_as))]
+        store.accept(checkpoint_id, [each for _, each in accepted])
+    columns = ("region", "outcome", "accepted as", "source ranges", "detail")
     rows = [
-        (work.region, work.outcome.value, said.accepted_as.value, list(work.ranges), work.detail)
-        for work, said in words
+        (work.region, work.outcome.value, each.accepted_as.value, list(work.ranges), work.detail)
+        for work, each in accepted
     ]
     print_table(columns, rows, title=f"Accepted of checkpoint {checkpoint_id}")
     typer.echo(
-        "This, and nothing else, no longer holds up a start: the next one commits the rest, logs "
-        "these ranges, and goes on. Write what is needed of what is lost by hand before it."
+        "Only this work no longer stops a start. The next start commits the rest, logs these "
+        "ranges, and continues. If you need lost records, write them before you start the job."
     )
 
 
-def _require_told(
+def _require_outcome(
     store: CheckpointStore,
     slot: Slot,
     works: Iterable[UnsettledWork],
     unknown_as: AcceptedAs | None,
 ) -> None:
-    """A person's word is needed for what nobody can tell, and for nothing else.
+    """Require ``unknown_as`` exactly if the outcome of some work is unknown.
 
     Raises:
-        ConfigError: it is missing, or too much.
+        ConfigError: it is missing, or not needed.
     """
     where: dict[str, object] = {"uri": store.uri, "checkpoint_id": slot.checkpoint_id}
     unknown = [work for work in works if work.outcome is CommitOutcome.UNKNOWN]
     if unknown and unknown_as is None:
-        told = {
+        facts = {
             "ranges": " ".join(sorted({each for work in unknown for each in work.ranges})),
             "details": "; ".join(sorted({work.detail for work in unknown if work.detail})),
         }
         raise ConfigError(
-            "of some of it nobody can tell whether readers see it, so somebody has to look",
-            {**where, **told},
-            "Look for the records of these ranges in the output, for example by 'sluice verify "
-            "--findings FILE', which lists those that are missing as lost. Then say --unknown-as "
+            "some of the work may or may not be visible: its outcome is needed",
+            {**where, **facts},
+            "Search the output for the records of these ranges, for example with 'sluice verify "
+            "--findings FILE', which lists missing records as lost. Then pass --unknown-as "
             "committed, or --unknown-as lost if none of them is there.",
         )
     if unknown_as is not None and not unknown:
         raise ConfigError(
-            "all that was named of this checkpoint is certainly lost: there is nothing to tell",
+            "all work of this checkpoint is certainly lost: no outcome is unknown",
             where,
-            "Leave --unknown-as out.",
+            "Omit --unknown-as.",
         )
 
 
 def _named_works(store: CheckpointStore, slot: Slot) -> tuple[UnsettledWork, ...]:
-    """What the last error has named of a decision, as far as it has not been repaired since.
+    """The work of a decision that the last error has named and no repair has replaced since.
 
     Raises:
-        ConfigError: it is settled, or nothing is on record.
-        DamagedCheckpointError, UnsupportedFormatError: what is on record cannot be read.
+        ConfigError: the decision is settled, or no error has named its work.
+        DamagedCheckpointError, UnsupportedFormatError: the list cannot be read.
     """
     where = {"uri": store.uri, "checkpoint_id": slot.checkpoint_id, "standing": slot.standing}
     if slot.standing != "unfinished" or slot.record is None:
         raise ConfigError(
-            "there is no loss to accept: this checkpoint is not a decision with open work",
+            "there is no loss to accept: the checkpoint has no open work",
             where,
             "Give the id that TransactionLostError or TransactionUnknownError names.",
         )
@@ -169,9 +169,9 @@ def _named_works(store: CheckpointStore, slot: Slot) -> tuple[UnsettledWork, ...
     works = in_effect(store.unsettled(slot.checkpoint_id), standing)
     if not works:
         raise ConfigError(
-            "there is no loss to accept: no error has named any of this checkpoint yet",
+            "there is no loss to accept: no error has named this checkpoint",
             where,
-            "Start the job: it commits what it can, and puts what is lost on record.",
+            "Start the job: it commits all it can, and records the lost work.",
         )
     return works
 

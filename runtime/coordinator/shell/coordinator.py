@@ -326,24 +326,24 @@ class BarrierCoordinator:
                 return None
             self._wake.wait(version, min(left_s, answer))
 
-    def look_again(self) -> None:
-        """See `sluice.runtime.contracts.Coordinator.look_again`."""
+    def wake_waiters(self) -> None:
+        """See `sluice.runtime.contracts.Coordinator.wake_waiters`."""
         self._wake.notify()
 
     def _poll(self, threads: RunThreads, polled: BarrierPolled, until_s: float) -> Barrier | float:
         """The barrier, or in how many seconds to poll again unless something changes."""
-        answer = answer_in(threads.step(polled))
+        answer = answer_in(threads.loop.step(polled))
         if not isinstance(answer, FetchBarrierOffsets):
             return given(answer, otherwise_s=math.inf)
         sources = self._plans[polled.region].source_ids
         try:
-            if self._barrier_service.discover(sources, threads.step, until_s=until_s):
+            if self._barrier_service.discover(sources, threads.loop.step, until_s=until_s):
                 return self._poll(threads, polled, until_s)  # the next barrier has the new splits
             cut = self._barrier_service.cut(answer, sources, until_s=until_s)
         except PERMANENT_ERRORS as err:
             self.fail(polled.region, polled.attempt_id, err)
             raise
-        actions = [] if cut is None else threads.step(cut)
+        actions = [] if cut is None else threads.loop.step(cut)
         return given(answer_in(actions), otherwise_s=self._settings.idle_poll_s)
 
     def replayable(self, batch: Barrier) -> Barrier:
@@ -361,7 +361,7 @@ class BarrierCoordinator:
     def acknowledge(self, ack: Acknowledgement) -> None:
         """See `sluice.runtime.contracts.Coordinator.acknowledge`."""
         failpoint("before-ack")
-        self._running().step(Acknowledged(ack=ack))
+        self._running().loop.step(Acknowledged(ack=ack))
         failpoint("after-ack")
 
     def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:
@@ -381,7 +381,7 @@ class BarrierCoordinator:
 
     def fail(self, region: str, attempt_id: int, error: BaseException) -> None:
         """See `sluice.runtime.contracts.Coordinator.fail`. Permanent errors end the job."""
-        self._running().step(
+        self._running().loop.step(
             RegionFailed(
                 region=region,
                 attempt_id=attempt_id,
@@ -397,7 +397,7 @@ class BarrierCoordinator:
         Raises:
             FencedError: the region has a newer attempt, or the job another coordinator.
         """
-        self._running().step(RegionRegistered(registration=registration))
+        self._running().loop.step(RegionRegistered(registration=registration))
 
     def ask_restart(self, region: str) -> RequestedRestart:
         """Request a region's next attempt, which starts once the old one is settled
@@ -412,7 +412,7 @@ class BarrierCoordinator:
         """
         threads = self._running()
         answer = threads.dispatcher.expect_restart(region)
-        threads.step(RestartRequested(region=region))
+        threads.loop.step(RestartRequested(region=region))
         return RequestedRestart(
             answer,
             sweep=threads.sweep_soon,
@@ -430,7 +430,7 @@ class BarrierCoordinator:
             WrongJobError: the job has no such region; nothing was changed.
             StreamError: the job has ended.
         """
-        actions = self._running().step(RestartCommanded(regions=tuple(regions)))
+        actions = self._running().loop.step(RestartCommanded(regions=tuple(regions)))
         (accepted,) = (action for action in actions if isinstance(action, CommandAccepted))
         log.warning("regions restarted by command: regions=%s", ",".join(accepted.regions))
         self._running().sweep_soon()
@@ -442,7 +442,7 @@ class BarrierCoordinator:
         """Trigger a checkpoint now; returns its id as soon as it has begun."""
         threads = self._running()
         answer = threads.dispatcher.expect_trigger(kind)
-        threads.step(TriggerRequested(kind=kind, requested_by=requested_by))
+        threads.loop.step(TriggerRequested(kind=kind, requested_by=requested_by))
         limit_s = self._settings.timeout_s if timeout_s is None else timeout_s
         return result_within(answer, limit_s, {"kind": kind.value, "waits_for": "trigger"})
 
@@ -510,7 +510,7 @@ class BarrierCoordinator:
         return self._clock() + self._slept()
 
     def _ask(self, question: Callable[[CoordinatorCore], T]) -> T:
-        return self._running().ask(question)
+        return self._running().loop.ask(question)
 
 
 def _is_committed(core: CoordinatorCore, batch: BatchKey) -> bool:

@@ -12,7 +12,6 @@ from sluice.runtime.contracts import Clock, SinkCoordinator, SweepReport
 from sluice.runtime.coordinator.committing.commit_steps import drive
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
-    Action,
     CoreEvent,
     OrphansSwept,
     StepFailed,
@@ -161,7 +160,7 @@ class RunThreads:
             visible_timeout_s=settings.settle_timeout_s,
             clock=clock,
         )
-        self._loop = CoreLoop(
+        self.loop = CoreLoop(
             core, clock=core_clock, ages=ages, on_actions=self.dispatcher.carry_out
         )
         self._leases = leases
@@ -172,17 +171,9 @@ class RunThreads:
     def start(self) -> None:
         """Start the threads; the first tick may trigger a checkpoint."""
         self._leases.expire()
-        for thread in (self._steps, self._loop, self._housekeeper):
+        for thread in (self._steps, self.loop, self._housekeeper):
             thread.start()
         self._leases.report_loss(lambda err: self._post(StepFailed(checkpoint_id=0, error=err)))
-
-    def step(self, event: CoreEvent) -> list[Action]:
-        """Pass an event to the core; returns its actions, which the dispatcher carries out."""
-        return self._loop.step(event)
-
-    def ask(self, question: Callable[[CoordinatorCore], T]) -> T:
-        """Run a query in the thread that owns the core; returns its result, or raises its error."""
-        return self._loop.ask(question)
 
     def sweep_soon(self) -> threading.Event:
         """Abort orphans now; the event is set after that attempt, or when the thread ends."""
@@ -193,13 +184,13 @@ class RunThreads:
     def cancel(self) -> None:
         """End the job now and wake every callback and poller; do not wait."""
         self.dispatcher.give_up()
-        self._loop.step(StopRequested())
+        self.loop.step(StopRequested())
         self._wake.notify()
 
     def stop(self) -> None:
         """Settle decided checkpoints within a bound, sweep the rest, end the threads."""
         with contextlib.ExitStack() as stack:  # run in reverse; one failure prevents no other
-            stack.callback(self._loop.stop, timeout_s=_JOIN_S)
+            stack.callback(self.loop.stop, timeout_s=_JOIN_S)
             stack.callback(self._steps.stop, timeout_s=_JOIN_S)
             stack.callback(self._sweep_last)
             stack.callback(self._settle_last)
@@ -208,7 +199,7 @@ class RunThreads:
     def _settle_last(self) -> None:
         deadline_s = time.monotonic() + _STOP_S
         version = self._wake.version
-        while not self.ask(lambda core: core.is_idle):
+        while not self.loop.ask(lambda core: core.is_idle):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 log.warning("job stops with an open checkpoint, the next start settles it")
@@ -224,7 +215,7 @@ class RunThreads:
             log.exception("last sweep failed, the next start repeats it")
 
     def _post(self, event: CoreEvent) -> None:
-        self._loop.post(event)
+        self.loop.post(event)
 
     def _sweep_for(self, checkpoint_id: int) -> None:
         swept = OrphansSwept(checkpoint_id=checkpoint_id)
@@ -240,10 +231,10 @@ class RunThreads:
     def _sweep(self) -> SweepReport:
         """Raises FencedError if another run holds a lease. That run may have decided work that is
         outdated here, for example if it resumed from a copy of the checkpoint directory."""
-        if self.ask(lambda core: core.is_fenced):
+        if self.loop.ask(lambda core: core.is_fenced):
             return SweepReport(aborted=0)
         self._leases.require()
-        view = self.ask(
+        view = self.loop.ask(
             lambda core: core.sweep_view(self._job_uid, self._attempts.orphans(core.fate))
         )
         swept = drive(self._io_executor.sweep(view))

@@ -56,9 +56,9 @@ def verify_rescalable(record: CheckpointRecord, plan: JobPlan) -> None:
     """Check that the job can resume from the record with its own regions.
 
     Raises:
-        WrongJobError: a region with state would appear or vanish, or a source is new, or a
-            remaining region would read another source, or no region can take a sink's state from a
-            region that vanishes.
+        WrongJobError: a region with state would appear or vanish, a source is new, or a remaining
+            region would read another source. Or no region can take the sink state of a region that
+            vanishes.
     """
     planned = {region.name: region for region in plan.regions}
     known = {region.region: region for region in record.regions}
