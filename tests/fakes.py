@@ -259,7 +259,7 @@ class FakeSink:
             name, _, attempt_id = region.rpartition(".")
             if job_uid != view.job_uid or transaction.transactional_id in protected:
                 continue
-            is_old = view.is_left_behind(name, int(attempt_id))
+            is_old = view.is_attempt_over(name, int(attempt_id))
             if is_old or transaction.identity in declared:
                 transaction.state = TransactionState.ABORTED
                 swept += 1

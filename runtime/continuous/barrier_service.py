@@ -262,7 +262,7 @@ class BarrierService:
     def __init__(self, coordinator: Coordinator, commits: NativeCommits | None = None) -> None:
         self._coordinator = coordinator
         self.commits = commits or NativeCommits()
-        self.commits.wake_polls_with(coordinator.look_again)
+        self.commits.wake_polls_with(coordinator.wake_waiters)
         self._lock = threading.Lock()
         self._attempts: dict[str, AttemptEpochs] = {}
 

@@ -122,7 +122,7 @@ class SweepView:
         is_present = self.attempt_ids.get(batch.region) == batch.attempt_id
         return is_present and batch.batch_id <= self.settled.get(batch.region, -1)
 
-    def is_left_behind(self, region: str, attempt_id: int) -> bool:
+    def is_attempt_over(self, region: str, attempt_id: int) -> bool:
         """Whether this attempt of a region is over, so that the sweep may end its unprotected work.
 
         False for an attempt that the view does not know yet: the view is then older than the

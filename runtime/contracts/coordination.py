@@ -28,11 +28,11 @@ class Coordinator(AttemptRegistry, Protocol):
 
         A repeated call before the batch is acknowledged returns the same barrier.
 
-        ``until``: returns early when this becomes true, see `look_again`.
+        ``until``: returns early when this becomes true, see `wake_waiters`.
         """
         ...
 
-    def look_again(self) -> None:
+    def wake_waiters(self) -> None:
         """Wakes every thread that waits for a barrier, so that it checks ``until`` again. Never
         blocks."""
         ...

@@ -150,7 +150,9 @@ class RegionHandle(Protocol):
         """
         ...
 
-    def status(self, *, looks: bool = False, timeout_s: float) -> AttemptStatus:
-        """The newest attempt; ``looks``: if it is stopped, check whether a next one could write
-        now."""
+    def status(self, *, check_storage: bool = False, timeout_s: float) -> AttemptStatus:
+        """The newest attempt.
+
+        ``check_storage``: if it is stopped, check whether a next one could write now.
+        """
         ...

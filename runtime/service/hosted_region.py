@@ -173,7 +173,7 @@ class HostedRegion:
             )
         return attempt.running.registration()
 
-    def status(self, *, looks: bool = False, timeout_s: float) -> AttemptStatus:
+    def status(self, *, check_storage: bool = False, timeout_s: float) -> AttemptStatus:
         """See `RegionHandle.status`."""
         del timeout_s  # the client of a file system bounds each of its calls
         with self._changed:
@@ -184,7 +184,9 @@ class HostedRegion:
             return self._status(None, AttemptState.NONE)
         state = _state_of(attempt)
         error = None if state is AttemptState.RUNNING else attempt.running.failure()
-        hindrance = _hindrance(attempt.running) if looks and state is AttemptState.STOPPED else None
+        hindrance = (
+            _hindrance(attempt.running) if check_storage and state is AttemptState.STOPPED else None
+        )
         return self._status(attempt.attempt_id, state, error, hindrance)
 
     def _status(

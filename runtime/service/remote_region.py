@@ -54,7 +54,9 @@ class RegionDoor:
                 told = self._handle.register(payload["attempt_id"], timeout_s=timeout_s)
                 return to_json(told)
             case "status":
-                return _plain(self._handle.status(looks=payload["looks"], timeout_s=timeout_s))
+                return _plain(
+                    self._handle.status(check_storage=payload["check_storage"], timeout_s=timeout_s)
+                )
         raise ConfigError(
             "a region does not know this message",
             {"region": self._handle.region, "call": call},
@@ -102,10 +104,10 @@ class RemoteRegion:
             found = self._ask("register", {"attempt_id": attempt_id}, timeout_s)
             return from_json(RegionRegistration, found)
 
-    def status(self, *, looks: bool = False, timeout_s: float) -> AttemptStatus:
+    def status(self, *, check_storage: bool = False, timeout_s: float) -> AttemptStatus:
         """See `RegionHandle.status`; other errors than `StreamError` come as text."""
         with self._understood("status"):
-            return _status(self._ask("status", {"looks": looks}, timeout_s))
+            return _status(self._ask("status", {"check_storage": check_storage}, timeout_s))
 
     def close(self) -> None:
         """Close the connections; the region continues."""

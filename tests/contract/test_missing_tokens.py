@@ -20,7 +20,7 @@ def oauth(function: Any) -> KafkaConnection:
 
 def test_a_client_without_a_token_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """confluent-kafka says that there was none in time, which looks like a refusal."""
-    monkeypatch.setattr("sluice.connectors.kafka.client.connection._TOKEN_PATIENCE_S", 0.0)
+    monkeypatch.setattr("sluice.connectors.kafka.client.connection._TOKEN_RETRY_S", 0.0)
 
     def told(failure: StreamError) -> type[StreamError]:
         connection = oauth(Issuer(*[failure] * 9))
@@ -36,7 +36,7 @@ def test_an_issuer_that_is_away_later_is_not_told_as_a_refused_log_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Refused for 15 seconds, a log-in ends the job."""
-    monkeypatch.setattr("sluice.connectors.kafka.client.connection._TOKEN_PATIENCE_S", 0.0)
+    monkeypatch.setattr("sluice.connectors.kafka.client.connection._TOKEN_RETRY_S", 0.0)
     asked: list[float] = []
     told: list[Any] = []
 

@@ -194,7 +194,7 @@ def test_a_life_that_is_over_says_what_keeps_the_next_from_writing(quick: Thread
     assert quick.handle.stop(attempt.attempt_id, timeout_s=SOON_S)
     quick.regions.queries["main"][0].hindrance = StorageUnreachableError("away", {}, "Wait.")
     assert _status(quick).hindrance is None
-    looked = quick.handle.status(looks=True, timeout_s=SOON_S)
+    looked = quick.handle.status(check_storage=True, timeout_s=SOON_S)
     assert isinstance(looked.hindrance, StorageUnreachableError)
 
 

@@ -238,8 +238,8 @@ class Epochs(RuleBasedStateMachine):
         """See `Coordinator.is_committed`."""
         return self.driver.core.is_committed(batch)
 
-    def look_again(self) -> None:
-        """See `Coordinator.look_again`."""
+    def wake_waiters(self) -> None:
+        """See `Coordinator.wake_waiters`."""
 
     def acknowledge(self, ack: Acknowledgement) -> None:
         """See `Coordinator.acknowledge`."""

@@ -103,8 +103,8 @@ class Engine:
 
     # --- what the desk asks -----------------------------------------------------------------------
 
-    def look_again(self) -> None:
-        """See `Coordinator.look_again`: nobody waits here."""
+    def wake_waiters(self) -> None:
+        """See `Coordinator.wake_waiters`: nobody waits here."""
 
     def poll_barrier(
         self,

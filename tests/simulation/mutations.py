@@ -147,7 +147,7 @@ def use_ids_again_at_once(patch: pytest.MonkeyPatch) -> None:
     recorded as committed."""
 
     def broken(self: Any, lease: Lease) -> None:
-        self.give_back_unused(lease)
+        self.return_unused(lease)
         self._start(at_least=2)
 
     patch.setattr(ProducerPool, "spend", broken)
@@ -348,7 +348,7 @@ def endtxn_version_5_everywhere(patch: pytest.MonkeyPatch) -> None:
 def sweep_by_name_only(patch: pytest.MonkeyPatch) -> None:
     """Rule `ids-never-reused`: within an attempt, only transactions that the coordinator has
     declared are orphans."""
-    patch.setattr(SweepView, "is_left_behind", lambda self, region, attempt_id: True)
+    patch.setattr(SweepView, "is_attempt_over", lambda self, region, attempt_id: True)
 
 
 def skip_beyond_the_limit(patch: pytest.MonkeyPatch) -> None:

@@ -102,12 +102,12 @@ def forget_when_to_retry(patch: pytest.MonkeyPatch) -> None:
 def sweep_present_regions_only(patch: pytest.MonkeyPatch) -> None:
     """Rule `ids-never-reused`: a sweep also aborts the open transactions of regions that the
     present run does not have."""
-    is_left_behind = SweepView.is_left_behind
+    is_attempt_over = SweepView.is_attempt_over
 
     def broken(self: SweepView, region: str, attempt_id: int) -> bool:
-        return region in self.attempt_ids and is_left_behind(self, region, attempt_id)
+        return region in self.attempt_ids and is_attempt_over(self, region, attempt_id)
 
-    patch.setattr(SweepView, "is_left_behind", broken)
+    patch.setattr(SweepView, "is_attempt_over", broken)
 
 
 def retire_fencing_records(patch: pytest.MonkeyPatch) -> None:

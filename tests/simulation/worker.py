@@ -107,7 +107,7 @@ class Worker:
 
     def give_back_unused(self, lease: Lease) -> None:
         """No transaction was begun with it."""
-        self._pool.give_back_unused(lease)
+        self._pool.return_unused(lease)
 
     def abort(self, lease: Lease) -> None:
         """The task aborts it; the id is free at once where the broker says so."""

@@ -46,7 +46,7 @@ class PlayedCoordinator:
             raise self.poll_refusal
         return self.barriers.pop(0) if self.barriers else None
 
-    def look_again(self) -> None:
+    def wake_waiters(self) -> None:
         self.looks += 1
 
     def is_committed(self, batch: BatchKey) -> bool:

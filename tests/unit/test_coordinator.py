@@ -341,7 +341,7 @@ def test_a_poller_can_be_called_away(job: Job) -> None:
     poller.start()
     _wait(looked)
     away.set()
-    coordinator.look_again()
+    coordinator.wake_waiters()
     join(poller)
     assert found == [None]
 

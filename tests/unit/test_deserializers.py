@@ -445,7 +445,7 @@ def test_a_source_without_deserializers_has_no_functions() -> None:
 
 def test_what_makes_no_sense_is_refused_where_it_is_written() -> None:
     """A policy without a function, a column that is not read, a transform behind."""
-    with pytest.raises(ConfigError, match="nothing that may fail"):
+    with pytest.raises(ConfigError, match="needs a deserializer"):
         source(on_error=Skip())
     deserializer = JsonDeserializer(schema=ORDER)
     with pytest.raises(ConfigError, match="missing=value"):

@@ -11,7 +11,7 @@ def _split(records: int) -> SplitRange:
 
 
 def _epoch(pace: Pace, *, records: int, took_s: float, target_s: float = 1.0) -> None:
-    pace.cut((_split(records),), 0.0)
+    pace.begin((_split(records),), 0.0)
     pace.finished(took_s, target_s=target_s)
 
 
@@ -51,7 +51,7 @@ def test_an_expired_epoch_is_cut_smaller_without_a_floor() -> None:
     floor."""
     pace = Pace(limit=800)
     for records in (800, 400, 200):
-        pace.cut((_split(records),), 0.0)
+        pace.begin((_split(records),), 0.0)
         pace.expired()
     assert pace.limit == 100
     _epoch(pace, records=100, took_s=3.0)
@@ -62,8 +62,8 @@ def test_late_epochs_do_not_shrink_to_nothing() -> None:
     """They are not read again, they join the next checkpoint: a backlog must still go down."""
     pace = Pace(limit=100_000)
     for _ in range(20):
-        pace.cut((_split(pace.limit),), 0.0)
-        pace.late()
+        pace.begin((_split(pace.limit),), 0.0)
+        pace.timed_out()
     assert pace.limit == 1_000
 
 
@@ -71,14 +71,14 @@ def test_a_small_late_epoch_says_nothing() -> None:
     """Most of its time is Spark's own; and a limit below the floor was learnt from time-outs."""
     for limit in (100_000, 10):
         pace = Pace(limit=limit)
-        pace.cut((_split(10),), 0.0)
-        pace.late()
+        pace.begin((_split(10),), 0.0)
+        pace.timed_out()
         assert pace.limit == limit
 
 
 def test_an_epoch_without_records_that_expires_says_nothing_of_their_number() -> None:
     """One that a savepoint or a sink has asked for: what was slow was not the reading."""
     pace = Pace(limit=800)
-    pace.cut((_split(0),), 0.0)
+    pace.begin((_split(0),), 0.0)
     pace.expired()
     assert pace.limit == 800

@@ -69,13 +69,13 @@ def test_a_repair_of_a_restarted_region_is_not_swept_while_it_is_written() -> No
     at most; no record names a repair before it is whole."""
     restarted = 7
     view = SweepView(job_uid="uid", attempt_ids={"main": restarted}, protected=(), orphans=())
-    assert not view.is_left_behind("main", _written_under(restarted))
+    assert not view.is_attempt_over("main", _written_under(restarted))
 
 
 def test_a_repair_at_a_start_is_of_this_run() -> None:
     """Older lives are swept there."""
     view = SweepView(job_uid="uid", attempt_ids={"main": _RUN}, protected=(), orphans=())
-    assert not view.is_left_behind("main", _written_under(1))
+    assert not view.is_attempt_over("main", _written_under(1))
 
 
 def test_a_repair_says_what_it_has_mended(caplog: pytest.LogCaptureFixture) -> None:

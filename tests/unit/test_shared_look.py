@@ -33,7 +33,7 @@ class Bench:
 
     def cut(self, *numbers: int, start: int = 0) -> ClusterView:
         starts = {("orders", number): start for number in numbers}
-        return self.shared.of(starts, ALL, timeout_s=10.0)
+        return self.shared.view_of(starts, ALL, timeout_s=10.0)
 
 
 def test_regions_that_are_cut_together_cost_one_look() -> None:
@@ -76,7 +76,7 @@ def test_a_look_that_is_older_than_where_the_caller_is_is_not_used() -> None:
 
 def test_what_the_first_one_did_not_ask_for_is_looked_up() -> None:
     bench = Bench()
-    bench.shared.of({ALL[0]: 0}, [], timeout_s=1.0)
+    bench.shared.view_of({ALL[0]: 0}, [], timeout_s=1.0)
     bench.cut(1)
     assert len(bench.asked) == 2
 

@@ -206,9 +206,9 @@ def test_wrong_columns_are_named(schema: dict[str, pa.DataType], words: str) -> 
 @pytest.mark.parametrize(
     ("schema", "topic", "words"),
     [
-        ({"value": "string", "Key": "string"}, "out", r"column=Key .*the_sinks=key.* Key AS key"),
-        ({"VALUE": "string"}, "out", "the_sinks=value"),
-        ({"value": "string", "Topic": "string"}, None, "the_sinks=topic"),
+        ({"value": "string", "Key": "string"}, "out", r"column=Key .*sink_column=key.*Key AS key"),
+        ({"VALUE": "string"}, "out", "sink_column=value"),
+        ({"value": "string", "Topic": "string"}, None, "sink_column=topic"),
     ],
 )
 def test_a_column_in_another_case_is_not_left_out_without_a_word(

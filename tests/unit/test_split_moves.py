@@ -199,9 +199,9 @@ def test_restore_by_attempt_a_region_that_has_cut_for_a_later_checkpoint_keeps_i
     checkpoint = PendingCheckpoint(
         checkpoint_id=3, kind=CheckpointKind.CHECKPOINT, requested_by="interval"
     )
-    region.cuts = {3: (split(0, 5, 7),)}
+    region.open_ranges = {3: (split(0, 5, 7),)}
     assert may_move(region, checkpoint)
-    region.cuts[4] = (split(0, 7, 9),)
+    region.open_ranges[4] = (split(0, 7, 9),)
     assert not may_move(region, checkpoint)
 
 

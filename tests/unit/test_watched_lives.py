@@ -312,8 +312,8 @@ class LosingHandle:
         self._lose()
         return answer
 
-    def status(self, *, looks: bool = False, timeout_s: float) -> AttemptStatus:
-        answer = self._handle.status(looks=looks, timeout_s=timeout_s)
+    def status(self, *, check_storage: bool = False, timeout_s: float) -> AttemptStatus:
+        answer = self._handle.status(check_storage=check_storage, timeout_s=timeout_s)
         self._lose()
         return answer
 

@@ -50,7 +50,7 @@ def orphans(
         for attempt in found
         if f"{root}/{attempt.path}" not in protected
         and (
-            view.is_left_behind(attempt.batch.region, attempt.batch.attempt_id)
+            view.is_attempt_over(attempt.batch.region, attempt.batch.attempt_id)
             or view.is_settled(attempt.batch)
             or attempt.path in declared
         )
@@ -115,6 +115,6 @@ class StagingSweeper:
         """Delete the empty directories of regions' attempts that are over."""
         for attempt in _attempts(self._fs, self._root):
             region, _, attempt_id = attempt.rpartition(".")
-            is_over = attempt_id.isdecimal() and view.is_left_behind(region, int(attempt_id))
+            is_over = attempt_id.isdecimal() and view.is_attempt_over(region, int(attempt_id))
             if is_over and not self._fs.entries(f"{self._root}/{attempt}"):
                 self._fs.delete(f"{self._root}/{attempt}")

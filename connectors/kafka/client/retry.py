@@ -24,12 +24,12 @@ class Deadline:
 
     Args:
         timeout_s: of the call.
-        clock: monotonic seconds.
+        clock: monotonic seconds; None: `time.monotonic`.
     """
 
-    def __init__(self, timeout_s: float, clock: Clock = time.monotonic) -> None:
-        self._clock = clock
-        self._at_s = clock() + timeout_s
+    def __init__(self, timeout_s: float, clock: Clock | None = None) -> None:
+        self._clock = time.monotonic if clock is None else clock
+        self._at_s = self._clock() + timeout_s
 
     @property
     def left_s(self) -> float:

@@ -28,7 +28,7 @@ __all__ = [
     "acknowledged",
     "barrier_polled",
     "next_trigger_s",
-    "region_cut",
+    "offsets_fetched",
     "splits_discovered",
     "trigger_due",
     "trigger_requested",
@@ -152,7 +152,7 @@ def _idle_s(
     return region.idle.left_s(checkpoint.checkpoint_id, now_s)
 
 
-def region_cut(state: CoordinatorState, event: RegionBarrierOffsets, now_s: float) -> None:
+def offsets_fetched(state: CoordinatorState, event: RegionBarrierOffsets, now_s: float) -> None:
     """A region's sources have returned barrier offsets: its barrier, or nothing to read."""
     region = region_of(state.regions, event.region)
     region.require(event.attempt_id)
@@ -216,8 +216,8 @@ def _give_barrier(
         is_last=is_last,
     )
     checkpoint.barriers[event.region] = barrier
-    region.cuts[checkpoint.checkpoint_id] = event.splits
-    region.pace.cut(event.splits, now_s)
+    region.open_ranges[checkpoint.checkpoint_id] = event.splits
+    region.pace.begin(event.splits, now_s)
     if region.rate is not None:
         region.rate.cut(records_in(event.splits), splits=len(event.splits), now_s=now_s)
     due_in_s = 0.0 if region.has_backlog(state.settings) else state.settings.interval_s or 0.0
@@ -346,7 +346,7 @@ def _join(
     region = state.regions[ack.batch.region]
     checkpoint.acks[ack.batch.region] = ack
     checkpoint.decide_by(region.decide_by_s)
-    region.cuts[checkpoint.checkpoint_id] = ack.region.splits
+    region.open_ranges[checkpoint.checkpoint_id] = ack.region.splits
     if ack.batch.region in checkpoint.barriers:
         region.pace.finished(now_s, target_s=state.settings.epoch_target_s)
     state.region_event(RegionEvent.ACKNOWLEDGED, checkpoint, now_s)

@@ -28,7 +28,7 @@ class State(enum.Enum):
 class Event(enum.Enum):
     """The events of a checkpoint."""
 
-    BARRIER_CUT = "barrier cut"
+    BARRIER_GIVEN = "barrier given"
     ALL_ACKED = "all acknowledged"
     REST_SKIPPED = "remaining regions skipped"
     EXPIRED = "expired"
@@ -51,13 +51,13 @@ _ABORTABLE = (State.ARMED, State.ALIGNING, State.PRE_COMMITTED)
 _GIVE_UP = (Event.REGION_FAILED, Event.OVERTAKEN)
 
 TRANSITIONS: Mapping[tuple[State, Event], State] = {
-    (State.ARMED, Event.BARRIER_CUT): State.ALIGNING,
+    (State.ARMED, Event.BARRIER_GIVEN): State.ALIGNING,
     (State.ALIGNING, Event.ALL_ACKED): State.PRE_COMMITTED,
     (State.ALIGNING, Event.REST_SKIPPED): State.PRE_COMMITTED,
     (State.ALIGNING, Event.EXPIRED): State.ABORTING,
     (State.PRE_COMMITTED, Event.EXPIRED): State.ABORTING,
     **{(state, event): State.ABORTING for state in _ABORTABLE for event in _GIVE_UP},
-    # An armed one is dropped by a stop: nothing was cut, and its id was never seen outside.
+    # An armed one is dropped by a stop: no region read anything, and its id was never seen outside.
     (State.ALIGNING, Event.STOPPED): State.ABORTING,
     (State.PRE_COMMITTED, Event.STOPPED): State.ABORTING,
     (State.PRE_COMMITTED, Event.PUBLISH_STARTED): State.DECIDING,

@@ -87,7 +87,7 @@ def _complete(
         region = state.regions[name]
         if FOR_REGION.get((Event.REST_SKIPPED, region.phase)) is RegionEvent.BATCH_SKIPPED:
             region.advance(RegionEvent.BATCH_SKIPPED)
-            region.pace.late()
+            region.pace.timed_out()
     state.move(checkpoint, Event.REST_SKIPPED if skipped else Event.ALL_ACKED, now_s)
     idle = next((p for p in state.pending.values() if p.state is State.ARMED), None)
     if idle is not None and state.has_timed_out():

@@ -78,7 +78,7 @@ class CoordinatorState:
         attempts_at_failure: the attempt of each region when the last of them was counted.
         replayed: attempts whose replay has excused a failed checkpoint, by region, since the
             failures are counted.
-        last_barrier_s, last_end_s: clock when the last barrier was due or cut, and at the end of
+        last_barrier_s, last_end_s: clock when the last barrier was due or given, and at the end of
             the last checkpoint; None before the first.
         unpublished: committed positions that lag tools do not have yet.
         published_s: clock when positions were published last.
@@ -144,7 +144,7 @@ class CoordinatorState:
     def move(self, checkpoint: PendingCheckpoint, event: Event, now_s: float) -> None:
         """Change a checkpoint's state and notify the listeners."""
         checkpoint.move(event, now_s)
-        if event is Event.BARRIER_CUT:
+        if event is Event.BARRIER_GIVEN:
             self.last_barrier_s = self._on_time(now_s)
         is_marked = event is Event.MARK_DURABLE
         progress = checkpoint.progress(
@@ -266,17 +266,17 @@ class CoordinatorState:
             if region.pending_ack is not None:
                 checkpoint.acks[name] = region.pending_ack
                 checkpoint.decide_by(region.decide_by_s)
-                region.cuts[checkpoint.checkpoint_id] = region.pending_ack.region.splits
+                region.open_ranges[checkpoint.checkpoint_id] = region.pending_ack.region.splits
                 region.pending_ack = None
             elif self.settings.is_external:
                 checkpoint.acks[name] = None
         if forced or checkpoint.acknowledged():
-            self.move(checkpoint, Event.BARRIER_CUT, now_s)
+            self.move(checkpoint, Event.BARRIER_GIVEN, now_s)
         return checkpoint
 
     def force(self, checkpoint: PendingCheckpoint, now_s: float) -> None:
         """Let every region take part in an idle checkpoint, also those with nothing to read."""
-        self.move(checkpoint, Event.BARRIER_CUT, now_s)
+        self.move(checkpoint, Event.BARRIER_GIVEN, now_s)
 
     def answer_trigger(self, checkpoint: PendingCheckpoint) -> None:
         """Answer the requests for this checkpoint with its id."""
@@ -307,7 +307,7 @@ class CoordinatorState:
             found.discarded.extend(found.acknowledged())
             for name in [name for name in self.regions if found.touches(name)]:
                 region = self.regions[name]
-                region.cuts.pop(found.checkpoint_id, None)
+                region.open_ranges.pop(found.checkpoint_id, None)
                 region.fence_at(checkpoint.checkpoint_id)
                 if FOR_REGION.get((cause, region.phase)) is RegionEvent.ENDED:
                     self.close_region(name, error, now_s)

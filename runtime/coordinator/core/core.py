@@ -216,8 +216,8 @@ class CoordinatorCore:
         """
         region = region_of(self._state.regions, batch.region)
         region.require(batch.attempt_id)
-        is_held = region.pending_ack is not None and region.pending_ack.batch == batch
-        if not is_held and not any(p.has(batch) for p in self._state.pending.values()):
+        is_pending = region.pending_ack is not None and region.pending_ack.batch == batch
+        if not is_pending and not any(p.has(batch) for p in self._state.pending.values()):
             raise FencedError(
                 "the batch is not part of any checkpoint under way",
                 {"batch": batch},
@@ -348,7 +348,7 @@ _HANDLERS: Mapping[type, Callable[[CoordinatorState, Any, float], None]] = {
     Tick: _ticked,
     TriggerRequested: _triggered,
     BarrierPolled: _polled,
-    RegionBarrierOffsets: alignment.region_cut,
+    RegionBarrierOffsets: alignment.offsets_fetched,
     SplitsDiscovered: _discovered,
     Acknowledged: alignment.acknowledged,
     RegionFailed: region_attempts.region_failed,

@@ -22,8 +22,8 @@ _ABORTS = (
 )
 
 FOR_CHECKPOINT: Mapping[tuple[RegionEvent, State], Event] = {
-    (RegionEvent.BARRIER_GIVEN, State.ARMED): Event.BARRIER_CUT,
-    (RegionEvent.ACKNOWLEDGED, State.ARMED): Event.BARRIER_CUT,
+    (RegionEvent.BARRIER_GIVEN, State.ARMED): Event.BARRIER_GIVEN,
+    (RegionEvent.ACKNOWLEDGED, State.ARMED): Event.BARRIER_GIVEN,
     # Only with a global checkpoint handler. A regional one skips the region or gives up, in
     # `completion`.
     **{(RegionEvent.ENDED, state): Event.REGION_FAILED for state in _UNDECIDED},

@@ -47,7 +47,7 @@ class PendingCheckpoint:
         state: see `sluice.runtime.coordinator.core.checkpoint_states`.
         decide_by_s: clock after which work in it may be lost undecided; None: never.
         barriers: given out, by region.
-        acks: by region; None: nothing to cut, same offsets.
+        acks: by region; None: nothing to read, same offsets.
         skipped: regions that it is decided without, and why.
         excused: regions that a command restarted while it was under way: it does not wait for
             them.
@@ -108,7 +108,7 @@ class PendingCheckpoint:
         self.state = advance(self.state, event, checkpoint_id=self.checkpoint_id)
         self.retry_at_s = self.retry_pause_s = 0.0
         self.retry_since_s = None
-        if event is Event.BARRIER_CUT:
+        if event is Event.BARRIER_GIVEN:
             self.barrier_s = now_s
         elif event in (Event.ALL_ACKED, Event.REST_SKIPPED):
             self.acked_s = now_s

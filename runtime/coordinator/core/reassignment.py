@@ -70,7 +70,7 @@ def may_move(region: RegionState, checkpoint: PendingCheckpoint) -> bool:
     keeps_nothing = plan.chained and not plan.stateful and plan.stateful_sink_ids == ()
     has_completed = plan.name not in checkpoint.skipped
     has_begun_more = region.pending_ack is not None or any(
-        checkpoint_id > checkpoint.checkpoint_id for checkpoint_id in region.cuts
+        checkpoint_id > checkpoint.checkpoint_id for checkpoint_id in region.open_ranges
     )
     return (
         keeps_nothing

@@ -27,7 +27,7 @@ class Pace:
 
     Attributes:
         limit: records of the next epoch.
-        has_backlog: the last cut reached the limit: more is waiting.
+        has_backlog: the last epoch reached the limit: more records wait.
         records_per_s: of the last epoch that read something, from its barrier to its
             acknowledgement; None: there was none.
     """
@@ -35,19 +35,19 @@ class Pace:
     limit: int
     has_backlog: bool = False
     records_per_s: float | None = None
-    _cut_s: float = 0.0
+    _begun_s: float = 0.0
     _records: int = 0
 
-    def cut(self, splits: tuple[SplitRange, ...], now_s: float) -> None:
+    def begin(self, splits: tuple[SplitRange, ...], now_s: float) -> None:
         """A barrier was given."""
-        self._cut_s = now_s
+        self._begun_s = now_s
         self._records = records_in(splits)
         # Shares of several partitions are rounded down, one record each at most.
         self.has_backlog = self._records > 0 and self._records + len(splits) >= self.limit
 
     def finished(self, now_s: float, *, target_s: float) -> None:
         """Its batch is pre-committed: aim at ``target_s`` for the next one."""
-        took_s = max(now_s - self._cut_s, 1e-3)
+        took_s = max(now_s - self._begun_s, 1e-3)
         if self._records:
             self.records_per_s = self._records / took_s
         if not self.has_backlog:
@@ -61,13 +61,13 @@ class Pace:
         self.limit = max(floor, int(self._records * change))
 
     def expired(self) -> None:
-        """It was too much for the timeout: cut smaller (`restore-by-attempt`)."""
+        """It was too large for the timeout: halve the next one (`restore-by-attempt`)."""
         if self._records:
             self.limit = max(1, min(self.limit, self._records) // 2)
 
-    def late(self) -> None:
-        """Its checkpoint was decided without it: cut smaller, but not to nothing. It is not read
-        again, so it cannot be late with the same records for ever."""
+    def timed_out(self) -> None:
+        """Its checkpoint was decided without it: halve the next epoch, to a floor. It is not read
+        again, so it cannot time out with the same records for ever."""
         if self._records > _FEWEST_RECORDS:
             self.limit = max(_FEWEST_RECORDS, min(self.limit, self._records) // 2)
 

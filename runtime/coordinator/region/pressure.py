@@ -31,15 +31,17 @@ class Pressure(enum.Enum):
         return cls.LOW if ratio <= _LOW_RATIO else cls.HIGH
 
 
-def left_unread(asked: Iterable[SplitRange], read: Iterable[SplitRange]) -> int:
+def left_unread(requested: Iterable[SplitRange], read: Iterable[SplitRange]) -> int:
     """Records that were there at a barrier, and that its epoch has not read.
 
     Args:
-        asked: the ranges of the barrier: up to what readers could see when it was cut.
+        requested: the ranges of the barrier: up to the last visible record at that time.
         read: those of the epoch.
     """
     ends = {split.key: split.end_offset for split in read}
-    return sum(max(0, split.end_offset - ends.get(split.key, split.end_offset)) for split in asked)
+    return sum(
+        max(0, split.end_offset - ends.get(split.key, split.end_offset)) for split in requested
+    )
 
 
 @dataclass(slots=True)

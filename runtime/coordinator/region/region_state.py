@@ -74,7 +74,7 @@ class RegionState:
         is_written: bounded sources have reached their ends with a decided record; this remains
             after the attempt.
         discovered: splits that no decided checkpoint has yet, where they begin.
-        cuts: ranges of batches under way, by checkpoint id.
+        open_ranges: ranges of batches under way, by checkpoint id.
         pending_ack: acknowledged batch without a barrier; it joins the next checkpoint.
         decide_by_s: clock after which the batch that it acknowledged last may be lost undecided.
         fence: the checkpoint id whose aborted record ends this attempt; the next attempt's id.
@@ -110,7 +110,7 @@ class RegionState:
     owes_batch: bool = False
     is_written: bool = False
     discovered: dict[SplitKey, SplitRange] = field(default_factory=dict)
-    cuts: dict[int, tuple[SplitRange, ...]] = field(default_factory=dict)
+    open_ranges: dict[int, tuple[SplitRange, ...]] = field(default_factory=dict)
     pending_ack: Acknowledgement | None = None
     decide_by_s: float | None = None
     fence: int | None = None
@@ -206,11 +206,11 @@ class RegionState:
 
     def positions(self) -> tuple[SplitRange, ...]:
         """The start of the next epoch: the end of each split's last range."""
-        if not self.cuts and not self.discovered:
+        if not self.open_ranges and not self.discovered:
             return self.record.splits
         found = {split.key: split for split in self.record.splits} | self.discovered
-        for checkpoint_id in sorted(self.cuts):
-            found |= {split.key: split for split in self.cuts[checkpoint_id]}
+        for checkpoint_id in sorted(self.open_ranges):
+            found |= {split.key: split for split in self.open_ranges[checkpoint_id]}
         return tuple(found.values())
 
     def is_decided(self, batch: BatchKey) -> bool:
@@ -305,7 +305,7 @@ class RegionState:
 
         Args:
             next_record: the record, with the region's splits as they are after the decision.
-            is_end: it was cut for this checkpoint up to the end of its bounded sources.
+            is_end: its range in this checkpoint ends with its bounded sources.
         """
         self.record = next_record
         # Splits that it got may have unread records: the next poll shows.
@@ -319,7 +319,9 @@ class RegionState:
             return
         self.skipped, self.completed_in = 0, checkpoint_id
         # Also those of a checkpoint that was decided without it: its batch has joined this one.
-        self.cuts = {at: found for at, found in self.cuts.items() if at > checkpoint_id}
+        self.open_ranges = {
+            at: found for at, found in self.open_ranges.items() if at > checkpoint_id
+        }
 
     def fence_at(self, checkpoint_id: int) -> None:
         """The aborted record of that checkpoint ends its attempt, unless an older one does."""
@@ -327,15 +329,15 @@ class RegionState:
             self.fence = checkpoint_id
 
     def close(self) -> Acknowledgement | None:
-        """End this attempt; returns the held batch, whose callback has to be woken."""
-        held, self.pending_ack = self.pending_ack, None
-        if held is not None:
-            self.discarded.append(held)
+        """End this attempt; return the pending batch, whose callback has to be woken."""
+        pending_ack, self.pending_ack = self.pending_ack, None
+        if pending_ack is not None:
+            self.discarded.append(pending_ack)
         self.advance(RegionEvent.ENDED)
         self.finished = self.owes_batch = False
         if self.rate is not None:
             self.rate.given_up()
-        return held
+        return pending_ack
 
     def suspend(self, cause: BaseException, now_s: float) -> None:
         """Suspend the region; its attempt has ended."""
@@ -363,7 +365,7 @@ class RegionState:
         assert self.fence is not None  # or its record could not be durable
         self.advance(RegionEvent.SETTLED)
         self.attempt_id, self.fence = self.fence, None
-        self.cuts.clear()
+        self.open_ranges.clear()
         if self.is_open:
             self.needs_sweep = True  # until it polls for a barrier: a decision may skip it before
             self.restart_requested = self.finished = False

@@ -326,8 +326,8 @@ class BarrierCoordinator:
                 return None
             self._wake.wait(version, min(left_s, answer))
 
-    def look_again(self) -> None:
-        """See `sluice.runtime.contracts.Coordinator.look_again`."""
+    def wake_waiters(self) -> None:
+        """See `sluice.runtime.contracts.Coordinator.wake_waiters`."""
         self._wake.notify()
 
     def _poll(self, threads: RunThreads, polled: BarrierPolled, until_s: float) -> Barrier | float:

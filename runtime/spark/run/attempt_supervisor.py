@@ -229,7 +229,7 @@ class RegionAttempts:
             return False
 
         def probe() -> None:
-            hindrance = handle.status(looks=True, timeout_s=_CALL_S).hindrance
+            hindrance = handle.status(check_storage=True, timeout_s=_CALL_S).hindrance
             if hindrance is not None:
                 raise hindrance
 

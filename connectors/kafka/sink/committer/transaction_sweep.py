@@ -71,7 +71,7 @@ def _is_orphan(
     name = TransactionalId.parse(identity.transactional_id)
     if name is None or name.prefix != prefix or name.job_uid != view.job_uid:
         return False
-    if view.is_left_behind(name.region, name.attempt_id):
+    if view.is_attempt_over(name.region, name.attempt_id):
         return True
     return name.attempt_id == view.attempt_ids.get(name.region) and identity in declared
 
