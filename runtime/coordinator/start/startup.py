@@ -226,7 +226,10 @@ class StartSequence:
         fenced = self._store.known_fencing_records()
         for checkpoint_id in reversed(ids):
             # The newest fencing record says where to resume; the older ones are not needed.
-            if checkpoint_id in fenced and any(p.record.requested_by == FENCING for p in slots):
+            is_older = checkpoint_id in fenced and any(
+                p.record.requested_by == FENCING for p in slots
+            )
+            if is_older and checkpoint_id != restore_from:  # a person may have put that one back
                 continue
             is_left = recovery.is_left_behind(checkpoint_id, slots)
             is_needed = restore_from == checkpoint_id or (restore_from is None and not is_left)

@@ -54,6 +54,21 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="decision-taken-for-a-fencing-record",
+        rules=("retire-after-commit",),
+        wrong="A fencing record names no decision below it, so the next start does not read them.",
+        catchers=(
+            "tests/unit/test_interrupted_starts.py::test_a_start_knows_all_fencing_records_from_the_newest_one",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.checkpoint.retention:name_other_records",
+                old='return {_OTHER_RECORDS: ",".join(str(each) for each in ids if each not in fenced)}',
+                new='return {_OTHER_RECORDS: ""}',
+            ),
+        ),
+    ),
+    Mutant(
         name="stale-listing-trusted",
         rules=("fence-first",),
         wrong="An old listing decides which record is the last one.",

@@ -30,7 +30,7 @@ def _store(disk: Disk, *, turn: Callable[[], None] = lambda: None) -> Checkpoint
     return CheckpointStore(FakeFileSystem(disk, turn=turn), clock=clock, pause=clock.advance)
 
 
-def _start(store: CheckpointStore, session: str) -> Found:
+def _start(store: CheckpointStore, session: str, *, restore_from: int | None = None) -> Found:
     clock = ManualClock()
     sequence = StartSequence(
         plan=PLAN,
@@ -43,7 +43,7 @@ def _start(store: CheckpointStore, session: str) -> Found:
         pause=clock.advance,
         wall_ms=lambda: 0,
     )
-    return drive(sequence.run(timeout_s=60, restore_from=None))
+    return drive(sequence.run(timeout_s=60, restore_from=restore_from))
 
 
 @dataclass
@@ -134,6 +134,20 @@ def test_a_start_knows_all_fencing_records_from_the_newest_one() -> None:
     records = {each: store.read(each) for each in store.slots()}
     assert known == {e for e, found in records.items() if found and found.requested_by == FENCING}
     assert len(known) == 20
+
+
+def test_a_checkpoint_that_a_person_has_put_back_can_be_restored() -> None:
+    """The newest fencing record does not name it, since it was gone by then."""
+    disk = Disk()
+    run = _Run(_store(disk), "older", last=-1)
+    run.go_on(2)
+    path = f"{slot_name(1)}/_metadata"
+    kept = disk.files[path]
+    run.go_on(6)
+    assert path not in disk.files
+    _start(_store(disk), "newer")
+    disk.files[path] = kept
+    assert _start(_store(disk), "restoring", restore_from=1).record.checkpoint_id == 1
 
 
 def _noting(call: Callable[[str], bytes | None], paths: list[str]) -> Callable[[str], bytes | None]:
