@@ -204,12 +204,12 @@ def _tasks_commit_what_they_hold(patch: pytest.MonkeyPatch) -> None:
     """As they end, whoever may have decided it."""
 
     def released(self: TransactionalWriter) -> None:
-        held = self._held
-        if held is not None:
-            with held.producer.in_use():
-                held.producer.commit(timeout_s=1.0)
-            self._held = None
-            self._pool.let_go(held)
+        kept = self._kept
+        if kept is not None:
+            with kept.producer.in_use():
+                kept.producer.commit(timeout_s=1.0)
+            self._kept = None
+            self._pool.let_go(kept)
 
     patch.setattr(TransactionalWriter, "release", released)
 
