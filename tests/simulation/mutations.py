@@ -147,7 +147,7 @@ def use_ids_again_at_once(patch: pytest.MonkeyPatch) -> None:
     recorded as committed."""
 
     def broken(self: Any, lease: Lease) -> None:
-        self.give_back_unused(lease)
+        self.return_unused(lease)
         self._start(at_least=2)
 
     patch.setattr(ProducerPool, "spend", broken)

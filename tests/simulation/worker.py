@@ -105,9 +105,9 @@ class Worker:
         """That producer is not needed any more."""
         self._pool.let_go(lease)
 
-    def give_back_unused(self, lease: Lease) -> None:
+    def return_unused(self, lease: Lease) -> None:
         """No transaction was begun with it."""
-        self._pool.give_back_unused(lease)
+        self._pool.return_unused(lease)
 
     def abort(self, lease: Lease) -> None:
         """The task aborts it; the id is free at once where the broker says so."""
