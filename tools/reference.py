@@ -134,7 +134,8 @@ def _shown_name(parameter: Parameter) -> str:
 
 
 def _parameter_row(parameter: Parameter) -> tuple[str, str, str]:
-    default = "required" if parameter.required else _shown_default(parameter.default)
+    shown = parameter.default if getattr(parameter, "show_default", True) else None
+    default = "required" if parameter.required else _shown_default(shown)
     text = " ".join((parameter.help or "").split())
     return f"`{_shown_name(parameter)}`", default, _in_cell(text)
 
@@ -142,8 +143,6 @@ def _parameter_row(parameter: Parameter) -> tuple[str, str, str]:
 def _shown_default(value: object) -> str:
     if value is None or value is False or callable(value) or value in ((), []):
         return ""
-    if isinstance(value, Path) and value.is_relative_to(ROOT):
-        value = value.relative_to(ROOT)
     return f"`{value}`"
 
 

@@ -24,7 +24,9 @@ class CheckpointMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._committed = Counter(
-            "sluice_checkpoints_committed", "Checkpoints with a committed marker", registry=registry
+            "sluice_checkpoints_committed",
+            "Checkpoints with a completion marker",
+            registry=registry,
         )
         self._aborted = Counter(
             "sluice_checkpoints_aborted",
@@ -49,7 +51,7 @@ class CheckpointMetrics:
         )
         self._last = Gauge(
             "sluice_last_committed_checkpoint_id",
-            "Newest checkpoint with a committed marker",
+            "Newest checkpoint with a completion marker",
             registry=registry,
         )
         self._pending = Gauge(
