@@ -54,7 +54,7 @@ class SpilledHistory:
             raise ConfigError(
                 "too little memory to compare histories",
                 {"memory_bytes": memory_bytes, "least": LEAST_MEMORY_BYTES},
-                "Allow more.",
+                "Raise the memory limit.",
             )
         self.identity = identity or Identity()
         self.lanes = Lanes()

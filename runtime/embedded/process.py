@@ -197,7 +197,7 @@ class ServerProcess:
         return MissingRequirementError(
             f"{self._spec.name} did not start: it {why}",
             {"log": self._spec.log_path, "last_lines": "\n" + "\n".join(lines)},
-            "The log says why.",
+            "Read its log.",
         )
 
 

@@ -159,7 +159,7 @@ class Stream:
             raise ConfigError(
                 "map_batches and transform cannot follow each other in one pipeline",
                 {"source": pipeline.source.name, "have": pipeline.steps[-1].kind, "added": kind},
-                "Inside a transform, use DataFrame.mapInArrow for Arrow functions.",
+                "Use DataFrame.mapInArrow for Arrow functions inside a transform.",
             )
         default = f"{pipeline.source.name}-{kind}"
         if pipeline.steps:

@@ -47,7 +47,7 @@ class TaskMemory:
         total_bytes = mib * _MIB
         if claimed_bytes > total_bytes - _KEPT_BYTES:
             raise ConfigError(
-                "queues and fetches that kafka.* options ask for do not fit into a task's memory",
+                "the queues of kafka.* options do not fit into a task's memory",
                 {
                     "task_memory_mib": mib,
                     "for_queues_mib": (total_bytes - _KEPT_BYTES) // _MIB,

@@ -34,8 +34,8 @@ def task_failed(what: str, error: Exception, *, region: str, attempt_id: int) ->
             "error": raised_in(python),
             _TRACE: python[-_MOST_OF_TRACE:],
         },
-        "The region restarts from the last checkpoint, as often as the job tolerates. If a "
-        "function raised it, correct the function, or skip such records: docs/guide/functions.md.",
+        "Correct the function if one raised it, or skip such records (docs/guide/functions.md). "
+        "The region restarts from the last checkpoint, as often as the job tolerates.",
     )
     failed.__cause__ = error
     return failed

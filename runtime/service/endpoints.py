@@ -120,7 +120,7 @@ async def _unexpected_answer(request: Request, err: Exception) -> Response:
     error = StreamError(
         "the coordinator failed unexpectedly",
         {"path": request.scope["path"], "error": f"{type(err).__name__}: {err}"},
-        "See the log of the driver's process.",
+        "Read the log of the driver process.",
     )
     return _error_answer(error, 500)
 

@@ -96,7 +96,7 @@ class HostedRegion:
                 raise RegionUnansweredError(
                     "an attempt of the region is still starting",
                     {"region": self._region, "attempt_id": self._starting},
-                    "Ask for its status.",
+                    "Query its status.",
                 )
             if self._attempt is not None and self._attempt.attempt_id == attempt.attempt_id:
                 return

@@ -158,7 +158,9 @@ def _error(error: BaseException | None) -> dict[str, Any] | None:
         return None
     if not isinstance(error, StreamError):
         error = StreamError(
-            "a region failed", {"error": f"{type(error).__name__}: {error}"}, "See its own log."
+            "a region failed",
+            {"error": f"{type(error).__name__}: {error}"},
+            "Read the log of that process.",
         )
     return wire.error_to_json(error)
 

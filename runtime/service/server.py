@@ -331,7 +331,9 @@ class CoordinatorService:
         self._require_session(session)
         started = None if self._coordinator is None else self._coordinator.started
         if self._coordinator is None or started is None:
-            raise UnreachableError("this service has no coordinator yet", {}, "Ask again.")
+            raise UnreachableError(
+                "this service has no coordinator yet", {}, "Send the request again."
+            )
         if started.job_uid != job_uid:
             raise FencedError(
                 "the message belongs to another job",

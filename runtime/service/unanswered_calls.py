@@ -109,8 +109,7 @@ def foreign_answer(response: urllib3.BaseHTTPResponse, *, address: str, path: st
         )
     if response.status >= _SERVER_ERRORS:
         return UnreachableError(
-            "a proxy answers instead of the coordinator, or the coordinator failed without a "
-            "message",
+            "a proxy answers instead of the coordinator, or the coordinator failed",
             where,
             "Check that the driver process runs, and that the proxy knows its address.",
         )

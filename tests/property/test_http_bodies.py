@@ -233,7 +233,7 @@ def asked(address: CoordinatorAddress) -> Iterator[Callable[[], object]]:
     yield lambda: client.register(attempt)
     yield lambda: _of(client.status()["job"], dict, type(None))
     yield lambda: client.query("k", "c", {}, timeout_s=0.1)
-    region = RemoteRegion("main", address, on_the_way_s=0.1)
+    region = RemoteRegion("main", address, transfer_s=0.1)
     yield lambda: region.status(timeout_s=0.1)
     yield lambda: _of(region.stop(1, timeout_s=0.1), bool)
     yield lambda: region.register(1, timeout_s=0.1)

@@ -260,7 +260,7 @@ class _Writer:
         try:
             self._task.register(transaction_of(lease), self._scope.batch)
         except BaseException:
-            worker.give_back_unused(lease)
+            worker.return_unused(lease)
             raise
         self._lease = lease
         self._world.producers.ahead += self._task.holds

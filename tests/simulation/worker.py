@@ -105,7 +105,7 @@ class Worker:
         """That producer is not needed any more."""
         self._pool.let_go(lease)
 
-    def give_back_unused(self, lease: Lease) -> None:
+    def return_unused(self, lease: Lease) -> None:
         """No transaction was begun with it."""
         self._pool.return_unused(lease)
 

@@ -58,9 +58,9 @@ class TransactionalId:
         for name, part in parts.items():
             if not part or "/" in part or not is_sendable(part):
                 raise ConfigError(
-                    "a part of a transactional id is empty, or holds a slash or a null character",
+                    "a part of a transactional id is empty or has a forbidden character",
                     {name: ascii(part), "prefix": self.prefix},
-                    "Choose a name without them.",
+                    "Choose a name without slashes and null characters.",
                 )
         if not self.prefix or self.attempt_id < 0 or self.slot < 0:
             raise ConfigError(

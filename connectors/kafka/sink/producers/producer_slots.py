@@ -85,7 +85,7 @@ def advance(state: SlotState, event: SlotEvent, *, slot: int) -> SlotState:
         raise IllegalTransitionError(
             f"{event.value!r} is not legal while a transactional id is {state.value!r}",
             {"slot": slot},
-            "Bug in the producer pool: stop the job, keep its log, restart it.",
+            "Stop the job, keep its log, restart it, and report this bug in the producer pool.",
         )
     return target
 

@@ -279,7 +279,7 @@ class TransactionalProducer:
                     "now": f"{status.producer_id}/{status.producer_epoch}",
                     "state": state,
                 },
-                "The epoch is written again; nothing of this one becomes visible.",
+                "Wait: the epoch is written again, and nothing of this one becomes visible.",
             )
         self._refuse_repeated()
         self._refuse_timed_out()
@@ -332,8 +332,8 @@ class TransactionalProducer:
             raise TransactionAbortedError(
                 "a request to add partitions to the transaction may still arrive",
                 {"transactional_id": self.transactional_id},
-                "The epoch is written again; nothing of this one becomes visible. Check the "
-                "connection to the brokers if this occurs often.",
+                "Wait: the epoch is written again, and nothing of this one becomes visible. Check "
+                "the connection to the brokers if this occurs often.",
             )
 
     def _refuse_timed_out(self) -> None:

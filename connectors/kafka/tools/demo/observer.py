@@ -141,7 +141,7 @@ class Observer(SideThread):
                 raise UnreachableError(
                     "a reader did not reach the end of the topic in time",
                     {"topic": self._topic, "positions": self._positions, "ends": dict(stable)},
-                    "Is the broker overloaded?",
+                    "Check whether the broker is overloaded.",
                 )
             return self._total
 

@@ -242,7 +242,7 @@ def transactions_of(path: str, plan_source: str, plan_output: str) -> Transactio
     ]
     if not ranges and records and not any(map(_has_source, records)):
         raise ConfigError(
-            "checkpoints of a drop-in query do not record the input ranges of transactions",
+            "checkpoints of a drop-in query do not record ranges of transactions",
             {"checkpoint": path},
             "Leave out --checkpoint: torn transactions then count as lost records.",
         )
