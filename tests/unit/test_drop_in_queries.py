@@ -45,7 +45,7 @@ def test_drop_in_abort_an_abort_after_a_commit_that_raised_leaves_the_decision_a
     world.reachable = False
     with monkeypatch.context() as hasty:  # the commits below have their time
         hasty.setattr(drop_in, "_COMMIT_TIMEOUT_S", 0.3)
-        with pytest.raises(UnreachableError, match="It may be decided"):
+        with pytest.raises(UnreachableError, match="it may be decided"):
             world.commit(run, 0, transaction)
     wait_for(lambda: world.is_decided(run, 0), what="the decision")
     world.begin()
