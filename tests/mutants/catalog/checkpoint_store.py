@@ -58,7 +58,7 @@ MUTANTS = (
         rules=("retire-after-commit",),
         wrong="A fencing record names no decision below it, so the next start does not read them.",
         catchers=(
-            "tests/unit/test_interrupted_starts.py::test_a_start_knows_all_fencing_records_from_the_newest_one",
+            "tests/unit/runtime/checkpoint/test_interrupted_starts.py::test_a_start_knows_all_fencing_records_from_the_newest_one",
         ),
         edits=(
             Edit(
