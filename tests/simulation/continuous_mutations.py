@@ -75,7 +75,7 @@ def continue_after_an_aborted_epoch(patch: pytest.MonkeyPatch) -> None:
         self.move(checkpoint, event, now_s)
         checkpoint.discarded.extend(checkpoint.acknowledged())
         for name in [name for name in self.regions if checkpoint.touches(name)]:
-            self.regions[name].cuts.pop(checkpoint.checkpoint_id, None)
+            self.regions[name].open_ranges.pop(checkpoint.checkpoint_id, None)
 
     patch.setattr(CoordinatorState, "abort", broken)
 
