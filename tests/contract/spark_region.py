@@ -86,7 +86,7 @@ class SparkBed:
         self._service = CoordinatorService(self._coordinator)
         self._service.start()
         launcher = _CountingLauncher(
-            job,
+            job.spec,
             {region.name: region},
             self._coordinator,
             store.fs,

@@ -204,13 +204,13 @@ def test_local_uris_are_read_as_hadoop_reads_them(uri: str, path: str) -> None:
     ("uri", "named"),
     [
         ("s3a://bucket/x", "s3a: has no tested way"),
-        ("abfs://c@a/x", "abfs: is not supported"),
-        ("viewfs:///x", "viewfs: is not supported"),
-        ("dbfs:/x", "dbfs: is not supported"),
+        ("abfs://c@a/x", "abfs: has no tested way to publish"),
+        ("viewfs:///x", "viewfs: has no tested way to publish"),
+        ("dbfs:/x", "dbfs: has no tested way to publish"),
         ("file://host/x", "no host"),
         ("file:x", "absolute path"),
-        ("", "no directory"),
-        ("hdfs://h:1/x", "in a JVM"),
+        ("", "the directory is empty"),
+        ("hdfs://h:1/x", "this process has no JVM"),
     ],
 )
 def test_uris_without_a_tested_no_replace_step_are_refused(uri: str, named: str) -> None:
