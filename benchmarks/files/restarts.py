@@ -28,14 +28,14 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 )
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
-from sluice.runtime.model.model import (
-    BatchKey,
+from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     OperatorNode,
     RegionRecord,
     StateEntry,
     Verdict,
 )
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.process.host_clock import age_clock
 from sluice.runtime.storage.file_system import OpenFileSystem
 

@@ -23,7 +23,7 @@ from sluice.connectors.kafka.client.client_tuning import HotPath
 from sluice.connectors.kafka.client.confluent import Consumer, Message, Producer, TopicPartition
 from sluice.connectors.kafka.sink.producers.producer_pool import process_pools
 from sluice.runtime.contracts import CommitOutcome, RecordStream, RegisteredAttempt, TaskScope
-from sluice.runtime.model.model import BatchKey, SplitRange
+from sluice.runtime.model.splits import BatchKey, SplitRange
 
 _EPOCH_RECORDS = 250_000
 _VALUE_BYTES = 100

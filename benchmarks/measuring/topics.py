@@ -17,7 +17,7 @@ from sluice.connectors.kafka.client.confluent import (
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
 from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, topic_ends
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["Span", "append_span", "create", "delete", "ends", "fill", "whole"]
 

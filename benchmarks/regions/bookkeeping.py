@@ -34,17 +34,14 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import StreamError
-from sluice.runtime.model.model import (
-    Acknowledgement,
-    Barrier,
-    BatchKey,
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import (
     OperatorNode,
     Redistribution,
     RegionRecord,
-    SplitKey,
-    SplitRange,
     StateEntry,
 )
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
 
 __all__ = ["measure"]
 

@@ -41,15 +41,9 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.policy.assignment import assignment_of
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.model.model import (
-    Acknowledgement,
-    Barrier,
-    BatchKey,
-    Redistribution,
-    RegionRecord,
-    SplitRange,
-    StateEntry,
-)
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import Redistribution, RegionRecord, StateEntry
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 
 __all__ = ["main"]
 

@@ -24,7 +24,8 @@ import pyarrow as pa
 from sluice import KafkaSink
 from sluice.connectors.kafka.sink.writer.kafka_writer import KafkaWriterFactory
 from sluice.runtime.contracts import AttemptRegistry, ContinuousWriter, TaskScope
-from sluice.runtime.model.model import SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["ANY_TIME", "MOMENTS", "Death", "Doom", "MortalSink"]
 

@@ -31,7 +31,8 @@ from sluice.runtime.contracts import (
     SplitReader,
     TaskScope,
 )
-from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import BatchKey, SplitRange
 
 __all__ = ["OURS"]
 

@@ -22,7 +22,7 @@ from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWrit
 from sluice.runtime.contracts import AttemptRegistry, RegisteredAttempt, SinkCoordinator, TaskScope
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.storage.file_system_opening import absolute_uri
 
 __all__ = ["FileDropIn", "FileWriter", "FileWriterFactory"]

@@ -11,8 +11,8 @@ from sluice.connectors.hdfs.rolling.roll_plan import Roll
 from sluice.connectors.hdfs.staging.staged_names import split_target
 from sluice.runtime.contracts import Frame, FrameWriter, SinkCoordinator
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.event_time import EventTime
-from sluice.runtime.model.model import StateEntry
 from sluice.runtime.model.spelling import nearest
 from sluice.runtime.storage.file_system_opening import absolute_uri
 

@@ -40,7 +40,7 @@ from sluice.connectors.kafka.source.splits import split_evenly
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model import offsets
-from sluice.runtime.model.model import Barrier, SplitRange
+from sluice.runtime.model.splits import Barrier, SplitRange
 from sluice.runtime.model.task_memory import TaskMemory
 from sluice.runtime.process.gc_freeze import freeze_once
 

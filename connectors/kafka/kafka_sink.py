@@ -28,7 +28,7 @@ from sluice.connectors.kafka.sink.handles import decode_handle
 from sluice.connectors.kafka.sink.writer.kafka_writer import Guarantee, KafkaWriterFactory
 from sluice.runtime.contracts import SinkCoordinator
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.spelling import choice_of, nearest
 from sluice.runtime.model.task_memory import DEFAULT_MIB, TaskMemory, checked_mib
 

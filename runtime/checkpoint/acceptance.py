@@ -11,8 +11,8 @@ from typing import Any
 from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.contracts import AcceptedAs, AcceptedWork, CommitOutcome, UnsettledWork
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.json_text import parsed_json
-from sluice.runtime.model.model import StateEntry
 
 __all__ = [
     "accepted_as",

@@ -6,7 +6,12 @@ from dataclasses import replace
 
 from sluice.runtime.checkpoint.retention import SlotFacts, facts_of, other_records
 from sluice.runtime.errors import DamagedCheckpointError, UnsupportedFormatError
-from sluice.runtime.model.model import FENCING, CheckpointKind, CheckpointRecord, Verdict
+from sluice.runtime.model.checkpoint_record import (
+    FENCING,
+    CheckpointKind,
+    CheckpointRecord,
+    Verdict,
+)
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["METADATA", "KnownSlots", "slot_name"]

@@ -47,8 +47,8 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.failpoints import failpoint
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry, Verdict
 from sluice.runtime.model.json_text import parsed_json
-from sluice.runtime.model.model import CheckpointRecord, StateEntry, Verdict
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sluice.runtime.contracts import CommitOutcome, CommitReport, UnsettledWork
 from sluice.runtime.errors import StreamError, TransactionLostError, TransactionUnknownError
-from sluice.runtime.model.model import RegionRecord, StateEntry
+from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
 
 __all__ = [
     "LostCommittables",

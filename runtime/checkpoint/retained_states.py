@@ -7,7 +7,7 @@ from typing import Self
 
 from sluice.runtime.contracts import MetadataStore
 from sluice.runtime.errors import DamagedCheckpointError
-from sluice.runtime.model.model import CheckpointRecord, StateEntry, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry, Verdict
 
 __all__ = ["KeptStates", "states_of"]
 

@@ -3,7 +3,12 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice.runtime.model.model import FENCING, CheckpointKind, CheckpointRecord, Verdict
+from sluice.runtime.model.checkpoint_record import (
+    FENCING,
+    CheckpointKind,
+    CheckpointRecord,
+    Verdict,
+)
 
 __all__ = [
     "EVERY_BATCH",

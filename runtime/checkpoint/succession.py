@@ -7,7 +7,7 @@ newest run may take.
 
 from sluice.runtime.contracts import MetadataStore
 from sluice.runtime.errors import FencedError
-from sluice.runtime.model.model import Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
 
 __all__ = ["has_last_record", "is_settled", "is_taken_over", "taken_over"]
 

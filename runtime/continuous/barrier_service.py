@@ -18,13 +18,9 @@ from sluice.runtime.functions.function_run import (
     require_within_limits,
 )
 from sluice.runtime.functions.record_counts import added, totals_after
-from sluice.runtime.model.model import (
-    Acknowledgement,
-    BatchKey,
-    RecordCounts,
-    RegionRecord,
-    StateEntry,
-)
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = ["LONGEST_STEP_S", "AttemptEpochs", "BarrierService", "TaskHeartbeat"]

@@ -10,7 +10,7 @@ from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult,
 from sluice.runtime.contracts import Clock, RegisteredAttempt, WaitRegistry
 from sluice.runtime.errors import CoordinatorLostError, FencedError, UnreachableError
 from sluice.runtime.failpoints import failpoint
-from sluice.runtime.model.model import Barrier, BatchKey
+from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = ["CheckpointClient", "CoordinatorLink", "EndedEpoch", "TaskRegistry"]

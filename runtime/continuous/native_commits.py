@@ -17,7 +17,8 @@ from sluice.runtime.contracts import (
     RegionProgress,
 )
 from sluice.runtime.failpoints import failpoint
-from sluice.runtime.model.model import BatchKey, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import BatchKey
 
 __all__ = ["NativeCommits", "RequestedCommits", "TasksFirst"]
 

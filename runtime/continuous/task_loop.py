@@ -13,7 +13,7 @@ from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.model.model import Barrier, BatchKey, SplitKey, SplitRange
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = ["EpochScope", "OpenWriters", "TaskLoop"]

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from sluice.runtime.model.model import Barrier, BatchKey, RecordCounts, SplitRange, StateEntry
+from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 
 __all__ = ["CommittedEpoch", "EpochResult", "NextBarrier"]
 

@@ -5,7 +5,9 @@ from typing import Protocol, Self
 
 from sluice.runtime.contracts.region_handle import RegionRegistration
 from sluice.runtime.contracts.writing import AttemptRegistry
-from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, CheckpointKind
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import CheckpointKind
+from sluice.runtime.model.splits import Barrier, BatchKey
 
 __all__ = ["Coordinator"]
 

@@ -8,10 +8,11 @@ import pyarrow as pa
 
 from sluice.runtime.contracts.committing import SinkCoordinator
 from sluice.runtime.contracts.writing import Frame, FrameWriter, SplitReader, WriterFactory
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.event_time import EventTime
-from sluice.runtime.model.model import SplitKey, SplitRange, StateEntry
 from sluice.runtime.model.on_error import Policy
 from sluice.runtime.model.rate_limit import PidRateLimit
+from sluice.runtime.model.splits import SplitKey, SplitRange
 
 __all__ = [
     "Backlog",

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import BatchKey, RegionRecord, StateEntry
+from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
+from sluice.runtime.model.splits import BatchKey
 
 __all__ = [
     "AttemptState",

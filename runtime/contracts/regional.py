@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from sluice.runtime.contracts.committing import CommitReport
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import RegionStatus, StateEntry
+from sluice.runtime.model.checkpoint_record import RegionStatus, StateEntry
 
 __all__ = [
     "CommitListener",

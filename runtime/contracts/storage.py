@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sluice.runtime.contracts.committing import CommitOutcome
-from sluice.runtime.model.model import CheckpointRecord, StateEntry
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry
 
 __all__ = ["AcceptedAs", "AcceptedWork", "MetadataStore", "PublishOutcome", "UnsettledWork"]
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from sluice.runtime.contracts.operators import Source
 from sluice.runtime.contracts.writing import AttemptRegistry, SinkWriter, TaskScope, WriterFactory
-from sluice.runtime.model.model import SplitKey, SplitRange
+from sluice.runtime.model.splits import SplitKey, SplitRange
 
 __all__ = [
     "INTERVALS_PER_TRANSACTION_TIMEOUT",

@@ -7,7 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from sluice.runtime.contracts.committing import RegisteredAttempt
-from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import BatchKey, SplitRange
 
 __all__ = [
     "AttemptRegistry",

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from sluice.runtime.model.well_formed import well_formed
+from sluice.runtime.model.json_text import well_formed
 
 __all__ = ["AttemptHistory", "RegionAttempt", "first_line"]
 

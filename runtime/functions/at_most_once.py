@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sluice.runtime.errors import ConfigError, DropLimitError
-from sluice.runtime.model.model import SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.payloads import committable, content_of, number, rows, text
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = [
     "AT_MOST_ONCE",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sluice.runtime.model.well_formed import well_formed
+from sluice.runtime.model.json_text import well_formed
 
 __all__ = [
     "ERROR_CLASS",

@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from sluice.runtime.errors import ConfigError, FunctionFailedError, PoisonRecordsError, StreamError
 from sluice.runtime.functions.dead_letters import NEEDED_COLUMNS, Failure, dead_letter_rows
-from sluice.runtime.model.model import RecordCounts, SplitRange
+from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.on_error import ALWAYS_LET_THROUGH, DeadLetters, Policy
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = [
     "ArrowFunction",

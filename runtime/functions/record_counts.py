@@ -8,7 +8,8 @@ operator. So they are as exact as the positions in the same record.
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 
-from sluice.runtime.model.model import RecordCounts, StateEntry
+from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.payloads import committable, content_of, number
 
 __all__ = [

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from sluice.runtime.contracts import DeadLetterWriter, SinkWriter
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.timestamps import earliest
 
 __all__ = ["TaskWriters"]

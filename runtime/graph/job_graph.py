@@ -32,7 +32,7 @@ from sluice.runtime.graph.graph_view import GraphView, view_of_operators
 from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph
 from sluice.runtime.graph.pipeline import BatchFunction, Pipeline, Step
 from sluice.runtime.graph.recorded_operators import graph_of_operators, spread
-from sluice.runtime.model.model import OperatorNode
+from sluice.runtime.model.checkpoint_record import OperatorNode
 from sluice.runtime.model.on_error import DeadLetters
 from sluice.runtime.model.rate_limit import PidRateLimit
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import OperatorNode
+from sluice.runtime.model.checkpoint_record import OperatorNode
 
 __all__ = ["OperatorSpec", "build_graph", "operator_id"]
 

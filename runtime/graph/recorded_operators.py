@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sluice.runtime.graph.distribution import Distribution, choose_distribution
 from sluice.runtime.graph.graph_model import Edge, JobGraph, Vertex
-from sluice.runtime.model.model import OperatorNode
+from sluice.runtime.model.checkpoint_record import OperatorNode
 
 __all__ = ["graph_of_operators", "spread"]
 

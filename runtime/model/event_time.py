@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["EventTime", "advanced", "least_of", "least_watermark_ms"]
 

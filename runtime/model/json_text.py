@@ -4,7 +4,7 @@ Pure."""
 import json
 from decimal import Decimal, InvalidOperation
 
-__all__ = ["RepeatedNameError", "parsed_json"]
+__all__ = ["RepeatedNameError", "parsed_json", "well_formed"]
 
 
 class RepeatedNameError(ValueError):
@@ -65,3 +65,12 @@ def _exact(text: str) -> float | Decimal:
     # (https://bugs.openjdk.org/browse/JDK-4511638): 1.9999999999999998E23 is 2e23.
     is_double = "e" in text.lower() and exact == exact.to_integral_value()
     return number if is_double else exact
+
+
+def well_formed(text: str) -> str:
+    """``text`` with a question mark for each half of a surrogate pair, which has no UTF-8.
+
+    JSON may contain such a half, and an error that quotes a record then has it. The encoding of an
+    error report would raise for it.
+    """
+    return text.encode(errors="replace").decode()

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
-from sluice.runtime.model.model import Barrier, SplitRange
 from sluice.runtime.model.payloads import number, text
+from sluice.runtime.model.splits import Barrier, SplitRange
 
 __all__ = ["FORMAT", "decode", "encode", "is_initial"]
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from sluice.runtime.errors import DamagedCheckpointError, UnsupportedFormatError
+from sluice.runtime.model.checkpoint_record import Redistribution, StateEntry
 from sluice.runtime.model.json_text import parsed_json
-from sluice.runtime.model.model import Redistribution, StateEntry
 
 __all__ = ["STATE_NAME", "committable", "content_of", "number", "rows", "seconds", "text"]
 

@@ -24,7 +24,7 @@ from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.process.wait_log import WaitLog
 from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.endpoints import (

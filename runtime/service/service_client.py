@@ -17,8 +17,8 @@ from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult,
 from sluice.runtime.contracts import Clock, RegisteredAttempt
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError, UnsupportedFormatError
 from sluice.runtime.model.json_text import parsed_json
-from sluice.runtime.model.model import Barrier, BatchKey
 from sluice.runtime.model.payloads import seconds
+from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.process.backoff import Backoff
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 from sluice.runtime.service import service_json as wire

@@ -11,7 +11,7 @@ from sluice.connectors.kafka.tools.verify.topic_history import (
 from sluice.runtime.checker import check, expect
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.functions.at_most_once import DROPS_KIND, decode_drops
-from sluice.runtime.model.model import Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
 from tests.chaos.programs import exclaim
 from tests.chaos.scenario import Scenario
 

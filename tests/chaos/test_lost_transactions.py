@@ -14,7 +14,7 @@ from sluice.connectors.kafka.tools.verify.topic_history import read_records
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.checkpoint.inspect.checkpoint_cli import app as checkpoint_commands
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
 from tests.chaos.beds import LOSSES, REPAIR, kills
 from tests.chaos.dropped import require_all_but
 from tests.chaos.programs import MORTAL_COPY

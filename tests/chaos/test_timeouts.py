@@ -18,7 +18,7 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import Transact
 from sluice.connectors.kafka.sink.handles import COMMITTABLE_KIND, TransactionHandle, decode_handle
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.checkpoint.checkpoint_store import open_store
-from sluice.runtime.model.model import Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
 from tests.chaos import beds
 from tests.chaos.programs import MORTAL_COPY, RESTLESS_REGIONS, Subject
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting

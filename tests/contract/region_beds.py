@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from sluice.runtime.contracts import RegionAttempt, RegionHandle
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.model.model import Barrier
+from sluice.runtime.model.splits import Barrier
 from sluice.runtime.service.remote_region import RegionDoor, RemoteRegion, region_key
 from sluice.runtime.service.server import CoordinatorService
 from tests.kit.coordinator.coordinated_job import Job

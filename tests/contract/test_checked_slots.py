@@ -23,7 +23,7 @@ from sluice.connectors.kafka.source.reader.streaming_reader import (
 )
 from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.kafka.mock_cluster import MockCluster
 from tests.kit.waiting import wait_for
 

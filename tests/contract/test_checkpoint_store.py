@@ -13,7 +13,7 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.contracts import MetadataStore, PublishOutcome
 from sluice.runtime.errors import DamagedCheckpointError, WrongJobError
-from sluice.runtime.model.model import Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
 from tests.kit.coordinator.checkpoint_records import full_record, record
 from tests.kit.files.published_records import TIMEOUT_S, publish
 

@@ -10,7 +10,7 @@ import pytest
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.runtime.contracts import CommitOutcome
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from tests.kit.harness_kinds import harness_of, kinds
 from tests.kit.kafka.transaction_harness import Attempt, Harness, begun, committable, done_state
 

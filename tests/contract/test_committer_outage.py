@@ -11,7 +11,7 @@ from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaS
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import CommitOutcome, CommitReport, SweepView
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from tests.kit.kafka.transaction_harness import JOB_UID, RealHarness, committable
 from tests.kit.waiting import join, wait_for
 

@@ -10,7 +10,7 @@ from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseS
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.runtime.contracts import RegisteredAttempt, SinkContext, SweepView
 from sluice.runtime.errors import ConfigError, FencedError, SourceChangedError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.ownership.lease import LeaseRecord
 from tests.kit.kafka.kafka_fixture import BrokerByLevel
 from tests.kit.kafka.kafka_records import unique

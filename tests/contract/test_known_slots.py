@@ -9,7 +9,7 @@ from unittest.mock import patch
 from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.metadata import encode
-from sluice.runtime.model.model import FENCING, CheckpointRecord, Verdict
+from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord, Verdict
 from sluice.runtime.storage.file_system import FileSystem
 from tests.kit.coordinator.checkpoint_records import record
 

@@ -13,7 +13,7 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.contracts import AcceptedWork, CommitOutcome, PublishOutcome, UnsettledWork
 from sluice.runtime.errors import ConfigError, StorageError
-from sluice.runtime.model.model import CheckpointRecord, StateEntry, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry, Verdict
 from tests.kit.coordinator.checkpoint_records import committable, record
 from tests.kit.files.published_records import publish
 

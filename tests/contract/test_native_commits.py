@@ -12,7 +12,7 @@ from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitte
 from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
 from sluice.runtime.continuous.task_messages import CommittedEpoch
 from sluice.runtime.contracts import CommitOutcome
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.harness_kinds import harness_of, kinds
 from tests.kit.kafka.fake_kafka import Fenced
 from tests.kit.kafka.transaction_harness import Attempt, Harness, begun, committable

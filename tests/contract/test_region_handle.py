@@ -22,7 +22,7 @@ from sluice.runtime.errors import (
     StreamError,
     UnreachableError,
 )
-from sluice.runtime.model.model import RegionRecord
+from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.service.remote_region import RemoteRegion
 from sluice.runtime.service.service_client import CoordinatorAddress
 from tests.contract.region_beds import Bed, HttpBed, ThreadBed

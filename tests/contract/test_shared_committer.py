@@ -28,7 +28,7 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.coordinator.committing.shared_committer import RegionalCommitter
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
-from sluice.runtime.model.model import RegionStatus, StateEntry
+from sluice.runtime.model.checkpoint_record import RegionStatus, StateEntry
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem

@@ -8,7 +8,7 @@ from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.errors import StorageError
-from sluice.runtime.model.model import Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
 from sluice.runtime.storage.file_system import FileSystem
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.files.published_records import publish

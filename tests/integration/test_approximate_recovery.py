@@ -19,8 +19,8 @@ from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.functions.at_most_once import AT_MOST_ONCE, DROPS_KIND, Drops, decode_drops
 from sluice.runtime.job.job import Job
 from sluice.runtime.job.job_cli import app as job_commands
-from sluice.runtime.model.model import SplitRange
 from sluice.runtime.model.rate_limit import PidRateLimit
+from sluice.runtime.model.splits import SplitRange
 from tests.integration.test_job_failures import took_turn
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, read, unique

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from tests.kit.coordinator.sink_region import commit, region_of, rows
 from tests.kit.kafka.kafka_records import create_topic, values
 from tests.kit.waiting import join

@@ -25,7 +25,8 @@ from sluice.runtime.contracts import (
     SinkCoordinator,
     TaskScope,
 )
-from sluice.runtime.model.model import BatchKey, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.files.format_rows import TEXT_COLUMNS, rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]

@@ -11,7 +11,7 @@ from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
 from sluice.connectors.hdfs.writing.frame_writer import SavedFrame, StagingDirectory
 from sluice.connectors.hdfs.writing.spark_saver import SparkFrameSaver
 from sluice.runtime.errors import ConfigError, IllegalTransitionError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.spark.session.spark_session import active_session
 from sluice.runtime.storage.file_system import Entry
 from sluice.runtime.storage.local_fs import LocalFileSystem

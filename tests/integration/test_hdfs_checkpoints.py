@@ -21,7 +21,7 @@ from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.embedded.hdfs.hdfs_site import render
 from sluice.runtime.embedded.process import ServerProcess
 from sluice.runtime.errors import AuthenticationError, StorageError, StorageUnreachableError
-from sluice.runtime.model.model import Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
 from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
 from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 from tests.kit.coordinator.checkpoint_records import record

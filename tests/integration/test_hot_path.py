@@ -27,7 +27,7 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.verify.verify_cli import verify_command
 from sluice.runtime.contracts import RegisteredAttempt, SinkWriter
 from sluice.runtime.errors import ConfigError, DeliveryError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.kafka.kafka_fixture import require_native
 from tests.kit.kafka.kafka_records import (
     Record,

@@ -13,7 +13,7 @@ from sluice.runtime.checkpoint.checkpoint_store import open_store, slot_name
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, DeliveryError, WrongJobError
 from sluice.runtime.job.job import Job
-from sluice.runtime.model.model import Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, read, unique, values
 

@@ -10,7 +10,7 @@ import pytest
 from sluice.connectors.kafka.source.reader.streaming_reader import KafkaRecordStream
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import DataLostError
-from sluice.runtime.model.model import SplitKey, SplitRange
+from sluice.runtime.model.splits import SplitKey, SplitRange
 from tests.integration.test_kafka_source_changes import delete_records
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import (

@@ -14,7 +14,7 @@ from sluice.connectors.kafka.sink.producers.cluster_limits import LimitsAnswer, 
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import SinkWriter
 from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.sink_region import (
     Region,
     commit,

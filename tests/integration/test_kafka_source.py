@@ -13,7 +13,7 @@ from sluice import KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.errors import AuthenticationError, DataLostError, UnreachableError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.kafka.kafka_fixture import SecureKafka, TopicFactory
 from tests.kit.kafka.kafka_records import (
     Record,

@@ -22,7 +22,7 @@ from sluice.runtime.checkpoint.checkpoint_store import (
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.errors import AuthenticationError, ConfigError, StorageError
 from sluice.runtime.failpoints import VARIABLE
-from sluice.runtime.model.model import Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
 from sluice.runtime.storage.file_system_opening import open_file_system
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.checkpoint_records import committable, record

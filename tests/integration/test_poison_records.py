@@ -21,7 +21,7 @@ from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.errors import SourceChangedError
 from sluice.runtime.functions.record_counts import added, decode_totals
 from sluice.runtime.job.job import Job
-from sluice.runtime.model.model import RecordCounts
+from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.on_error import DeadLetters
 from tests.integration.test_job_failures import TASK_ATTEMPTS, took_turn
 from tests.kit.kafka.kafka_fixture import TopicFactory

@@ -14,7 +14,7 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.errors import RegionGivenUpError
 from sluice.runtime.job.job import Job
-from sluice.runtime.model.model import CheckpointRecord, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, read, unique
 

@@ -18,7 +18,8 @@ from sluice.connectors.hdfs.writing.frame_writer import StagingDirectory
 from sluice.connectors.hdfs.writing.spark_saver import session_file_system
 from sluice.runtime.contracts import CommitOutcome, RegisteredAttempt, StagedFrame, TaskScope
 from sluice.runtime.errors import StorageError
-from sluice.runtime.model.model import BatchKey, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.marking_sink import CONTEXT
 
 pytestmark = pytest.mark.integration

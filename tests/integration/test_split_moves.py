@@ -13,7 +13,7 @@ from sluice.runtime.coordinator.policy.assignment import Move
 from sluice.runtime.coordinator.policy.balance import Balancer, Choice, RegionLoad
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.job.job import Job
-from sluice.runtime.model.model import Assignment
+from sluice.runtime.model.checkpoint_record import Assignment
 from tests.integration.test_regions import failing
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, read, unique

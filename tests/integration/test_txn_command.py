@@ -27,7 +27,7 @@ from sluice.runtime.errors import (
     StreamError,
     UnreachableError,
 )
-from sluice.runtime.model.model import (
+from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
     OperatorNode,

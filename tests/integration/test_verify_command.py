@@ -23,7 +23,7 @@ from sluice.connectors.kafka.tools.verify.verify_cli import verify_command
 from sluice.runtime.checker import Payload
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.model.model import (
+from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
     OperatorNode,

@@ -6,7 +6,8 @@ import pyarrow as pa
 
 from sluice.runtime.continuous.task_loop import EpochScope
 from sluice.runtime.contracts import RecordsRead
-from sluice.runtime.model.model import SplitKey, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import SplitKey, SplitRange
 from tests.kit.coordinator.core_driver import committable
 
 __all__ = ["LogFollower", "RecordingWriter", "rows_of"]

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.runtime.contracts import SinkCoordinator
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, QueryRun
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient

@@ -19,7 +19,8 @@ from sluice.runtime.contracts import (
     SweepView,
 )
 from sluice.runtime.errors import FencedError, SourceChangedError
-from sluice.runtime.model.model import BatchKey, Redistribution, SplitKey, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import Redistribution, StateEntry
+from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
 
 __all__ = [
     "FakeBroker",

@@ -33,7 +33,8 @@ from sluice.runtime.contracts import (
     StagedFrame,
     TaskScope,
 )
-from sluice.runtime.model.model import BatchKey, RegionStatus, StateEntry
+from sluice.runtime.model.checkpoint_record import RegionStatus, StateEntry
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.coordinator.checkpoint_records import record

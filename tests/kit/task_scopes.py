@@ -1,7 +1,7 @@
 """What a task is told of its work, where a test asks nothing of it."""
 
 from sluice.runtime.contracts import TaskScope
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 
 __all__ = ["SCOPE"]
 

@@ -16,7 +16,8 @@ from sluice.runtime.coordinator.policy.assignment import (
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.start.recovery import first_regions
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, IllegalTransitionError
-from sluice.runtime.model.model import Assignment, RegionRecord, SplitRange
+from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.coordinator.core_driver import split
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sluice.runtime.coordinator.policy.balance import Choice, LoadBalancer, RegionLoad
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import SplitKey
+from sluice.runtime.model.splits import SplitKey
 
 _NAMES = ("a", "b", "c", "d")
 

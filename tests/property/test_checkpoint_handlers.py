@@ -12,7 +12,7 @@ from sluice.runtime.coordinator.policy.handlers import (
     HandlerDecision,
     RegionalCheckpointHandler,
 )
-from sluice.runtime.model.model import CheckpointKind
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 
 _TIMEOUT_S = 10.0
 _NAMES = tuple("abcdefgh")

@@ -9,7 +9,7 @@ from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitte
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.connectors.kafka.sink.handles import decode_handle
 from sluice.runtime.contracts import CommitOutcome
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from tests.kit.kafka.fake_kafka import Fault
 from tests.kit.kafka.transaction_harness import FakeHarness, committable
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sluice.runtime.errors import DamagedCheckpointError, StreamError
 from sluice.runtime.model import offsets
-from sluice.runtime.model.model import Barrier, SplitRange
+from sluice.runtime.model.splits import Barrier, SplitRange
 from sluice.runtime.spark.microbatch.query_logs import LoggedBatch, PlannedFiles, read_offset
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.mutations import json_texts, json_values, mutated_bytes, mutated_json

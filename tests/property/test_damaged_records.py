@@ -30,7 +30,7 @@ from sluice.runtime.checkpoint.run_record import LEADER_FILE, RunRecordStore, co
 from sluice.runtime.errors import DamagedCheckpointError, StreamError
 from sluice.runtime.functions.at_most_once import decode_drops
 from sluice.runtime.functions.record_counts import decode_totals
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.ownership.lease import LeaseRecord
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.checkpoint_records import committable, record

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sluice.connectors.hdfs.committing.file_committer import FileCommitter
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
 from sluice.runtime.contracts import CommitOutcome
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
 
 _PARENT = "fake:///data"

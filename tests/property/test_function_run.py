@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sluice.runtime.functions.dead_letters import SOURCE_OFFSET
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
-from sluice.runtime.model.model import RecordCounts
+from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.on_error import DeadLetters, Policy, Skip
 from tests.kit.source.source_rows import source_rows, values_of
 

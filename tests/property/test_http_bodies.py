@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sluice.runtime.continuous.task_messages import EpochResult, NextBarrier
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.errors import ConfigError, StreamError
-from sluice.runtime.model.model import Barrier, BatchKey, SplitRange
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.drop_in_client import DropInMessage
 from sluice.runtime.service.remote_region import RemoteRegion

@@ -3,7 +3,7 @@
 from hypothesis import given
 
 from sluice.runtime.checkpoint.format.metadata import decode, encode
-from sluice.runtime.model.model import CheckpointRecord
+from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from tests.kit.coordinator.checkpoint_records import records
 
 

@@ -14,7 +14,7 @@ from sluice.connectors.kafka.sink.producers.producer_slots import IDS_PER_TASK
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.kafka.fake_producer import FakeCluster, FakeTransaction
 
 

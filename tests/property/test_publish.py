@@ -13,7 +13,7 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, slot_nam
 from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.contracts import AcceptedAs, AcceptedWork, PublishOutcome
 from sluice.runtime.errors import ConfigError, StorageError
-from sluice.runtime.model.model import CheckpointRecord, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from tests.kit.coordinator.checkpoint_records import committable, record
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
 from tests.kit.threads.thread_turns import CallQueue

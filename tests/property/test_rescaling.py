@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from sluice.runtime.coordinator.policy.assignment import Move, assignment_of, hand_over, moved
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.start.rescaling import redistributed, verify_rescalable
-from sluice.runtime.model.model import (
+from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointRecord,
     OperatorNode,
     RegionRecord,
     RegionStatus,
-    SplitKey,
     StateEntry,
 )
+from sluice.runtime.model.splits import SplitKey
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.coordinator.core_driver import committable, split
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.runtime.checkpoint.retention import SlotFacts, fencing_records, retirable, unfinished
-from sluice.runtime.model.model import CheckpointKind, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
 
 
 @st.composite

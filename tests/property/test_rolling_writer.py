@@ -35,7 +35,8 @@ from sluice.runtime.contracts import (
     SweepView,
     TaskScope,
 )
-from sluice.runtime.model.model import BatchKey, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
 TARGET = "fake:///data/orders"

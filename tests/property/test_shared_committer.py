@@ -22,7 +22,12 @@ from sluice.runtime.coordinator.committing.decided_commits import (
     notify,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
-from sluice.runtime.model.model import RegionRecord, RegionStatus, StateEntry, committables_of
+from sluice.runtime.model.checkpoint_record import (
+    RegionRecord,
+    RegionStatus,
+    StateEntry,
+    committables_of,
+)
 from tests.kit.fakes import FakeBroker, FakeSink, TransactionState, entry_of, identity_of
 
 REGIONS = ("r0", "r1", "r2")

@@ -16,7 +16,7 @@ from sluice.connectors.kafka.source.splits import (
     split_evenly,
     vanished,
 )
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 OFFSETS = st.integers(0, 1 << 62)
 KEYS = st.tuples(st.sampled_from(["a", "b", "a-b"]), st.integers(0, 5))

@@ -27,7 +27,7 @@ from sluice.runtime.coordinator.shell import io_executor as steps
 from sluice.runtime.coordinator.start import startup
 from sluice.runtime.coordinator.start.startup import StartSequence
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError
-from sluice.runtime.model.model import FENCING, CheckpointRecord
+from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 from tests.kit.threads.threaded_attempts import Link
 from tests.kit.threads.threaded_plans import EVENTS, FAULTS, Plan, pass_by

@@ -43,14 +43,9 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.model.model import (
-    Acknowledgement,
-    Barrier,
-    BatchKey,
-    RegionRecord,
-    SplitRange,
-    StateEntry,
-)
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from tests.kit.continuous_parts import LogFollower, rows_of
 from tests.kit.kafka.fake_kafka import Fenced
 from tests.simulation.kafka import attempt_of, entry_of

@@ -11,7 +11,7 @@ from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.continuous.task_loop import TaskLoop
 from sluice.runtime.coordinator.core import lost_transactions
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 
 __all__ = ["CONTINUOUS_MUTATIONS"]
 

@@ -21,7 +21,8 @@ from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start import rescaling
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.errors import StorageError
-from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry, Verdict, committables_of
+from sluice.runtime.model.checkpoint_record import StateEntry, Verdict, committables_of
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from sluice.runtime.storage.file_system import FileSystem
 from tests.simulation.files import FILES, FileTask, Staging
 

@@ -14,7 +14,8 @@ from sluice.connectors.hdfs.staging.committables import (
     decode_file_set,
 )
 from sluice.connectors.hdfs.staging.pending_files import PENDING_KIND, decode_pending_files
-from sluice.runtime.model.model import CheckpointRecord, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.files.fake_file_system import Disk
 from tests.simulation.lineage import Lineages
 

@@ -24,7 +24,7 @@ from sluice.runtime.contracts import (
     StagedFrame,
     TaskScope,
 )
-from sluice.runtime.model.model import BatchKey, SplitRange
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.simulation.file_watch import TARGET
 

@@ -3,7 +3,7 @@
 import random
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
-from sluice.runtime.model.model import OperatorNode
+from sluice.runtime.model.checkpoint_record import OperatorNode
 from tests.simulation.file_watch import TARGET
 from tests.simulation.files import FILES
 from tests.simulation.profile import Profile

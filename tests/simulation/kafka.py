@@ -28,7 +28,8 @@ from sluice.connectors.kafka.sink.handles import (
 )
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from sluice.runtime.ownership.lease import LeaseRecord, LeaseStore
 from tests.kit.files.fake_file_system import SimulatedCrashError
 from tests.kit.kafka.fake_kafka import FakeWire, Fault

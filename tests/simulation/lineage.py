@@ -4,7 +4,7 @@ asks for. Judged where a seal says what its run goes on from."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sluice.runtime.model.model import Assignment
+from sluice.runtime.model.checkpoint_record import Assignment
 
 __all__ = ["Lineages", "Standing"]
 

@@ -13,7 +13,7 @@ from sluice.runtime.coordinator.committing.decided_commits import DecidedWork, S
 from sluice.runtime.coordinator.committing.repairs import Repairs
 from sluice.runtime.coordinator.start import settlement
 from sluice.runtime.coordinator.start.settlement import Answers, Settlement
-from sluice.runtime.model.model import CheckpointRecord, StateEntry
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry
 from tests.simulation.kafka import identity_of
 from tests.simulation.profiles import PROFILES
 from tests.simulation.rewriting import Rewriter

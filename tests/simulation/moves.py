@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from sluice.runtime.coordinator.policy.assignment import Move
 from sluice.runtime.coordinator.policy.balance import Choice, RegionLoad
-from sluice.runtime.model.model import Assignment, SplitKey
+from sluice.runtime.model.checkpoint_record import Assignment
+from sluice.runtime.model.splits import SplitKey
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -30,13 +30,13 @@ from sluice.runtime.coordinator.region.region_state import Fate, RegionState
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.coordinator.start.startup import StartSequence
-from sluice.runtime.model.model import (
-    BatchKey,
+from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
     RegionRecord,
     StateEntry,
 )
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.files.fake_file_system import Disk
 from tests.kit.kafka.fake_kafka import FakeBroker

@@ -30,7 +30,7 @@ from sluice.runtime.errors import (
     TransactionUnknownError,
     UnreachableError,
 )
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.ownership.lease import RENEWAL_INTERVAL_S
 from tests.kit.files.fake_file_system import SimulatedCrashError
 from tests.simulation.kafka import (

@@ -38,14 +38,13 @@ from sluice.runtime.coordinator.shell.attempts import RegisteredAttempts
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
-from sluice.runtime.model.model import (
-    BatchKey,
+from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
     RegionRecord,
-    SplitRange,
     StateEntry,
 )
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.fakes import FakeSource
 from tests.kit.files.fake_file_system import SimulatedCrashError
 from tests.simulation.continuous import ContinuousAttempt, Engine

@@ -14,7 +14,7 @@ from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.recovery import History
 from sluice.runtime.coordinator.start.startup import StartSequence
-from sluice.runtime.model.model import CheckpointRecord
+from sluice.runtime.model.checkpoint_record import CheckpointRecord
 
 __all__ = ["RESTORE_MUTATIONS"]
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from sluice.connectors.kafka.sink.handles import decode_handle
 from sluice.runtime.checkpoint.lost_work import LostCommittables
 from sluice.runtime.errors import StreamError
-from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.files.fake_file_system import SimulatedCrashError
 from tests.kit.kafka.fake_kafka import Fenced
 from tests.simulation.kafka import entry_of

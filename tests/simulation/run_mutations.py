@@ -14,7 +14,7 @@ from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.coordinator.shell import io_executor as steps
 from sluice.runtime.errors import StorageError
-from sluice.runtime.model.model import CheckpointKind
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 from sluice.runtime.model.timestamps import is_past
 
 __all__ = ["RUN_MUTATIONS"]

@@ -19,7 +19,8 @@ from sluice.runtime.coordinator.core.events import (
     SweepOrphans,
 )
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.model.model import CheckpointKind, RegionStatus, SplitKey, StateEntry, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionStatus, StateEntry, Verdict
+from sluice.runtime.model.splits import SplitKey
 from tests.simulation.kafka import identities_of
 
 if TYPE_CHECKING:

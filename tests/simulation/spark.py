@@ -14,15 +14,9 @@ from sluice.runtime.coordinator.core.events import (
     RegionFailed,
 )
 from sluice.runtime.errors import FencedError, StorageError, StreamError
-from sluice.runtime.model.model import (
-    Acknowledgement,
-    Barrier,
-    BatchKey,
-    RegionRecord,
-    SplitRange,
-    StateEntry,
-    StateSnapshot,
-)
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry, StateSnapshot
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from tests.kit.kafka.fake_kafka import Fenced
 from tests.simulation.files import FILES, FileTask
 from tests.simulation.kafka import entry_of

@@ -9,7 +9,8 @@ from sluice.runtime.errors import StorageError
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.model import offsets
-from sluice.runtime.model.model import Barrier, CheckpointRecord, RegionRecord, SplitRange
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecord
+from sluice.runtime.model.splits import Barrier, SplitRange
 from sluice.runtime.spark.microbatch.region_start import location_of, make_ready, require_rewindable
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 

@@ -7,7 +7,7 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.metadata import decode, decode_repair
 from sluice.runtime.contracts import MetadataStore, PublishOutcome
 from sluice.runtime.errors import StorageError
-from sluice.runtime.model.model import CheckpointRecord, StateEntry
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 

@@ -8,7 +8,7 @@ from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.connectors.kafka.sink.producers.producer_pool import Lease
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.errors import TransactionAbortedError
-from sluice.runtime.model.model import BatchKey, SplitRange
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.kafka.fake_kafka import FakeBroker
 from tests.simulation.kafka import attempt_of
 from tests.simulation.worker import Worker, transaction_of

@@ -14,7 +14,8 @@ from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, enc
 from sluice.runtime.contracts import FailureReason
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress, Report
-from sluice.runtime.model.model import CheckpointKind, RegionRecord, SplitRange
+from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.checkpoint_records import record
 from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
 from tests.simulation.file_mutations import FILE_MUTATIONS

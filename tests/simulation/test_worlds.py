@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from sluice.runtime.contracts import AcceptedAs, FailureReason
 from sluice.runtime.errors import ConfigError, RegionsSuspendedError, TransactionUnknownError
-from sluice.runtime.model.model import RegionStatus
+from sluice.runtime.model.checkpoint_record import RegionStatus
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.process import Process
 from tests.simulation.profile import Profile

@@ -17,7 +17,7 @@ from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
 from sluice.runtime.coordinator.core import lost_transactions
 from sluice.runtime.coordinator.start import settlement
 from sluice.runtime.coordinator.start.settlement import Settlement
-from sluice.runtime.model.model import CheckpointRecord, RegionRecord, StateEntry
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecord, StateEntry
 from tests.simulation.kafka import identity_of
 from tests.simulation.profiles import PROFILES
 

@@ -8,16 +8,16 @@ from sluice.connectors.kafka.sink.handles import TransactionIdentity, decode_han
 from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.contracts import UnsettledWork
 from sluice.runtime.coordinator.policy.assignment import hand_over
-from sluice.runtime.model.model import (
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import (
     FENCING,
-    Acknowledgement,
     Assignment,
     CheckpointRecord,
     RegionStatus,
-    SplitRange,
     StateEntry,
     Verdict,
 )
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.kafka.fake_kafka import Written
 from tests.simulation.file_watch import FileWatch
 from tests.simulation.kafka import identities_of, identity_of

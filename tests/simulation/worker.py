@@ -9,7 +9,7 @@ from sluice.connectors.kafka.sink.producers.producer_pool import Lease, Producer
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from tests.simulation.kafka import PREFIX
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from sluice.runtime.contracts import MetadataStore
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost
-from sluice.runtime.model.model import CheckpointRecord, SplitRange
+from sluice.runtime.model.checkpoint_record import CheckpointRecord
+from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.ownership.lease import LeaseRecord
 from tests.kit.fakes import ManualClock
 from tests.kit.files.fake_file_system import Disk

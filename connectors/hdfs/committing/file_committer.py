@@ -16,7 +16,7 @@ from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, dec
 from sluice.runtime.contracts import Clock, CommitOutcome, CommitReport
 from sluice.runtime.errors import AuthenticationError, StorageError, StreamError
 from sluice.runtime.failpoints import failpoint
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
 
 __all__ = ["RENAMES_AT_ONCE", "FileCommitter", "Step", "next_step"]

@@ -15,7 +15,7 @@ from sluice.connectors.hdfs.staging.committables import COMMITTABLE_KIND, decode
 from sluice.connectors.hdfs.staging.staged_names import split_target
 from sluice.runtime.contracts import AttemptRegistry, Frame, FrameWriter, StagedFrame, TaskScope
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["MarkingFrameWriter", "nothing_pending"]

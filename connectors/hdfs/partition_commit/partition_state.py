@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sluice.runtime.model.model import Redistribution, StateEntry
+from sluice.runtime.model.checkpoint_record import Redistribution, StateEntry
 from sluice.runtime.model.payloads import committable, content_of, number, rows, text
 
 __all__ = [

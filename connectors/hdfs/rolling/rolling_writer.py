@@ -27,7 +27,7 @@ from sluice.connectors.hdfs.writing.frame_writer import FileFrameWriter, Staging
 from sluice.runtime.contracts import AttemptRegistry, Frame, StagedFrame, TaskScope
 from sluice.runtime.errors import IllegalTransitionError, StorageError
 from sluice.runtime.failpoints import failpoint
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.storage.file_system import close_quietly
 
 __all__ = ["RollingFrameWriter"]

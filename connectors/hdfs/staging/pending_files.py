@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.connectors.hdfs.staging.committables import InvalidFileSetError, is_within
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.payloads import committable, content_of, number, rows, text
 
 __all__ = [

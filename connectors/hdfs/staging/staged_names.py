@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 
 __all__ = [
     "HIDDEN",

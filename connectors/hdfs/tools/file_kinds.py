@@ -18,7 +18,7 @@ from sluice.connectors.hdfs.staging.pending_files import (
     decode_pending_files,
 )
 from sluice.runtime.checkpoint.format.committable_kinds import EntryKind
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 
 __all__ = ["OPEN_PARTITIONS", "STAGED_FILES"]
 

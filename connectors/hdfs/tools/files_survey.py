@@ -25,7 +25,7 @@ from sluice.connectors.hdfs.staging.staged_names import split_target, staging_ro
 from sluice.runtime.checkpoint.inspect.inspection import Slot
 from sluice.runtime.checkpoint.retained_states import states_of
 from sluice.runtime.errors import DamagedCheckpointError, FencedError
-from sluice.runtime.model.model import CheckpointRecord
+from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.ownership.lease import LeaseRecord, is_of_another_directory
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 

@@ -19,7 +19,7 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.errors import StorageUnreachableError, StreamError
 from sluice.runtime.failpoints import failpoint
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.storage.file_system import (
     FileSystem,
     OpenFileSystem,

@@ -27,7 +27,7 @@ from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.spark_saver import chosen
 from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.spark.session.session_web_hdfs import session_web_address
 from sluice.runtime.storage.file_system_opening import needs_jvm
 

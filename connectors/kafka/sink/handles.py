@@ -9,7 +9,7 @@ from typing import Self
 
 from sluice.connectors.kafka.client.client_options import is_sendable
 from sluice.runtime.errors import ConfigError, StreamError
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.payloads import committable, content_of, number, rows, text
 
 __all__ = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.runtime.errors import ConfigError, DataLostError, SourceChangedError, UnreachableError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = [
     "LostRange",

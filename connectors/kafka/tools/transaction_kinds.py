@@ -8,7 +8,7 @@ from sluice.connectors.kafka.sink.handles import (
     decode_handle,
 )
 from sluice.runtime.checkpoint.format.committable_kinds import EntryKind
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 
 __all__ = ["TRANSACTION"]
 

@@ -12,7 +12,7 @@ from sluice.runtime.checkpoint.format.metadata import require_known_kinds
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.functions.at_most_once import DROPS_KIND, DROPS_VERSION, decode_drops
 from sluice.runtime.functions.record_counts import COUNTS_KIND, COUNTS_VERSION, decode_totals
-from sluice.runtime.model.model import CheckpointRecord, StateEntry
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry
 
 __all__ = ["ENTRY_POINT_GROUP", "EntryKind", "KindRegistry", "installed_kinds"]
 
@@ -24,7 +24,7 @@ class EntryKind:
     """A kind of state entry that this process knows.
 
     Attributes:
-        kind: as in `sluice.runtime.model.model.StateEntry`.
+        kind: as in `sluice.runtime.model.checkpoint_record.StateEntry`.
         latest_version: the latest codec version that it reads.
         describe: returns the entry for people, as JSON values by name; may raise `StreamError`.
     """

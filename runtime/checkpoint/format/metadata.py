@@ -18,7 +18,7 @@ from sluice.runtime.checkpoint.format.schema import (
     REPAIR_VERSION,
 )
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
-from sluice.runtime.model.model import (
+from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointKind,
     CheckpointRecord,
@@ -27,13 +27,12 @@ from sluice.runtime.model.model import (
     Redistribution,
     RegionRecord,
     RegionStatus,
-    SplitKey,
-    SplitRange,
     StateEntry,
     StateSnapshot,
     Verdict,
 )
-from sluice.runtime.model.well_formed import well_formed
+from sluice.runtime.model.json_text import well_formed
+from sluice.runtime.model.splits import SplitKey, SplitRange
 
 __all__ = [
     "Repair",

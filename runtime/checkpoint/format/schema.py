@@ -166,7 +166,7 @@ METADATA_V1 = _record(
     ("regions", _REGIONS),
     ("assignment", ["null", _ASSIGNMENT]),
 )
-"""``_metadata``: a `sluice.runtime.model.model.CheckpointRecord`."""
+"""``_metadata``: a `sluice.runtime.model.checkpoint_record.CheckpointRecord`."""
 
 REPAIR_V1 = _record(
     "Repair",

@@ -30,7 +30,7 @@ from sluice.runtime.cli_output import (
 )
 from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from sluice.runtime.errors import ConfigError, UnsupportedFormatError
-from sluice.runtime.model.model import RegionStatus
+from sluice.runtime.model.checkpoint_record import RegionStatus
 
 __all__ = ["app"]
 

@@ -11,17 +11,17 @@ from sluice.runtime.checkpoint.format.metadata import Repair, by_topic
 from sluice.runtime.checkpoint.retention import SlotFacts, facts_of, unfinished
 from sluice.runtime.contracts import AcceptedWork, UnsettledWork
 from sluice.runtime.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
-from sluice.runtime.model.model import (
+from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointRecord,
     OperatorNode,
     RegionRecord,
     RegionStatus,
-    SplitRange,
     StateEntry,
     StateSnapshot,
     Verdict,
 )
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["Json", "Slot", "as_json", "created_at", "find_slot", "survey"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from sluice.runtime.contracts import CommitOutcome, CommitReport, RegionWork
 from sluice.runtime.errors import IllegalTransitionError
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 
 __all__ = [
     "Epoch",

@@ -31,7 +31,7 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
 from sluice.runtime.errors import StorageError, StreamError, UnreachableError, WrongJobError
 from sluice.runtime.failpoints import VARIABLE, failpoint
-from sluice.runtime.model.model import CheckpointRecord, StateEntry, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry, Verdict
 
 __all__ = [
     "RunIdentity",

@@ -16,7 +16,7 @@ from sluice.runtime.contracts import (
 from sluice.runtime.coordinator.committing.shared_committer import RegionalCommitter
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
 from sluice.runtime.errors import IllegalTransitionError
-from sluice.runtime.model.model import RegionRecord, RegionStatus, StateEntry
+from sluice.runtime.model.checkpoint_record import RegionRecord, RegionStatus, StateEntry
 
 __all__ = [
     "DecidedWork",

@@ -17,7 +17,8 @@ from sluice.runtime.errors import (
     TransactionLostError,
     UnreachableError,
 )
-from sluice.runtime.model.model import SplitRange, StateEntry, busy_by_source
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import SplitRange, busy_by_source
 
 __all__ = ["Repaired", "Repairer", "Repairs", "discard"]
 

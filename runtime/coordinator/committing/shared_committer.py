@@ -17,7 +17,7 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.coordinator.committing import commit_ledger as core
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 
 __all__ = ["RegionalCommitter"]
 

@@ -22,7 +22,9 @@ from sluice.runtime.coordinator.region.pressure import left_unread
 from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState, region_of
 from sluice.runtime.errors import IllegalTransitionError
-from sluice.runtime.model.model import Acknowledgement, Barrier, CheckpointKind
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import CheckpointKind
+from sluice.runtime.model.splits import Barrier
 
 __all__ = [
     "acknowledged",

@@ -19,7 +19,7 @@ from sluice.runtime.coordinator.policy.failure_errors import (
 )
 from sluice.runtime.coordinator.policy.handlers import HandlerDecision
 from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
-from sluice.runtime.model.model import CheckpointKind
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 
 __all__ = ["complete_if_due", "withdrawn"]
 

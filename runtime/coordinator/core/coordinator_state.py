@@ -29,7 +29,8 @@ from sluice.runtime.coordinator.region.liveness import CachedViews, HeartbeatTim
 from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError
-from sluice.runtime.model.model import Assignment, BatchKey, CheckpointKind, StateEntry
+from sluice.runtime.model.checkpoint_record import Assignment, CheckpointKind, StateEntry
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.model.timestamps import is_past
 
 __all__ = ["CoordinatorState", "JobPhase"]

@@ -44,9 +44,10 @@ from sluice.runtime.coordinator.region.status_views import (
     region_view,
 )
 from sluice.runtime.errors import FencedError
-from sluice.runtime.model.model import Assignment, BatchKey, RegionRecord, SplitRange
+from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord
+from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.rate_limit import RateEstimator
-from sluice.runtime.model.well_formed import well_formed
+from sluice.runtime.model.splits import BatchKey, SplitRange
 
 __all__ = ["CoordinatorCore"]
 

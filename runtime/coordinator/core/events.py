@@ -13,19 +13,15 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
-from sluice.runtime.model.model import (
-    Acknowledgement,
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.checkpoint_record import (
     Assignment,
-    Barrier,
-    BatchKey,
     CheckpointKind,
-    RecordCounts,
     RegionRecord,
-    SplitKey,
-    SplitRange,
     StateEntry,
     Verdict,
 )
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
 
 __all__ = [
     "AbortWork",

@@ -14,7 +14,7 @@ from sluice.runtime.coordinator.policy.failure_policy import Failure
 from sluice.runtime.coordinator.region.region_phases import RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import RestartCommandedError, StorageUnreachableError
-from sluice.runtime.model.model import Acknowledgement
+from sluice.runtime.model.acknowledgement import Acknowledgement
 
 __all__ = [
     "delaying_regions",

@@ -24,7 +24,7 @@ from sluice.runtime.coordinator.core.pending_checkpoint import (
 from sluice.runtime.coordinator.core.retries import retry, settled_by_s
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnLost
 from sluice.runtime.errors import CheckpointFailedError
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.timestamps import is_past
 
 __all__ = ["end_if_unknown", "lose", "repair_failed", "repaired"]

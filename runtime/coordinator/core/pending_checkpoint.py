@@ -10,15 +10,14 @@ from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.region.pacing import records_in
 from sluice.runtime.functions.record_counts import added
-from sluice.runtime.model.model import (
-    Acknowledgement,
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import (
     Assignment,
-    Barrier,
-    BatchKey,
     CheckpointKind,
     RegionRecord,
     StateEntry,
 )
+from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.model.timestamps import earliest
 
 __all__ = ["ABORTABLE", "DECIDED_OPEN", "PendingCheckpoint", "RemoteStep"]

@@ -42,7 +42,7 @@ from sluice.runtime.coordinator.policy.assignment import Move, extended, hand_ov
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.policy.failure_errors import checkpoint_too_old
 from sluice.runtime.errors import FencedError
-from sluice.runtime.model.model import CheckpointKind, Verdict, committables_of
+from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict, committables_of
 
 __all__ = [
     "commit_reported",

@@ -14,7 +14,8 @@ from sluice.runtime.coordinator.policy.assignment import Move
 from sluice.runtime.coordinator.policy.balance import RegionLoad
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import IllegalTransitionError
-from sluice.runtime.model.model import CheckpointKind, SplitKey
+from sluice.runtime.model.checkpoint_record import CheckpointKind
+from sluice.runtime.model.splits import SplitKey
 
 __all__ = ["choose_moves", "may_move"]
 

@@ -24,7 +24,8 @@ from sluice.runtime.coordinator.policy.failure_errors import (
 from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import region_of
 from sluice.runtime.errors import ConfigError, FencedError, RestartCommandedError
-from sluice.runtime.model.model import Acknowledgement, CheckpointKind
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 
 __all__ = [
     "drive_restart",

@@ -14,7 +14,7 @@ from sluice.runtime.coordinator.policy.failure_policy import (
     decide_failure,
 )
 from sluice.runtime.errors import RegionsSuspendedError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["apply_failure", "is_the_end", "suspended_at_the_end"]
 

@@ -10,14 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sluice.runtime.errors import DamagedCheckpointError, IllegalTransitionError
+from sluice.runtime.model.checkpoint_record import Assignment, CheckpointRecord, RegionRecord
 from sluice.runtime.model.event_time import least_of
-from sluice.runtime.model.model import (
-    Assignment,
-    CheckpointRecord,
-    RegionRecord,
-    SplitKey,
-    SplitRange,
-)
+from sluice.runtime.model.splits import SplitKey, SplitRange
 
 __all__ = [
     "Move",

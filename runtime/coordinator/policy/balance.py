@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sluice.runtime.coordinator.policy.assignment import Move
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import SplitKey
+from sluice.runtime.model.splits import SplitKey
 
 __all__ = ["Balancer", "Choice", "LoadBalancer", "RegionLoad"]
 

@@ -10,7 +10,7 @@ from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, Global
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import DropLimit
-from sluice.runtime.model.model import OperatorNode, RegionRecord
+from sluice.runtime.model.checkpoint_record import OperatorNode, RegionRecord
 from sluice.runtime.model.rate_limit import PidRateLimit
 from sluice.runtime.model.spelling import choice_of
 

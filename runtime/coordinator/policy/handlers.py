@@ -13,7 +13,7 @@ from typing import Protocol
 
 from sluice.runtime.contracts import FailureReason
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import CheckpointKind
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 
 __all__ = [
     "Alignment",

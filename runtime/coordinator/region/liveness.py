@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from math import inf
 
-from sluice.runtime.model.model import CheckpointKind
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantTime
 
 __all__ = ["CachedViews", "HeartbeatTimeout"]

@@ -6,7 +6,7 @@ How often a region that has nothing to read is polled again. Pure.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["IdleTime", "Pace", "records_in"]
 

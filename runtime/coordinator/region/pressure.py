@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["PendingTime", "Pressure", "PressureAlarm", "left_unread"]
 

@@ -19,17 +19,11 @@ from sluice.runtime.failover.attempt_history import AttemptHistory
 from sluice.runtime.failover.restart_strategies import Restarts
 from sluice.runtime.functions.at_most_once import DROPS_KIND
 from sluice.runtime.functions.record_counts import COUNTS_KIND
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import RegionRecord, RegionStatus
 from sluice.runtime.model.event_time import least_of
-from sluice.runtime.model.model import (
-    Acknowledgement,
-    Barrier,
-    BatchKey,
-    RegionRecord,
-    RegionStatus,
-    SplitKey,
-    SplitRange,
-)
 from sluice.runtime.model.rate_limit import RateEstimator
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
 
 __all__ = ["Fate", "RegionState", "Suspended", "region_of"]
 

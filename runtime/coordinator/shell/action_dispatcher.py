@@ -46,7 +46,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import named, offsets_in
-from sluice.runtime.model.model import CheckpointKind
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 
 __all__ = ["ActionDispatcher"]
 

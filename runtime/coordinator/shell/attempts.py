@@ -23,7 +23,7 @@ from sluice.runtime.errors import (
     UnsupportedFormatError,
     WrongJobError,
 )
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 
 __all__ = ["PERMANENT_ERRORS", "RegisteredAttempts"]
 

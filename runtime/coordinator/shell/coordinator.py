@@ -56,13 +56,9 @@ from sluice.runtime.coordinator.shell.source_service import SourceService
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
-from sluice.runtime.model.model import (
-    Acknowledgement,
-    Barrier,
-    BatchKey,
-    CheckpointKind,
-    CheckpointRecord,
-)
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
+from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import slept_s, wall_ms

@@ -52,7 +52,8 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.errors import StorageError, StreamError, UnreachableError
-from sluice.runtime.model.model import CheckpointRecord, SplitRange, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
+from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.model.timestamps import is_past
 from sluice.runtime.process.wait_log import WaitLog
 

@@ -10,7 +10,7 @@ from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.region.pressure import PressureAlarm
 from sluice.runtime.coordinator.region.status_views import JobStatus, RegionStatusView
 from sluice.runtime.errors import StreamError
-from sluice.runtime.model.model import SplitKey, SplitRange
+from sluice.runtime.model.splits import SplitKey, SplitRange
 
 __all__ = ["RegionWatch", "RegionsView", "view_of_regions"]
 

@@ -15,7 +15,7 @@ from sluice.runtime.coordinator.core.events import (
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import RestartedRegion
 from sluice.runtime.errors import WaitedTooLongError
-from sluice.runtime.model.model import Barrier, BatchKey
+from sluice.runtime.model.splits import Barrier, BatchKey
 
 __all__ = [
     "BatchWaiters",

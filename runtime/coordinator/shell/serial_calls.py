@@ -24,7 +24,8 @@ from sluice.runtime.contracts import (
     SweepView,
 )
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
-from sluice.runtime.model.model import SplitKey, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import SplitKey, SplitRange
 
 __all__ = ["CallQueue", "SerialSink", "SerialSource"]
 

@@ -15,7 +15,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.shell.serial_calls import SerialSource
 from sluice.runtime.errors import SourceChangedError, UnreachableError, UnreadSplitsLostError
 from sluice.runtime.failpoints import failpoint
-from sluice.runtime.model.model import Barrier, SplitKey, SplitRange, busy_by_source
+from sluice.runtime.model.splits import Barrier, SplitKey, SplitRange, busy_by_source
 
 __all__ = ["SourceService"]
 

@@ -10,17 +10,16 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPla
 from sluice.runtime.coordinator.start.rescaling import verify_rescalable
 from sluice.runtime.errors import ConfigError, WrongJobError
 from sluice.runtime.functions.record_counts import COUNTS_KIND
-from sluice.runtime.model.model import (
+from sluice.runtime.model.checkpoint_record import (
     FENCING,
-    BatchKey,
     CheckpointKind,
     CheckpointRecord,
     OperatorNode,
     RegionRecord,
-    SplitRange,
     StateEntry,
     Verdict,
 )
+from sluice.runtime.model.splits import BatchKey, SplitRange
 
 __all__ = [
     "History",

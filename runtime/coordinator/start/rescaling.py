@@ -14,17 +14,16 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPla
 from sluice.runtime.errors import WrongJobError
 from sluice.runtime.functions.at_most_once import DROPS_KIND
 from sluice.runtime.functions.record_counts import COUNTS_KIND
-from sluice.runtime.model.event_time import least_of
-from sluice.runtime.model.model import (
+from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointRecord,
     OperatorNode,
     Redistribution,
     RegionRecord,
-    SplitKey,
-    SplitRange,
     StateEntry,
 )
+from sluice.runtime.model.event_time import least_of
+from sluice.runtime.model.splits import SplitKey, SplitRange
 
 __all__ = ["redistributed", "verify_rescalable"]
 

@@ -37,7 +37,12 @@ from sluice.runtime.coordinator.committing.repairs import Repairs, discard
 from sluice.runtime.coordinator.core.events import Repair
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, JobPlan, OnLost
 from sluice.runtime.errors import FencedError, WaitedTooLongError
-from sluice.runtime.model.model import CheckpointRecord, RegionRecord, StateEntry, committables_of
+from sluice.runtime.model.checkpoint_record import (
+    CheckpointRecord,
+    RegionRecord,
+    StateEntry,
+    committables_of,
+)
 
 __all__ = ["Answers", "Settlement"]
 

@@ -30,15 +30,15 @@ from sluice.runtime.errors import (
     WaitedTooLongError,
     WrongJobError,
 )
-from sluice.runtime.model.model import (
+from sluice.runtime.model.checkpoint_record import (
     FENCING,
     Assignment,
     CheckpointRecord,
     RegionRecord,
-    SplitRange,
     StateEntry,
     Verdict,
 )
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["Found", "StartSequence"]
 

@@ -30,7 +30,9 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import ConfigError, FencedError, StreamError
 from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph
-from sluice.runtime.model.model import Acknowledgement, BatchKey, RegionRecord
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.service.drop_in_client import REGION, DropInMessage, QueryRun
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.drop_in.active_queries import ActiveQuery, find_query

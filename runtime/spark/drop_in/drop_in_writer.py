@@ -18,7 +18,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from sluice.runtime.contracts import SinkWriter, TaskScope, WriterFactory
 from sluice.runtime.errors import ConfigError, FencedError, IllegalTransitionError
-from sluice.runtime.model.model import BatchKey, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.model.timestamps import earliest
 from sluice.runtime.process.gc_freeze import freeze_once
 from sluice.runtime.service.drop_in_client import REGION, DropInClient, QueryRun

@@ -12,7 +12,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from sluice.runtime.contracts import AttemptRegistry, FrameWriter, StagedFrame, TaskScope
 from sluice.runtime.errors import IllegalTransitionError
-from sluice.runtime.model.model import Barrier, BatchKey, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from sluice.runtime.spark.session.spark_session import own_workers
 from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough
 from sluice.runtime.spark.tasks.region_tasks import (

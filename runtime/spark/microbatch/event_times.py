@@ -10,7 +10,7 @@ from pyspark.accumulators import AccumulatorParam
 from sluice.runtime.contracts import EventTimeSink, Sink, SplitReader, TimedSplitReader
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.event_time import EventTime, advanced, least_watermark_ms
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

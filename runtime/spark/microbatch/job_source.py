@@ -22,7 +22,7 @@ from sluice.runtime.contracts import SplitReader
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.functions.at_most_once import offsets_in
 from sluice.runtime.model import offsets
-from sluice.runtime.model.model import Barrier, SplitRange
+from sluice.runtime.model.splits import Barrier, SplitRange
 from sluice.runtime.process.gc_freeze import freeze_once
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.spark.tasks.region_tasks import Chain

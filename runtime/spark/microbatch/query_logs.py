@@ -15,8 +15,9 @@ from typing import Any, Self
 
 from sluice.runtime.errors import DamagedCheckpointError, StreamError
 from sluice.runtime.model import offsets
+from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.json_text import parsed_json
-from sluice.runtime.model.model import RegionRecord, SplitRange
+from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = [

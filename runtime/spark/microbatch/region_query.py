@@ -21,15 +21,9 @@ from sluice.runtime.functions.function_run import (
 )
 from sluice.runtime.functions.record_counts import added, totals_after
 from sluice.runtime.model import offsets
-from sluice.runtime.model.model import (
-    Acknowledgement,
-    Barrier,
-    BatchKey,
-    RecordCounts,
-    RegionRecord,
-    SplitRange,
-    StateEntry,
-)
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from sluice.runtime.model.timestamps import earliest
 from sluice.runtime.process.failed_tasks import task_failed
 from sluice.runtime.spark.microbatch import query_logs

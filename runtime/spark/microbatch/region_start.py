@@ -16,7 +16,8 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.model import offsets
-from sluice.runtime.model.model import Barrier, CheckpointRecord, RegionRecord, SplitRange, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecord, Verdict
+from sluice.runtime.model.splits import Barrier, SplitRange
 from sluice.runtime.spark.microbatch import query_logs
 from sluice.runtime.storage.file_system import FileSystem
 

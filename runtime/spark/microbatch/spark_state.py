@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sluice.runtime.model.model import StateSnapshot
+from sluice.runtime.model.checkpoint_record import StateSnapshot
 from sluice.runtime.spark.session.spark_session import QUERY_SETTINGS
 from sluice.runtime.storage.file_system import FileSystem
 

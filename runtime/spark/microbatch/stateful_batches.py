@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.runtime.errors import StreamError
-from sluice.runtime.model.model import SplitRange
 from sluice.runtime.model.output_modes import COMPLETE
+from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.process.side_thread import SideThread
 
 __all__ = [

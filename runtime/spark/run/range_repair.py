@@ -23,7 +23,8 @@ from sluice.runtime.coordinator.committing.repairs import discard
 from sluice.runtime.errors import TransactionLostError
 from sluice.runtime.functions.function_run import FunctionRun, WriteDeadLetter
 from sluice.runtime.graph.job_graph import Region
-from sluice.runtime.model.model import BatchKey, RegionRecord, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
+from sluice.runtime.model.splits import BatchKey, SplitRange
 
 __all__ = ["ChainRepairer", "ranges_to_replay"]
 

@@ -23,7 +23,7 @@ from sluice.runtime.contracts import (
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.functions.function_run import require_other_topics
 from sluice.runtime.graph.job_graph import Region
-from sluice.runtime.model.model import Barrier, SplitKey
+from sluice.runtime.model.splits import Barrier, SplitKey
 from sluice.runtime.service.hosted_region import HostedRegion, RunningAttempt
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis

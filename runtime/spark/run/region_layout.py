@@ -10,7 +10,7 @@ from sluice.runtime.contracts import RereadingSource, Sink, TunedSink, TunedSour
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.job_graph import Region, regions_of
 from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
-from sluice.runtime.model.model import OperatorNode
+from sluice.runtime.model.checkpoint_record import OperatorNode
 from sluice.runtime.model.task_memory import TaskMemory
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, analyse_plan, require_modules

@@ -32,7 +32,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.model.model import SplitKey, SplitRange
+from sluice.runtime.model.splits import SplitKey, SplitRange
 from sluice.runtime.process.failed_tasks import task_failed
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 from sluice.runtime.service.service_client import CoordinatorClient

@@ -21,8 +21,10 @@ from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import offsets_in
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.model.model import BatchKey, RecordCounts, SplitRange, StateEntry
-from sluice.runtime.model.well_formed import well_formed
+from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.json_text import well_formed
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from sluice.runtime.process.gc_freeze import freeze_once
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 

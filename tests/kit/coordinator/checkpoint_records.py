@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sluice.runtime.model.model import (
+from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointKind,
     CheckpointRecord,
@@ -14,11 +14,11 @@ from sluice.runtime.model.model import (
     Redistribution,
     RegionRecord,
     RegionStatus,
-    SplitRange,
     StateEntry,
     StateSnapshot,
     Verdict,
 )
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["committable", "full_record", "record", "records", "state_entries"]
 

@@ -14,7 +14,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 )
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.progress import ProgressListener
-from sluice.runtime.model.model import Barrier
+from sluice.runtime.model.splits import Barrier
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.fakes import FakeBroker, FakeSink, FakeSource
 from tests.kit.threads.region_threads import RegionThread

@@ -33,16 +33,14 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.policy.assignment import assignment_of
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.region.status_views import JobStatus
-from sluice.runtime.model.model import (
-    Acknowledgement,
-    Barrier,
-    BatchKey,
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     Redistribution,
     RegionRecord,
-    SplitRange,
     StateEntry,
 )
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from tests.kit.fakes import ManualClock
 
 __all__ = ["FAST", "TWO", "CoreDriver", "committable", "split"]

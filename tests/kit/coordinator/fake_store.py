@@ -8,7 +8,7 @@ from sluice.runtime.checkpoint.acceptance import claim_of
 from sluice.runtime.checkpoint.retention import SlotFacts, facts_of
 from sluice.runtime.contracts import AcceptedWork, PublishOutcome, UnsettledWork
 from sluice.runtime.errors import StorageError
-from sluice.runtime.model.model import FENCING, CheckpointRecord, StateEntry, Verdict
+from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord, StateEntry, Verdict
 
 __all__ = ["FakeStore"]
 

@@ -28,7 +28,8 @@ from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.model.model import Barrier, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import Barrier, SplitRange
 from tests.kit.coordinator.led_logs import LedConsumer, LedLog
 from tests.kit.source.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.kit.source.source_setup import Bench

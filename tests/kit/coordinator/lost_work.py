@@ -14,7 +14,8 @@ from sluice.runtime.contracts import (
     UnsettledWork,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
-from sluice.runtime.model.model import SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.core_driver import split
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.starting_job import PLAN, Job, record

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from sluice.runtime.contracts import RegionAttempt, RegionHandle, RegionRegistration
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import StorageUnreachableError
-from sluice.runtime.model.model import Barrier
+from sluice.runtime.model.splits import Barrier
 from sluice.runtime.service.hosted_region import HostedRegion
 from tests.kit.fakes import FakeBroker
 from tests.kit.threads.region_threads import RegionThread

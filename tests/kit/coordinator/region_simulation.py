@@ -21,16 +21,9 @@ from sluice.runtime.errors import StreamError
 from sluice.runtime.functions.at_most_once import DropBudget
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.model import offsets
-from sluice.runtime.model.model import (
-    Acknowledgement,
-    Barrier,
-    BatchKey,
-    RecordCounts,
-    Redistribution,
-    RegionRecord,
-    SplitRange,
-    StateEntry,
-)
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.checkpoint_record import Redistribution, RegionRecord, StateEntry
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.spark.microbatch.batch_strategies import (
     BatchStrategy,

@@ -20,7 +20,8 @@ from sluice.connectors.kafka.sink.writer.kafka_writer import KafkaWriterFactory
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import CommitOutcome, RegisteredAttempt, SinkWriter, TaskScope
 from sluice.runtime.errors import DeliveryError
-from sluice.runtime.model.model import BatchKey, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.kafka.kafka_records import unique
 
 __all__ = [

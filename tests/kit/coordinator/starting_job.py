@@ -15,8 +15,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.shell.serial_calls import SerialSink
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
-from sluice.runtime.model.model import (
-    BatchKey,
+from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
     OperatorNode,
@@ -25,6 +24,7 @@ from sluice.runtime.model.model import (
     StateSnapshot,
     Verdict,
 )
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import split
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.fakes import (

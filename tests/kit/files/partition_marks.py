@@ -11,7 +11,7 @@ from sluice.connectors.hdfs.partition_commit.partition_state import encode_state
 from sluice.connectors.hdfs.partition_commit.policies import RunPolicy
 from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit, PartitionMark
 from sluice.runtime.contracts import RegionProgress, SinkContext
-from sluice.runtime.model.model import RegionStatus, StateEntry
+from sluice.runtime.model.checkpoint_record import RegionStatus, StateEntry
 
 __all__ = ["HOUR_MS", "MarkedSink", "by_time", "hour"]
 

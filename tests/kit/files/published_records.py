@@ -4,7 +4,7 @@ import pytest
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.contracts import PublishOutcome
-from sluice.runtime.model.model import CheckpointRecord
+from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["TIMEOUT_S", "publish", "store"]

@@ -10,7 +10,7 @@ from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.errors import StreamError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.kafka.fake_producer import FakeCluster
 from tests.kit.waiting import join
 

@@ -24,7 +24,7 @@ from sluice.connectors.kafka.sink.handles import (
     TransactionIdentity,
     encode_handle,
 )
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from tests.kit.kafka.fake_kafka import FakeBroker, FakeWire, Fenced
 from tests.kit.kafka.kafka_records import await_stable, create_topic, read, unique
 from tests.kit.kafka.raw_requests import add_partitions, init_producer_id

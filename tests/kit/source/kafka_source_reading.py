@@ -9,7 +9,7 @@ import pyarrow as pa
 from sluice import KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import SplitEnumerator
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["TIMEOUT_S", "Splits", "all_rows", "bounds", "cut", "rows", "source", "start", "values"]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
 from sluice.connectors.kafka.source.source_options import SourceOptions
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.source.fake_source_cluster import FakeClock, FakeLog, FakeSourceCluster
 
 TIMEOUT_S = 1.0

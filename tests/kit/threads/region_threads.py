@@ -7,7 +7,9 @@ from collections.abc import Callable
 from sluice.runtime.contracts import OpenWork, RegionRegistration
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import StreamError
-from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, RegionRecord
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.fakes import FakeBroker, attempt_of, entry_of, transactional_id
 from tests.kit.waiting import join
 

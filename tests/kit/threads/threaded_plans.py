@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
-from sluice.runtime.model.model import Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
 from tests.kit.threads.switched_threads import Thread
 from tests.kit.threads.threaded_runs import START_S, Run, Runs
 from tests.kit.threads.threaded_tasks import LOST_S, Faults

@@ -15,7 +15,7 @@ from sluice.runtime.checkpoint.run_record import RunRecord
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.errors import StorageError, UnreachableError
 from sluice.runtime.functions.record_counts import COUNTS_KIND, decode_totals
-from sluice.runtime.model.model import FENCING, CheckpointRecord, Verdict
+from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord, Verdict
 from sluice.runtime.ownership.lease import LeaseRecord
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.kafka.fake_kafka import FakeBroker, FakeWire, Fault

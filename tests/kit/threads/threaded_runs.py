@@ -44,7 +44,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import StreamError
-from sluice.runtime.model.model import OperatorNode
+from sluice.runtime.model.checkpoint_record import OperatorNode
 from sluice.runtime.ownership.lease import Lease, LeaseRecord
 from sluice.runtime.service.hosted_region import HostedRegion
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts

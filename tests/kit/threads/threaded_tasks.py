@@ -26,8 +26,9 @@ from sluice.runtime.contracts import ContinuousWriter, RegisteredAttempt, TaskSc
 from sluice.runtime.errors import StreamError, TransactionAbortedError, UnreachableError
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.model.model import BatchKey, RegionRecord
+from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.on_error import Skip
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.continuous_parts import LogFollower
 from tests.kit.kafka.fake_kafka import FakeBroker, Fenced
 from tests.kit.kafka.fake_producer import FakeClient, FakeCluster, kafka_error

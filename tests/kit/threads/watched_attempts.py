@@ -11,7 +11,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.model.model import Barrier
+from sluice.runtime.model.splits import Barrier
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from tests.kit.coordinator.coordinated_job import QUICK, Job
 from tests.kit.coordinator.region_queries import ThreadRegions

@@ -33,7 +33,7 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.errors import ConfigError, LateRecordsError
 from sluice.runtime.failpoints import VARIABLE
-from sluice.runtime.model.model import Redistribution, RegionStatus, StateEntry
+from sluice.runtime.model.checkpoint_record import Redistribution, RegionStatus, StateEntry
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 from tests.kit.marking_sink import MarkingSink

@@ -19,7 +19,7 @@ from sluice.connectors.kafka.sink.handles import (
 )
 from sluice.runtime.contracts import Clock, CommitOutcome, CommitReport
 from sluice.runtime.errors import AuthenticationError, StreamError
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.process.backoff import Backoff
 
 __all__ = ["KafkaCommitter"]

@@ -29,7 +29,7 @@ from sluice.runtime.contracts import (
     SweepView,
 )
 from sluice.runtime.errors import ConfigError, FencedError, SourceChangedError, StreamError
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.ownership.lease import Lease, LeasedOutput, LeaseStore
 
 __all__ = [

@@ -21,7 +21,7 @@ from sluice.connectors.kafka.sink.handles import (
 )
 from sluice.runtime.contracts import Clock, CommitOutcome, SweepView
 from sluice.runtime.errors import StreamError
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 
 __all__ = ["SweepResult", "Sweeper", "orphans"]
 

@@ -25,7 +25,7 @@ from sluice.runtime.errors import (
     TransactionAbortedError,
     UnreachableError,
 )
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["DeliveryLog", "OnDelivery", "is_consequence", "source_position"]
 

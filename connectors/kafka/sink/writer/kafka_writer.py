@@ -44,7 +44,8 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.errors import FencedError, StreamError
 from sluice.runtime.failpoints import failpoint
-from sluice.runtime.model.model import SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.model.task_memory import TaskMemory
 
 __all__ = ["Guarantee", "KafkaWriterFactory", "PlainWriter", "TransactionalWriter"]

@@ -9,7 +9,7 @@ from sluice.connectors.kafka.sink.producers.producer_errors import NotReadyError
 from sluice.connectors.kafka.sink.producers.producer_slots import NoIdLeftError
 from sluice.runtime.contracts import AttemptRegistry, Clock, WaitRegistry
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.process.backoff import Backoff
 
 __all__ = ["ProducerWait", "UnreportedWait", "Wait"]

@@ -40,7 +40,7 @@ from sluice.connectors.kafka.source.splits import (
 )
 from sluice.connectors.kafka.source.subscription import require_named
 from sluice.runtime.contracts import Backlog, Clock
-from sluice.runtime.model.model import SplitKey, SplitRange
+from sluice.runtime.model.splits import SplitKey, SplitRange
 
 __all__ = ["KafkaSplitEnumerator"]
 

@@ -8,7 +8,7 @@ from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.splits import backlog_records, key_of
 from sluice.runtime.contracts import Backlog, Clock
 from sluice.runtime.errors import StreamError
-from sluice.runtime.model.model import SplitKey, SplitRange
+from sluice.runtime.model.splits import SplitKey, SplitRange
 
 __all__ = ["MinOffsets", "OffsetPublication", "measure_backlogs"]
 

@@ -28,7 +28,7 @@ from sluice.connectors.kafka.source.splits import (
 )
 from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["LossDetector"]
 

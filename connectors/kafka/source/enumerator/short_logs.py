@@ -7,7 +7,7 @@ from sluice.connectors.kafka.source.enumerator.discovery import OffsetFact
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.splits import reach, require_whole, stops_short
 from sluice.runtime.contracts import Clock
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["ShortLogs", "check_short_ranges"]
 

@@ -23,7 +23,7 @@ from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.native.library import library_for
 from sluice.connectors.kafka.native.native_consumer import NativeConsumer
 from sluice.runtime.contracts import Clock
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["ConsumerPool", "PooledConsumer", "process_pool"]
 

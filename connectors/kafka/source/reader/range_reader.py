@@ -44,7 +44,7 @@ from sluice.connectors.kafka.source.reader.seek import resume_position, seek_wit
 from sluice.connectors.kafka.source.splits import LostRange, data_lost, key_of, log_truncated
 from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.errors import StreamError, UnreachableError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.model.task_memory import TaskMemory
 from sluice.runtime.process.gc_control import without_collector
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock

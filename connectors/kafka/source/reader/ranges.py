@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.splits import key_of
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["NewestTimestamps", "RangeProgress", "in_rounds", "last_rows"]
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from sluice.connectors.kafka.client.confluent import KafkaException, TopicPartition, error_codes
 from sluice.connectors.kafka.client.retry import Deadline
 from sluice.runtime.contracts import RecordsRead
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["Seeking", "resume_position", "seek_with_retries"]
 

@@ -9,7 +9,7 @@ from sluice.connectors.kafka.client.confluent import KafkaException, translate
 from sluice.connectors.kafka.source.reader.consumers import PooledConsumer, process_pool
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader, Reading
 from sluice.runtime.contracts import RecordsRead
-from sluice.runtime.model.model import SplitKey, SplitRange
+from sluice.runtime.model.splits import SplitKey, SplitRange
 
 __all__ = ["KafkaRecordStream", "KafkaStreamingReader"]
 

@@ -23,7 +23,7 @@ from sluice.connectors.kafka.sink.handles import (
 from sluice.runtime.checkpoint.inspect.inspection import Slot
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import CheckpointRecord, StateEntry, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry, Verdict
 
 __all__ = [
     "NamedTransaction",

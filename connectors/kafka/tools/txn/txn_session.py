@@ -33,7 +33,7 @@ from sluice.runtime.errors import (
     TransactionUnknownError,
     UnreachableError,
 )
-from sluice.runtime.model.model import CheckpointRecord
+from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.ownership.lease import (
     RENEWAL_INTERVAL_S,
     WATCHED_INTERVALS,

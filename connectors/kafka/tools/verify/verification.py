@@ -32,8 +32,8 @@ from sluice.runtime.checker.files import read_files
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
 from sluice.runtime.checkpoint.inspect.inspection import survey
 from sluice.runtime.errors import ConfigError, StorageError
+from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.model.json_text import parsed_json
-from sluice.runtime.model.model import CheckpointRecord
 
 __all__ = [
     "Comparison",

@@ -13,7 +13,7 @@ from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles
 from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.runtime.contracts import CommitOutcome, TaskScope, WriterFactory
 from sluice.runtime.errors import AuthenticationError, ConfigError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.service.drop_in_client import REGION, QueryRun
 from sluice.runtime.service.service_client import CoordinatorClient
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress

@@ -10,7 +10,7 @@ from sluice.connectors.kafka.kafka_drop_in_source import KafkaStreamReader
 from sluice.connectors.kafka.records.columns import columns_with
 from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.runtime.errors import DataLostError, SourceChangedError, UnreachableError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.source.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.kit.source.source_setup import TIMEOUT_S, Bench, bounds
 

@@ -30,7 +30,7 @@ from sluice.runtime.errors import (
     StreamError,
     UnsupportedFormatError,
 )
-from sluice.runtime.model.model import StateEntry, Verdict
+from sluice.runtime.model.checkpoint_record import StateEntry, Verdict
 from tests.kit.coordinator.checkpoint_records import committable, full_record, record
 
 

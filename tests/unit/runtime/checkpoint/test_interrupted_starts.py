@@ -14,7 +14,12 @@ from sluice.runtime.coordinator.core.events import Publish, Published
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import FencedError, StorageError
-from sluice.runtime.model.model import FENCING, CheckpointKind, CheckpointRecord, Verdict
+from sluice.runtime.model.checkpoint_record import (
+    FENCING,
+    CheckpointKind,
+    CheckpointRecord,
+    Verdict,
+)
 from tests.kit.coordinator.checkpoint_records import committable
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.starting_job import JOB_UID, PLAN, Job, aborted, record

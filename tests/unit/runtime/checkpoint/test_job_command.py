@@ -12,7 +12,7 @@ from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.graph.job_graph import regions_of
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.job.job_cli import app
-from sluice.runtime.model.model import CheckpointRecord, RegionRecord
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecord
 from tests.kit.coordinator.checkpoint_records import record
 from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource
 

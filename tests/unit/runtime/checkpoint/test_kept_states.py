@@ -13,9 +13,8 @@ from sluice.runtime.checkpoint.retained_states import KeptStates
 from sluice.runtime.coordinator.committing.commit_steps import drive
 from sluice.runtime.coordinator.core.events import Retire
 from sluice.runtime.errors import DamagedCheckpointError
-from sluice.runtime.model.model import (
+from sluice.runtime.model.checkpoint_record import (
     FENCING,
-    BatchKey,
     CheckpointKind,
     CheckpointRecord,
     Redistribution,
@@ -23,6 +22,7 @@ from sluice.runtime.model.model import (
     StateEntry,
     Verdict,
 )
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import FAST, CoreDriver
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.run_io_executor import hands_of

@@ -13,7 +13,8 @@ from sluice.runtime.coordinator.committing.repairs import Repairs
 from sluice.runtime.coordinator.core.events import Repair
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost
 from sluice.runtime.errors import DataLostError, SourceChangedError, TransactionLostError
-from sluice.runtime.model.model import RegionRecord, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.core_driver import split
 from tests.kit.coordinator.lost_work import Rewriter, accept, away, half_lost, two_regions
 from tests.kit.coordinator.starting_job import Job, record

@@ -9,7 +9,7 @@ import pytest
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.errors import StorageError
-from sluice.runtime.model.model import CheckpointRecord, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.coordinator.core_driver import committable
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault

@@ -13,7 +13,7 @@ from sluice.runtime.checkpoint.retention import (
     spark_batches_to_retain,
 )
 from sluice.runtime.errors import DamagedCheckpointError
-from sluice.runtime.model.model import (
+from sluice.runtime.model.checkpoint_record import (
     FENCING,
     CheckpointKind,
     CheckpointRecord,

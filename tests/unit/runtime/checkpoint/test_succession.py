@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.succession import has_last_record
-from sluice.runtime.model.model import CheckpointRecord
+from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 

@@ -11,8 +11,9 @@ from sluice.runtime.errors import ConfigError, FencedError, PoisonRecordsError, 
 from sluice.runtime.functions.at_most_once import Drops, dropped_in_all, encode_drops
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals
-from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, RecordCounts
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.on_error import DeadLetters, Skip
+from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.service import service_json as wire
 from tests.kit.coordinator.core_driver import committable, split
 from tests.kit.fakes import ManualClock

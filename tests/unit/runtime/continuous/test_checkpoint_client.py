@@ -10,7 +10,7 @@ from sluice.runtime.continuous.checkpoint_client import CheckpointClient, TaskRe
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.errors import CoordinatorLostError, FencedError, UnreachableError
-from sluice.runtime.model.model import Barrier, BatchKey
+from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.core_driver import split
 from tests.kit.fakes import ManualClock
 from tests.kit.waiting import PATIENCE_S, wait_for

@@ -9,7 +9,8 @@ import pytest
 from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
 from sluice.runtime.continuous.task_messages import CommittedEpoch
 from sluice.runtime.contracts import CommitOutcome, CommitReport, RegionProgress
-from sluice.runtime.model.model import BatchKey, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import committable
 from tests.kit.waiting import PATIENCE_S
 

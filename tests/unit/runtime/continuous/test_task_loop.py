@@ -12,8 +12,8 @@ from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.errors import DeliveryError, FencedError, UnreachableError
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.model.model import Barrier, SplitRange
 from sluice.runtime.model.on_error import Skip
+from sluice.runtime.model.splits import Barrier, SplitRange
 from tests.kit.continuous_parts import LogFollower, RecordingWriter
 from tests.kit.coordinator.core_driver import split
 from tests.kit.fakes import ManualClock

@@ -25,7 +25,7 @@ from sluice.runtime.errors import (
     UnreachableError,
 )
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
-from sluice.runtime.model.model import Barrier
+from sluice.runtime.model.splits import Barrier
 from sluice.runtime.service.hosted_region import HostedRegion
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from tests.kit.coordinator.coordinated_job import QUICK

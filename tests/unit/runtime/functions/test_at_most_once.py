@@ -37,7 +37,7 @@ from sluice.runtime.functions.at_most_once import (
 from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.graph.job_graph import require_chained
 from sluice.runtime.job.job import Job
-from sluice.runtime.model.model import BatchKey, SplitRange
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from sluice.runtime.service.metrics import CheckpointMetrics
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.spark.tasks.region_tasks import Chain, RegionTasks, TaskResult, results_of

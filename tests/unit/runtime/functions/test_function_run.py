@@ -22,8 +22,9 @@ from sluice.runtime.functions.function_run import (
     require_other_topics,
     require_within_limits,
 )
-from sluice.runtime.model.model import RecordCounts, SplitRange
+from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.on_error import ALWAYS_LET_THROUGH, DeadLetters, Policy, Skip, policy_of
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.source.source_rows import source_rows, values_of
 
 DEAD = DeadLetters(topic="dead")

@@ -23,7 +23,9 @@ from sluice.runtime.errors import (
     UnsupportedFormatError,
 )
 from sluice.runtime.functions.record_counts import added, decode_totals, encode_totals, totals_after
-from sluice.runtime.model.model import BatchKey, CheckpointKind, RecordCounts
+from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.checkpoint_record import CheckpointKind
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.service.metrics import CheckpointMetrics
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 from tests.kit.coordinator.starting_job import Job, record

@@ -15,7 +15,12 @@ from sluice.runtime.graph.graph_view import GraphView, view_of_record
 from sluice.runtime.graph.job_graph import Region, regions_of
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.job.job import Job, Stream
-from sluice.runtime.model.model import CheckpointRecord, OperatorNode, RegionRecord, RegionStatus
+from sluice.runtime.model.checkpoint_record import (
+    CheckpointRecord,
+    OperatorNode,
+    RegionRecord,
+    RegionStatus,
+)
 from tests.kit.coordinator.checkpoint_records import record
 from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource, identity
 

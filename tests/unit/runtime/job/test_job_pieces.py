@@ -28,8 +28,8 @@ from sluice.runtime.graph.job_graph import job_plan, regions_of
 from sluice.runtime.graph.pipeline import Pipeline, Step
 from sluice.runtime.job.job import Job, Stream
 from sluice.runtime.model import offsets
-from sluice.runtime.model.model import Barrier, SplitRange
 from sluice.runtime.model.on_error import DeadLetters, Skip
+from sluice.runtime.model.splits import Barrier, SplitRange
 from sluice.runtime.spark.frames.plan_analysis import analyse_plan
 from sluice.runtime.spark.microbatch.batch_strategies import (
     require_all_rows_passed,

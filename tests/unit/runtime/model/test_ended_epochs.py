@@ -6,7 +6,7 @@ import pytest
 
 from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.errors import IllegalTransitionError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.core_driver import split
 from tests.unit.runtime.continuous.test_task_loop import Bench
 

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.event_time import EventTime, advanced, least_watermark_ms
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.spark.microbatch.event_times import (
     EventTimes,
     LargestTimestamps,

@@ -10,7 +10,7 @@ from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoor
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_root
 from sluice.runtime.contracts import SinkContext, SweepView
 from sluice.runtime.errors import FencedError, StorageError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.ownership.lease import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, LeaseRecord
 from tests.kit.fakes import ManualClock
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault

@@ -15,7 +15,7 @@ from sluice.runtime.coordinator.committing.commit_steps import drive
 from sluice.runtime.coordinator.core.events import Publish, Published
 from sluice.runtime.coordinator.shell.serial_calls import SerialSink
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError
-from sluice.runtime.model.model import CheckpointKind, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
 from sluice.runtime.ownership.lease_watch import _RETRY_FOR_S, LeaseWatch
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.run_io_executor import hands_of

@@ -10,7 +10,9 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPla
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.errors import RegionUnansweredError, UnreachableError
-from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, RegionRecord
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock, PauseTolerantTime
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts

@@ -26,7 +26,8 @@ from sluice.runtime.coordinator.policy.handlers import (
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
-from sluice.runtime.model.model import BatchKey, Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.process.host_clock import SleepByBootTime, SleepByWallSteps, age_clock, slept_s
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 from tests.kit.coordinator.fake_store import FakeStore

@@ -18,7 +18,7 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop
 from sluice.runtime.coordinator.shell.run_threads import Housekeeper, RunThreads
 from sluice.runtime.errors import MissingRequirementError, WaitedTooLongError
-from sluice.runtime.model.model import RegionRecord
+from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.service import http_thread
 from sluice.runtime.service.hosted_region import HostedRegion
 from sluice.runtime.service.server import CoordinatorService

@@ -19,7 +19,7 @@ from sluice.runtime.errors import (
     UnreachableError,
     WrongJobError,
 )
-from sluice.runtime.model.model import Barrier
+from sluice.runtime.model.splits import Barrier
 from sluice.runtime.service import server
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient

@@ -9,7 +9,7 @@ import pytest
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.errors import MissingRequirementError, UnreachableError
-from sluice.runtime.model.model import Barrier
+from sluice.runtime.model.splits import Barrier
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from tests.kit.coordinator.coordinated_service import BATCH

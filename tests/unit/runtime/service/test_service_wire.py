@@ -8,7 +8,7 @@ import pytest
 
 from sluice.runtime import errors
 from sluice.runtime.errors import StreamError
-from sluice.runtime.model.model import Barrier, SplitRange
+from sluice.runtime.model.splits import Barrier, SplitRange
 from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.server import CoordinatorService
 from tests.kit.coordinator.coordinated_service import BATCH

@@ -6,13 +6,13 @@ import pytest
 
 from sluice.runtime.contracts import OpenWork, RegionAttempt, RegionRegistration
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import (
-    BatchKey,
+from sluice.runtime.model.checkpoint_record import (
     FileReference,
     RegionRecord,
     RegionStatus,
     StateSnapshot,
 )
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.service.service_json import from_json, to_json
 from tests.kit.coordinator.core_driver import committable, split
 

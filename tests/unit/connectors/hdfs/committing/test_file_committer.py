@@ -11,7 +11,7 @@ import pytest
 from sluice.connectors.hdfs.committing.file_committer import FileCommitter
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
 from sluice.runtime.contracts import CommitOutcome
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError

@@ -20,7 +20,7 @@ from sluice.runtime.contracts import (
     TaskSink,
 )
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StorageError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.fakes import ManualClock

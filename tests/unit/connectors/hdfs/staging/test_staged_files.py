@@ -30,7 +30,8 @@ from sluice.connectors.hdfs.staging.staged_names import (
 )
 from sluice.runtime.contracts import RegisteredAttempt, SweepView
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
-from sluice.runtime.model.model import BatchKey, Redistribution, StateEntry
+from sluice.runtime.model.checkpoint_record import Redistribution, StateEntry
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.storage.file_system_opening import absolute_uri
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 

@@ -12,7 +12,7 @@ from sluice.connectors.hdfs.staging.staged_output import StagedOutput
 from sluice.connectors.hdfs.writing.frame_writer import StagingDirectory
 from sluice.runtime.contracts import Frame
 from sluice.runtime.errors import IllegalTransitionError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
 ATTEMPT = StagingAttempt.draw(BatchKey(region="main", attempt_id=3, batch_id=7))

@@ -20,13 +20,13 @@ from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_
 from sluice.connectors.hdfs.tools.files_cli import app
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, slot_name
 from sluice.runtime.errors import DamagedCheckpointError, FencedError
-from sluice.runtime.model.model import (
-    BatchKey,
+from sluice.runtime.model.checkpoint_record import (
     CheckpointRecord,
     OperatorNode,
     RegionRecord,
     StateEntry,
 )
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.ownership.lease import LeaseRecord
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.checkpoint_records import JOB_UID, record

@@ -13,7 +13,7 @@ from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.task_saver import FrameTask, files_of
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 
 ROWS = pa.record_batch({"city": ["Forlì", None, "a/b"], "n": [1, 2, 3]})
 

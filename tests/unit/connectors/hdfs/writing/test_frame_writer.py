@@ -13,7 +13,7 @@ from sluice.connectors.hdfs.writing.frame_writer import (
 )
 from sluice.runtime.contracts import RegisteredAttempt, TaskScope
 from sluice.runtime.errors import FencedError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
 SCOPE = TaskScope(

@@ -17,7 +17,7 @@ from sluice.connectors.hdfs.writing import task_writer
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
 from sluice.runtime.errors import ConfigError, StorageError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 from tests.kit.files.fake_webhdfs import FakeWebHdfs
 from tests.kit.files.format_rows import task_format

@@ -21,7 +21,7 @@ from sluice.connectors.kafka.sink.handles import (
     encode_handle,
 )
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
-from sluice.runtime.model.model import Redistribution, StateEntry
+from sluice.runtime.model.checkpoint_record import Redistribution, StateEntry
 
 HANDLE = TransactionHandle(
     transactional_id="orders/5b2f/main.3/a1b2/0",

@@ -22,7 +22,8 @@ from sluice.runtime.checkpoint.lost_work import LostCommittables
 from sluice.runtime.contracts import AttemptRegistry, CommitOutcome, CommitReport, TaskScope
 from sluice.runtime.errors import TransactionLostError
 from sluice.runtime.graph.job_graph import Region
-from sluice.runtime.model.model import RegionRecord, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
+from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.spark.run.range_repair import ChainRepairer
 from tests.kit.kafka.fake_producer import FakeClient, FakeCluster
 

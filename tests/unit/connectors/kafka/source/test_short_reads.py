@@ -7,7 +7,7 @@ import pytest
 from sluice.connectors.kafka.source.enumerator.discovery import OffsetFact
 from sluice.connectors.kafka.source.positions import Edge, PartitionKey
 from sluice.runtime.errors import ConfigError, UnreachableError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.source.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.kit.source.source_setup import Bench, bounds
 

@@ -11,7 +11,7 @@ from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnume
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.runtime.errors import ConfigError, DataLostError, SourceChangedError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.source.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.kit.source.source_setup import TIMEOUT_S, Bench, bounds
 

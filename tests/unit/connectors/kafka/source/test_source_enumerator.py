@@ -9,7 +9,7 @@ from sluice.connectors.kafka.source.enumerator.discovery import OffsetFact
 from sluice.connectors.kafka.source.positions import Edge, PartitionKey
 from sluice.runtime.contracts import Backlog
 from sluice.runtime.errors import ConfigError, DataLostError, SourceChangedError, UnreachableError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.source.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.kit.source.source_setup import TIMEOUT_S, Bench, bounds
 

@@ -25,11 +25,7 @@ from sluice.runtime.checkpoint.format.schema import (
     METADATA_VERSION,
 )
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
-from sluice.runtime.model.model import (
-    FileReference,
-    Redistribution,
-    StateEntry,
-)
+from sluice.runtime.model.checkpoint_record import FileReference, Redistribution, StateEntry
 from tests.kit.coordinator.checkpoint_records import committable, full_record, record
 
 _DATA = Path(__file__).parents[4] / "data"

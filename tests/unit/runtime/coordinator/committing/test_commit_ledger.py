@@ -10,7 +10,7 @@ from sluice.runtime.coordinator.committing.commit_ledger import (
     wave,
 )
 from sluice.runtime.coordinator.committing.decided_commits import DecidedWork, failed_detail
-from sluice.runtime.model.model import RegionRecord, RegionStatus
+from sluice.runtime.model.checkpoint_record import RegionRecord, RegionStatus
 from tests.kit.coordinator.core_driver import committable
 
 

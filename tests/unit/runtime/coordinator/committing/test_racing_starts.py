@@ -11,7 +11,7 @@ from sluice.runtime.coordinator.core.events import Commit, CommitReported, MarkC
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import FencedError, StorageError
-from sluice.runtime.model.model import FENCING, CheckpointRecord, Verdict
+from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord, Verdict
 from tests.kit.coordinator.core_driver import committable
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.starting_job import PLAN, Job, aborted, record

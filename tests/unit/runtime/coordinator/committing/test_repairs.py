@@ -10,7 +10,8 @@ from sluice.runtime.coordinator.committing.commit_steps import drive
 from sluice.runtime.coordinator.committing.repairs import Repairs
 from sluice.runtime.coordinator.core.events import Repair
 from sluice.runtime.errors import DataLostError, TransactionLostError
-from sluice.runtime.model.model import RegionRecord, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.core_driver import committable, split
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.fakes import FakeSource

@@ -24,7 +24,12 @@ from sluice.runtime.coordinator.core.events import Commit, CommitReported, MarkC
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, UnreachableError
-from sluice.runtime.model.model import Redistribution, RegionRecord, RegionStatus, StateEntry
+from sluice.runtime.model.checkpoint_record import (
+    Redistribution,
+    RegionRecord,
+    RegionStatus,
+    StateEntry,
+)
 from tests.kit.coordinator.core_driver import split
 from tests.kit.coordinator.starting_job import PLAN, Job, record
 from tests.kit.fakes import TransactionState, identity_of

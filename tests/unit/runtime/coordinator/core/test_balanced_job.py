@@ -13,7 +13,7 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.policy.assignment import assignment_of
 from sluice.runtime.coordinator.policy.balance import Balancer, LoadBalancer
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
-from sluice.runtime.model.model import Barrier, SplitRange
+from sluice.runtime.model.splits import Barrier, SplitRange
 from tests.kit.coordinator.core_driver import CoreDriver
 
 _REGIONS = ("r0", "r1", "r2", "r3")

@@ -12,7 +12,7 @@ from sluice.runtime.coordinator.core.events import (
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.errors import FencedError, IllegalTransitionError, WrongJobError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 
 

@@ -19,7 +19,8 @@ from sluice.runtime.coordinator.core.events import (
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.errors import FencedError, UnreachableError
-from sluice.runtime.model.model import BatchKey, CheckpointKind, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, committable
 
 UNKNOWN = PublishOutcome.UNKNOWN

@@ -19,7 +19,8 @@ from sluice.runtime.coordinator.policy.handlers import (
 )
 from sluice.runtime.errors import StreamError
 from sluice.runtime.failover.restart_strategies import FailureRateRestart
-from sluice.runtime.model.model import Barrier, BatchKey, Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
+from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.core_driver import CoreDriver
 
 _HANDLERS = (GlobalCheckpointHandler(), RegionalCheckpointHandler())

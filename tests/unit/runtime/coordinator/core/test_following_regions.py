@@ -20,7 +20,9 @@ from sluice.runtime.coordinator.core.events import (
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost, RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.model.model import Acknowledgement, Barrier, BatchKey, Verdict
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import Verdict
+from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.core_driver import FAST, CoreDriver, split
 
 _PLAN = RegionPlan(

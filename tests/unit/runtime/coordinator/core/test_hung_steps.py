@@ -22,7 +22,7 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnLost, RegionPlan
 from sluice.runtime.coordinator.shell.core_loop import StepThread
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.model.model import Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
 from tests.kit.coordinator.core_driver import FAST, CoreDriver, committable
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.run_io_executor import hands_of

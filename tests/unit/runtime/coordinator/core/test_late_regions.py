@@ -17,7 +17,8 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     RegionPlan,
 )
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.model.model import Barrier, BatchKey, RegionStatus, Verdict
+from sluice.runtime.model.checkpoint_record import RegionStatus, Verdict
+from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, committable
 
 _CARRIES = 3

@@ -23,7 +23,7 @@ from sluice.runtime.errors import (
     TransactionLostError,
     TransactionUnknownError,
 )
-from sluice.runtime.model.model import RegionRecord, Verdict
+from sluice.runtime.model.checkpoint_record import RegionRecord, Verdict
 from tests.kit.coordinator.core_driver import FAST, CoreDriver, committable, split
 
 CHAINED = (RegionPlan(name="main", source_ids=("source",), chained=True),)

@@ -6,7 +6,8 @@ from sluice.runtime.coordinator.core.events import Acknowledged, EndJob, Publish
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.region.pacing import Pace
 from sluice.runtime.coordinator.region.region_state import RegionState
-from sluice.runtime.model.model import BatchKey, CheckpointKind, RegionRecord, StateSnapshot
+from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord, StateSnapshot
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import FAST, CoreDriver
 
 STATEFUL = RegionPlan(name="main", source_ids=("source",), stateful=True)

@@ -29,15 +29,9 @@ from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.region.pacing import Pace
 from sluice.runtime.coordinator.region.region_state import Fate, RegionState
 from sluice.runtime.errors import DeliveryError, FencedError, WrongJobError
-from sluice.runtime.model.model import (
-    Acknowledgement,
-    Assignment,
-    BatchKey,
-    CheckpointKind,
-    RegionRecord,
-    SplitKey,
-    Verdict,
-)
+from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.checkpoint_record import Assignment, CheckpointKind, RegionRecord, Verdict
+from sluice.runtime.model.splits import BatchKey, SplitKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, committable, split
 
 # --- failures and new lives -----------------------------------------------------------------------

@@ -7,7 +7,7 @@ from examples.regional import RegionLines
 from sluice.runtime.contracts import FailureReason
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress, RegionFailed, Report
-from sluice.runtime.model.model import CheckpointKind
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 
 

@@ -23,7 +23,7 @@ from sluice.runtime.errors import (
     StorageUnreachableError,
 )
 from sluice.runtime.failover.restart_strategies import ExponentialDelayRestart, FixedDelayRestart
-from sluice.runtime.model.model import CheckpointKind, RegionStatus, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionStatus, Verdict
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 
 FIXED = replace(FAST, restart_strategy=FixedDelayRestart(attempts=2, delay_s=5.0))

@@ -19,7 +19,8 @@ from sluice.runtime.coordinator.policy.handlers import (
     RegionalCheckpointHandler,
 )
 from sluice.runtime.errors import StorageUnreachableError
-from sluice.runtime.model.model import Barrier, CheckpointKind, RegionStatus, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionStatus, Verdict
+from sluice.runtime.model.splits import Barrier
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 
 _FOUR = tuple(RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(4))

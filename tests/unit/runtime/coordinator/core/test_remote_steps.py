@@ -42,15 +42,14 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.failpoints import VARIABLE
-from sluice.runtime.model.model import (
-    BatchKey,
+from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
     RegionRecord,
-    SplitRange,
     StateEntry,
     Verdict,
 )
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.coordinator.core_driver import FAST, CoreDriver, committable, split
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.run_io_executor import hands_of

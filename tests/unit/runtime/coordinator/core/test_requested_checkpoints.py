@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sluice.runtime.coordinator.core.events import Publish, Triggered
-from sluice.runtime.model.model import CheckpointKind, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
 from tests.kit.coordinator.core_driver import FAST, CoreDriver
 
 

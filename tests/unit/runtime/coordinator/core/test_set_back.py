@@ -6,7 +6,7 @@ import pytest
 
 from sluice.runtime.coordinator.core.events import Acknowledged
 from sluice.runtime.errors import IllegalTransitionError
-from sluice.runtime.model.model import BatchKey, SplitRange
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.coordinator.core_driver import CoreDriver, split
 
 

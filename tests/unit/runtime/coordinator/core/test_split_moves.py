@@ -25,7 +25,7 @@ from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.region.pacing import Pace
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import ConfigError, IllegalTransitionError
-from sluice.runtime.model.model import CheckpointKind, RegionRecord
+from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord
 from tests.kit.coordinator.core_driver import FAST, CoreDriver, split
 
 

@@ -19,7 +19,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 )
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.errors import RegionsSuspendedError
-from sluice.runtime.model.model import CheckpointKind
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 from tests.unit.runtime.coordinator.core.test_suspended_regions import (
     BOTH,

@@ -37,7 +37,8 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
-from sluice.runtime.model.model import BatchKey, RegionRecord, RegionStatus, Verdict
+from sluice.runtime.model.checkpoint_record import RegionRecord, RegionStatus, Verdict
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 
 SUSPEND = replace(FAST, on_region_failure=OnRegionFailure.SUSPEND)

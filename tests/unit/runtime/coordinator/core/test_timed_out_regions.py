@@ -10,7 +10,7 @@ from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.core.events import EndJob, RegionFailed, RegionRegistered
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.region.liveness import HeartbeatTimeout
-from sluice.runtime.model.model import Barrier
+from sluice.runtime.model.splits import Barrier
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 
 _ONE = TWO[:1]

@@ -21,7 +21,8 @@ from sluice.runtime.errors import (
     TransactionUnknownError,
     UnreachableError,
 )
-from sluice.runtime.model.model import SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.core_driver import FAST, CoreDriver, committable
 from tests.kit.coordinator.lost_work import Rewriter, accept, away, half_lost, two_regions
 from tests.kit.coordinator.starting_job import Job

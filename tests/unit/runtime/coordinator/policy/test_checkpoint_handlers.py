@@ -12,7 +12,7 @@ from sluice.runtime.coordinator.policy.handlers import (
     RegionalCheckpointHandler,
 )
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.model import CheckpointKind
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 
 TIMEOUT_S = 100.0
 REGIONAL = RegionalCheckpointHandler(

@@ -24,7 +24,7 @@ from sluice.runtime.coordinator.policy.handlers import (
     RegionalCheckpointHandler,
 )
 from sluice.runtime.errors import CheckpointFailedError, ConfigError, RegionGivenUpError
-from sluice.runtime.model.model import CheckpointKind, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
 from sluice.runtime.process.failed_tasks import task_failed
 from tests.kit.coordinator.core_driver import TWO, CoreDriver
 

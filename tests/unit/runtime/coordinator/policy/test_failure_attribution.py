@@ -23,7 +23,8 @@ from sluice.runtime.coordinator.policy.handlers import (
     RegionalCheckpointHandler,
 )
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
-from sluice.runtime.model.model import Barrier, BatchKey, Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
+from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.core_driver import FAST, CoreDriver
 
 _HANDLERS = (GlobalCheckpointHandler(), RegionalCheckpointHandler(max_failed_ratio=0.3))

@@ -14,7 +14,8 @@ from sluice.runtime.coordinator.policy.assignment import Move, moved
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.errors import DamagedCheckpointError, IllegalTransitionError
-from sluice.runtime.model.model import Assignment, BatchKey, RegionRecord, RegionStatus, SplitKey
+from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord, RegionStatus
+from sluice.runtime.model.splits import BatchKey, SplitKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 from tests.kit.coordinator.starting_job import PLAN, Job, record
 

@@ -1,7 +1,7 @@
 """How many records the next epoch may have, from how long the last ones took."""
 
 from sluice.runtime.coordinator.region.pacing import Pace
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 
 
 def _split(records: int) -> SplitRange:

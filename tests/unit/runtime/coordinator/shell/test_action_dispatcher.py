@@ -14,7 +14,8 @@ from sluice.runtime.coordinator.shell.core_loop import StepThread
 from sluice.runtime.coordinator.shell.progress import ListenerThread
 from sluice.runtime.coordinator.shell.restart_waits import BatchWaiters, WakeUp
 from sluice.runtime.errors import AuthenticationError, UnreachableError
-from sluice.runtime.model.model import CheckpointKind, RecordCounts
+from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 from tests.kit.coordinator.core_driver import split
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.fakes import FakeBroker, FakeSink, ManualClock, entry_of

@@ -6,7 +6,7 @@ from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.coordinator.region.region_state import Fate
 from sluice.runtime.coordinator.shell.attempts import RegisteredAttempts
 from sluice.runtime.errors import FencedError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import FAST, CoreDriver
 
 BATCH = BatchKey(region="r", attempt_id=1, batch_id=4)

@@ -20,7 +20,8 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 )
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import FencedError, StorageError, TransactionLostError, UnreachableError
-from sluice.runtime.model.model import Barrier, BatchKey, CheckpointKind, CheckpointRecord
+from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
+from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.coordinated_job import Job
 from tests.kit.coordinator.core_driver import split as core_split

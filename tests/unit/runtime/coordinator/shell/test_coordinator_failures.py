@@ -17,7 +17,8 @@ from sluice.runtime.errors import (
     UnreachableError,
     UnreadSplitsLostError,
 )
-from sluice.runtime.model.model import Barrier, BatchKey, RegionStatus, Verdict
+from sluice.runtime.model.checkpoint_record import RegionStatus, Verdict
+from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.coordinated_job import QUICK, Job, restart
 from tests.kit.fakes import FakeSink, TransactionState, attempt_of, transactional_id
 from tests.kit.waiting import PATIENCE_S, wait_for

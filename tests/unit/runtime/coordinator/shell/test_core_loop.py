@@ -30,7 +30,7 @@ from sluice.runtime.coordinator.policy.handlers import (
 )
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop, StepThread
 from sluice.runtime.errors import CoordinatorLostError, FencedError, UnreachableError
-from sluice.runtime.model.model import CheckpointKind, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.run_io_executor import hands_of

@@ -11,7 +11,7 @@ from sluice.runtime.coordinator.region.pressure import PressureAlarm
 from sluice.runtime.coordinator.region.status_views import RegionStatusView
 from sluice.runtime.coordinator.shell.region_watch import RegionsView, RegionWatch
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.core_driver import FAST, CoreDriver, split
 from tests.kit.fakes import FakeSource, ManualClock
 from tests.kit.waiting import PATIENCE_S, wait_for

@@ -19,7 +19,7 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.serial_calls import SerialSource
 from sluice.runtime.coordinator.shell.source_service import SourceService
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.core_driver import split
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.fakes import FakeBroker, FakeSink, FakeSource, ManualClock

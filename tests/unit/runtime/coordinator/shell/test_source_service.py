@@ -12,7 +12,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.shell.serial_calls import SerialSource
 from sluice.runtime.coordinator.shell.source_service import SourceService
 from sluice.runtime.errors import DataLostError, UnreachableError
-from sluice.runtime.model.model import Barrier, SplitKey, SplitRange
+from sluice.runtime.model.splits import Barrier, SplitKey, SplitRange
 from tests.kit.coordinator.core_driver import split as core_split
 from tests.kit.fakes import FakeSource, ManualClock
 

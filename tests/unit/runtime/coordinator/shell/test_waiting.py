@@ -14,7 +14,8 @@ from sluice.runtime.coordinator.shell.restart_waits import (
     result_within,
 )
 from sluice.runtime.errors import StreamError, UnreachableError, WaitedTooLongError
-from sluice.runtime.model.model import BatchKey, RegionRecord
+from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.fakes import ManualClock
 
 BATCH = BatchKey(region="main", attempt_id=0, batch_id=1)

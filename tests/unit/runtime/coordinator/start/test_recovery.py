@@ -12,7 +12,8 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.startup import Found
 from sluice.runtime.errors import TransactionLostError, TransactionUnknownError, UnreachableError
-from sluice.runtime.model.model import BatchKey, CheckpointRecord, SplitRange, StateEntry, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry, Verdict
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.coordinator.core_driver import split
 from tests.kit.coordinator.starting_job import NEVER_WRITTEN, PLAN, Job, aborted, record
 from tests.kit.fakes import TransactionState, entry_of

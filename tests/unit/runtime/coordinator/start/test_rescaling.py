@@ -25,16 +25,15 @@ from sluice.runtime.functions.at_most_once import (
     encode_drops,
 )
 from sluice.runtime.functions.record_counts import added, decode_totals, encode_totals, totals_after
-from sluice.runtime.model.model import (
-    Acknowledgement,
-    BatchKey,
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.checkpoint_record import (
     CheckpointRecord,
-    RecordCounts,
     Redistribution,
     RegionRecord,
     RegionStatus,
     StateSnapshot,
 )
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import FAST, committable, split
 from tests.kit.coordinator.starting_job import GRAPH, JOB_UID, PLAN, Job, record
 from tests.kit.fakes import entry_of, transactional_id

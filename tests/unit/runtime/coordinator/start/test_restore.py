@@ -17,7 +17,7 @@ from sluice.runtime.errors import (
     UnsupportedFormatError,
     WrongJobError,
 )
-from sluice.runtime.model.model import (
+from sluice.runtime.model.checkpoint_record import (
     FENCING,
     CheckpointRecord,
     FileReference,

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 from sluice.connectors.hdfs.file_drop_in_format import FilesFormat
 from sluice.connectors.kafka.kafka_drop_in import KafkaFormat
 from sluice.runtime.errors import ConfigError, FencedError, IllegalTransitionError
-from sluice.runtime.model.model import StateEntry
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.service.drop_in_client import DropInClient, QueryRun
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries

@@ -10,7 +10,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from sluice.runtime.errors import FencedError, UnreachableError
 from sluice.runtime.model import offsets
-from sluice.runtime.model.model import Barrier, RegionRecord, SplitRange
+from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.splits import Barrier, SplitRange
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.spark.microbatch.job_source import (
     CopyRanges,

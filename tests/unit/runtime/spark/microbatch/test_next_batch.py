@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.spark.microbatch.stateful_batches import repeats_its_result, wants_another
 
 

@@ -10,7 +10,8 @@ from sluice.runtime.errors import DamagedCheckpointError
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.model import offsets
-from sluice.runtime.model.model import Barrier, RegionRecord, SplitRange
+from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.splits import Barrier, SplitRange
 from sluice.runtime.spark.microbatch.query_logs import (
     LoggedBatch,
     PlannedFiles,

@@ -13,7 +13,7 @@ from sluice.runtime.contracts import WriterFactory
 from sluice.runtime.errors import FencedError, StorageUnreachableError, StreamError
 from sluice.runtime.functions.at_most_once import DropBudget, DropLimit
 from sluice.runtime.model.event_time import EventTime
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.spark.microbatch.event_times import EventTimes
 from sluice.runtime.spark.tasks.region_tasks import TaskResult
 from tests.kit.coordinator.region_simulation import (

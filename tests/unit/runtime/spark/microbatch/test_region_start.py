@@ -10,7 +10,8 @@ from sluice.runtime.errors import DamagedCheckpointError, FencedError
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.model import offsets
-from sluice.runtime.model.model import Barrier, CheckpointRecord, RegionRecord, StateSnapshot
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecord, StateSnapshot
+from sluice.runtime.model.splits import Barrier
 from sluice.runtime.spark.microbatch.region_start import (
     delete_vanished,
     location_of,

@@ -15,8 +15,9 @@ from sluice.runtime.contracts import AttemptRegistry, SinkWriter, TaskScope
 from sluice.runtime.errors import DeliveryError, TransactionLostError
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.graph.job_graph import Region
-from sluice.runtime.model.model import Redistribution, RegionRecord, SplitRange, StateEntry
+from sluice.runtime.model.checkpoint_record import Redistribution, RegionRecord, StateEntry
 from sluice.runtime.model.on_error import DeadLetters
+from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.spark.run.range_repair import ChainRepairer, ranges_to_replay
 from tests.kit.source.source_rows import source_rows, values_of
 

@@ -12,8 +12,9 @@ from pyspark import TaskContext
 from sluice.runtime.contracts import TaskScope, WriterFactory
 from sluice.runtime.errors import DeliveryError, FunctionFailedError, StreamError
 from sluice.runtime.functions.function_run import ChainedFunction
-from sluice.runtime.model.model import RecordCounts, SplitRange
+from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.on_error import Policy, Skip
+from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.spark.tasks.region_tasks import Chain, RegionTasks, results_of
 from tests.kit.source.source_rows import source_rows

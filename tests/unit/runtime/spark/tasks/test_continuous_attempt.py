@@ -10,7 +10,7 @@ import pytest
 from sluice.runtime.continuous.barrier_service import LONGEST_STEP_S, AttemptEpochs, TaskHeartbeat
 from sluice.runtime.contracts import AttemptState, RegionAttempt
 from sluice.runtime.errors import ConfigError, MissingRequirementError
-from sluice.runtime.model.model import RegionRecord
+from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.service.hosted_region import HostedRegion
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.spark.tasks.continuous_attempt import ContinuousAttempt, ContinuousChain

@@ -9,7 +9,7 @@ from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
 from sluice.runtime.errors import ConfigError, FencedError, PoisonRecordsError
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals
-from sluice.runtime.model.model import RecordCounts
+from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.on_error import DeadLetters
 from sluice.runtime.spark.tasks.region_tasks import TaskResult
 from tests.kit.coordinator.region_simulation import RegionWorld, barrier

@@ -19,7 +19,7 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import (
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.runtime.contracts import CommitOutcome, CommitReport
 from sluice.runtime.errors import AuthenticationError, UnsupportedFormatError
-from sluice.runtime.model.model import Redistribution, StateEntry
+from sluice.runtime.model.checkpoint_record import Redistribution, StateEntry
 from tests.kit.kafka.fake_kafka import FakeBroker, FakeWire, Fault
 from tests.kit.kafka.transaction_harness import FakeAttempt, FakeHarness, committable
 

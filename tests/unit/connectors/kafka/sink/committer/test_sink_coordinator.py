@@ -26,7 +26,7 @@ from sluice.runtime.contracts import (
     SweepView,
 )
 from sluice.runtime.errors import ConfigError, SourceChangedError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.ownership.lease import LeaseRecord
 from tests.kit.kafka.fake_kafka import FakeWire
 from tests.kit.kafka.transaction_harness import JOB_UID, FakeHarness, begun, committable

@@ -19,7 +19,8 @@ from sluice.connectors.kafka.sink.committer.transaction_sweep import Sweeper, or
 from sluice.connectors.kafka.sink.handles import TransactionalId, TransactionIdentity
 from sluice.runtime.contracts import RegisteredAttempt, SweepView
 from sluice.runtime.errors import AuthenticationError
-from sluice.runtime.model.model import BatchKey, Redistribution, StateEntry
+from sluice.runtime.model.checkpoint_record import Redistribution, StateEntry
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.kafka.fake_kafka import FakeWire, Fault
 from tests.kit.kafka.transaction_harness import JOB_UID, FakeHarness, committable
 

@@ -21,7 +21,7 @@ from sluice.runtime.errors import (
     TransactionAbortedError,
     UnreachableError,
 )
-from sluice.runtime.model.model import BatchKey, SplitRange
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.kafka.fake_producer import FakeClient, FakeCluster, kafka_error
 
 ORDERS = SplitRange(

@@ -16,7 +16,7 @@ from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait
 from sluice.connectors.kafka.sink.writer.sender import flush
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.errors import AuthenticationError, FencedError, StreamError, UnreachableError
-from sluice.runtime.model.model import BatchKey
+from sluice.runtime.model.splits import BatchKey
 from tests.kit.fakes import ManualClock
 from tests.kit.kafka.fake_producer import FakeClient, FakeCluster
 from tests.kit.kafka.producer_pools import Threads

@@ -21,7 +21,7 @@ from sluice.runtime.errors import (
     StreamError,
     UnreachableError,
 )
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.source.fake_source_cluster import FakeClock
 
 CONFLICT: int = getattr(KafkaError, "_CONFLICT")  # noqa: B009 - public, underscored

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sluice.connectors.kafka.client.login_refusals import LoginRefusals
 from sluice.connectors.kafka.source.reader.consumers import PooledConsumer
-from sluice.runtime.model.model import SplitRange
+from sluice.runtime.model.splits import SplitRange
 from tests.kit.fakes import ManualClock
 
 _NO_ANSWER: int = getattr(KafkaError, "_TRANSPORT")  # noqa: B009 - public, underscored

@@ -21,7 +21,7 @@ from sluice.connectors.kafka.tools.txn.txn_session import (
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.errors import ConfigError, FencedError, UnreachableError
-from sluice.runtime.model.model import (
+from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
     OperatorNode,

@@ -19,7 +19,7 @@ from sluice.runtime.checker import Identity, Record
 from sluice.runtime.checker.records.user_mapping import load_mapping
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.errors import ConfigError, StorageError
-from sluice.runtime.model.model import OperatorNode, RegionRecord
+from sluice.runtime.model.checkpoint_record import OperatorNode, RegionRecord
 from tests.kit.coordinator.checkpoint_records import record
 
 app = typer.Typer()

@@ -1,31 +1,26 @@
-"""Values that cross module and process boundaries: frozen, checked, picklable. No I/O.
+"""The record of a checkpoint and its parts: frozen, checked, picklable. No I/O.
 
-The words are those of ``docs/guide/glossary.md``. A `CheckpointRecord` is what ``_metadata`` holds;
+A `CheckpointRecord` is the content of ``_metadata``;
 `sluice.runtime.checkpoint.format.metadata` gives its Avro form.
 """
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
 
 __all__ = [
     "FENCING",
-    "Acknowledgement",
     "Assignment",
-    "Barrier",
-    "BatchKey",
     "CheckpointKind",
     "CheckpointRecord",
     "FileReference",
     "OperatorNode",
-    "RecordCounts",
     "Redistribution",
     "RegionRecord",
     "RegionStatus",
-    "SplitKey",
-    "SplitRange",
     "StateEntry",
     "StateSnapshot",
     "Verdict",
@@ -61,122 +56,6 @@ class StateEntry:
     version: int
     redistribution: Redistribution
     payload: bytes
-
-
-SplitKey = tuple[str, str, int]
-"""Source id, topic and partition."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRange:
-    """A range of one topic-partition that a region reads in one epoch.
-
-    Attributes:
-        source_id: operator id of the source.
-        topic: name of the topic.
-        topic_id: Kafka's topic UUID in its text form; distinguishes a recreated topic from the old
-            one.
-        partition: >= 0.
-        start_offset: inclusive.
-        end_offset: exclusive, the next one to read; >= ``start_offset``.
-        leader_epoch: a leader of the partition, if known: no record before ``end_offset`` has a
-            later one.
-        leader_epoch_end: the offset after the last record known to be of that leader; only markers
-            follow it up to ``end_offset``. None: ``end_offset`` itself.
-        largest_timestamp_ms: largest record timestamp seen so far, if known.
-        watermark_ms: the split's event-time watermark, if one is defined.
-        idle_since_ms: time of the last record, or None while records come.
-    """
-
-    source_id: str
-    topic: str
-    topic_id: str
-    partition: int
-    start_offset: int
-    end_offset: int
-    leader_epoch: int | None = None
-    leader_epoch_end: int | None = None
-    largest_timestamp_ms: int | None = None
-    watermark_ms: int | None = None
-    idle_since_ms: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.partition < 0 or not 0 <= self.start_offset <= self.end_offset:
-            raise ConfigError(
-                "a split's range is not valid",
-                {
-                    "topic": self.topic,
-                    "partition": self.partition,
-                    "start_offset": self.start_offset,
-                    "end_offset": self.end_offset,
-                },
-                "Give start offsets >= 0 and end offsets that are not lower.",
-            )
-
-    @property
-    def key(self) -> SplitKey:
-        """The split, without its range."""
-        return self.source_id, self.topic, self.partition
-
-    @property
-    def name(self) -> str:
-        """``topic-partition``, the key of the split inside Spark's offset."""
-        return f"{self.topic}-{self.partition}"
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the range holds no offset."""
-        return self.start_offset == self.end_offset
-
-    @property
-    def known_end(self) -> int:
-        """The offset after the last record to which ``leader_epoch`` applies."""
-        return self.end_offset if self.leader_epoch_end is None else self.leader_epoch_end
-
-    def at_end(self) -> "SplitRange":
-        """The start of the next range, as an empty range."""
-        return self if self.is_empty else replace(self, start_offset=self.end_offset)
-
-
-def busy_by_source(ranges: Iterable[SplitRange]) -> dict[str, list[SplitRange]]:
-    """The ranges with records, by the operator id of their source."""
-    found: dict[str, list[SplitRange]] = {}
-    for split in ranges:
-        if not split.is_empty:
-            found.setdefault(split.source_id, []).append(split)
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class BatchKey:
-    """The identity of a batch: never its offsets, never its checkpoint id (`batch-identity`).
-
-    Attributes:
-        region: name of the region.
-        attempt_id: one attempt of the region between two restarts; >= 0, never used twice.
-        batch_id: Spark's batch id inside the region's checkpoint location; >= 0.
-    """
-
-    region: str
-    attempt_id: int
-    batch_id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Barrier:
-    """A barrier of one region: the ranges of the epoch that checkpoint ``checkpoint_id`` ends.
-
-    Attributes:
-        checkpoint_id, region, attempt_id: of that epoch.
-        splits: the ranges; all empty if a sink requested a batch without records.
-        is_last: the region's bounded sources end with it.
-    """
-
-    checkpoint_id: int
-    region: str
-    attempt_id: int
-    splits: tuple[SplitRange, ...]
-    is_last: bool = False
 
 
 class CheckpointKind(enum.Enum):
@@ -428,66 +307,3 @@ class CheckpointRecord:
     def committables(self) -> tuple[StateEntry, ...]:
         """Every committable of the regions completed here, in order."""
         return committables_of(self.regions)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordCounts:
-    """Counts of one function; all >= 0.
-
-    Attributes:
-        read: rows that it received.
-        skipped: source records that it left out because it raised for them.
-        dead_lettered: source records that were written to a dead-letter topic because it raised for
-            them.
-    """
-
-    read: int = 0
-    skipped: int = 0
-    dead_lettered: int = 0
-
-    def __post_init__(self) -> None:
-        if min(self.read, self.skipped, self.dead_lettered) < 0:
-            raise ConfigError(
-                "record counts are out of range",
-                asdict(self),
-                "Restore from the previous checkpoint; report the damaged one.",
-            )
-
-    @property
-    def failed(self) -> int:
-        """Records that did not come through, for any reason."""
-        return self.skipped + self.dead_lettered
-
-    def __add__(self, other: "RecordCounts") -> "RecordCounts":
-        return RecordCounts(
-            read=self.read + other.read,
-            skipped=self.skipped + other.skipped,
-            dead_lettered=self.dead_lettered + other.dead_lettered,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledgement:
-    """A region's answer to a barrier: its batch is pre-committed (step 3 of the protocol).
-
-    Attributes:
-        batch: identity; an older attempt is refused.
-        checkpoint_id: the barrier's id, a hint (`batch-identity`); None for a batch without a
-            barrier.
-        region: the region for the record: splits, committables, state.
-        again_in_s: a sink requests a batch again after so long, even without records.
-        state_is_due: its state has more output in a following batch, even without records.
-        counts: of the batch, by name of the function that counts.
-        dropped: ranges of the batch that approximate recovery left out.
-        decide_by_s: on the coordinator's boot-time clock: if undecided then, its pre-committed work
-            may be lost; None: no earlier limit than the checkpoint timeout.
-    """
-
-    batch: BatchKey
-    checkpoint_id: int | None
-    region: RegionRecord
-    again_in_s: float | None = None
-    state_is_due: bool = False
-    counts: Mapping[str, RecordCounts] = field(default_factory=dict)
-    dropped: tuple[SplitRange, ...] = ()
-    decide_by_s: float | None = None
