@@ -46,7 +46,7 @@ MUTANTS = (
             Edit(
                 function="sluice.connectors.kafka.sink.committer.kafka_wire:TransactionWire._call",
                 old="if client.refused is not None:",
-                new="if client.refused is not None and ask is None:",
+                new="if client.refused is not None and request is None:",
             ),
         ),
     ),
