@@ -21,7 +21,7 @@ Line = Mapping[str, Any]
 the job, written by `benchmarks.programs.regional_pipeline.EventFile`."""
 
 _RESTARTED = re.compile(
-    r"region restarted: region=(?P<region>\S+) attempt_id=\d+ why=(?P<why>.*)", re.DOTALL
+    r"region restarted: region=(?P<region>\S+) attempt_id=\d+ cause=(?P<why>.*)", re.DOTALL
 )
 _MISSING = re.compile(r"\b(?:failed|missing)=(?P<names>[^\s\]]+)")
 _LONGEST_WHY = 240

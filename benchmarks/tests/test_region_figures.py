@@ -38,7 +38,7 @@ def lost(lines: Sequence[Mapping[str, Any]], deaths: Sequence[Death]) -> int:
 
 def restarted(region: str, at_s: float, why: str) -> Mapping[str, Any]:
     """A warning as `sluice.runtime.spark.run.attempt_supervisor` writes it."""
-    message = f"region restarted: region={region} attempt_id=3 why={why}"
+    message = f"region restarted: region={region} attempt_id=3 cause={why}"
     return {"at_s": at_s, "message": message}
 
 
