@@ -141,7 +141,7 @@ def test_what_the_documents_ask_for_is_enough_to_recover(
             TOPIC, "__transaction_state", "describe topic __transaction_state", id="their log"
         ),
         pytest.param(TRANSACTIONS, "secure-copy-", "secure-copy-", id="transactional ids"),
-        pytest.param(GROUP, "sluice-", "may the principal READ this group", id="lease"),
+        pytest.param(GROUP, "sluice-", "may READ this group", id="lease"),
     ],
 )
 def test_what_is_missing_is_told_by_name(
