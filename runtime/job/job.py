@@ -275,7 +275,7 @@ class Job:
     ) -> None:
         require_reachable(host)
         settings = CheckpointSettings(
-            interval_s=interval_s,
+            interval_s=_interval(interval_s),
             timeout_s=timeout_s,
             min_pause_s=min_pause_s,
             tolerable_failures=_tolerable(tolerable_failures, restart_strategy),
@@ -400,6 +400,17 @@ def _own_steps(source: Source) -> list[Step]:
         )
         for each in source.functions
     ]
+
+
+def _interval(seconds: float | None) -> float:
+    """Refuse None: in a query, Spark's trigger is the barrier; a job would never take one."""
+    if seconds is None:
+        raise ConfigError(
+            "a job needs an interval between its barriers",
+            {"interval_s": None},
+            "Use seconds; 0 takes barriers without a pause.",
+        )
+    return seconds
 
 
 def _regions(number: int | None) -> int | None:

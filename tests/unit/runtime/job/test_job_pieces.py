@@ -297,6 +297,12 @@ def test_a_jobs_settings_are_its_coordinators() -> None:
         Job("j", nowhere, checkpoint_dir="/c", on_region_failure="ignore")
 
 
+def test_a_job_without_an_interval_is_refused() -> None:
+    """It would wait for ever: no trigger of Spark's is its barrier."""
+    with pytest.raises(ConfigError, match="needs an interval"):
+        Job("j", cast(SparkSession, None), checkpoint_dir="/c", interval_s=cast(float, None))
+
+
 def test_functions_of_both_kinds_in_one_pipeline_are_refused() -> None:
     """map_batches runs in the writer's process, transform in Spark's plan."""
     stream = Stream(Pipeline(StubSource())).map_batches(identity)
