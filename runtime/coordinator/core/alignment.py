@@ -303,7 +303,7 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
         raise IllegalTransitionError(
             "a region acknowledged a second batch before its first was decided",
             {"batch": ack.batch, "waiting": region.pending_ack.batch},
-            "Sluice bug: stop the job, keep its log, restart from the last checkpoint.",
+            "Stop the job, keep its log, restart from the last checkpoint, and report this bug.",
         )
     if state.settings.handler.is_regional and state.is_too_old(ack.decide_by_s, now_s):
         region.pending_ack = ack  # its attempt ends, and discards it
@@ -338,7 +338,7 @@ def _require_own_splits(state: CoordinatorState, ack: Acknowledgement) -> None:
                     ),
                     "batch_id": ack.batch.batch_id,
                 },
-                "Spark's log and the checkpoint do not fit; restart from the checkpoint.",
+                "Restart from the checkpoint: Spark's log does not match it.",
             )
 
 

@@ -129,9 +129,9 @@ class JobPlan:
         names = [region.name for region in self.regions]
         if not names or len(set(names)) != len(names):
             raise ConfigError(
-                "a job needs at least one region, and each a name of its own",
+                "a job needs at least one region, with unique names",
                 {"job": self.name, "regions": ",".join(names)},
-                "Name each region once.",
+                "Give each region a name of its own.",
             )
 
     def heir_of(self, region: RegionRecord) -> RegionPlan | None:
@@ -259,7 +259,7 @@ class CheckpointSettings:
             raise ConfigError(
                 "a checkpoint setting is out of range",
                 wrong,
-                f"Use values above zero; for {', '.join(not_negative)} zero will do, too.",
+                f"Use values above zero; {', '.join(not_negative)} may also be zero.",
             )
 
         if self.balancer is not None and self.max_concurrent > 1:

@@ -234,7 +234,7 @@ class RegionState:
                         "decided_end_offset": end,
                         "batch_id": ack.batch.batch_id,
                     },
-                    "Spark's log and the checkpoint do not fit; restart from the checkpoint.",
+                    "Restart from the checkpoint: Spark's log does not match it.",
                 )
 
     def record_with(self, ack: Acknowledgement | None) -> RegionRecord:

@@ -311,7 +311,12 @@ class ProducerPool:
             self._late += 1
             if self._late > _MOST_LATE:
                 return False
-            log.info("another id: region=%s slot=%d error=%s", self._region, slot, error)
+            log.info(
+                "producer takes another transactional id: region=%s slot=%d error=%s",
+                self._region,
+                slot,
+                error,
+            )
             self._book.record(slot, SlotEvent.UNANSWERED)
             self._start(at_least=1)
         return True
@@ -347,7 +352,7 @@ def _outcome(err: StreamError) -> tuple[StreamError, SlotEvent]:
 
 def _unexpected(err: Exception) -> StreamError:
     error = DeliveryError(
-        "a producer could not be made",
+        "a producer could not be created",
         {"cause": repr(err)},
         "Read the log of the executor, then start again from the last checkpoint.",
     )

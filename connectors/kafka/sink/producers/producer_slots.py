@@ -168,7 +168,7 @@ class SlotBook:
         if self._count(SlotState.READY) + self._count(SlotState.PREPARING):
             return
         raise NoIdLeftError(
-            "the end of every transaction of this task is unknown",
+            "the outcome of every transaction of this task is unknown",
             {"ids": len(self._slots), "batch_id": self._batch_id},
             "Check that the brokers answer; the region restarts with new ids.",
         )

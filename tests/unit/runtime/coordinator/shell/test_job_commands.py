@@ -315,7 +315,7 @@ def test_a_job_that_does_not_run_is_said_to(tmp_path: Path) -> None:
         UnreachableError, match="no job runs with this checkpoint directory"
     ) as caught:
         run("restart", str(tmp_path))
-    assert "or wait: a job that is starting answers" in str(caught.value)
+    assert "or wait: a starting job answers" in str(caught.value)
     fs = LocalFileSystem(tmp_path)
     dead = {
         "format_version": 1,

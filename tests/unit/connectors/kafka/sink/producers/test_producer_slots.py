@@ -97,7 +97,7 @@ def test_a_task_whose_transactions_rest_gets_three_ids_and_then_an_error() -> No
     used = {used_slot(book, scope(task=f"0.{attempt}")) for attempt in range(IDS_PER_TASK)}
     assert used == set(range(IDS_PER_TASK))
     assert book.to_prepare(at_least=1) == []
-    with pytest.raises(UnreachableError, match="the end of every transaction"):
+    with pytest.raises(UnreachableError, match="the outcome of every transaction"):
         book.require_hope()
 
 
