@@ -148,8 +148,8 @@ def _idle_s(
 ) -> float:
     """Seconds before the region's sources are polled again; 0 if the checkpoint waits for its
     answer, or the region has something to do without new records."""
-    is_asked = checkpoint.state is not State.ARMED or event.has_read
-    if is_asked or region.wants_batch(now_s, is_last=False):
+    is_requested = checkpoint.state is not State.ARMED or event.has_read
+    if is_requested or region.wants_batch(now_s, is_last=False):
         return 0.0
     return region.idle.left_s(checkpoint.checkpoint_id, now_s)
 

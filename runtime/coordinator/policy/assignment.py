@@ -42,12 +42,12 @@ def to_least_loaded(
     Regions that were even stay so: their numbers of splits differ by one at most.
     """
     counts = dict(loads)
-    dealt: dict[str, list[SplitRange]] = {name: [] for name in counts}
+    assigned: dict[str, list[SplitRange]] = {name: [] for name in counts}
     for split in splits:
         least = min(counts, key=lambda name: counts[name])
-        dealt[least].append(split)
+        assigned[least].append(split)
         counts[least] += 1
-    return {name: tuple(found) for name, found in dealt.items()}
+    return {name: tuple(found) for name, found in assigned.items()}
 
 
 def assignment_of(regions: Iterable[RegionRecord]) -> Assignment:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 
-__all__ = ["IDS_PER_TASK", "NoIdLeftError", "SlotBook", "SlotEvent", "SlotState", "advance"]
+__all__ = ["IDS_PER_TASK", "NoIdLeftError", "SlotEvent", "SlotState", "SlotTable", "advance"]
 
 IDS_PER_TASK = 3
 """Undecided, being written, prepared: a task never needs more ids (`ids-never-reused`).
@@ -97,7 +97,7 @@ class _Slot:
     checkpoint_id: int = -1
 
 
-class SlotBook:
+class SlotTable:
     """The slots of one pool. Executor; the pool's lock guards it; no I/O."""
 
     def __init__(self) -> None:

@@ -402,7 +402,7 @@ class TransactionalProducer:
         try:
             # Seen after the pre-commit, if the client was about to add another partition when it
             # lost its connection, and did not wait: the coordinator's EndTxn raises the epoch.
-            if not self._is_told(deadline) or self._may_begin_late():
+            if not self._has_reported(deadline) or self._may_begin_late():
                 log.info(
                     "driver will commit the transaction: transactional_id=%s", self.transactional_id
                 )
@@ -417,7 +417,7 @@ class TransactionalProducer:
             return False
         return True
 
-    def _is_told(self, deadline: float) -> bool:
+    def _has_reported(self, deadline: float) -> bool:
         """Whether statistics show the result of the requests that start the transaction.
 
         In an epoch that is shorter than their interval only the next ones may show it.
