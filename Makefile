@@ -73,7 +73,7 @@ lint: setup ## format, rules, types, import contracts
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
 
-check: lint ## lint, tests of units, properties and benchmarks; two minutes
+check: lint prose ## lint, text check, tests of units, properties and benchmarks; two minutes
 	@$(PYTEST) -q --numprocesses=2 tests/unit tests/property benchmarks/tests -m 'not extended'
 
 # Tests with the mark `extended` run in `test-more`.
