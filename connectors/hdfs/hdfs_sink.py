@@ -250,7 +250,7 @@ class HdfsSink:
 def _names(columns: str | Iterable[str], argument: str) -> tuple[str, ...]:
     if isinstance(columns, set | frozenset):
         raise ConfigError(
-            "the columns of a file sink need an order, and a set has none",
+            "columns of a file sink need an order; a set has none",
             {"argument": argument},
             f"Write {argument}=['day', 'hour'].",
         )

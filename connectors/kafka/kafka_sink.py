@@ -273,7 +273,7 @@ class KafkaSink:
             raise ConfigError(
                 "exactly-once needs a prefix for its transactional ids",
                 {"sink": self._name, "option": "transactional_id_prefix / transactionalIdPrefix"},
-                "Choose one for this job and keep it, or ask for at-least-once.",
+                "Choose one for this job and keep it, or use guarantee at-least-once.",
             )
         if not is_sendable(self._prefix):
             raise ConfigError(

@@ -261,7 +261,7 @@ class KafkaSource:
         found = fetch_topic_load(self._options.connection, keys, timeout_s=timeout_s)
         if len(found.codecs) > 1:
             log.info(
-                "the source's partitions are compressed differently: source=%s codecs=%s taken=%s",
+                "the source's partitions are compressed differently: source=%s codecs=%s chosen=%s",
                 self._name,
                 ",".join(found.codecs),
                 found.codec,
@@ -269,7 +269,7 @@ class KafkaSource:
         fetch_bytes = read_settings(self._memory, self._consumer_options).fetch_bytes
         if (found.batch_bytes or 0) > max(fetch_bytes, self._memory.reading_bytes // 4):
             log.warning(
-                "the source's topics take record batches that a task's memory was not made for: "
+                "the source's topics allow record batches too large for a task's memory: "
                 "source=%s max.message.bytes=%d task_memory_mib=%d",
                 self._name,
                 found.batch_bytes,
@@ -372,7 +372,7 @@ def _starting_option(starting: StartingOffsets) -> dict[str, str]:
     if isinstance(starting, datetime):
         if starting.tzinfo is None:
             raise ConfigError(
-                "a starting moment needs a time zone",
+                "a starting timestamp needs a time zone",
                 {"starting_offsets": starting.isoformat()},
                 "Write datetime(…, tzinfo=timezone.utc).",
             )

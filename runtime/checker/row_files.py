@@ -102,7 +102,7 @@ class RowFiles:
 
     def _failed(self, error: OSError) -> StorageError:
         return StorageError(
-            "a history cannot be kept on disk",
+            "a history cannot be written to disk",
             {"directory": self.directory, "reason": error},
             "Free some space there, about 100 bytes for each record, or choose another directory.",
         )

@@ -53,7 +53,7 @@ class SpilledHistory:
         if memory_bytes < LEAST_MEMORY_BYTES:
             raise ConfigError(
                 "too little memory to compare histories",
-                {"memory_bytes": memory_bytes, "least": LEAST_MEMORY_BYTES},
+                {"memory_bytes": memory_bytes, "minimum_bytes": LEAST_MEMORY_BYTES},
                 "Raise the memory limit.",
             )
         self.identity = identity or Identity()

@@ -353,7 +353,9 @@ class CheckpointStore:
         if claim:
             outcome = self.publish_repair(checkpoint_id, claim, session=_ACCEPTING)
             if outcome is PublishOutcome.UNKNOWN:
-                raise StorageError("the store did not answer a claim", where, "Repeat the command.")
+                raise StorageError(
+                    "the store did not confirm the acceptance", where, "Repeat the command."
+                )
             self._claim(checkpoint_id, works)  # another claim may have been first
 
     # --- retiring -------------------------------------------------------------------------------
@@ -390,7 +392,7 @@ class CheckpointStore:
         if self._uncleaned_session is not None:
             session, self._uncleaned_session = self._uncleaned_session, None
             cleaned = self.clean(session=session)
-            log.debug("half-made files deleted: uri=%s files=%d", self.uri, cleaned)
+            log.debug("incomplete files deleted: uri=%s files=%d", self.uri, cleaned)
 
     def clean(self, *, session: str) -> int:
         """Delete half-made files of crashed writers; returns how many. Called after this session
@@ -471,7 +473,7 @@ class CheckpointStore:
                 if not is_open and (is_over or not isinstance(error, StorageError)):
                     raise
                 if is_over:
-                    log.warning("publish has no answer: path=%s error=%s", path, error)
+                    log.warning("store did not answer a publish: path=%s error=%s", path, error)
                     return PublishOutcome.UNKNOWN
                 log.info("retrying publish: path=%s error=%s", path, error)
                 self._pause(_PAUSE_S)

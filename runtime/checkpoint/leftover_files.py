@@ -63,7 +63,7 @@ class Leftovers:
             self._found = found
         except (StorageError, AuthenticationError) as err:
             log.warning(
-                "half-made files are not deleted: uri=%s directory=%s error=%s",
+                "incomplete files were not deleted: uri=%s directory=%s error=%s",
                 self._fs.uri,
                 self._directory,
                 err,

@@ -148,7 +148,7 @@ class RunRecordStore:
             raise UnreachableError(
                 "no job runs with this checkpoint directory",
                 {"uri": self._fs.uri},
-                "Start it, or wait: a job that is starting answers when it has read its "
+                "Start the job, or wait: a starting job answers after it has read its "
                 "checkpoints. `sluice checkpoint list` shows its decided checkpoints.",
             )
         return _decoded(data, {"uri": self._fs.uri, "path": name})

@@ -67,7 +67,7 @@ class SlotPublication:
         try:
             self._fs.delete(self._temporary)
         except StreamError as error:  # the next `clean` deletes it
-            log.debug("temporary file is left: path=%s error=%s", self._temporary, error)
+            log.debug("temporary file was not deleted: path=%s error=%s", self._temporary, error)
 
 
 def session_text(session: str) -> str:

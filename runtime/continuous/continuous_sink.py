@@ -53,8 +53,8 @@ class LostTimeout:
                     "coordinator_lost_timeout_s": self._requested_s,
                     "transaction_timeout_s": transaction_timeout_s,
                 },
-                "Keep it below half of the transaction timeout, or leave it out; or raise the "
-                "transaction timeout.",
+                "Keep coordinator_lost_timeout_s below half of the transaction timeout, leave it "
+                "out, or raise the transaction timeout.",
             )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from sluice.runtime.embedded.start_timeout import LONGEST_S, SILENCE_S, StartTimeout
+from sluice.runtime.embedded.start_timeout import LOG_TIMEOUT_S, LONGEST_S, StartTimeout
 from sluice.runtime.errors import MissingRequirementError
 
 __all__ = [
@@ -47,7 +47,7 @@ class ServerSpec:
         command: program and arguments.
         log_path: its standard output and error, appended.
         ready_text: the server answers once its log has this text.
-        silence_s: longest time without a new line in its log.
+        log_timeout_s: longest time without a new line in its log.
         longest_start_s: longest time of a start.
         scratch_dir: deleted if this process dies without stopping the server.
         detached: the server keeps running after this process ends.
@@ -57,7 +57,7 @@ class ServerSpec:
     command: tuple[str, ...]
     log_path: Path
     ready_text: str
-    silence_s: float = SILENCE_S
+    log_timeout_s: float = LOG_TIMEOUT_S
     longest_start_s: float = LONGEST_S
     scratch_dir: Path | None = None
     detached: bool = False
@@ -176,7 +176,7 @@ class ServerProcess:
     def _await_ready(self, seen: int) -> None:
         spec = self._spec
         start_timeout = StartTimeout(
-            [spec.log_path], silence_s=spec.silence_s, longest_s=spec.longest_start_s
+            [spec.log_path], log_timeout_s=spec.log_timeout_s, longest_s=spec.longest_start_s
         )
         while not _contains(spec.log_path, spec.ready_text, after=seen):
             if not self.is_running():

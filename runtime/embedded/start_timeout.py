@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["FORMAT_TIMEOUT_S", "LONGEST_S", "SILENCE_S", "StartTimeout"]
+__all__ = ["FORMAT_TIMEOUT_S", "LOG_TIMEOUT_S", "LONGEST_S", "StartTimeout"]
 
-SILENCE_S = 120.0
+LOG_TIMEOUT_S = 120.0
 """A log without a new line for so long belongs to a stuck server."""
 
 LONGEST_S = 900.0
@@ -25,7 +25,7 @@ class StartTimeout:
 
     Args:
         logs: files to which the starting processes append; a missing one counts as empty.
-        silence_s: longest time without growth of any of them.
+        log_timeout_s: longest time without growth of any of them.
         longest_s: longest start.
         clock: seconds, monotonic.
     """
@@ -34,12 +34,12 @@ class StartTimeout:
         self,
         logs: Sequence[Path],
         *,
-        silence_s: float = SILENCE_S,
+        log_timeout_s: float = LOG_TIMEOUT_S,
         longest_s: float = LONGEST_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._logs = tuple(logs)
-        self._silence_s = silence_s
+        self._log_timeout_s = log_timeout_s
         self._longest_s = longest_s
         self._clock = clock
         self._started_s = self._grown_s = clock()
@@ -57,8 +57,8 @@ class StartTimeout:
             self._bytes, self._grown_s = sizes, now_s
         if now_s - self._started_s > self._longest_s:
             return f"was not ready after {self._longest_s:.0f} s"
-        if now_s - self._grown_s > self._silence_s:
-            return f"was not ready, and its log was silent for {self._silence_s:.0f} s"
+        if now_s - self._grown_s > self._log_timeout_s:
+            return f"was not ready, and its log was silent for {self._log_timeout_s:.0f} s"
         return None
 
     def _log_sizes(self) -> tuple[int, ...]:

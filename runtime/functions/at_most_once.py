@@ -186,7 +186,7 @@ class DropBudget:
             left = min(self._limit.per_checkpoint - claimed_by_others, self._left_in_all(region))
             if offsets > max(0, left):
                 raise DropLimitError(
-                    "failed tasks of an epoch had to read more than the drop limit",
+                    "failed tasks of an epoch exceed the drop limit",
                     {
                         "region": region,
                         "checkpoint_id": checkpoint_id,

@@ -125,7 +125,7 @@ def _names(beginnings: Sequence[Vertex]) -> list[str]:
         raise ConfigError(
             "two regions of the job would have one name",
             {"regions": ", ".join(twice)},
-            "A region is named after its source: give the sources names that differ in letters "
-            "and digits, and not by a number at their end alone.",
+            "Give the sources names that differ in letters and digits, and not only by a number "
+            "at their end: a region is named after its source.",
         )
     return names

@@ -88,7 +88,7 @@ class JobGraph:
         where = {"upstream": edge.upstream, "downstream": edge.downstream}
         if not -1 < positions.get(edge.upstream, -1) < positions.get(edge.downstream, -1):
             raise ConfigError(
-                "an edge of a job graph does not lead from an earlier operator to a later one",
+                "an edge must lead from an earlier operator to a later one",
                 where,
                 "Use ids of the graph, and put upstream operators first.",
             )

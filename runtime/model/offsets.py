@@ -67,7 +67,7 @@ def decode(offset: object) -> Barrier:
         return _barrier(_object(offset))
     except (ConfigError, LookupError, TypeError, ValueError) as err:
         raise DamagedCheckpointError(
-            "an offset in Spark's log is not Sluice's, or not whole",
+            "an offset in Spark's log is incomplete, or not Sluice's",
             {"offset": repr(offset)[:_SHOWN], "reason": repr(err)[:_SHOWN]},
             "Check that the checkpoint location belongs to this query.",
         ) from err

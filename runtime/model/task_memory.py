@@ -51,7 +51,7 @@ class TaskMemory:
                 {
                     "task_memory_mib": mib,
                     "for_queues_mib": (total_bytes - _KEPT_BYTES) // _MIB,
-                    "asked_mib": -(-claimed_bytes // _MIB),
+                    "requested_mib": -(-claimed_bytes // _MIB),
                 },
                 "Leave the options out, so that the queues are made to fit; or raise the limit.",
             )

@@ -296,8 +296,8 @@ class Lease:
 
     def _warn_of(self, found: LeaseRecord) -> None:
         log.warning(
-            "took over from a run that may still live: "
-            "name=%s job=%s host=%s session=%s renewed_at_ms=%d",
+            "took over the lease of a run that may still run: name=%s job=%s host=%s session=%s "
+            "renewed_at_ms=%d",
             self._output.name,
             found.job_uid,
             found.host,

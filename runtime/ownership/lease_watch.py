@@ -208,7 +208,7 @@ class _WatchedLease:
             return True
         if self._is_over:
             raise FencedError(
-                "the run has ended and renews its leases no more",
+                "the run has ended and no longer renews its leases",
                 {"sink": self._name},
                 "Start the job again; nothing undecided of this run is visible.",
             )

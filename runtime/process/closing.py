@@ -14,4 +14,4 @@ def close_logged(close: Callable[[], object], what: str) -> None:
     try:
         close()
     except Exception:  # the sink of a user may raise any error
-        log.exception("not closed: what=%s", what)
+        log.exception("object was not closed: what=%s", what)

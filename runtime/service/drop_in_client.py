@@ -69,7 +69,7 @@ class DropInClient:
             return QueryRun.from_json(found)
         except (ValueError, LookupError, TypeError) as err:
             raise UnsupportedFormatError(
-                "the answer to the begin of a query cannot be read",
+                "the answer to a query's start cannot be read",
                 {"location": location, "reason": type(err).__name__},
                 "Call sluice.install(spark) with the Sluice version that Spark's processes import.",
             ) from err

@@ -357,7 +357,7 @@ def _parsed(kind: type[_Message], found: Mapping[str, Any]) -> _Message:
         return wire.from_json(kind, found)
     except (AttributeError, LookupError, TypeError, ValueError) as err:
         raise ConfigError(
-            "this is not a message of a task about an epoch",
+            "the request is not a valid epoch message of a task",
             {"expected": kind.__name__, "reason": type(err).__name__},
             "Run the same version of Sluice in the sender and the coordinator.",
         ) from err

@@ -38,7 +38,7 @@ def open_file_system(uri: str, jvm: Any = None) -> FileSystem:  # noqa: ANN401 -
         return LocalFileSystem(_local_path(uri))
     if jvm is None:
         raise ConfigError(
-            "a directory on hdfs needs Hadoop's client, and this process has no JVM",
+            "an hdfs directory needs Hadoop's client, but this process has no JVM",
             {"uri": uri},
             "Call sluice.install(spark) in the process of the SparkSession, or use file:.",
         )

@@ -127,7 +127,7 @@ def test_two_phase_repair_a_claim_that_is_not_answered_accepts_nothing(
     publish(store, standing)
     word = _accepted(standing.committables[0])
     unknown = patch.object(store, "publish_repair", return_value=PublishOutcome.UNKNOWN)
-    with unknown, pytest.raises(StorageError, match="did not answer a claim"):
+    with unknown, pytest.raises(StorageError, match="did not confirm the acceptance"):
         store.accept(1, [word])
     assert store.accepted(1) == {}
     store.accept(1, [word])

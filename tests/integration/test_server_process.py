@@ -23,7 +23,7 @@ def _started(tmp_path: Path, script: str) -> str:
             command=("/bin/sh", "-c", f"echo pid $$; {script}"),
             log_path=tmp_path / "log",
             ready_text="ready",
-            silence_s=0.5,
+            log_timeout_s=0.5,
         )
     )
     with pytest.raises(MissingRequirementError, match="stand-in did not start") as caught:

@@ -147,7 +147,7 @@ def test_a_query_that_was_made_under_anothers_settings_does_not_run(
         )
     )
     try:
-        with pytest.raises(StreamError, match=f"settings were changed.*{NO_DATA}=true"):
+        with pytest.raises(StreamError, match=f"settings changed.*{NO_DATA}=true"):
             job.run()
         assert session.conf.get(NO_DATA) == "true"
     finally:

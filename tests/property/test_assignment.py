@@ -194,5 +194,5 @@ def test_positions_and_assignment_that_do_not_fit_are_damage(
         assignment = replace(assignment, regions=keys)
     else:
         regions = (*regions, RegionRecord(region="e", attempt_id=0))
-    with pytest.raises(DamagedCheckpointError, match="do not name the same splits"):
+    with pytest.raises(DamagedCheckpointError, match="name different splits"):
         hand_over(regions, assignment)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sluice.connectors.kafka.sink.committer import transaction_sweep as sweep
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
-from sluice.connectors.kafka.sink.producers.producer_slots import SlotBook, SlotEvent
+from sluice.connectors.kafka.sink.producers.producer_slots import SlotEvent, SlotTable
 from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
 from sluice.runtime.continuous.barrier_service import AttemptEpochs
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient
@@ -216,12 +216,12 @@ def _tasks_commit_what_they_hold(patch: pytest.MonkeyPatch) -> None:
 
 def _ids_before_the_mark(patch: pytest.MonkeyPatch) -> None:
     """An id is taken again as soon as its epoch is told."""
-    record = SlotBook.record
+    record = SlotTable.record
 
-    def spent_is_over(self: SlotBook, slot: int, event: SlotEvent) -> None:
+    def spent_is_over(self: SlotTable, slot: int, event: SlotEvent) -> None:
         record(self, slot, SlotEvent.ABORTED if event is SlotEvent.SPEND else event)
 
-    patch.setattr(SlotBook, "record", spent_is_over)
+    patch.setattr(SlotTable, "record", spent_is_over)
 
 
 def _a_lost_answer_is_an_answer(patch: pytest.MonkeyPatch) -> None:

@@ -165,5 +165,5 @@ def test_a_batch_never_outgrows_the_offsets_of_an_arrow_column() -> None:
 
 def test_a_sink_that_may_send_larger_messages_than_fit_is_refused() -> None:
     """Its queue would never take one."""
-    with pytest.raises(ConfigError, match="largest message of a sink"):
+    with pytest.raises(ConfigError, match="sink's largest message"):
         write_settings(TaskMemory(), {"message.max.bytes": "100000000"})

@@ -22,7 +22,7 @@ __all__ = ["RESTORE_MUTATIONS"]
 def restore_again_after_a_restart(patch: pytest.MonkeyPatch) -> None:
     """A run carries out a requested restore once. A restart keeps the checkpoints of the restored
     run."""
-    patch.setattr(recovery, "is_carried_out", lambda history, *, restore_from: False)
+    patch.setattr(recovery, "is_already_restored", lambda history, *, restore_from: False)
 
 
 def forget_a_restore_that_crashed(patch: pytest.MonkeyPatch) -> None:

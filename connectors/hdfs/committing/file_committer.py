@@ -220,7 +220,9 @@ class FileCommitter:
         try:
             fs.delete(files.staging)
         except StreamError as err:
-            log.warning("staging directory is left: staging=%s error=%s", files.staging, err)
+            log.warning(
+                "staging directory was not deleted: staging=%s error=%s", files.staging, err
+            )
 
     def _file_system(self, files: FileSet) -> FileSystem:
         if files.parent not in self._opened:

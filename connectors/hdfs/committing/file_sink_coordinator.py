@@ -184,9 +184,9 @@ class FileSinkCoordinator:
         del timeout_s
         if self._sweeper is None:
             raise IllegalTransitionError(
-                "a file sink was swept before it was claimed",
+                "a file sink was swept before it acquired its lease",
                 {"path": self._target},
-                "This is a bug: please report it.",
+                "Report this bug.",
             )
         return SweepReport(aborted=self._sweeper.sweep(view))  # files that remain hide nothing
 

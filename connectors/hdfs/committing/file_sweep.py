@@ -108,7 +108,11 @@ class StagingSweeper:
             self._delete_empty_attempts(view)
             self._leftovers.delete_abandoned()
         except StreamError as err:
-            log.warning("staging was not swept, next time: root=%s error=%s", self._root, err)
+            log.warning(
+                "staging was not swept, the next sweep tries again: root=%s error=%s",
+                self._root,
+                err,
+            )
         return deleted
 
     def _delete_empty_attempts(self, view: SweepView) -> None:

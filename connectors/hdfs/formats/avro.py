@@ -194,8 +194,8 @@ def _bytes_for(precision: int) -> int:
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            "Avro does not allow this name of a column",
+            "Avro does not allow this column name",
             {"column": name},
-            "Rename it: use letters a to z, digits and _, and begin with no digit.",
+            "Rename the column: use letters a to z, digits and _, and no digit first.",
         )
     return name

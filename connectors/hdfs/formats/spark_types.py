@@ -179,7 +179,7 @@ def _nested(kind: pa.DataType, column: str) -> pa.DataType:
         # Spark requires it of structs at any depth: otherwise it reads no column of the file.
         if twice := names_alike([field.name for field in fields]):
             raise ConfigError(
-                "two fields of a struct are equal but for case",
+                "two fields of a struct differ only in case",
                 {"column": column, "type": kind, "twice": ",".join(twice)},
                 "Rename or drop one of them in the function before the sink.",
             )

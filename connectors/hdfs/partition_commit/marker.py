@@ -137,7 +137,10 @@ class PartitionMarker:
             try:
                 self.round()
             except Exception:  # marks wait; the job's data does not depend on them
-                log.exception("partitions could not be marked, next time: target=%s", self._target)
+                log.exception(
+                    "partitions could not be marked, the next round tries again: target=%s",
+                    self._target,
+                )
             with self._condition:
                 self._served = asked
                 self._condition.notify_all()

@@ -307,11 +307,11 @@ class PartitionLedger:
 
     def _view(self, region: _Region) -> RegionView:
         timeout_s = self._commit.idle_timeout_s
-        is_silent = timeout_s is not None and region.idle.idle_s >= timeout_s
+        has_timed_out = timeout_s is not None and region.idle.idle_s >= timeout_s
         return RegionView(
             state=region.state,
             is_completed=region.is_completed,
-            is_idle=is_silent or not region.has_splits,
+            is_idle=has_timed_out or not region.has_splits,
             watermark_ms=region.watermark_ms,
         )
 

@@ -169,9 +169,9 @@ class PartitionMarks:
         """The run under way."""
         if self._run is None:
             raise IllegalTransitionError(
-                "partitions were written before their sink was claimed",
+                "partitions were written before their sink acquired its lease",
                 {"path": self._target},
-                "This is a bug: please report it.",
+                "Report this bug.",
             )
         return self._run
 

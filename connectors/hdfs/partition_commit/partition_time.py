@@ -70,7 +70,7 @@ class PartitionTimes:
             moments = [wall.replace(tzinfo=self.zone, fold=fold).timestamp() for fold in (0, 1)]
         except (ValueError, OverflowError) as err:
             raise ConfigError(
-                "the values of a partition are no time",
+                "the values of a partition form no timestamp",
                 {"partition": partition, "pattern": self.pattern or "the first column"},
                 "Give a timestamp_pattern such as '$dt $hour:00:00' that fits them, filter such "
                 "rows in the function before the sink, or trigger by process-time.",

@@ -86,7 +86,7 @@ class StagedOutput:
                         "written": file.length_bytes,
                         "found": "no file" if found is None else found,
                     },
-                    f"Nothing of it becomes visible. {_ONE_FILE_SYSTEM}",
+                    f"{_ONE_FILE_SYSTEM} No row becomes visible.",
                 )
         make_names_durable(self.fs, self.root, [f"{self.path}/{file.staged}" for file in files])
 
@@ -126,7 +126,7 @@ class StagedOutput:
             raise IllegalTransitionError(
                 "the staged files do not hold the rows that were written",
                 {"staging": self.path, "files": len(files), "written": rows, "found": found},
-                f"Nothing of it becomes visible. {_ONE_FILE_SYSTEM}",
+                f"{_ONE_FILE_SYSTEM} No row becomes visible.",
             )
 
     def _require_all_tasks(self, paths: Sequence[str], tasks: Set[int]) -> None:
@@ -143,7 +143,7 @@ class StagedOutput:
                     "missing_tasks": ",".join(map(str, missing[:_MOST_NAMED])),
                     "missing": len(missing),
                 },
-                f"Nothing of it becomes visible. {_ONE_FILE_SYSTEM}",
+                f"{_ONE_FILE_SYSTEM} No row becomes visible.",
             )
 
 

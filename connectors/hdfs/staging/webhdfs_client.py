@@ -125,7 +125,7 @@ class _HdfsFile:
                 return
             time.sleep(_FIRST_PAUSE_S)  # the DataNode closes the file without an event for us
         raise StorageError(
-            "a staged file is not whole",
+            "a staged file is incomplete",
             {"path": self._path, "length_bytes": found, "expected": expected, "error": error},
             "Read the DataNodes' logs if it happens again; the batch is written again.",
         ) from error

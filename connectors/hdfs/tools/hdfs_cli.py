@@ -36,7 +36,7 @@ def start(
     ] = None,
     background: Annotated[
         bool,
-        typer.Option("--background", help="Return when it takes files, and leave it running."),
+        typer.Option("--background", help="Return when it accepts files, and leave it running."),
     ] = False,
 ) -> None:
     """Start an HDFS; the first start downloads its jar."""

@@ -183,7 +183,7 @@ class FileFrameWriter:
         except StorageUnreachableError:
             raise
         except StreamError as err:
-            log.info("staging is refused, too: root=%s error=%s", root, err)
+            log.info("staging directory was also refused: root=%s error=%s", root, err)
 
     def close(self) -> None:
         """See `sluice.runtime.contracts.FrameWriter`."""

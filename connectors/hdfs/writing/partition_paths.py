@@ -81,9 +81,9 @@ class PartitionPaths:
         for column in names_alike(names):
             if column in self.columns:
                 raise ConfigError(
-                    "a column to partition by equals another one but for case",
+                    "a partition column differs from another column only in case",
                     {"column": column, "columns": ",".join(names)},
-                    "Rename or drop the other one.",
+                    "Rename or drop one of them.",
                 )
 
     def split(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
@@ -153,7 +153,7 @@ def _names(field: pa.Field, values: pa.Array, spelling: Callable[..., str]) -> l
         spelt = [None if value is None else spelling(value) for value in values.to_pylist()]
     except (OverflowError, ValueError) as error:
         raise ConfigError(
-            "a value of a partition column has no spelling as a directory",
+            "a value of a partition column cannot become a directory name",
             {"column": field.name, "type": field.type, "error": error},
             "Keep years from 1 to 9999 in the function before the sink.",
         ) from error

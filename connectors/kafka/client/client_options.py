@@ -134,38 +134,40 @@ _WITHOUT_EFFECT = frozenset(
 )
 
 _REFUSED: Mapping[str, str] = {
-    "interceptor.classes": "Java classes cannot be loaded here; transform the records in Spark.",
-    "key.deserializer": "Keys are always bytes; deserialise them in a function or in Spark.",
-    "key.serializer": "Keys are always bytes; serialise them in a function or in Spark.",
-    "partitioner.class": "Java classes cannot be loaded here; set the partition column instead.",
+    "interceptor.classes": "Transform the records in Spark: Sluice cannot load Java classes.",
+    "key.deserializer": "Deserialise keys in a function or in Spark: they are always bytes.",
+    "key.serializer": "Serialise keys in a function or in Spark: they are always bytes.",
+    "partitioner.class": "Set the partition column instead: Sluice cannot load Java classes.",
     "sasl.client.callback.handler.class": "Give a token function instead of a Java class.",
-    "sasl.kerberos.service.name": "GSSAPI is not supported; use PLAIN, SCRAM or OAUTHBEARER.",
+    "sasl.kerberos.service.name": "Use PLAIN, SCRAM or OAUTHBEARER: GSSAPI is not supported.",
     "sasl.login.callback.handler.class": (
         "Give kafka.sasl.oauthbearer.token.function=package.module:function, "
         "or kafka.sasl.oauthbearer.token.endpoint.url, instead of a Java class."
     ),
-    "sasl.login.class": "Java classes cannot be loaded here.",
-    "security.providers": "Java classes cannot be loaded here.",
-    "ssl.enabled.protocols": "OpenSSL's own protocol range is used; leave it out.",
-    "ssl.engine.factory.class": "Java classes cannot be loaded here.",
-    "ssl.protocol": "OpenSSL's own protocol range is used; leave it out.",
-    "value.deserializer": "Values are always bytes; deserialise them in a function or in Spark.",
-    "value.serializer": "Values are always bytes; serialise them in a function or in Spark.",
+    "sasl.login.class": "Remove it: Sluice cannot load Java classes.",
+    "security.providers": "Remove it: Sluice cannot load Java classes.",
+    "ssl.enabled.protocols": "Remove it: OpenSSL's own protocol range is used.",
+    "ssl.engine.factory.class": "Remove it: Sluice cannot load Java classes.",
+    "ssl.protocol": "Remove it: OpenSSL's own protocol range is used.",
+    "value.deserializer": "Deserialise values in a function or in Spark: they are always bytes.",
+    "value.serializer": "Serialise values in a function or in Spark: they are always bytes.",
 }
 
 _OWNED: Mapping[str, str] = {
-    "auto.commit.interval.ms": "A source publishes offsets after each committed checkpoint.",
+    "auto.commit.interval.ms": (
+        "Remove it: a source publishes offsets after each committed checkpoint."
+    ),
     "auto.offset.reset": "Use the option startingOffsets.",
-    "delivery.report.only.error": "Sluice counts delivery errors itself.",
+    "delivery.report.only.error": "Remove it: Sluice counts delivery errors itself.",
     "enable.auto.commit": "Use a source's option commitGroupOffsets.",
-    "enable.auto.offset.store": "Sluice keeps offsets in its checkpoints.",
-    "enable.gapless.guarantee": "A failed record fails its epoch in any case.",
-    "enable.partition.eof": "Sluice needs it to end its ranges.",
+    "enable.auto.offset.store": "Remove it: Sluice keeps offsets in its checkpoints.",
+    "enable.gapless.guarantee": "Remove it: a failed record fails its epoch in any case.",
+    "enable.partition.eof": "Remove it: Sluice needs this event to end its ranges.",
     "group.id": "Use a source's option groupIdPrefix; a sink has no group.",
-    "group.instance.id": "Sluice assigns partitions itself.",
-    "group.protocol": "Sluice assigns partitions itself.",
-    "group.remote.assignor": "Sluice assigns partitions itself.",
-    "partition.assignment.strategy": "Sluice assigns partitions itself.",
+    "group.instance.id": "Remove it: Sluice assigns partitions itself.",
+    "group.protocol": "Remove it: Sluice assigns partitions itself.",
+    "group.remote.assignor": "Remove it: Sluice assigns partitions itself.",
+    "partition.assignment.strategy": "Remove it: Sluice assigns partitions itself.",
     "transaction.timeout.ms": "Use the option transactionTimeout, which is checked at the start.",
     "transactional.id": "Use the option transactionalIdPrefix.",
 }
@@ -257,7 +259,7 @@ def _refuse_value(
         raise ConfigError(
             f"this setting is unsafe with {guarantee}",
             {"option": PREFIX + name, "value": value},
-            "Remove it, or ask for a weaker guarantee.",
+            "Remove it, or use a weaker guarantee.",
         )
 
 
@@ -288,7 +290,7 @@ def _converted(convert: Callable[[str], str], name: str, value: str) -> str:
         raise ConfigError(
             "the value of a Kafka option is not a number",
             {"option": PREFIX + name, "value": value},
-            "Give it as Kafka's clients take it, without a unit.",
+            "Give a number without a unit.",
         ) from None
 
 

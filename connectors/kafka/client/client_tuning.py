@@ -214,7 +214,7 @@ def write_settings(memory: TaskMemory, options: Mapping[str, object]) -> WriteSe
     message_kib = -(-(_given(options, _MESSAGE) or MOST_SENT_MESSAGE_BYTES) // _KIB)
     if not _given(options, _SEND_KIB) and 2 * message_kib * _KIB > part:
         raise ConfigError(
-            "a task's memory is too small for the largest message of a sink",
+            "a task's memory is too small for a sink's largest message",
             {
                 "task_memory_mib": memory.total_bytes >> 20,
                 "sinks": memory.sinks,
@@ -282,7 +282,7 @@ def _require_room_for_message(options: Mapping[str, object]) -> None:
     # In whole KiB: Java's option of the queue is in bytes and was rounded down.
     if 0 < queue_kib < message_bytes // _KIB:
         raise ConfigError(
-            "a producer's queue is smaller than the largest message of a sink",
+            "a producer's queue is smaller than a sink's largest message",
             {_SEND_KIB[0]: queue_kib, _MESSAGE[0]: message_bytes},
             "Raise kafka.queue.buffering.max.kbytes (buffer.memory), or lower "
             "kafka.message.max.bytes (max.request.size).",

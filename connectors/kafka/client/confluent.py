@@ -337,7 +337,7 @@ _TOPIC_NAMES = (
     "Use a topic name of 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', but not '.' "
     "or '..'."
 )
-_AGAIN = "Look at the broker's log, then start again from the last checkpoint."
+_AGAIN = "Read the broker's log, then start again from the last checkpoint."
 
 
 def _classify(error: KafkaError) -> tuple[type[StreamError], str]:

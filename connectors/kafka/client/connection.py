@@ -229,7 +229,7 @@ def _one_of(options: dict[str, str], *names: str) -> str:
     given = {name: value for name in names if (value := options.pop(name, "").strip())}
     if len(set(given.values())) > 1:
         raise ConfigError(
-            "an option is given twice, and differently",
+            "an option is given twice with different values",
             {PREFIX + name: value for name, value in given.items()},
             f"Give {PREFIX}{names[0]} alone.",
         )

@@ -131,7 +131,7 @@ class NativeConsumer(NativeClient):
             taken = self._taken.value
             if taken:
                 # After a bug or an interrupt, librdkafka would wait for the messages for ever.
-                log.error("a consumer is left open: messages=%d name=%s", taken, self.name)
+                log.error("consumer was not closed: messages=%d name=%s", taken, self.name)
                 self._address = None
                 return
             self._kafka.rd_kafka_consumer_close(self._address)

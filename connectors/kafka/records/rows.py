@@ -215,7 +215,7 @@ class RecordColumns:
             raise ConfigError(
                 "a header without a key is present in the data",
                 {"column": "headers"},
-                "Kafka's headers may have a null value, not a null key.",
+                "Give each header a key: Kafka allows a null value, but no null key.",
             )
         lengths = pc.list_value_length(column).fill_null(0)
         return HeaderParts(lengths=lengths, names=names, values=contents)

@@ -58,7 +58,7 @@ class TransactionalId:
         for name, part in parts.items():
             if not part or "/" in part or not is_sendable(part):
                 raise ConfigError(
-                    "a part of a transactional id is empty or has a forbidden character",
+                    "part of a transactional id is empty or has a forbidden character",
                     {name: ascii(part), "prefix": self.prefix},
                     "Choose a name without slashes and null characters.",
                 )

@@ -190,12 +190,12 @@ class SourceOptions:
     def __post_init__(self) -> None:
         if self.max_offsets is not None and (self.min_offsets or 0) > self.max_offsets:
             raise ConfigError(
-                "the least number of offsets per trigger is above the largest",
+                "minOffsetsPerTrigger is larger than maxOffsetsPerTrigger",
                 {
                     "minOffsetsPerTrigger": self.min_offsets,
                     "maxOffsetsPerTrigger": self.max_offsets,
                 },
-                "Lower the one or raise the other.",
+                "Lower minOffsetsPerTrigger, or raise maxOffsetsPerTrigger.",
             )
 
     def group_name(self, of: str) -> str:

@@ -227,7 +227,7 @@ def data_lost(lost: Sequence[LostRange]) -> DataLostError:
 def log_truncated(lost: Sequence[LostRange]) -> DataLostError:
     """The error for logs that end before a position, or that a later leader has rewritten there."""
     return DataLostError(
-        "a log was truncated, and records that were to be read are gone",
+        "a log was truncated before its records were read",
         {"ranges": " ".join(map(str, lost))},
         "Start from a new checkpoint directory with startingOffsets at the start of each range. "
         "An unclean leader election or a lost disk truncates a log; failOnDataLoss=false does not "

@@ -61,7 +61,7 @@ def _results(name: str, function: Callable[[Record], Any], record: Record) -> Se
         raise
     except (Exception, SystemExit) as err:  # sys.exit(0) would look like the verdict exactly once
         raise ConfigError(
-            "the mapping raised",
+            "the mapping function raised an exception",
             _where(name, record, f"{type(err).__name__}: {err}"),
             "Correct the function; it may return None for a record without output.",
         ) from err

@@ -42,7 +42,7 @@ class KindRegistry:
         for each in kinds:
             if each.kind in self._kinds:
                 raise ConfigError(
-                    "two connectors claim the same kind of state entry",
+                    "two connectors register the same kind of state entry",
                     {"kind": each.kind},
                     "Remove one of them.",
                 )

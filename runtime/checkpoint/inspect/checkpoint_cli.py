@@ -137,7 +137,7 @@ def _require_outcome(
             "details": "; ".join(sorted({work.detail for work in unknown if work.detail})),
         }
         raise ConfigError(
-            "some of the work may or may not be visible: its outcome is needed",
+            "acceptance needs the outcome of work that may be visible",
             {**where, **facts},
             "Search the output for the records of these ranges, for example with 'sluice verify "
             "--findings FILE', which lists missing records as lost. Then pass --unknown-as "

@@ -111,7 +111,7 @@ def publish_record(
         found = store.read(record.checkpoint_id)
     except (StorageError, UnreachableError) as err:
         log.warning(
-            "publish was not answered: checkpoint_id=%d error=%s", record.checkpoint_id, err
+            "store did not answer a publish: checkpoint_id=%d error=%s", record.checkpoint_id, err
         )
         return PublishOutcome.UNKNOWN
     if found is None:
@@ -196,7 +196,7 @@ def note_unsettled(
         store.note_unsettled(checkpoint_id, works)
     except StreamError as err:
         log.warning(
-            "lost or unknown work was not recorded: checkpoint_id=%d error=%s",
+            "list of lost or unknown work was not written: checkpoint_id=%d error=%s",
             checkpoint_id,
             err,
         )

@@ -205,4 +205,4 @@ def discard(
         try:
             sinks[entry.operator_id].committer.abort([entry], timeout_s=timeout_s)
         except StreamError as err:  # the next start sweeps it; the caller raises the cause
-            log.warning("repair is left open: sink=%s error=%s", entry.operator_id, err)
+            log.warning("repair stays unfinished: sink=%s error=%s", entry.operator_id, err)

@@ -148,8 +148,8 @@ def _idle_s(
 ) -> float:
     """Seconds before the region's sources are polled again; 0 if the checkpoint waits for its
     answer, or the region has something to do without new records."""
-    is_asked = checkpoint.state is not State.ARMED or event.has_read
-    if is_asked or region.wants_batch(now_s, is_last=False):
+    is_requested = checkpoint.state is not State.ARMED or event.has_read
+    if is_requested or region.wants_batch(now_s, is_last=False):
         return 0.0
     return region.idle.left_s(checkpoint.checkpoint_id, now_s)
 
@@ -303,7 +303,7 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
         raise IllegalTransitionError(
             "a region acknowledged a second batch before its first was decided",
             {"batch": ack.batch, "waiting": region.pending_ack.batch},
-            "Sluice bug: stop the job, keep its log, restart from the last checkpoint.",
+            "Stop the job, keep its log, restart from the last checkpoint, and report this bug.",
         )
     if state.settings.handler.is_regional and state.is_too_old(ack.decide_by_s, now_s):
         region.pending_ack = ack  # its attempt ends, and discards it
@@ -338,7 +338,7 @@ def _require_own_splits(state: CoordinatorState, ack: Acknowledgement) -> None:
                     ),
                     "batch_id": ack.batch.batch_id,
                 },
-                "Spark's log and the checkpoint do not fit; restart from the checkpoint.",
+                "Restart from the checkpoint: Spark's log does not match it.",
             )
 
 

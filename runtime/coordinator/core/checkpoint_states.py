@@ -88,6 +88,6 @@ def advance(state: State, event: Event, *, checkpoint_id: int) -> State:
         raise IllegalTransitionError(
             f"{event.value!r} is not legal while {state.value!r}",
             {"checkpoint_id": checkpoint_id},
-            "Coordinator bug: stop the job, keep its log, restart from the last checkpoint.",
+            "Stop the job, keep its log, restart from the last checkpoint, and report this bug.",
         )
     return target

@@ -469,7 +469,9 @@ class CoordinatorState:
     def require_running(self) -> None:
         """Refuse a request to a job that has ended."""
         if self.is_over:
-            raise self.error or FencedError("the job has ended", {}, "Start it again for more.")
+            raise self.error or FencedError(
+                "the job has ended", {}, "Start the job again; it resumes from the last checkpoint."
+            )
 
     def count_failure(self) -> None:
         """One more in a row."""

@@ -327,7 +327,9 @@ def _swept(state: CoordinatorState, event: OrphansSwept, now_s: float) -> None:
 def _stop_requested(state: CoordinatorState, event: StopRequested, now_s: float) -> None:
     """End all waits, also for decided batches: the next start commits them."""
     state.end(event.error, now_s)
-    error = state.error or FencedError("the job is being stopped", {}, "Start it again for more.")
+    error = state.error or FencedError(
+        "the job is being stopped", {}, "Start the job again; it resumes from the last checkpoint."
+    )
     for name in state.regions:
         state.fail_waiting(name, error)
 

@@ -46,13 +46,13 @@ def _require_offered(moves: Sequence[Move], loads: Mapping[str, RegionLoad]) -> 
         offered = move.source_region in loads and move.split in loads[move.source_region].records
         if not offered or move.target_region not in loads:
             raise IllegalTransitionError(
-                "a balancer reassigns a split of a region that may not take part",
+                "the balancer may not reassign this split between these regions",
                 {
                     "source_region": move.source_region,
                     "target_region": move.target_region,
                     "offered": ",".join(loads),
                 },
-                "Let the balancer choose among the regions and splits that it is given, each once.",
+                "Let the balancer choose among the offered regions and splits, each once.",
             )
 
 

@@ -148,7 +148,7 @@ def region_registered(state: CoordinatorState, event: RegionRegistered, now_s: f
                 "attempt_id": registration.attempt_id,
                 "current_attempt_id": region.attempt_id,
             },
-            "Stop this attempt; a sweep aborts what it left open.",
+            "Stop this attempt; a sweep aborts its open transactions.",
         )
     if region.is_open:
         region.address = registration.address

@@ -71,6 +71,6 @@ def _hung(checkpoint_id: int, stage: State, waited_s: float) -> WaitedTooLongErr
     return WaitedTooLongError(
         "a remote step of a checkpoint has not returned",
         {"checkpoint_id": checkpoint_id, "state": stage.value, "waited_s": round(waited_s)},
-        "Check whether the file system of the checkpoint directory hangs, or a broker. If the "
+        "Check whether a broker or the file system of the checkpoint directory hangs. If the "
         "checkpoint is decided, nothing is lost: the next start commits it.",
     )

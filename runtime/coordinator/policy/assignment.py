@@ -42,12 +42,12 @@ def to_least_loaded(
     Regions that were even stay so: their numbers of splits differ by one at most.
     """
     counts = dict(loads)
-    dealt: dict[str, list[SplitRange]] = {name: [] for name in counts}
+    assigned: dict[str, list[SplitRange]] = {name: [] for name in counts}
     for split in splits:
         least = min(counts, key=lambda name: counts[name])
-        dealt[least].append(split)
+        assigned[least].append(split)
         counts[least] += 1
-    return {name: tuple(found) for name, found in dealt.items()}
+    return {name: tuple(found) for name, found in assigned.items()}
 
 
 def assignment_of(regions: Iterable[RegionRecord]) -> Assignment:
@@ -81,7 +81,7 @@ def extended(assignment: Assignment, regions: Iterable[RegionRecord]) -> Assignm
                     "region": region.region,
                     "splits": ",".join(f"{topic}-{number}" for _, topic, number in taken),
                 },
-                "Sluice bug: nothing was decided; restart from the last checkpoint.",
+                "Restart from the last checkpoint, and report this bug. Nothing was decided.",
             )
         owners |= dict.fromkeys(keys, region.region)
         found[region.region] = assignment.regions.get(region.region, frozenset()) | keys
@@ -100,9 +100,13 @@ def moved(assignment: Assignment, moves: Iterable[Move]) -> Assignment:
     for move in moves:
         if move.split not in found.get(move.source_region, ()) or move.target_region not in found:
             raise IllegalTransitionError(
-                "a split is moved that is not there, or to nowhere",
-                {"giver": move.source_region, "taker": move.target_region, "split": move.split},
-                "Sluice bug: nothing was decided; restart from the last checkpoint.",
+                "a reassigned split or its target region does not exist",
+                {
+                    "source_region": move.source_region,
+                    "target_region": move.target_region,
+                    "split": move.split,
+                },
+                "Restart from the last checkpoint, and report this bug. Nothing was decided.",
             )
         found[move.source_region] -= {move.split}
         found[move.target_region] |= {move.split}
@@ -148,7 +152,7 @@ def _require_whole(
     if not is_once or assigned != standing.keys() or names != assignment.regions.keys():
         odd = sorted(assigned ^ standing.keys())
         raise DamagedCheckpointError(
-            "positions and assignment of a checkpoint do not name the same splits, once each",
+            "a checkpoint's positions and assignment name different splits, or one twice",
             {
                 "assignment_version": assignment.version,
                 "regions": ",".join(sorted(names ^ assignment.regions.keys())),

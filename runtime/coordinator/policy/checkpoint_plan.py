@@ -129,9 +129,9 @@ class JobPlan:
         names = [region.name for region in self.regions]
         if not names or len(set(names)) != len(names):
             raise ConfigError(
-                "a job needs at least one region, and each a name of its own",
+                "a job needs at least one region, with unique names",
                 {"job": self.name, "regions": ",".join(names)},
-                "Name each region once.",
+                "Give each region a name of its own.",
             )
 
     def heir_of(self, region: RegionRecord) -> RegionPlan | None:
@@ -177,7 +177,7 @@ class CheckpointSettings:
         discovery_interval_s: how often new splits of the sources are discovered; None: never.
         sweep_interval_s: how often orphaned work is aborted.
         renew_interval_s: how often the lease is renewed.
-        look_interval_s: how often the lag and the pressure of regions are refreshed.
+        refresh_interval_s: how often the lag and the pressure of regions are refreshed.
         pressure_alarm_s: a region whose pressure is high for so long is reported in the log; None:
             never.
         call_timeout_s: of one call to a committer, source or sink.
@@ -208,7 +208,7 @@ class CheckpointSettings:
     discovery_interval_s: float | None = 10.0
     sweep_interval_s: float = 10.0
     renew_interval_s: float = 5.0
-    look_interval_s: float = 5.0
+    refresh_interval_s: float = 5.0
     pressure_alarm_s: float | None = 60.0
     call_timeout_s: float = 10.0
     retry_s: float = 0.05
@@ -242,7 +242,7 @@ class CheckpointSettings:
             "call_timeout_s": self.call_timeout_s,
             "sweep_interval_s": self.sweep_interval_s,
             "renew_interval_s": self.renew_interval_s,
-            "look_interval_s": self.look_interval_s,
+            "refresh_interval_s": self.refresh_interval_s,
             "retry_s": self.retry_s,
             "settle_timeout_s": self.settle_timeout_s,
         }
@@ -259,7 +259,7 @@ class CheckpointSettings:
             raise ConfigError(
                 "a checkpoint setting is out of range",
                 wrong,
-                f"Use values above zero; for {', '.join(not_negative)} zero will do, too.",
+                f"Use values above zero; {', '.join(not_negative)} may also be zero.",
             )
 
         if self.balancer is not None and self.max_concurrent > 1:

@@ -33,13 +33,13 @@ def regions_ended(
 ) -> CheckpointFailedError:
     """For a checkpoint whose handler does not skip the regions that failed."""
     return CheckpointFailedError(
-        "the checkpoint failed: regions of it ended",
+        "the checkpoint failed, because attempts of its regions failed",
         {
             "checkpoint_id": checkpoint_id,
             "failed": ",".join(failed),
             "error": "; ".join(str(cause) for cause in causes),
         },
-        "Remove the cause if it comes again. All its regions read their ranges again.",
+        "Remove the cause if it recurs. All regions of the checkpoint read their ranges again.",
     )
 
 
@@ -57,7 +57,7 @@ def checkpoint_expired(
 def checkpoint_too_old(checkpoint_id: int, missing: Sequence[str]) -> CheckpointFailedError:
     """For a checkpoint that was not decided while it was safe."""
     return CheckpointFailedError(
-        "the checkpoint grew old before its decision: brokers may abort its transactions",
+        "the checkpoint is too old to decide: brokers may abort its transactions",
         {"checkpoint_id": checkpoint_id, "missing": ",".join(missing)},
         _TOO_OLD,
     )
@@ -66,7 +66,7 @@ def checkpoint_too_old(checkpoint_id: int, missing: Sequence[str]) -> Checkpoint
 def epoch_too_old(region: str) -> CheckpointFailedError:
     """For a region whose epoch came too late to be decided."""
     return CheckpointFailedError(
-        "an epoch grew old before its decision: brokers may abort its transactions",
+        "an epoch is too old to decide: brokers may abort its transactions",
         {"region": region},
         _TOO_OLD,
     )
@@ -77,7 +77,7 @@ def too_many_failures(
 ) -> RegionGivenUpError:
     """For a job that has failed more often in a row than it tolerates."""
     error = RegionGivenUpError(
-        "the job has ended: it failed more often in a row than it tolerates",
+        "the job failed more often in a row than it tolerates",
         {
             "failures": failures,
             "tolerable_failures": tolerable,
@@ -114,8 +114,8 @@ def region_given_up(
 def stopped_polling(region: str, attempt_id: int, timeout_s: float) -> StreamError:
     """For a query that hangs between two batches."""
     return StreamError(
-        "the query of a region has stopped asking for its next batch",
-        {"region": region, "attempt_id": attempt_id, "silent_s": timeout_s},
+        "a region's query no longer requests its next batch",
+        {"region": region, "attempt_id": attempt_id, "timeout_s": timeout_s},
         "Check whether its thread hangs between two batches, as on a file system that does not "
         "answer, and whether its driver reaches the coordinator. The region restarts from the "
         "last checkpoint, as often as the job tolerates.",
@@ -125,7 +125,7 @@ def stopped_polling(region: str, attempt_id: int, timeout_s: float) -> StreamErr
 def never_polled(region: str, attempt_id: int, address: str, timeout_s: float) -> StreamError:
     """For a query that was started, and hangs before its first batch."""
     return StreamError(
-        "the query of a region was started and has never asked for a batch",
+        "a region's query started, but never requested a batch",
         {
             "region": region,
             "attempt_id": attempt_id,

@@ -66,6 +66,6 @@ def advance(phase: RegionPhase, event: RegionEvent, *, region: str) -> RegionPha
         raise IllegalTransitionError(
             f"{event.value!r} is not legal while {phase.value!r}",
             {"region": region},
-            "Coordinator bug: stop the job, keep its log, restart from the last checkpoint.",
+            "Stop the job, keep its log, restart from the last checkpoint, and report this bug.",
         )
     return target

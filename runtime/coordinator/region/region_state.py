@@ -155,8 +155,8 @@ class RegionState:
 
     def wants_batch(self, now_s: float, *, is_last: bool) -> bool:
         """Whether a sink or the state wants a batch even without new records."""
-        is_asked = self.again_s is not None and (is_last or now_s >= self.again_s)
-        return is_asked or self.state_is_due
+        is_requested = self.again_s is not None and (is_last or now_s >= self.again_s)
+        return is_requested or self.state_is_due
 
     def require(self, attempt_id: int) -> None:
         """Refuse messages of another attempt (`callback-after-commit`).
@@ -234,7 +234,7 @@ class RegionState:
                         "decided_end_offset": end,
                         "batch_id": ack.batch.batch_id,
                     },
-                    "Spark's log and the checkpoint do not fit; restart from the checkpoint.",
+                    "Restart from the checkpoint: Spark's log does not match it.",
                 )
 
     def record_with(self, ack: Acknowledgement | None) -> RegionRecord:

@@ -214,7 +214,9 @@ class ActionDispatcher:
     # --- the end ----------------------------------------------------------------------------------
 
     def _end(self, action: EndJob) -> None:
-        reason = action.error or FencedError("the job has ended", {}, "Start it again for more.")
+        reason = action.error or FencedError(
+            "the job has ended", {}, "Start the job again; it resumes from the last checkpoint."
+        )
         with self._lock:
             waiting: list[Future[RestartedRegion] | Future[int]] = [
                 *(answer for found in self._restarts.values() for answer in found),

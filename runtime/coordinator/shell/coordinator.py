@@ -246,7 +246,7 @@ class BarrierCoordinator:
             self._watch = RegionWatch(
                 lambda: self._ask(lambda core: view_of_regions(core, self._core_clock())),
                 sources=self._sources,
-                interval_s=self._settings.look_interval_s,
+                interval_s=self._settings.refresh_interval_s,
                 alarm_s=self._settings.pressure_alarm_s,
                 timeout_s=self._settings.call_timeout_s,
                 clock=self._clock,
@@ -395,7 +395,7 @@ class BarrierCoordinator:
         """
         self._running().loop.step(RegionRegistered(registration=registration))
 
-    def ask_restart(self, region: str) -> RequestedRestart:
+    def request_restart(self, region: str) -> RequestedRestart:
         """Request a region's next attempt, which starts once the old one is settled
         (`callback-after-commit`).
 

@@ -27,8 +27,8 @@ __all__ = [
     "fencing_record_of",
     "first_record",
     "first_regions",
-    "is_carried_out",
-    "is_left_behind",
+    "is_already_restored",
+    "is_bypassed",
     "left_open",
     "refuse_restore",
     "resume_point",
@@ -109,7 +109,7 @@ def resume_point(history: History, *, restore_from: int | None) -> int:
     )
 
 
-def is_carried_out(history: History, *, restore_from: int) -> bool:
+def is_already_restored(history: History, *, restore_from: int) -> bool:
     """Whether the run that wrote the newest record had the same ``restore_from``.
 
     Then a cluster manager, for example, has started the same program again, and the request is not
@@ -143,7 +143,7 @@ def to_settle(history: History) -> list[CheckpointRecord]:
     return [slot.record for slot in found if not slot.is_committed]
 
 
-def is_left_behind(checkpoint_id: int, above: Iterable[Slot]) -> bool:
+def is_bypassed(checkpoint_id: int, above: Iterable[Slot]) -> bool:
     """Whether a fencing record above names an older checkpoint than this as its start."""
     return any(
         slot.record.requested_by == FENCING
@@ -207,7 +207,7 @@ def fencing_record_of(
 
     Args:
         resume_id: the checkpoint that the run starts from.
-        restore_from: the checkpoint that the user asked for; see `is_carried_out`.
+        restore_from: the checkpoint that the user asked for; see `is_already_restored`.
         fenced: slots that hold only a fencing record.
     """
     newest = history.newest

@@ -96,7 +96,7 @@ def _refuse_exchange(
     now = sorted(region.name for region in plan.regions)
     remedies = dict.fromkeys(found.remedy for found in bound.values())
     raise WrongJobError(
-        "some regions of the checkpoint cannot be replaced by those of the job",
+        "the job's regions cannot replace some regions of the checkpoint",
         {
             "job": plan.name,
             "checkpoint_id": record.checkpoint_id,
@@ -104,7 +104,7 @@ def _refuse_exchange(
             "now": _counted(now),
             "only_in_checkpoint": ",".join(sorted(set(before) - set(now))),
             "only_in_job": ",".join(sorted(set(now) - set(before))),
-            "bound": ",".join(sorted(bound)),
+            "regions": ",".join(sorted(bound)),
             "why": "; ".join(bound[name].why for name in sorted(bound)),
         },
         f"{' '.join(remedies)} Or use another checkpoint directory. Nothing was changed.",
@@ -264,7 +264,7 @@ def _refuse_state(
 ) -> NoReturn:
     names = {node.operator_id: node.name for node in record.graph}
     raise WrongJobError(
-        "no region of the job can take the state of a removed region's sink",
+        "no region can take over the state of a removed region's sink",
         {
             "region": region.region,
             "sink": names.get(entry.operator_id, entry.operator_id),

@@ -187,7 +187,7 @@ class Settlement:
         words = [self._words[key] for entry in unknown if (key := digest_of(entry)) in self._words]
         if not words:
             return answers
-        log.warning("a person has accepted this work as committed: %s", _named(record, words))
+        log.warning("work was accepted as committed: %s", _named(record, words))
         self._left_out |= {work.digest for work in words}
         self._committers = SharedCommitters(self.sinks, self.plan)  # without that work
         return [answer for answer in answers if digest_of(answer[0]) not in self._left_out]

@@ -231,7 +231,7 @@ class StartSequence:
             )
             if is_older and checkpoint_id != restore_from:  # a person may have put that one back
                 continue
-            is_left = recovery.is_left_behind(checkpoint_id, slots)
+            is_left = recovery.is_bypassed(checkpoint_id, slots)
             is_needed = restore_from == checkpoint_id or (restore_from is None and not is_left)
             slot = self._slot(checkpoint_id, skip_damaged=not is_needed)
             if slot is not None:
@@ -313,7 +313,9 @@ class StartSequence:
         """The slots, and the checkpoint to resume from. A ``restore_from`` applies once: if a
         cluster manager starts the same program again, the job resumes from its newest decision."""
         history = self._read(restore_from)
-        if restore_from is None or not recovery.is_carried_out(history, restore_from=restore_from):
+        if restore_from is None or not recovery.is_already_restored(
+            history, restore_from=restore_from
+        ):
             return history, recovery.resume_point(history, restore_from=restore_from)
         history = self._read(None)
         resume_id = recovery.resume_point(history, restore_from=None)

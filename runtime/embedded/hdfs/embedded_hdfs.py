@@ -246,7 +246,7 @@ class EmbeddedHdfs:
         while not takes_files(HOST, self._known_ports().web):
             if start_timeout.end() or not self.is_running():
                 raise MissingRequirementError(
-                    f"{_NAME} started and takes no files",
+                    f"{_NAME} started, but accepts no files",
                     {"name_node_log": self.log_path, "is_running": self.is_running()},
                     "Read the logs; lost blocks keep the NameNode in safe mode.",
                 )

@@ -382,7 +382,7 @@ class DropInQueries:
 
 def _replaced(location: str, run_id: str) -> FencedError:
     return FencedError(
-        "another start of this query has begun with other options",
+        "another start of this query uses other options",
         {"location": location, "run_id": run_id},
         "Start the query again, once. This call has written no record.",
     )

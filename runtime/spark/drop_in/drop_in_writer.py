@@ -91,7 +91,7 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
         if context is None or batch_id is None:
             raise ConfigError(
-                "not in a task of a streaming query", {}, "Do not call this: Spark does."
+                "this call is outside a task of a streaming query", {}, "Leave this call to Spark."
             )
         batch = BatchKey(
             region=REGION,

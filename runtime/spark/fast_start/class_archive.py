@@ -90,7 +90,7 @@ def prepare_archive() -> Prepared:
     classes = SparkClasses.of_this_process()
     if not classes.is_shareable:
         raise ConfigError(
-            "Java shares no classes after a configuration directory with files",
+            "Java cannot share classes: the configuration directory has files",
             {"directory": classes.configuration},
             "Move these settings into the program, or point SPARK_CONF_DIR to an empty directory.",
         )

@@ -108,8 +108,8 @@ def require_modules(analysis: PlanAnalysis) -> None:
         raise MissingRequirementError(
             "a transform needs a package that is not installed",
             {"modules": ",".join(missing)},
-            f"pip install {' '.join(_PACKAGES.get(name, name) for name in missing)}, here and on "
-            "the hosts of Spark's executors.",
+            f"Run `pip install {' '.join(_PACKAGES.get(name, name) for name in missing)}` here "
+            "and on the hosts of Spark's executors.",
         )
 
 

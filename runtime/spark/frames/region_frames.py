@@ -64,9 +64,9 @@ def chained_schema(pipeline: Pipeline) -> StructType:
         found = batch.schema
     except Exception as err:
         raise ConfigError(
-            "the columns for a file sink are unknown: a function fails for an empty batch",
+            "a function fails for an empty batch, so its columns are unknown",
             {"error": f"{type(err).__name__}: {err}", "columns": ddl},
-            "Return a batch without rows for a batch without rows.",
+            "Let the function return an empty batch for an empty batch.",
         ) from err
     return _spark_columns(found)
 

@@ -223,7 +223,7 @@ def require_each_range_once(results: Sequence[TaskResult], barrier: Barrier) -> 
     expected = sorted(_bounds(split) for split in barrier.splits if not split.is_empty)
     if assigned != expected:
         raise IllegalTransitionError(
-            "the tasks of a batch did not read each range of its barrier once",
+            "tasks of a batch did not read each assigned range exactly once",
             {"region": barrier.region, "assigned": assigned, "expected": expected},
             "Report this bug with these ranges. No output of this batch becomes visible.",
         )

@@ -239,9 +239,9 @@ def require_logged(fs: FileSystem, record: RegionRecord) -> None:
         )
     if logged.others_sha256 and not record.other_offsets_sha256:
         log.warning(
-            "the last decided batch has no digest of other formats' sources, so a lost and "
-            "replanned entry of Spark's log, which would skip their records, is not detected: "
-            "batch_id=%d location=%s",
+            "the last decided batch has no digest of the sources of other formats, so Sluice "
+            "cannot detect a lost entry of Spark's log that skips their records: batch_id=%d "
+            "location=%s",
             record.batch_id,
             fs.uri,
         )
@@ -254,7 +254,7 @@ def _warn_of_foreign_batches(fs: FileSystem, *, decided: int) -> None:
     committed = max(map(int, fs.names("commits", _BATCH)), default=-1)
     if committed > decided >= 0:
         log.warning(
-            "Spark has completed batches that are not on record here, perhaps with another sink; "
+            "Spark has completed batches that no checkpoint records, perhaps with another sink; "
             "they are not written again: batch_ids=%d-%d location=%s",
             decided + 1,
             committed,
@@ -262,8 +262,8 @@ def _warn_of_foreign_batches(fs: FileSystem, *, decided: int) -> None:
         )
     if last > max(decided + 1, committed):
         log.warning(
-            "Spark's log has an unfinished batch that is not on record here; it is written now, so "
-            "records that another sink has already written from it are doubled: batch_id=%d "
+            "Spark's log has an unfinished batch that no checkpoint records. Sluice writes it "
+            "now: if another sink has written it already, its records are doubled: batch_id=%d "
             "location=%s",
             last,
             fs.uri,

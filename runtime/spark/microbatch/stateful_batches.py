@@ -59,7 +59,7 @@ def wants_another(query: StreamingQuery | None, frame: DataFrame) -> bool:
         metadata = streaming.checkpointing.OffsetSeqMetadata
         return bool(last.shouldRunAnotherBatch(metadata.apply(json.dumps(next_batch))))
     except Py4JError as err:  # an unneeded batch has no output, and costs little
-        log.warning("Spark did not say whether it needs a batch without records: error=%s", err)
+        log.warning("Spark did not report whether it needs a batch without records: error=%s", err)
         return True
 
 

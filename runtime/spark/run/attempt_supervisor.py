@@ -178,7 +178,7 @@ class RegionAttempts:
                 if self._coordinator.is_suspended(region) or self._is_too_early(watched):
                     return
                 self._register(watched)
-                watched.restart = self._coordinator.ask_restart(region)
+                watched.restart = self._coordinator.request_restart(region)
             restarted = watched.restart.poll()
         except RegionUnansweredError:
             raise

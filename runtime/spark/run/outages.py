@@ -106,7 +106,7 @@ def _failure_of(probe: Callable[[], None]) -> StorageUnreachableError | None:
 def _too_long(region: str, waited_s: float, last: object) -> StorageUnreachableError:
     return StorageUnreachableError(
         "a file system was unreachable for longer than outage_timeout_s",
-        {"region": region, "waited_s": round(waited_s), "last": last},
+        {"region": region, "waited_s": round(waited_s), "last_error": last},
         "Start the job again when it answers, or raise outage_timeout_s; no record is lost or "
         "doubled.",
     )

@@ -185,8 +185,8 @@ def _require_same(
             "checkpoint_id": scope.checkpoint_id,
             "sink": scope.operator_id,
             "ranges": " ".join(ranges),
-            "lost": _counts_text(wanted),
-            "again": " ".join(map(_counts_text, found)) or "nothing",
+            "expected": _counts_text(wanted),
+            "replayed": " ".join(map(_counts_text, found)) or "nothing",
         },
         "Write the missing records manually, then let the job start with 'sluice checkpoint "
         "accept-loss'. No record of the transaction was committed.",

@@ -91,7 +91,7 @@ class HostExclusion:
         unknown = set(hosts) - {found.host for found in known}
         if unknown:
             raise ConfigError(
-                "Spark had no executor on a host that shall be excluded",
+                "Spark had no executor on a host to exclude",
                 {
                     "hosts": ",".join(sorted(unknown)),
                     "known": ",".join(sorted({found.host for found in known})) or "none",

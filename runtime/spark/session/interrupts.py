@@ -21,17 +21,17 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._signal: int | None = None
-        self._is_held = False
+        self._is_deferring = False
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """In this block the first signal waits for `check`; a second one ends it at once."""
-        self._is_held = True
+        self._is_deferring = True
         try:
             yield
             self.check()
         finally:
-            self._is_held = False
+            self._is_deferring = False
 
     def check(self) -> None:
         """Leave by `SystemExit`, with the shell's exit code, if there was a signal."""
@@ -45,7 +45,7 @@ class Interrupts:
             signal.signal(number, signal.SIG_DFL)
         is_first = self._signal is None
         self._signal = number
-        if not (self._is_held and is_first):
+        if not (self._is_deferring and is_first):
             self.check()
 
 

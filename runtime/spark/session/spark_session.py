@@ -273,7 +273,7 @@ def require_query_settings(
         changed[_BATCHES] = kept
     if changed:
         raise StreamError(
-            "the session's settings were changed while a region's query was made",
+            "the session's settings changed while a region's query started",
             changed,
             "Restart the region or the job. Change these settings before the job runs, or in "
             "another session, spark.newSession().",

@@ -78,7 +78,7 @@ class FilePassThrough:
         partitions = [result.task.partition(".")[0] for result in results]
         if len(set(partitions)) != len(partitions):
             raise IllegalTransitionError(
-                "tasks that pass their rows on to files ran more than once",
+                "tasks that write rows to files ran more than once",
                 {"tasks": ",".join(sorted(result.task for result in results))},
                 "Report this bug with these tasks. No output of this batch becomes visible.",
             )

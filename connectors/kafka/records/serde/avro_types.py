@@ -108,9 +108,10 @@ class _Types:
         found = self._named.get(full, self._named.get(name))
         if found is None:
             raise ConfigError(
-                "an Avro schema names a type that is not defined before, or contains itself",
+                "an Avro schema uses a type that is undefined or contains itself",
                 {"type": name},
-                "Arrow has no types that contain themselves: read such records in a function.",
+                "Define each type before its use. Read records that contain themselves in a "
+                "function: Arrow has no such types.",
             )
         return found
 
@@ -120,7 +121,8 @@ class _Types:
             raise ConfigError(
                 "an Avro schema has a union of several types",
                 {"types": ", ".join(map(str, others))},
-                "Only unions of null and one type have a column: read others in a function.",
+                "Read such records in a function: only a union of null and one type becomes a "
+                "column.",
             )
         return self.of(others[0], namespace) if others else pa.null()
 

@@ -183,7 +183,7 @@ class KafkaCommitter:
             # A committer does not raise for an answer of the remote: these stay pending.
             unanswered = CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))
             if any(reports.get(identity) != unanswered for identity in identities):  # logged once
-                log.warning("transactions cannot be described: number=%d error=%s", len(ids), err)
+                log.warning("transactions cannot be described: count=%d error=%s", len(ids), err)
             reports.update(dict.fromkeys(identities, unanswered))
             return {}
         judged = {

@@ -166,7 +166,10 @@ class TransactionWire:
             until = now_s + min(_RENEWAL_S, (deadline - now_s) / 2)  # the rest is for this call
             made = WireClient.connect(self._connection.wire(), until)
         except (kafka_errors.KafkaError, StreamError, OSError, RuntimeError) as err:
-            log.debug("the client is kept: error=%s", self._connection.scrub(str(err)))
+            log.debug(
+                "no new client, the old one stays in use: error=%s",
+                self._connection.scrub(str(err)),
+            )
             return client
         client.close()
         return made

@@ -21,7 +21,7 @@ from sluice.connectors.kafka.sink.producers.producer_errors import (
     UnansweredError,
     UnsentError,
 )
-from sluice.connectors.kafka.sink.producers.producer_slots import SlotBook, SlotEvent
+from sluice.connectors.kafka.sink.producers.producer_slots import SlotEvent, SlotTable
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.runtime.contracts import Clock, TaskScope
 from sluice.runtime.errors import DeliveryError, FencedError, StreamError, UnreachableError
@@ -73,7 +73,7 @@ class ProducerPool:
     """Producers of one (prefix, job, region and attempt, sink) in one worker process. Executor.
 
     Writers call it from the task's thread. No id is initialised before its last transaction is over
-    (`SlotBook`), and no producer has two transactions.
+    (`SlotTable`), and no producer has two transactions.
 
     Args:
         prefix, scope: of its ids.
@@ -109,7 +109,7 @@ class ProducerPool:
         self._clock = clock
         self._ages = ages
         self._changed = threading.Condition()
-        self._book = SlotBook()
+        self._slot_table = SlotTable()
         self._ready: dict[int, _Kept] = {}
         self._open: dict[int, _Kept] = {}
         self._held: dict[TransactionalProducer, _Kept] = {}
@@ -122,9 +122,9 @@ class ProducerPool:
     def enter(self, scope: TaskScope) -> None:
         """A task starts; prepares its producers meanwhile."""
         with self._changed:
-            for slot in self._book.enter(scope):
+            for slot in self._slot_table.enter(scope):
                 # Its writer died without a call. Its records must not be decided.
-                self._book.record(slot, SlotEvent.SPEND)
+                self._slot_table.record(slot, SlotEvent.SPEND)
                 self._let_go(self._open.pop(slot))
             self._discard_old()
             self._start(at_least=1)
@@ -141,14 +141,14 @@ class ProducerPool:
             failures = self._failures
             while True:
                 self._refuse_closed()
-                slot = self._book.take(scope)
+                slot = self._slot_table.take(scope)
                 if slot is not None:
                     break
                 if self._failure is not None and (self._is_untold or self._failures != failures):
                     self._is_untold = False
                     raise self._failure
                 self._start(at_least=1)
-                self._book.require_hope()
+                self._slot_table.require_hope()
                 if not self._changed.wait_for(
                     lambda: self._ready or self._closed or self._failures != failures,
                     max(0.0, deadline - self._clock()),
@@ -162,7 +162,7 @@ class ProducerPool:
         """Its epoch has ended, and is flushed while the task writes the next one."""
         with self._changed:
             if self._is_open(lease):
-                self._book.record(lease.slot, SlotEvent.END)
+                self._slot_table.record(lease.slot, SlotEvent.END)
 
     def spend(self, lease: Lease) -> None:
         """Its transaction is pre-committed: the id stays unused until that is committed on
@@ -174,7 +174,7 @@ class ProducerPool:
         that."""
         with self._changed:
             if self._is_open(lease):
-                self._book.record(lease.slot, SlotEvent.SPEND)
+                self._slot_table.record(lease.slot, SlotEvent.SPEND)
                 self._held[lease.producer] = self._open.pop(lease.slot)
 
     def let_go(self, lease: Lease) -> None:
@@ -209,14 +209,14 @@ class ProducerPool:
     def __len__(self) -> int:
         """Number of ids that this pool has used."""
         with self._changed:
-            return len(self._book)
+            return len(self._slot_table)
 
     # --- below, the lock is held ------------------------------------------------------------
 
     def _start(self, *, at_least: int = 0) -> None:
         if self._closed:
             return
-        for slot in self._book.to_prepare(at_least=at_least):
+        for slot in self._slot_table.to_prepare(at_least=at_least):
             self._is_untold = False  # of an older task: report this try's error
             self._background(partial(self._make_ready, slot))
 
@@ -248,7 +248,7 @@ class ProducerPool:
             if self._ready.get(slot) is not ready:
                 return
             del self._ready[slot]
-            self._book.record(slot, SlotEvent.DISCARD)
+            self._slot_table.record(slot, SlotEvent.DISCARD)
             self._let_go(ready)
 
     def _let_go(self, kept: _Kept) -> None:
@@ -271,7 +271,7 @@ class ProducerPool:
         with self._changed:
             if not self._is_open(lease):
                 return
-            self._book.record(lease.slot, event)
+            self._slot_table.record(lease.slot, event)
             kept = self._open.pop(lease.slot)
         self._let_go(kept)
 
@@ -295,7 +295,7 @@ class ProducerPool:
             if self._closed:
                 self._release_later(producer)
                 return
-            self._book.record(slot, SlotEvent.PREPARED)
+            self._slot_table.record(slot, SlotEvent.PREPARED)
             self._late = 0
             self._is_untold = False
             self._ready[slot] = ready
@@ -311,15 +311,20 @@ class ProducerPool:
             self._late += 1
             if self._late > _MOST_LATE:
                 return False
-            log.info("another id: region=%s slot=%d error=%s", self._region, slot, error)
-            self._book.record(slot, SlotEvent.UNANSWERED)
+            log.info(
+                "producer takes another transactional id: region=%s slot=%d error=%s",
+                self._region,
+                slot,
+                error,
+            )
+            self._slot_table.record(slot, SlotEvent.UNANSWERED)
             self._start(at_least=1)
         return True
 
     def _not_ready(self, slot: int, error: StreamError, event: SlotEvent) -> None:
         log.info("producer not ready: region=%s slot=%d error=%s", self._region, slot, error)
         with self._changed:
-            self._book.record(slot, event)
+            self._slot_table.record(slot, event)
             self._failures += 1
             self._failure, self._is_untold = error, True
             self._changed.notify_all()
@@ -347,7 +352,7 @@ def _outcome(err: StreamError) -> tuple[StreamError, SlotEvent]:
 
 def _unexpected(err: Exception) -> StreamError:
     error = DeliveryError(
-        "a producer could not be made",
+        "a producer could not be created",
         {"cause": repr(err)},
         "Read the log of the executor, then start again from the last checkpoint.",
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 
-__all__ = ["IDS_PER_TASK", "NoIdLeftError", "SlotBook", "SlotEvent", "SlotState", "advance"]
+__all__ = ["IDS_PER_TASK", "NoIdLeftError", "SlotEvent", "SlotState", "SlotTable", "advance"]
 
 IDS_PER_TASK = 3
 """Undecided, being written, prepared: a task never needs more ids (`ids-never-reused`).
@@ -97,7 +97,7 @@ class _Slot:
     checkpoint_id: int = -1
 
 
-class SlotBook:
+class SlotTable:
     """The slots of one pool. Executor; the pool's lock guards it; no I/O."""
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class SlotBook:
         if self._count(SlotState.READY) + self._count(SlotState.PREPARING):
             return
         raise NoIdLeftError(
-            "the end of every transaction of this task is unknown",
+            "the outcome of every transaction of this task is unknown",
             {"ids": len(self._slots), "batch_id": self._batch_id},
             "Check that the brokers answer; the region restarts with new ids.",
         )

@@ -226,7 +226,7 @@ class TransactionalProducer:
         except KafkaException:
             return False
         log.warning(
-            "a broker has refused the credentials, others accept them: id=%s error=%s",
+            "a broker refused the credentials, others accept them: transactional_id=%s error=%s",
             self.transactional_id,
             None if self.last_error is None else self.last_error.name(),
         )
@@ -402,16 +402,22 @@ class TransactionalProducer:
         try:
             # Seen after the pre-commit, if the client was about to add another partition when it
             # lost its connection, and did not wait: the coordinator's EndTxn raises the epoch.
-            if not self._is_told(deadline) or self._may_begin_late():
-                log.info("commit is left to the driver: id=%s", self.transactional_id)
+            if not self._has_reported(deadline) or self._may_begin_late():
+                log.info(
+                    "driver will commit the transaction: transactional_id=%s", self.transactional_id
+                )
                 return False
             self.client.commit_transaction(max(0.0, deadline - self._clock()))
         except (KafkaException, StreamError) as err:
-            log.info("commit was not acknowledged: id=%s error=%s", self.transactional_id, err)
+            log.info(
+                "commit was not acknowledged: transactional_id=%s error=%s",
+                self.transactional_id,
+                err,
+            )
             return False
         return True
 
-    def _is_told(self, deadline: float) -> bool:
+    def _has_reported(self, deadline: float) -> bool:
         """Whether statistics show the result of the requests that start the transaction.
 
         In an epoch that is shorter than their interval only the next ones may show it.
@@ -466,7 +472,10 @@ class TransactionalProducer:
         if before is not None:
             self._additions = before.then(statistics)
             if self._additions.is_unknown and not before.is_unknown:
-                log.warning("statistics do not show the coordinator: id=%s", self.transactional_id)
+                log.warning(
+                    "statistics do not show the coordinator: transactional_id=%s",
+                    self.transactional_id,
+                )
 
     def _on_error(self, error: KafkaError) -> None:
         if self.last_error is None or weight(error) >= weight(self.last_error):

@@ -145,7 +145,7 @@ class RecordSender:
             self._check()
             return 1
         raise DeliveryError(
-            "the Kafka client cannot take a record",
+            "the Kafka client refused a record",
             {"topic": topic, "partition": partition, "row": row, "reason": refusal},
             "Correct the record; nothing of this epoch is visible.",
         ) from refusal
@@ -209,7 +209,7 @@ class RecordSender:
                 raise UnreachableError(
                     "the producer's queue stayed full",
                     {"queued_records": full, "timeout_s": self._queue_full_timeout_s},
-                    "Check that the brokers take records.",
+                    "Check that the brokers accept records.",
                 )
             self._wait.report(f"the queue is full: records={full}")
 
@@ -254,7 +254,7 @@ def flush(
                 raise UnreachableError(
                     "records were not confirmed in time",
                     {"unconfirmed_records": left, "timeout_s": timeout_s},
-                    "Check that the brokers take records; nothing of this epoch is visible.",
+                    "Check that the brokers accept records; nothing of this epoch is visible.",
                 )
             if left < least:
                 least = left

@@ -159,7 +159,7 @@ class LossDetector:
         }
         for topic, partition in sorted(outdated - self._outdated):
             log.warning(
-                "a former leader answers, waiting for the present one: partition=%s-%d",
+                "a former leader answers, waiting for the current one: partition=%s-%d",
                 topic,
                 partition,
             )

@@ -119,11 +119,11 @@ def _fetch(
     unmatched = [key for key, fact in found.items() if fact is None]
     if unmatched and no_match is NoMatch.ERROR:
         raise ConfigError(
-            "no record is as young as the timestamp",
+            "no record is as recent as the timestamp",
             {
                 f"{topic}-{number}": f"timestamp_ms={wanted[topic, number]}"
                 for topic, number in sorted(unmatched)
             },
-            "Give an earlier one, or set startingOffsetsByTimestampStrategy=latest.",
+            "Give an earlier timestamp, or set startingOffsetsByTimestampStrategy=latest.",
         )
     return {key: latest[key] if fact is None else fact.offset for key, fact in found.items()}

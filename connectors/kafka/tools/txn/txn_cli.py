@@ -43,7 +43,8 @@ app = typer.Typer(
 
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="TRANSACTIONAL_ID", help="Default: all.")]
 _Bootstrap = Annotated[
-    str | None, typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers; default: those on record.")
+    str | None,
+    typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers; default: those in the checkpoint."),
 ]
 _Timeout = Annotated[
     float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the cluster.")
@@ -138,7 +139,7 @@ def abort(
 ) -> None:
     """Abort transactions that no decision names: the given ids, or all open ones. Unblocks readers.
 
-    End a paused job first: the command takes it for gone, and it may decide after it resumes.
+    End a paused job first: the command considers it ended, but it may decide after it resumes.
     """
     with _open(path, bootstrap, config, config_file, timeout_s) as job:
         reports = abort_transactions(job, ids or (), force=force, timeout_s=timeout_s)

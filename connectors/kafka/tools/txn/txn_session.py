@@ -268,9 +268,8 @@ def _refuse_of_a_copy(job: TransactionSession, sinks: set[SinkKey], *, timeout_s
             raise FencedError(
                 "a run of another checkpoint directory has this prefix",
                 {"prefix": prefix, "checkpoint": found.checkpoint_uri, "host": found.host},
-                "Use the other directory: one is a copy of the other, and only the other one's "
-                "checkpoints know all decisions. If this is the only one, because it was moved, "
-                "use --force.",
+                "Use the checkpoint directory of that run: only its checkpoints hold all "
+                "decisions. If the directory was moved to here, use --force.",
             )
 
 

@@ -86,7 +86,9 @@ _Memory = Annotated[
 ]
 _Scratch = Annotated[
     Path | None,
-    typer.Option(help="Directory for records that do not fit: 100 bytes each.", file_okay=False),
+    typer.Option(
+        help="Directory for records that do not fit into memory: 100 bytes each.", file_okay=False
+    ),
 ]
 _Timeout = Annotated[
     float, typer.Option("--timeout", min=0, help="Seconds to wait for open transactions.")

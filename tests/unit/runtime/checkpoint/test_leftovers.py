@@ -22,7 +22,7 @@ def test_what_cannot_be_deleted_stays_and_is_told(caplog: pytest.LogCaptureFixtu
         leftovers.delete_abandoned()
         clock.advance(HOUR_S)
     assert disk.files
-    assert "half-made files are not deleted" in caplog.text
+    assert "incomplete files were not deleted" in caplog.text
     is_away = False
     leftovers.delete_abandoned()
     assert not disk.files

@@ -15,7 +15,7 @@ def clock() -> ManualClock:
 
 
 def _patience(clock: ManualClock, *logs: Path) -> StartTimeout:
-    return StartTimeout(logs, silence_s=90.0, longest_s=600.0, clock=clock)
+    return StartTimeout(logs, log_timeout_s=90.0, longest_s=600.0, clock=clock)
 
 
 def _say(log: Path) -> None:

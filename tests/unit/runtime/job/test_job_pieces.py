@@ -137,7 +137,7 @@ def test_a_chained_batch_reads_each_range_once(tasks: list[tuple[SplitRange, ...
     )
     whole = [TaskResult(ranges=(split(1, 0, 4),)), TaskResult(ranges=(split(0, 3, 9),))]
     require_each_range_once(whole, cut)
-    with pytest.raises(IllegalTransitionError, match="did not read each range"):
+    with pytest.raises(IllegalTransitionError, match="did not read each assigned range"):
         require_each_range_once([TaskResult(ranges=ranges) for ranges in tasks], cut)
 
 

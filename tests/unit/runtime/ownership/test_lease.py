@@ -123,7 +123,7 @@ def test_lease_guards_outputs_a_take_over_names_the_run_that_may_still_live(
     (told,) = caplog.records
     assert told.levelname == "WARNING"
     assert told.getMessage().startswith(
-        f"took over from a run that may still live: name=orders job=u1 host={host} session=s1 "
+        f"took over the lease of a run that may still run: name=orders job=u1 host={host} session=s1 "
     )
     newer.release()
     _claim(store, session="s3").acquire()

@@ -123,7 +123,7 @@ def test_transaction_timeout_what_grew_old_while_the_host_slept_is_not_decided()
     driver.slept_s = _KEPT_S
     acknowledge(driver, "side")
     assert not [each for each in driver.seen(Publish) if each.verdict is Verdict.DECIDED]
-    assert "grew old" in str(driver.core.why_ended("main"))
+    assert "too old to decide" in str(driver.core.why_ended("main"))
     assert not driver.seen(Commit)
 
 

@@ -185,7 +185,7 @@ class TestCoordinator:
             "fake:///data/orders", lambda uri: Refusing(Disk(), uri=uri)
         )
         view = SweepView(job_uid="job", attempt_ids={"main": 2}, protected=(), orphans=())
-        with pytest.raises(IllegalTransitionError, match="before it was claimed"):
+        with pytest.raises(IllegalTransitionError, match="before it acquired its lease"):
             coordinator.sweep(view, timeout_s=1)
         with pytest.raises(StorageError, match=r"one device .* one encryption zone"):
             coordinator.claim(CONTEXT, timeout_s=1)

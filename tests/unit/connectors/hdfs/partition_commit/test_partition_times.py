@@ -55,7 +55,7 @@ def test_a_null_has_no_time_and_nonsense_is_an_error() -> None:
     assert values_of(null) == {"dt": None, "hour": "7"}
     assert begins(null) is None
     for partition in ("dt=soon/hour=7", "dt=2026-02-30/hour=7", "dt=2026-03-01/hour=25"):
-        with pytest.raises(ConfigError, match="are no time"):
+        with pytest.raises(ConfigError, match="form no timestamp"):
             begins(partition)
 
 

@@ -140,10 +140,10 @@ def test_two_phase_repair_what_is_written_again_has_as_many_records_as_were_lost
 @pytest.mark.parametrize(
     ("outputs", "left", "told"),
     [
-        ([("out", 5)], 3, r"ranges=in-0:\[0,5\) lost=out:5 again=out:3\]"),
-        ([("out", 5)], 6, r"lost=out:5 again=out:6\]"),
-        ([("out", 5)], 0, r"lost=out:5 again=nothing\]"),
-        ([("dead", 1), ("out", 4)], 5, r"lost=dead:1,out:4 again=out:5\]"),
+        ([("out", 5)], 3, r"ranges=in-0:\[0,5\) expected=out:5 replayed=out:3\]"),
+        ([("out", 5)], 6, r"expected=out:5 replayed=out:6\]"),
+        ([("out", 5)], 0, r"expected=out:5 replayed=nothing\]"),
+        ([("dead", 1), ("out", 4)], 5, r"expected=dead:1,out:4 replayed=out:5\]"),
     ],
 )
 def test_two_phase_repair_a_repair_of_other_records_than_were_lost_is_refused(

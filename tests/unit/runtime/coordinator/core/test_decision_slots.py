@@ -104,7 +104,7 @@ def grown_old(settings: CheckpointSettings = FAST, *, within_s: float = 5.0) -> 
     driver.tick(1.0)
     (abort,) = driver.seen(Publish)[2:]
     assert abort.verdict is Verdict.ABORTED
-    assert "grew old" in abort.reason
+    assert "too old to decide" in abort.reason
     assert not driver.seen(AbortWork)
     return driver
 
@@ -149,7 +149,7 @@ def test_a_withdrawn_decision_is_a_failed_checkpoint() -> None:
     assert not driver.seen(EndJob)
     driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.OURS))
     (end,) = driver.seen(EndJob)
-    assert "grew old" in str(end.error)
+    assert "too old to decide" in str(end.error)
 
 
 def test_transaction_timeout_a_decision_that_landed_before_its_withdrawal_stands() -> None:

@@ -129,7 +129,7 @@ def test_transaction_timeout_a_withdrawal_is_no_repetition_of_the_decision() -> 
     store.on_call = refuse
     assert done(of, decision) == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
     store.on_call = lambda _: None
-    abort = replace(decision, verdict=Verdict.ABORTED, reason="grew old")
+    abort = replace(decision, verdict=Verdict.ABORTED, reason="too old to decide")
     assert done(of, abort) == Published(checkpoint_id=1, outcome=PublishOutcome.OURS)
     assert store.records[1].verdict is Verdict.ABORTED
 
@@ -211,7 +211,7 @@ def test_retire_after_commit_a_withdrawal_forgets_nothing_that_a_landed_decision
     region = RegionRecord(region="main", attempt_id=0, operator_states=held)
     decision = decision_of(region)
     assert done(of, decision) == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
-    abort = replace(decision, verdict=Verdict.ABORTED, reason="grew old")
+    abort = replace(decision, verdict=Verdict.ABORTED, reason="too old to decide")
     assert done(of, abort) == Published(checkpoint_id=1, outcome=PublishOutcome.DECIDED)
     assert kept.entries() == held
 

@@ -78,7 +78,7 @@ def test_a_single_region_that_stops_asking_begins_a_new_life() -> None:
     assert driver.core.is_live("main", 0)
     _wait(driver, 2)
     assert not driver.core.is_live("main", 0)
-    assert "stopped asking" in str(driver.core.why_ended("main"))
+    assert "no longer requests" in str(driver.core.why_ended("main"))
     attempt_id = driver.restart()
     decided = driver.core.last_committed
     driver.ack(_next_barrier(driver, attempt_id=attempt_id), attempt_id=attempt_id)
@@ -122,7 +122,7 @@ def test_a_life_that_never_asks_ends_and_says_where_it_was_to_ask() -> None:
     _wait(driver, 2)
     assert not driver.core.is_live("main", 0)
     said = str(driver.core.why_ended("main"))
-    assert "never asked" in said
+    assert "never requested" in said
     assert "address=http://driver:4711" in said
     assert "Job(host=...)" in said
 
@@ -138,7 +138,7 @@ def test_lives_that_never_ask_end_the_job_as_any_that_fail() -> None:
     assert not driver.seen(EndJob), "the new life has its own time"
     _wait(driver, 2)
     (end,) = driver.seen(EndJob)
-    assert "never asked" in str(end.error)
+    assert "never requested" in str(end.error)
 
 
 def test_a_life_that_never_asks_costs_its_neighbours_nothing_in_regional_checkpoints() -> None:
@@ -161,7 +161,7 @@ def test_the_first_question_of_a_slow_start_is_soon_enough() -> None:
     _wait(driver, _SILENCE_S - 1)
     assert driver.core.is_live("main", 0)
     _wait(driver, 2)
-    assert "stopped asking" in str(driver.core.why_ended("main"))
+    assert "no longer requests" in str(driver.core.why_ended("main"))
 
 
 def test_a_job_that_gives_its_checkpoints_long_gives_its_lives_as_long_to_begin() -> None:

@@ -390,7 +390,7 @@ def test_outcome_from_broker_a_start_takes_a_person_s_word_for_what_nobody_can_t
     assert _visible(job) == ["main-done", "main-lost", "side-lost", "side-open"]
     said = {
         AcceptedAs.LOST: "accepted loss",
-        AcceptedAs.COMMITTED: "a person has accepted this work as committed",
+        AcceptedAs.COMMITTED: "work was accepted as committed",
     }
     (message,) = [r.getMessage() for r in caplog.records if said[word] in r.getMessage()]
     assert "regions=main,side ranges=input-0:[0,10) input-1:[0,10)" in message

@@ -65,7 +65,7 @@ def test_a_file_system_that_only_a_host_has_found_away_is_waited_for(
     query, asked, looks = end(watched), list[str](), list[ThreadQuery]()
     away = StorageUnreachableError("away", {"uri": "hdfs://n/"}, "Start it.")
     query.thread.error = query.hindrance = away
-    asking, looking = watched.coordinator.ask_restart, ThreadQuery.require_writable
+    asking, looking = watched.coordinator.request_restart, ThreadQuery.require_writable
 
     def ask(region: str) -> RequestedRestart:
         asked.append(region)
@@ -75,7 +75,7 @@ def test_a_file_system_that_only_a_host_has_found_away_is_waited_for(
         looks.append(of)
         looking(of)
 
-    monkeypatch.setattr(watched.coordinator, "ask_restart", ask)
+    monkeypatch.setattr(watched.coordinator, "request_restart", ask)
     monkeypatch.setattr(ThreadQuery, "require_writable", look)
     wait_for(lambda: watched.lives_of("left") and (looks or asked), poll_s=0.005)
     assert not asked

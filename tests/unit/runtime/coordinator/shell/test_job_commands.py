@@ -42,7 +42,7 @@ PARKING = replace(
     QUICK,
     handler=RegionalCheckpointHandler(),
     on_region_failure=OnRegionFailure.SUSPEND,
-    look_interval_s=0.02,
+    refresh_interval_s=0.02,
 )
 NO_USE = DeliveryError("too large", {"topic": "t"}, "Make room.")
 
@@ -172,7 +172,7 @@ def test_restart_brings_all_suspended_regions_back(
     suspend(coordinator)
     assert run("restart", str(directory)) == "restarted: left\n"
     assert not coordinator.is_suspended("left")
-    asked = coordinator.ask_restart("left")
+    asked = coordinator.request_restart("left")
     restarted = wait_for(asked.poll, poll_s=0.01)
     assert coordinator.is_live("left", restarted.attempt_id)
 
@@ -315,7 +315,7 @@ def test_a_job_that_does_not_run_is_said_to(tmp_path: Path) -> None:
         UnreachableError, match="no job runs with this checkpoint directory"
     ) as caught:
         run("restart", str(tmp_path))
-    assert "or wait: a job that is starting answers" in str(caught.value)
+    assert "or wait: a starting job answers" in str(caught.value)
     fs = LocalFileSystem(tmp_path)
     dead = {
         "format_version": 1,

@@ -136,9 +136,9 @@ def test_a_lost_transaction_of_a_vanished_region_is_one_of_its_heirs() -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        (plan_of("main", stateful=True), "bound=main"),
-        (plan_of("main-0", "main-1", "main-2", keeps_logs=True), "bound=main-0,main-1,main-2"),
-        (plan_of("main-0", "new", source_ids=("source", "new")), "bound=main-0,new"),
+        (plan_of("main", stateful=True), "regions=main"),
+        (plan_of("main-0", "main-1", "main-2", keeps_logs=True), "regions=main-0,main-1,main-2"),
+        (plan_of("main-0", "new", source_ids=("source", "new")), "regions=main-0,new"),
     ],
 )
 def test_regions_that_cannot_be_exchanged_are_refused_by_name(changed: JobPlan, says: str) -> None:
@@ -182,7 +182,7 @@ def test_a_new_source_under_the_name_of_an_old_region_is_refused() -> None:
         ),
     )
     job = Job(record(0), record(1), committed=(0, 1))
-    with pytest.raises(WrongJobError, match="bound=main"):
+    with pytest.raises(WrongJobError, match="regions=main"):
         job.start(plan=changed)
 
 
@@ -203,7 +203,7 @@ def test_regions_that_have_exchanged_their_sources_are_refused() -> None:
         replace(PLAN.regions[0], name=name, source_ids=(source,))
         for name, source in (("a", "other"), ("b", "source"))
     )
-    with pytest.raises(WrongJobError, match="bound=a,b"):
+    with pytest.raises(WrongJobError, match="regions=a,b"):
         verify_rescalable(old, replace(PLAN, regions=(one, two), graph=graph))
 
 
@@ -212,7 +212,7 @@ def test_a_region_with_state_does_not_vanish() -> None:
     old = two_regions(2)
     regions = (replace(old.regions[0], state=_STATE), old.regions[1])
     job = Job(record(0), replace(old, regions=regions), committed=(0, 2))
-    with pytest.raises(WrongJobError, match="bound=main-0"):
+    with pytest.raises(WrongJobError, match="regions=main-0"):
         job.start(plan=plan_of("main"))
 
 
@@ -224,10 +224,10 @@ def test_state_that_nobody_can_go_on_with_is_refused(redistribution: Redistribut
     regions = (old.regions[0], replace(old.regions[1], operator_states=(entry,)))
     job = Job(record(0), replace(old, regions=regions, graph=GRAPH), committed=(0, 2))
     with pytest.raises(
-        WrongJobError, match=r"can take the state of a removed.*region=main-1 sink=copy"
+        WrongJobError, match=r"can take over the state of a removed.*region=main-1 sink=copy"
     ):
         job.start(plan=plan_of("main-0"))
-    with pytest.raises(WrongJobError, match="can take the state of a removed"):
+    with pytest.raises(WrongJobError, match="can take over the state of a removed"):
         job.start(plan=plan_of("main-0", stateful_sink_ids=()))
 
 

@@ -345,8 +345,8 @@ def test_only_a_seal_leaves_something_behind() -> None:
     fencing_record = aborted(6, requested_by=FENCING, restored_from=3)
     for above, is_left in ((later, False), (fencing_record, True)):
         place = Slot(record=above, is_committed=False, is_superseded=False)
-        assert recovery.is_left_behind(5, [place]) is is_left
-        assert not recovery.is_left_behind(3, [place])
+        assert recovery.is_bypassed(5, [place]) is is_left
+        assert not recovery.is_bypassed(3, [place])
 
 
 # --- another job ----------------------------------------------------------------------------------

@@ -236,7 +236,7 @@ def test_of_two_starts_with_one_run_the_options_of_the_first_hold_and_the_other_
 ) -> None:
     """Nobody can tell which one is the query's own."""
     run = world.begin({"topic": "a"})
-    with pytest.raises(FencedError, match="with other options"):
+    with pytest.raises(FencedError, match="uses other options"):
         world.begin({"topic": "b"})
     assert world.begin({"topic": "a"}) == run
 
@@ -299,7 +299,7 @@ def test_transaction_timeout_a_batch_that_grew_old_is_not_decided(world: World) 
     """Its broker may have aborted a part of it; the next run reads it again."""
     run = world.begin()
     transaction = world.write(run, 0)
-    with pytest.raises(FencedError, match=r"grew old.*Raise transactionTimeout"):
+    with pytest.raises(FencedError, match=r"too old to decide.*Raise transactionTimeout"):
         world.commit(run, 0, transaction, decide_by_s=time.monotonic())
     wait_for(lambda: transaction.state is TransactionState.ABORTED, what="the abort")
     assert world.broker.read_committed(0) == []

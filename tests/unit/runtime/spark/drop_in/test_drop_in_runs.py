@@ -119,7 +119,7 @@ def test_a_sink_that_this_process_does_not_have_is_refused_by_name(world: World)
 def test_a_start_with_another_sink_is_not_given_the_run_of_the_first(world: World) -> None:
     """Files would be written by what writes to Kafka, to whatever its options name."""
     world.begin({"path": "/a"})
-    with pytest.raises(FencedError, match="with other options"):
+    with pytest.raises(FencedError, match="uses other options"):
         world.client.begin("sluice-files", world.location, {"path": "/a"})
 
 

@@ -122,7 +122,7 @@ def test_a_task_that_fails_closes_what_it_has_open(query: Query) -> None:
 def test_rows_that_are_of_no_streams_batch_are_refused(query: Query) -> None:
     """Nobody could say which decision they belong to."""
     query.enter_task({})
-    with pytest.raises(ConfigError, match="not in a task of a streaming query"):
+    with pytest.raises(ConfigError, match="outside a task of a streaming query"):
         query.writer().write(iter([_ROWS]))
     assert query.staged() == []
 

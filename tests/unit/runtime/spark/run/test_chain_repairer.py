@@ -9,7 +9,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.kafka.sink.producers.producer_slots import SlotBook, SlotEvent
+from sluice.connectors.kafka.sink.producers.producer_slots import SlotEvent, SlotTable
 from sluice.runtime.checkpoint.lost_work import LostCommittables
 from sluice.runtime.contracts import AttemptRegistry, SinkWriter, TaskScope
 from sluice.runtime.errors import DeliveryError, TransactionLostError
@@ -233,7 +233,7 @@ def test_one_heir_has_an_id_for_each_lost_transaction_of_many_regions() -> None:
         other = replace(SPLIT, partition=1)  # that the lost transaction did not read
         both = replace(lost, region=replace(gone, splits=(SPLIT, other)))
         assert repairer.ranges(both) == (SPLIT,)
-    book = SlotBook()
+    book = SlotTable()
     for scope in sink.scopes:
         book.enter(scope)
         for slot in book.to_prepare(at_least=1):

@@ -44,7 +44,7 @@ def test_ids_never_reused_an_id_is_not_used_again_after_an_error_that_nobody_exp
     pool = ProducerPool(
         prefix="p", scope=scope(), prepare=prepare, background=threads, keep_alive_s=None
     )
-    with pytest.raises(DeliveryError, match="could not be made"):
+    with pytest.raises(DeliveryError, match="could not be created"):
         pool.take(scope(), timeout_s=10)
     assert pool.take(scope(), timeout_s=10).producer.transactional_id != asked[0]
     threads.join()
@@ -265,5 +265,5 @@ def test_a_producer_that_cannot_be_made_at_all_is_an_error_of_the_task() -> None
         raise RuntimeError(transactional_id)
 
     pool = ProducerPool(prefix="p", scope=scope(), prepare=prepare, background=Threads())
-    with pytest.raises(DeliveryError, match="could not be made"):
+    with pytest.raises(DeliveryError, match="could not be created"):
         pool.take(scope(), timeout_s=10)

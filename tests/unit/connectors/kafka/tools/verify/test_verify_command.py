@@ -185,7 +185,7 @@ def test_a_mapping_that_raises_is_told_with_the_record_and_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     name = own_mapping(tmp_path, monkeypatch, code)
-    with pytest.raises(ConfigError, match="the mapping raised") as caught:
+    with pytest.raises(ConfigError, match="the mapping function raised") as caught:
         load_mapping(name)(Record("orders", 2, 7, b"k", b"v"))
     for fact in (f"map={name}", "input=orders-2@7", "reason=ValueError: bad record"):
         assert fact in str(caught.value)
