@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sluice.runtime.contracts import Sink, Source
+from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_run import ArrowFunction
 from sluice.runtime.model.on_error import Policy
 
@@ -43,6 +44,16 @@ class Step:
     deterministic: bool = True
     force_rescale: bool = False
     policy: Policy | None = None
+
+    def __post_init__(self) -> None:
+        # A text such as "false" would count as True, and promise a repair that is not exact.
+        for flag in ("deterministic", "force_rescale"):
+            if not isinstance(given := getattr(self, flag), bool):
+                raise ConfigError(
+                    "a flag of a function is neither True nor False",
+                    {"function": self.name, "flag": flag, "given": repr(given)},
+                    f"Give {flag} as a Python bool.",
+                )
 
 
 @dataclass(slots=True)

@@ -255,6 +255,8 @@ class CheckpointSettings:
             "pressure_alarm_s": self.pressure_alarm_s or 0,
         }
         wrong |= {name: value for name, value in not_negative.items() if not 0 <= value < math.inf}
+        if not isinstance(self.retained, int):
+            wrong["retained"] = self.retained
         if wrong:
             raise ConfigError(
                 "a checkpoint setting is out of range",

@@ -418,3 +418,16 @@ def test_a_function_declared_non_deterministic_is_told_in_the_log_once(
 def test_a_misspelt_policy_is_refused_where_it_is_written() -> None:
     with pytest.raises(ConfigError, match="known=fail, skip"):
         Stream(Pipeline(StubSource())).map_batches(identity, on_error="ignore")
+
+
+@pytest.mark.parametrize("flag", ["deterministic", "force_rescale"])
+def test_a_flag_of_a_function_is_a_bool(flag: str) -> None:
+    """A text such as "false" counts as True in Python, and would promise an exact repair."""
+    given: dict[str, Any] = {flag: "false"}
+    with pytest.raises(ConfigError, match=f"flag={flag} given='false'"):
+        Step(kind="transform", name="f", uid=None, function=lambda frame: frame, **given)
+
+
+def test_a_number_of_retained_checkpoints_is_whole() -> None:
+    with pytest.raises(ConfigError, match=r"retained=2\.5"):
+        CheckpointSettings(retained=cast(Any, 2.5))
