@@ -31,7 +31,7 @@ def forget_a_restore_that_crashed(patch: pytest.MonkeyPatch) -> None:
     resume_point = recovery.resume_point
 
     def broken(history: History, *, restore_from: int | None) -> int:
-        decided = [place.checkpoint_id for place in history.places if place.is_decided]
+        decided = [place.checkpoint_id for place in history.slots if place.is_decided]
         return (
             decided[0] if restore_from is None else resume_point(history, restore_from=restore_from)
         )
@@ -47,10 +47,10 @@ def restore_before_older_commits_are_done(patch: pytest.MonkeyPatch) -> None:
         history, found = yield from fencing_record(self, restore_from)
         places = tuple(
             replace(place, is_committed=place.is_committed or is_left)
-            for place in history.places
+            for place in history.slots
             for is_left in (place.checkpoint_id > found.restored_from,)
         )
-        return replace(history, places=places), found
+        return replace(history, slots=places), found
 
     patch.setattr(StartSequence, "_fence", broken)
 
@@ -66,7 +66,7 @@ def restore_with_the_newest_offsets(patch: pytest.MonkeyPatch) -> None:
     restores."""
 
     def broken(self: Any, history: History, checkpoint_id: int) -> CheckpointRecord:
-        decided = [place.record for place in history.places if place.is_decided]
+        decided = [place.record for place in history.slots if place.is_decided]
         return replace(decided[0], checkpoint_id=checkpoint_id)
 
     patch.setattr(StartSequence, "_record_at", broken)

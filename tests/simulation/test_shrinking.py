@@ -93,7 +93,7 @@ def test_the_command_runs_schedules_and_tells_what_they_did(
     told = capsys.readouterr().out
     assert "60 of 60 schedules" in told
     assert "0 failures" in told
-    assert "checkpoints by seal" in told
+    assert "checkpoints by fencing" in told
 
 
 def test_the_command_prints_seed_and_story_of_a_failure(

@@ -30,7 +30,7 @@ from tests.simulation.shrink import find
 from tests.simulation.world import World
 
 SEEDS = int(os.environ.get("SLUICE_SIMULATION_SEEDS", "4"))
-MUTANT_SEEDS = 200
+MUTANT_SEEDS = 400
 
 
 @pytest.mark.parametrize("name", PROFILES)

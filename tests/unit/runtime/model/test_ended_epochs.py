@@ -53,7 +53,7 @@ def test_an_epoch_that_ends_before_it_begins_is_never_told() -> None:
     bench.follower.restart_at([split(0, 0, 100), split(1, 20, 100)])
     bench.follower.logs = {0: 0, 1: 100}
     bench.give(5, *(replace(s, start_offset=s.end_offset, end_offset=100) for s in _ranges(bench)))
-    with pytest.raises(IllegalTransitionError, match="ends before it begins"):
+    with pytest.raises(IllegalTransitionError, match="ends before its start offset"):
         bench.step()
     assert len(bench.checkpoint_client.ended) == 1
 
