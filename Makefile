@@ -13,7 +13,7 @@ SLOW := tests/chaos tests/containers tests/integration
 PYTEST := $(BIN)/pytest
 # Modules that decide and finish commits: every line and branch has a test.
 PROTOCOL := runtime/checkpoint/*,runtime/continuous/native_commits.py,connectors/kafka/sink/committer/kafka_committer.py,connectors/kafka/sink/handles.py
-PROTOCOL := $(PROTOCOL),connectors/kafka/sink/committer/transaction_lease.py,connectors/hdfs/committing/file_lease.py,runtime/ownership/lease_record.py,connectors/kafka/sink/producers/producer_pool.py,connectors/kafka/sink/producers/producer_slots.py,connectors/kafka/sink/committer/transaction_sweep.py
+PROTOCOL := $(PROTOCOL),connectors/kafka/sink/committer/transaction_lease.py,connectors/hdfs/committing/file_lease.py,runtime/ownership/lease.py,connectors/kafka/sink/producers/producer_pool.py,connectors/kafka/sink/producers/producer_slots.py,connectors/kafka/sink/committer/transaction_sweep.py
 PROTOCOL := $(PROTOCOL),connectors/kafka/sink/committer/kafka_wire.py,connectors/kafka/sink/committer/commit_outcomes.py,connectors/hdfs/staging/committables.py
 PROTOCOL := $(PROTOCOL),connectors/hdfs/committing/file_committer.py,connectors/hdfs/committing/file_committer.py,connectors/hdfs/staging/staged_names.py,connectors/hdfs/committing/file_sweep.py
 PROTOCOL := $(PROTOCOL),runtime/model/timestamps.py,runtime/spark/microbatch/query_logs.py
