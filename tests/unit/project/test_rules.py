@@ -9,39 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.model import CRITICAL_RULES, OTHER_RULES
+
 TESTS = Path(__file__).parents[2]
-RULES = (
-    "pre-commit-confirmed",
-    "endtxn-version",
-    "handle-from-producer",
-    "ids-never-reused",
-    "outcome-from-broker",
-    "fence-first",
-    "publish-whole",
-    "batch-identity",
-    "restore-by-attempt",
-    "drop-in-abort",
-    "two-phase-repair",
-    "callback-after-commit",
-    "abort-by-endtxn",
-    "coordinator-in-driver",
-    "start-offsets-once",
-    "trigger-is-barrier",
-    "abort-before-skip",
-    "continuous-order",
-    "files-with-decision",
-    "rename-settled",
-    "stateful-replay",
-    "lease-guards-outputs",
-    "transaction-timeout",
-    "commit-acknowledged",
-    "read-committed-end",
-    "one-batch-per-checkpoint",
-    "refused-settings",
-    "wait-for-all-brokers",
-    "retire-after-commit",
-    "produce-order",
-)
+RULES = (*CRITICAL_RULES, *OTHER_RULES)
 
 
 def rules_of(test: str) -> Iterator[str]:
