@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.runtime.contracts import Coordinator, FrameWriter, OpenWork, RegionRegistration
-from sluice.runtime.errors import FencedError, StreamError
+from sluice.runtime.errors import DeliveryError, FencedError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import DropBudget, drops_after
 from sluice.runtime.functions.function_run import (
@@ -23,7 +23,7 @@ from sluice.runtime.functions.record_counts import added, totals_after
 from sluice.runtime.model import offsets
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
-from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange, ranges_text
 from sluice.runtime.model.timestamps import earliest
 from sluice.runtime.process.failed_tasks import task_failed
 from sluice.runtime.spark.microbatch import query_logs
@@ -114,6 +114,7 @@ class RegionQuery:
         self._returned: int | None = None  # last batch id whose callback returned normally
         self._acknowledged: int | None = None  # checkpoint id of the last barrier
         self._open: tuple[OpenWork, ...] = ()
+        self._ranges = ""  # of the running batch, for errors
         self._replayed: int | None = None  # finished tasks of a batch that Spark replays
         self.error: BaseException | None = None
 
@@ -214,7 +215,9 @@ class RegionQuery:
         if isinstance(err, StreamError) or not isinstance(err, Exception):
             return err
         tasks, what = self._spec.tasks, "the query of a region failed"
-        return task_failed(what, err, region=tasks.region, attempt_id=tasks.attempt_id)
+        return task_failed(
+            what, err, region=tasks.region, attempt_id=tasks.attempt_id, ranges=self._ranges
+        )
 
     # --- the batch callback -----------------------------------------------------------------
 
@@ -233,6 +236,10 @@ class RegionQuery:
             log.debug("batch ended by stop: region=%s error=%s", self._spec.tasks.region, err)
             return
         self.error = error = self._typed(err)
+        if self._ranges and isinstance(error, DeliveryError):
+            where: dict[str, object] = error.args[1]
+            if "source_offset" not in where:  # a task behind Spark's plan knows no ranges
+                where.setdefault("source_ranges", self._ranges)
         self._coordinator.fail(self._spec.tasks.region, self._spec.tasks.attempt_id, error)
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
@@ -251,6 +258,7 @@ class RegionQuery:
                 {"region": tasks.region, "batch_id": batch_id, "attempt_id": barrier.attempt_id},
                 "Restart the job: the start rewinds the region's logs.",
             )
+        self._ranges = ranges_text(barrier.splits)
         require_other_topics(spec.functions, barrier.splits)
         if spec.repeats_result and repeats_its_result(spec.output_mode, barrier.splits):
             frame = without_rows(frame)
@@ -258,7 +266,7 @@ class RegionQuery:
         output = spec.strategy.run(barrier, opened)
         region = self._acknowledge(barrier, opened, output, fetched_ms=fetched_ms)
         self._coordinator.await_committed(batch)
-        self._open = ()
+        self._open, self._ranges = (), ""
         self._operator_states = region.operator_states
         if spec.drops is not None:
             spec.drops.committed(tasks.region)

@@ -10,7 +10,12 @@ from unittest.mock import patch
 import pytest
 
 from sluice.runtime.contracts import WriterFactory
-from sluice.runtime.errors import FencedError, StorageUnreachableError, StreamError
+from sluice.runtime.errors import (
+    DeliveryError,
+    FencedError,
+    StorageUnreachableError,
+    StreamError,
+)
 from sluice.runtime.functions.at_most_once import DropBudget, DropLimit
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.splits import BatchKey
@@ -85,8 +90,18 @@ def test_what_a_function_raised_is_an_error_of_its_region_as_in_the_other_engine
     found = world.query.failure()
     assert world.coordinator.told[-1] == ("failed", found)
     assert type(found) is StreamError
-    assert "[region=main attempt_id=3 error=ValueError: not this time traceback=" in str(found)
+    where = "[region=main attempt_id=3 error=ValueError: not this time source_ranges=in-0[3,5) "
+    assert where in str(found)
     assert found.__cause__ is error
+
+
+def test_a_refused_record_of_a_transform_has_the_ranges_of_its_epoch() -> None:
+    """Its task sees rows of Spark's plan, without their ranges."""
+    world = RegionWorld()
+    error = DeliveryError("Kafka: refused", {"code": "INVALID_TIMESTAMP"}, "Clamp it.")
+    with pytest.raises(RuntimeError, match="DeliveryError"):
+        world.batch(1, barrier(), error=error)
+    assert error.args[1]["source_ranges"] == "in-0[3,5)"
 
 
 def test_what_ends_a_query_between_two_batches_is_an_error_of_its_region() -> None:
