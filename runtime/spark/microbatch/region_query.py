@@ -1,5 +1,6 @@
 """One region of a Job as one Spark streaming query."""
 
+import datetime as dt
 import logging
 import threading
 import time
@@ -33,6 +34,7 @@ from sluice.runtime.spark.microbatch.query_end import await_commit_log, logs_out
 from sluice.runtime.spark.microbatch.spark_state import StateDescriber
 from sluice.runtime.spark.microbatch.stateful_batches import (
     ReplayProgress,
+    late_rows,
     repeats_its_result,
     tasks_done,
     wants_another,
@@ -65,6 +67,7 @@ class RegionSpec:
         operator_states: in the record that this attempt begins with.
         event_times: the event time of its records, if a sink needs it.
         functions: of a chained region.
+        frame_name: name of the transform, for its counts.
         drops: bounds the records that its batches may drop; None: none.
         outage_timeout_s: how long a batch may wait for an unreachable file system. The query's
             stop has to wait as long.
@@ -81,6 +84,7 @@ class RegionSpec:
     operator_states: tuple[StateEntry, ...] = ()
     event_times: EventTimes | None = None
     functions: tuple[ChainedFunction, ...] = ()
+    frame_name: str = ""
     drops: DropBudget | None = None
     outage_timeout_s: float = 0.0
 
@@ -114,6 +118,7 @@ class RegionQuery:
         self._returned: int | None = None  # last batch id whose callback returned normally
         self._acknowledged: int | None = None  # checkpoint id of the last barrier
         self._open: tuple[OpenWork, ...] = ()
+        self._has_warned = False  # of late rows
         self._ranges = ""  # of the running batch, for errors
         self._replayed: int | None = None  # finished tasks of a batch that Spark replays
         self.error: BaseException | None = None
@@ -302,9 +307,14 @@ class RegionQuery:
                 ),
                 state_is_due=self._spec.stateful and wants_another(self._query, batch.frame),
                 counts=added(
-                    {function.name: counts[function.operator_id]}
-                    for function in self._spec.functions
-                    if function.operator_id in counts
+                    [
+                        *(
+                            {function.name: counts[function.operator_id]}
+                            for function in self._spec.functions
+                            if function.operator_id in counts
+                        ),
+                        self._late(),
+                    ]
                 ),
                 dropped=dropped,
                 decide_by_s=earliest(result.decide_by_s for result in output.results),
@@ -361,6 +371,25 @@ class RegionQuery:
         where = {"region": barrier.region, "checkpoint_id": barrier.checkpoint_id}
         require_within_limits(functions, counts, examples, where, failed_rows=failed_rows)
         return counts
+
+    def _late(self) -> Mapping[str, RecordCounts]:
+        """The rows that a stateful transform dropped as late; the first ones are a warning."""
+        rows, watermark_ms = late_rows(self._query) if self._spec.stateful else (0, 0)
+        if not rows:
+            return {}
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "Spark dropped rows that are later than the watermark; raise its delay, or filter "
+                "timestamps from the future before withWatermark: region=%s operator=%s rows=%d "
+                "watermark=%s ahead_of_clock_s=%d",
+                self.name,
+                self._spec.frame_name,
+                rows,
+                dt.datetime.fromtimestamp(watermark_ms / 1000, dt.UTC).isoformat(),
+                max(0, watermark_ms - self._wall_ms()) // 1000,
+            )
+        return {self._spec.frame_name: RecordCounts(late=rows)}
 
     def _dropped(self, results: Sequence[TaskResult], barrier: Barrier) -> tuple[SplitRange, ...]:
         """The ranges that second attempts dropped; DropLimitError if they are too many."""

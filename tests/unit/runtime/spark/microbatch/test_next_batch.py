@@ -9,7 +9,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.runtime.model.splits import SplitRange
-from sluice.runtime.spark.microbatch.stateful_batches import repeats_its_result, wants_another
+from sluice.runtime.spark.microbatch.stateful_batches import (
+    late_rows,
+    repeats_its_result,
+    wants_another,
+)
 
 
 def split(start: int, end: int) -> SplitRange:
@@ -91,3 +95,30 @@ def test_a_plan_is_asked_with_the_watermark_that_its_own_records_have_moved(
     frame = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=SimpleNamespace(_jvm=Jvm())))
     wanted = wants_another(cast(StreamingQuery, query), cast(DataFrame, frame))
     assert wanted is is_wanted
+
+
+class Plan:
+    """A physical plan, as py4j shows it."""
+
+    def __init__(self, late: int | None, *children: "Plan") -> None:
+        self._late, self._children = late, children
+
+    def metrics(self) -> Any:
+        metric = SimpleNamespace(value=lambda: self._late)
+        found = SimpleNamespace(isDefined=lambda: self._late is not None, get=lambda: metric)
+        return SimpleNamespace(get=lambda name: name == "numRowsDroppedByWatermark" and found)
+
+    def children(self) -> Any:
+        return SimpleNamespace(size=lambda: len(self._children), apply=self._children.__getitem__)
+
+
+def test_late_rows_of_all_stateful_operators_are_counted() -> None:
+    """With the watermark that they were later than; nothing before the query has begun."""
+    plan = Plan(None, Plan(2, Plan(None)), Plan(3))
+    execution = SimpleNamespace(
+        lastExecution=lambda: SimpleNamespace(executedPlan=lambda: plan),
+        watermarkTracker=lambda: SimpleNamespace(currentWatermark=lambda: 7000),
+    )
+    query = SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: execution))
+    assert late_rows(cast(StreamingQuery, query)) == (5, 7000)
+    assert late_rows(None) == (0, 0)

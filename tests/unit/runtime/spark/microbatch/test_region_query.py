@@ -17,9 +17,11 @@ from sluice.runtime.errors import (
     StreamError,
 )
 from sluice.runtime.functions.at_most_once import DropBudget, DropLimit
+from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.spark.microbatch.event_times import EventTimes
+from sluice.runtime.spark.microbatch.spark_state import StateDescriber
 from sluice.runtime.spark.tasks.region_tasks import TaskResult
 from tests.kit.coordinator.region_simulation import (
     ADDRESS,
@@ -102,6 +104,30 @@ def test_a_refused_record_of_a_transform_has_the_ranges_of_its_epoch() -> None:
     with pytest.raises(RuntimeError, match="DeliveryError"):
         world.batch(1, barrier(), error=error)
     assert error.args[1]["source_ranges"] == "in-0[3,5)"
+
+
+def test_late_rows_are_counted_for_each_epoch_and_are_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says how far the watermark is ahead: one record from the future makes all others late."""
+    told = iter([(3, 90_000), (0, 0), (2, 90_000)])
+    module = "sluice.runtime.spark.microbatch.region_query"
+    monkeypatch.setattr(f"{module}.late_rows", lambda _: next(told))
+    monkeypatch.setattr(f"{module}.wants_another", lambda *_: False)
+    monkeypatch.setattr(StateDescriber, "after", lambda *_: None)
+    world = RegionWorld(stateful=True)
+    for batch_id in (1, 2, 3):
+        world.batch(batch_id, barrier(6 + batch_id))
+    assert [counts.get("windows") for counts in world.coordinator.counts] == [
+        RecordCounts(late=3),
+        None,
+        RecordCounts(late=2),
+    ]
+    assert [m for m in caplog.messages if "later than the watermark" in m] == [
+        "Spark dropped rows that are later than the watermark; raise its delay, or filter "
+        "timestamps from the future before withWatermark: region=main operator=windows rows=3 "
+        "watermark=1970-01-01T00:01:30+00:00 ahead_of_clock_s=90"
+    ]
 
 
 def test_what_ends_a_query_between_two_batches_is_an_error_of_its_region() -> None:
