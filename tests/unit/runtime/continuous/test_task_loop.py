@@ -386,6 +386,19 @@ def test_an_error_aborts_the_epoch_that_is_written_and_not_the_one_that_has_ende
     assert bench.checkpoint_client.is_closed
 
 
+def test_an_error_of_a_function_has_what_the_epoch_has_read() -> None:
+    """These batches lack their offsets; else it has those of the batch."""
+
+    def fail(_batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no")
+
+    function = ChainedFunction(name="f", operator_id="f", function=fail)
+    bench = Bench({0: 100}, lambda: FunctionRun([function]))
+    with pytest.raises(ValueError, match="no") as caught:
+        bench.step()
+    assert caught.value.__notes__ == ["sluice: source_ranges=input-0[0,10)"]
+
+
 def test_a_task_whose_abort_fails_leaves_no_courier_behind() -> None:
     """It would ask on in its worker, as if the life went on."""
     bench = Bench({0: 100})
