@@ -146,7 +146,12 @@ class ProducerPool:
                 self._start(at_least=1)
                 self._slot_table.require_hope()
                 if not self._changed.wait_for(
-                    lambda: self._ready or self._closed or self._failures != failures,
+                    lambda: (
+                        self._ready
+                        or self._closed
+                        or self._failures != failures
+                        or not self._slot_table.has_hope  # another writer took it, or it grew old
+                    ),
                     max(0.0, deadline - self._clock()),
                 ):
                     raise self._too_late(timeout_s)
@@ -247,6 +252,7 @@ class ProducerPool:
                 return
             del self._ready[slot]
             self._slot_table.record(slot, SlotEvent.DISCARD)
+            self._changed.notify_all()
             self._let_go(ready)
 
     def _let_go(self, kept: _Kept) -> None:

@@ -200,9 +200,14 @@ class SlotTable:
         """State of a slot."""
         return self._slots[slot].state
 
+    @property
+    def has_hope(self) -> bool:
+        """Whether an id is ready, or about to be."""
+        return bool(self._count(SlotState.READY) + self._count(SlotState.PREPARING))
+
     def require_hope(self) -> None:
         """Raise if a task waits for an id that can never come."""
-        if self._count(SlotState.READY) + self._count(SlotState.PREPARING):
+        if self.has_hope:
             return
         raise NoIdLeftError(
             "the outcome of every transaction of this task is unknown",
