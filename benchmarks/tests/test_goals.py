@@ -60,7 +60,7 @@ def test_a_ratio_is_that_of_medians_and_shows_those_of_the_turns_that_both_ran()
     assert found.turns == (3, 2)
 
 
-def test_a_goal_against_a_peer_is_judged_and_fewer_turns_are_told() -> None:
+def test_a_goal_against_a_peer_is_judged_and_fewer_turns_are_reported() -> None:
     results = [*race(OURS, [230.0] * 3), *race(FLINK, [100.0] * 3)]
     whole = goal(results, [], "1,000,000 records of 100 B")
     assert (whole.is_reached, whole.found) == (True, "2.30 x (2.30 to 2.30), 3 turns")
@@ -142,7 +142,7 @@ def test_figures_of_parts_stand_with_their_goals_date_and_own_command() -> None:
     assert line.command.endswith("--seconds 5"), "the line shows the short run"
 
 
-def test_waits_are_told_minute_by_minute_and_a_short_rest_belongs_to_the_last() -> None:
+def test_waits_are_reported_minute_by_minute_and_a_short_rest_belongs_to_the_last() -> None:
     minute = 60_000_000
     made = np.array([0, 1, minute, minute + 1, 2 * minute + 5], dtype=np.int64)
     seen = made + np.array([1, 3, 5, 7, 9], dtype=np.int64) * 1_000_000

@@ -82,7 +82,7 @@ def test_processor_time_between_two_samples_is_in_proportion() -> None:
     assert [cpu_at(moments, at) for at in (9.0, 10.0, 11.0, 12.5, 99.0)] == [1, 1, 2, 3.25, 3.5]
 
 
-# --- results and report -----------------------------------------------------------------------
+# --- results and report ---------------------------------------------------------------------------
 
 _RACE = Setting(kind="throughput", records=1_000, value_bytes=100, interval_s=1.0, is_quick=False)
 _PACE = Setting(kind="latency", records=5_000, value_bytes=100, interval_s=1.0, is_quick=False)

@@ -59,7 +59,7 @@ def test_a_region_that_died_may_be_away_until_it_is_back_and_the_others_may_not(
     assert lost(lines, deaths) == 4
 
 
-def test_a_region_is_back_with_a_checkpoint_that_began_behind_its_death() -> None:
+def test_a_region_is_back_with_a_checkpoint_that_began_after_its_death() -> None:
     lines = [
         line("marked", 2.0),
         line("marked", 3.0, skipped=["a"]),
@@ -71,7 +71,7 @@ def test_a_region_is_back_with_a_checkpoint_that_began_behind_its_death() -> Non
     assert region_deaths.back_after_s(lines, death("a", 4.25)) is None
 
 
-def test_an_epoch_that_another_region_lost_is_told_with_its_cause() -> None:
+def test_an_epoch_that_another_region_lost_is_reported_with_its_cause() -> None:
     """A skipped epoch names the end of the nearest attempt. An aborted one names the missing
     regions, and which of them were not killed."""
     why = "the checkpoint failed [checkpoint_id=9 failed=a,b error=boom]. All read again."
@@ -95,7 +95,7 @@ def test_an_epoch_that_another_region_lost_is_told_with_its_cause() -> None:
     assert "it did not restart" in silent.why
 
 
-def test_a_death_explains_one_new_life_of_its_region() -> None:
+def test_a_death_explains_one_new_attempt_of_its_region() -> None:
     events = [restarted("a", 2.0, "killed"), restarted("a", 5.0, "late"), restarted("b", 6.0, "x")]
     assert region_deaths.unasked_ends(events, [death("a", 1.5), death("b", 5.0)]) == [
         "a ended by itself: late"
@@ -104,7 +104,7 @@ def test_a_death_explains_one_new_life_of_its_region() -> None:
     assert region_deaths.begun_after_s(events, death("b", 7.0)) is None
 
 
-def test_lives_are_counted_against_deaths() -> None:
+def test_attempts_are_counted_against_deaths() -> None:
     lines = [line("marked", 1.0), line("marked", 2.0, attempts={"a": 3, "b": 2})]
     assert region_deaths.extra_attempts(lines, [death("a", 1.5)]) == 2
 

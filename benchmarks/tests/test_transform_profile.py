@@ -19,11 +19,11 @@ from benchmarks.jobs.transform_profile import (
         ("Sweeper thread", "JVM: others"),
     ],
 )
-def test_threads_are_told_by_what_linux_keeps_of_their_names(name: str, part: str) -> None:
+def test_threads_are_reported_by_what_linux_keeps_of_their_names(name: str, part: str) -> None:
     assert part_of_thread(name) == part
 
 
-def test_workers_are_told_by_their_environment() -> None:
+def test_workers_are_reported_by_their_environment() -> None:
     daemon = ["python", "-m", "sluice.runtime.spark.fast_start.python_daemon", "pyspark.worker"]
     assert part_of_process(daemon, {"SLUICE_WORKERS": "sink"}) == "Python: tasks that write"
     assert part_of_process(daemon, {}) == "Python: tasks that read"

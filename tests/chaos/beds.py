@@ -72,7 +72,7 @@ DAILY = frozenset(
         *("mid-commit", "before-committed-mark"),
     }
 )
-"""One behind each thing that outlives the process: the first record, the seal, the cut, an open
+"""One after each thing that outlives the process: the first record, the seal, the cut, an open
 transaction, a flushed one, the temporary file, the decision, a part of the commits, all of them.
 From the decision on they are killed by `make test-more`, before it on demand, where all are."""
 
@@ -102,7 +102,7 @@ ROLLING = ("before-merge", "mid-merge", "after-merge")
 """Reached where files are held over epochs (`test_files`)."""
 
 MARKS = ("before-partition-mark", "after-partition-mark")
-"""Reached where readers are told of partitions (`test_files`)."""
+"""Reached where readers are reported partitions (`test_files`)."""
 
 OF_FILES: tuple[tuple[Subject, str], ...] = (
     *((MORTAL_FILES, name) for name in FILES),

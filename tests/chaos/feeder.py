@@ -72,7 +72,7 @@ def _make_producer(bootstrap: str) -> Producer:
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
             "linger.ms": 2,
-            # A cluster may stand still for longer than the default of five minutes.
+            # A cluster may hang for longer than the default of five minutes.
             "message.timeout.ms": 1_200_000,
             "log_level": 0,
         }

@@ -18,7 +18,7 @@ class Obstacle:
 
     Attributes:
         killed_at: where the run before has to be killed.
-        in_the_way: for the starts behind it.
+        in_the_way: for the starts after it.
     """
 
     killed_at: str
@@ -27,8 +27,6 @@ class Obstacle:
 
 @contextmanager
 def _blocked_place(scenario: Scenario) -> Iterator[None]:
-    """A file stands where the directory of the next record would: nothing can be put into it, and
-    nobody can say that something is in it already."""
     newest = max(open_store(str(scenario.checkpoint)).slots())
     blocked = scenario.checkpoint / slot_name(newest + 1)
     blocked.touch()

@@ -100,7 +100,7 @@ class Subject:
 
 
 def exclaim(topics: Topics) -> Callable[[Record], Iterable[Record]]:
-    """What the copies do to a record: ``!`` behind the value, everything else kept."""
+    """What the copies do to a record: ``!`` after the value, everything else kept."""
 
     def mapping(record: Record) -> Iterable[Record]:
         value = None if record.value is None else record.value + b"!"
@@ -143,14 +143,14 @@ class BothVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarksVerdict:
-    """On both sinks, and what readers were told of the files."""
+    """On both sinks, and what readers were reported the files."""
 
     both: BothVerdict
     unmarked: list[str]
 
     @property
     def is_clean(self) -> bool:
-        """Each holds everything once, and each partition is marked behind its newest file."""
+        """Each holds everything once, and each partition is marked after its newest file."""
         return self.both.is_clean and not self.unmarked
 
 

@@ -92,9 +92,9 @@ class KillReport:
 
 
 class Scenario:
-    """Topics, checkpoint directory, feeder and observer of one pipeline over all its lives.
+    """Topics, checkpoint directory, feeder and observer of one pipeline over all its attempts.
 
-    Used as a context manager, by one thread; nothing is left running behind it.
+    Used as a context manager, by one thread; nothing is left running after it.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Scenario:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.ExitStack() as stack:  # one that has failed leaves no other thread behind
+        with contextlib.ExitStack() as stack:  # one that has failed leaves no other thread after
             for program in self._programs:
                 stack.callback(program.kill)
             for thread in (self.files_observer, self.observer, self.feeder):

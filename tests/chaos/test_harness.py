@@ -49,7 +49,6 @@ def test_a_correct_pipeline_passes_all_kills(scenario: Scenario) -> None:
 def test_a_broken_pipeline_is_caught(
     kafka: EmbeddedKafka, tmp_path: Path, fault: str, failpoint: str
 ) -> None:
-    """Another value is one that nobody expects."""
     kinds = {
         "duplicate": "duplicated",
         "lose": "lost",
@@ -88,7 +87,7 @@ def test_a_kill_reaches_what_outlives_its_parents(kafka: EmbeddedKafka, tmp_path
         assert not program.members()
 
 
-def test_processes_left_behind_fail_the_test(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_processes_left_after_fail_the_test(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     setting = Setting(environment={"STAND_IN_FAULT": "orphan"}, gone_s=0.5)
     with (
         Scenario(STAND_IN, kafka.bootstrap, tmp_path, setting) as scenario,

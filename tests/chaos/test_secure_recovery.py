@@ -65,7 +65,6 @@ def test_the_drop_in_over_sasl_ssl_is_exact_and_leaks_nothing(
 
 
 def program_log(directory: Path) -> str:
-    """What all runs have printed."""
     paths = directory.glob("pipeline-*.log")
     return "".join(path.read_text("utf-8", errors="replace") for path in paths)
 

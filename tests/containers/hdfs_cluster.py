@@ -44,7 +44,6 @@ _NAME_NODE_ENVIRONMENT = {
 
 
 def _data_node_environment(data_port: int, web_port: int) -> dict[str, str]:
-    """Ports are the same outside: the NameNode hands on to clients what the DataNode told it."""
     return {
         "HDFS-SITE.XML_dfs.datanode.hostname": HOST,
         "HDFS-SITE.XML_dfs.datanode.address": f"0.0.0.0:{data_port}",

@@ -61,7 +61,6 @@ def disk(directory: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """What a container says to the host."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
         made.bind(("0.0.0.0", free_ports(1)[0]))  # the network's own address comes later
         made.settimeout(1.0)
@@ -70,7 +69,6 @@ def listener() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def clock(directory: Path) -> Clock:
-    """Of the container."""
     return Clock(directory / "talker.clock")
 
 
@@ -98,7 +96,6 @@ def talker(
 
 
 def _hears(listener: socket.socket) -> bool:
-    """Whether something new is said; what was said before does not count."""
     with contextlib.suppress(BlockingIOError):
         listener.setblocking(False)
         while listener.recv(100):
@@ -121,7 +118,6 @@ def _is_heard(talker: Container, voice: socket.socket) -> bool:
 
 
 def _arrived(container: Container) -> int:
-    """Datagrams that have come in, and found that nobody listens; not those that were dropped."""
     lines = Path(f"/proc/{container.pid}/net/snmp").read_text(encoding="utf-8").splitlines()
     names, numbers = (line.split() for line in lines if line.startswith("Udp:"))
     return int(dict(zip(names, numbers, strict=True))["NoPorts"])
@@ -129,7 +125,7 @@ def _arrived(container: Container) -> int:
 
 @pytest.mark.parametrize("incoming", [True, False])
 @pytest.mark.parametrize("outgoing", [True, False])
-def test_a_cut_drops_one_direction_or_both_until_it_is_mended(
+def test_a_cut_drops_one_direction_or_both_until_it_is_fixed(
     talker: Container, listener: socket.socket, incoming: bool, outgoing: bool
 ) -> None:
     """Each direction is looked at by itself."""
@@ -155,7 +151,6 @@ class _Bulk:
         self._taken = taken
 
     def download_s(self) -> float:
-        """Seconds it took until they were here; 0 where nobody was there."""
         return _seconds(self._download)
 
     def upload_s(self) -> float:
@@ -238,8 +233,6 @@ def _await_full_speed(transfer_s: Callable[[], float]) -> None:
 def test_a_full_disk_takes_no_byte_until_it_is_cleared(
     talker: Container, directory: Path, disk: Disk
 ) -> None:
-    """What was written before is still there."""
-
     def told() -> str:
         return (directory / "disk-state").read_text(encoding="utf-8").strip()
 
@@ -263,8 +256,10 @@ def test_a_clock_jumps_and_comes_back(talker: Container, directory: Path, clock:
         wait_for(lambda jump_s=jump_s: abs(off_s() - jump_s) < 60, what=f"{jump_s}")  # type: ignore[misc]
 
 
-def test_a_paused_container_is_silent_and_lives(talker: Container, listener: socket.socket) -> None:
-    """And goes on where it was."""
+def test_a_paused_container_is_silent_and_attempts(
+    talker: Container, listener: socket.socket
+) -> None:
+    """And continues where it was."""
     talker.pause()
     assert not _hears(listener)
     assert talker.runs

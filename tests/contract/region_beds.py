@@ -20,11 +20,11 @@ class Bed(Protocol):
     handle: RegionHandle
 
     def attempt(self, attempt_id: int | None = None) -> RegionAttempt:
-        """The run's first life, or another one at the same place."""
+        """The run's first attempt, or another one at the same place."""
         ...
 
     def begun(self) -> list[int]:
-        """Attempts of the lives that really began."""
+        """Attempts of the attempts that really began."""
         ...
 
     def fail(self) -> None:

@@ -1,6 +1,6 @@
-"""A follower goes on in the log that it has read, or says that it is another one.
+"""A follower continues in the log that it has read, or says that it is another one.
 
-By librdkafka's own mock cluster, whose leaders change as they are told.
+By librdkafka's own mock cluster, whose leaders change as they are reported.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ _OUT_OF_RANGE: int = KafkaError.OFFSET_OUT_OF_RANGE
 
 @pytest.fixture
 def cluster() -> Iterator[MockCluster]:
-    """Three records of a first leader, seven of a second one behind them."""
+    """Three records of a first leader, seven of a second one after them."""
     with MockCluster.running(2) as made:
         made.make_topic(_TOPIC)
         made.lead(_TOPIC, 1)
@@ -95,10 +95,9 @@ def followed(follower: KafkaRecordStream, count: int) -> list[bytes]:
     return found
 
 
-def test_nothing_is_read_of_another_log_behind_an_assignment(
+def test_nothing_is_read_of_another_log_after_an_assignment(
     cluster: MockCluster, hot_path: str
 ) -> None:
-    """What was assigned before stops first, and a seek is refused as long: it would be believed."""
     pooled = borrowed(cluster, hot_path)
     consumer, place = pooled.consumer, TopicPartition(_TOPIC, 0, 5, leader_epoch=1)
     keys = [(_TOPIC, 0)]
@@ -133,7 +132,7 @@ def test_a_follower_whose_position_was_refused_finds_another_log(
     follower.close()
 
 
-def test_a_follower_whose_position_was_refused_goes_on_in_the_same_log(
+def test_a_follower_whose_position_was_refused_continues_in_the_same_log(
     cluster: MockCluster, hot_path: str
 ) -> None:
     """Nothing comes twice."""

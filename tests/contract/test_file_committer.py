@@ -133,7 +133,6 @@ def test_commit_is_idempotent_after_coordinator_restart(place: Place) -> None:
 
 
 def test_a_commit_that_died_half_way_is_finished(place: Place) -> None:
-    """Some files renamed, some not: each gets what is left to do for it."""
     entry = place.stage()
     fs = place.open(place.parent)
     staging = next(iter(place.staged())).split("/")[0]

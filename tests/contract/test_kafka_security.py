@@ -186,7 +186,6 @@ def test_a_wrong_password_is_an_authentication_error_from_both_clients(
 
 
 def _refusal(cluster: KafkaCluster) -> AuthenticationError | None:
-    """None: nobody has answered in time."""
     try:
         cluster.topic_names(timeout_s=2.0)
     except AuthenticationError as err:

@@ -21,7 +21,7 @@ from tests.kit.waiting import PATIENCE_S
 pytestmark = pytest.mark.integration
 
 _STARTS = 20
-_STALLED = 2  # on a machine that stood still for longer than a start waits
+_STALLED = 2  # on a machine that hung for longer than a start waits
 
 
 class _Log(logging.Handler):

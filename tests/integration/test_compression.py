@@ -39,7 +39,6 @@ def fill(kafka: EmbeddedKafka, topic: str, codec: str, partition: int = 0) -> No
 
 
 def codecs_on_disk(kafka: EmbeddedKafka, topic: str) -> Counter[str]:
-    """Of the batches that hold records, in the broker's segments."""
     found: Counter[str] = Counter()
     for path in sorted((kafka.log_path.parent / "data").glob(f"{topic}-*/*.log")):
         found.update(_codecs_in(path.read_bytes()))
@@ -63,7 +62,7 @@ def source_of(kafka: EmbeddedKafka, *topics: str) -> KafkaSource:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_the_newest_batch_tells_whatever_stands_behind_it(
+def test_the_newest_batch_reports_whatever_stands_after_it(
     kafka: EmbeddedKafka, topic: TopicFactory, codec: str
 ) -> None:
     """Also of a topic whose last offsets are markers of transactions."""

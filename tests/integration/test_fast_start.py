@@ -26,7 +26,6 @@ _PREPARE_S = 2400
 def _run(
     environment: Mapping[str, str], settings: Mapping[str, str], log: Path
 ) -> tuple[dict[str, Any], str]:
-    """What the program's task saw, and everything it wrote."""
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     loaded = f"-Xlog:class+load:file={log}"
     arguments = {**quiet, **settings, "spark.driver.extraJavaOptions": loaded}
@@ -126,7 +125,6 @@ def test_workers_draw_different_numbers() -> None:
 
 
 def _prepared(directory: Path, *words: str) -> str:
-    """What Python says of the modules that it loads when it is started as Spark's JVM does."""
     library = Path(pyspark.__file__).parent / "python" / "lib"
     path = [*library.glob("*.zip"), _QUICK_PYTHON, _ROOT, directory]
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
@@ -143,7 +141,6 @@ def _prepared(directory: Path, *words: str) -> str:
 
 
 def test_processes_of_a_source_run_pysparks_files(tmp_path: Path) -> None:
-    """Nothing is compiled anew; what is none of Spark's processes keeps its search path."""
     said = _prepared(tmp_path, "-m", "pyspark.find_spark_home")
     assert "import 'pyspark'" in said
     assert "pyspark.zip/pyspark" not in said

@@ -96,10 +96,9 @@ def staged_below(directory: Path) -> list[str]:
     return [name for name in files_of(directory) if not name.endswith(f"/{LEASE_FILE}")]
 
 
-def test_a_chained_job_writes_files_once_and_goes_on(
+def test_a_chained_job_writes_files_once_and_continues(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Each record is one row, in its own types; a second run adds what is new; none is staged."""
     source, target = topic(partitions=2), tmp_path / "out" / "orders"
     first = [
         Record(value=b"a", key=b"k", partition=0),
@@ -265,8 +264,7 @@ def test_a_batch_whose_rows_are_all_left_out_writes_no_file(
     format_name: str,
     left: str,
 ) -> None:
-    """Spark writes an empty file for it, or a header; no reader sees one. Of a plan that it finds
-    empty by itself it counts no rows."""
+    """Spark writes an empty file for it, or a header; no reader sees one."""
     source, target = topic(), tmp_path / "out" / "rows"
     options = {"header": "true"} if format_name == "csv" else {}
     produce(kafka.bootstrap, source, [b"a", b"b"])
@@ -436,7 +434,7 @@ def test_lease_guards_outputs_a_job_on_a_copy_of_a_running_job_s_checkpoints_is_
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """It is the same job: it would publish the same rows once more, and delete what the other one
-    stages. The one that runs goes on, and each record is one row."""
+    stages. The one that runs continues, and each record is one row."""
     source, target, count = topic(partitions=1), tmp_path / "out" / "orders", 60
     produce(kafka.bootstrap, source, [Record(value=b"a", partition=0)] * count)
 

@@ -48,7 +48,6 @@ def with_table(change: Function) -> Function:
 
 
 def value_of(change: Function) -> Function:
-    """What is left is one value."""
     return lambda records: change(records).selectExpr("'x' AS value")
 
 
@@ -102,8 +101,6 @@ def test_a_name_that_is_used_twice_reads_its_stream_twice(spark: SparkSession) -
 
 
 def test_a_frame_without_a_state_has_no_whole_result_to_give(spark: SparkSession) -> None:
-    """Spark would say so, and each record's rows would be given once, which is not what was asked
-    for; with a state, and in the other modes, it runs."""
     sorted_ = value_of(lambda records: records.select("key"))
     with pytest.raises(ConfigError, match=r"without a state .*output_mode=complete"):
         looked(spark, sorted_, output_mode="complete")
@@ -123,7 +120,6 @@ def test_a_frame_without_a_state_has_no_whole_result_to_give(spark: SparkSession
 def test_a_transform_gives_a_frame_of_its_stream(
     spark: SparkSession, function: Any, said: str
 ) -> None:
-    """Else somebody's query, or Python, would fail in its place, and say less."""
     with pytest.raises(ConfigError, match=said):
         looked(spark, function)
 
@@ -197,7 +193,6 @@ def test_a_state_to_begin_with_is_refused(spark: SparkSession) -> None:
 def test_a_whole_result_changes_with_records_alone_where_nothing_has_timeouts(
     spark: SparkSession, below: Function, repeats: bool
 ) -> None:
-    """What times out below an aggregation changes its result while nothing comes."""
     look = looked(spark, value_of(lambda all_: below(all_).groupBy().count()))
     assert look.repeats_result is repeats
 

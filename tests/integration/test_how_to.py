@@ -41,7 +41,6 @@ Copy = Callable[[list[Record], str | None, Callable[[Stream], Stream]], str]
 
 @pytest.fixture(scope="module")
 def shown() -> dict[str, Any]:
-    """What the page defines, as in a user's program: by value in what goes to the workers."""
     found: dict[str, Any] = {"__name__": "__main__"}
     for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M):
         if "def " in block:

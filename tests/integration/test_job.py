@@ -60,7 +60,6 @@ def copy_job(
 def test_copy_keeps_key_headers_partition_and_null(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Byte for byte, in order per partition; a second run reads only what is new."""
     source, sink = topic(partitions=2), topic(partitions=2)
     given = [
         Record(value=b"a", key=b"k", headers=(("h", b"1"), ("h", None)), partition=0),
@@ -101,8 +100,7 @@ def test_retained_checkpoints_are_bounded(
 def test_a_job_starts_from_an_older_checkpoint_when_its_newest_is_damaged(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """As the refusal says. What the older one does not know of is written again, by the user's
-    wish; nothing is lost, later runs go on from there, and the damaged file is left for a look."""
+    """As the refusal says."""
     source, sink = topic(), topic()
     produce(kafka.bootstrap, source, [b"1"])
     older = copy_job(spark, kafka, source, sink, tmp_path).run().last_checkpoint_id
@@ -194,7 +192,7 @@ def count_job(
     return job
 
 
-def test_state_goes_on_after_a_restart(
+def test_state_continues_after_a_restart(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Counts continue where the last decided checkpoint left them; what a later Sluice needs to
@@ -227,8 +225,6 @@ def test_state_goes_on_after_a_restart(
 def test_restore_by_attempt_state_goes_back_with_an_older_checkpoint(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Counts go on from those of the checkpoint that was asked for, and what was left behind is out
-    of reach."""
     source, sink, directory = topic(), topic(), str(tmp_path)
 
     def run(restore_from: int | None = None) -> int:

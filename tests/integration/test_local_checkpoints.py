@@ -86,7 +86,7 @@ def test_exactly_one_process_wins_each_of_300_races(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("failpoint", STORE_FAILPOINTS)
 def test_killed_at_any_step_leaves_a_record_whole_or_none(tmp_path: Path, failpoint: str) -> None:
-    """`kill -9` inside the store: the next session reads all or nothing, seals and goes on."""
+    """`kill -9` inside the store: the next session reads all or nothing, seals and continues."""
     killed = _python(_PUBLISHER, str(tmp_path), failpoints=f"{failpoint}=kill")
     killed.communicate(timeout=PATIENCE_S)
     assert killed.returncode == -signal.SIGKILL
@@ -137,7 +137,7 @@ def _state(pid: int) -> str:
 
 
 def test_missing_permission_is_its_own_error(tmp_path: Path) -> None:
-    """The user learns at once, not after the time-out, and nothing is left behind."""
+    """The user learns at once, not after the time-out, and nothing is left after."""
     tmp_path.chmod(0o500)
     store = open_store(str(tmp_path / "new"))
     with _unprivileged(), pytest.raises(AuthenticationError, match="may not"):
@@ -226,7 +226,6 @@ def test_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_repaired_committables_follow_through_a_restart(tmp_path: Path) -> None:
-    """What one process repaired, another one commits."""
     store = open_store(str(tmp_path))
     store.publish(record(1), timeout_s=30)
     store.publish_repair(1, {committable().payload: committable(b"new")}, session="first")

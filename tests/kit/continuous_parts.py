@@ -78,7 +78,7 @@ class RecordingWriter:
 
     Attributes:
         events: what was asked of it, in order.
-        ranges: that its epoch has read, as it was told at the end.
+        ranges: that its epoch has read, as it was reported at the end.
         records: (partition, offset) of what was written.
         failure: what its pre-commit raises.
         on_commit: what its commit does, and whether that is acknowledged.

@@ -28,8 +28,8 @@ class Call:
     """What happens to one call of the store.
 
     Attributes:
-        before_s: the process stands still, and then asks.
-        during_s: it stands still from the moment at which it has asked.
+        before_s: the process hangs, and then asks.
+        during_s: it hangs from the moment at which it has asked.
         is_asleep: because its host sleeps; else it was stopped.
         landing_s: until the record is read, or replaced.
         answer_s: from then on.
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freeze:
-    """A process stands still from a moment on, wherever its threads are."""
+    """A process hangs from a moment on, wherever its threads are."""
 
     at_s: float
     for_s: float

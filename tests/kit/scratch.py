@@ -1,4 +1,4 @@
-"""One directory for what the processes of a test run leave behind, removed at its end.
+"""One directory for what the processes of a test run leave after, removed at its end.
 
 Killed programs clean nothing up: native libraries, block files and servlet directories would fill
 the machine's temporary directory, run by run.

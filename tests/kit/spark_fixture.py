@@ -62,13 +62,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     assert gateway is not None
     _jvms.append(gateway.proc)
     yield session
-    if _jvms:  # else it has been told
+    if _jvms:  # else it has been reported
         _jvms.clear()
         session.stop()
 
 
 def expect_jvm() -> None:
-    """Behind each test: one that ends the session's JVM, or sees it end, fails by that, and not the
+    """After each test: one that ends the session's JVM, or sees it end, fails by that, and not the
     last one of the process."""
     codes = [jvm.poll() for jvm in _jvms]
     if any(code is not None for code in codes):

@@ -101,7 +101,6 @@ def test_two_subtasks_share_a_region_if_and_only_if_they_are_connected(graph: Jo
 
 @given(graphs("x"), graphs("y"))
 def test_a_shuffle_in_one_part_leaves_the_others_regional(one: JobGraph, other: JobGraph) -> None:
-    """What no edge connects does not change the regions of either, whatever it does inside."""
     both = JobGraph(vertices=one.vertices + other.vertices, edges=one.edges + other.edges)
     assert parts_of(both) == parts_of(one) | parts_of(other)
     shuffled = replace(
@@ -114,7 +113,7 @@ def test_a_shuffle_in_one_part_leaves_the_others_regional(one: JobGraph, other: 
 @given(graphs())
 def test_order_and_names_of_regions_are_stable(graph: JobGraph) -> None:
     """By their first subtasks; named after a source; the same however often it is asked, and the
-    same again with a sink behind every vertex."""
+    same again with a sink after every vertex."""
     regions = failover_regions(graph)
     names = [region.name for region in regions]
     assert len(set(names)) == len(names)

@@ -94,7 +94,6 @@ def test_options_of_a_jobs_source(options: Mapping[str, str]) -> None:
 @example(options={"transactionTimeout": "9" * 5000})
 @example(options={"taskMemoryMiB": "9" * 5000})
 def test_options_of_a_sink(options: Mapping[str, str]) -> None:
-    """And what was taken can be told to a producer, and shown."""
     with contextlib.suppress(StreamError):
         made = KafkaSink.from_options({"transactionalIdPrefix": "p", **_SERVERS, **options})
         made.writer_factory()
@@ -108,7 +107,7 @@ def test_options_of_a_sink(options: Mapping[str, str]) -> None:
 @example(timeout_s=float("nan"), options={})
 @example(timeout_s=float("inf"), options={})
 def test_arguments_of_a_jobs_sink(timeout_s: float, options: Mapping[str, str]) -> None:
-    """A timeout that is a number, and is short enough to be told to a broker."""
+    """A timeout that is a number, and is short enough to be reported to a broker."""
     with contextlib.suppress(StreamError):
         made = KafkaSink(
             bootstrap_servers="127.0.0.1:1",
@@ -124,7 +123,6 @@ def test_arguments_of_a_jobs_sink(timeout_s: float, options: Mapping[str, str]) 
 @settings(max_examples=80)
 @given(options=some_of(*_FILE_OPTIONS))
 def test_options_of_files(options: Mapping[str, str]) -> None:
-    """Of the drop-in, which takes Spark's names."""
     with contextlib.suppress(StreamError):
         FileDropIn.from_options({"path": "/data/out", **options}, session_zone="UTC")
 

@@ -173,7 +173,6 @@ def test_an_epoch_publishes_a_bounded_part_of_many_directories_oldest_first() ->
 
 
 def test_the_last_epoch_publishes_all_of_many_directories() -> None:
-    """Nobody comes after it."""
     region = _many_due(FILES_AT_ONCE + 1)
     region.epoch([], is_last=True)
 
@@ -185,7 +184,6 @@ def test_the_last_epoch_publishes_all_of_many_directories() -> None:
 def test_files_with_decision_what_fills_no_file_of_its_own_is_published_with_the_last_one_that_is_full(
     number: int,
 ) -> None:
-    """Where so much is staged at the end that it makes several files."""
     region = Region()
     region.epoch([("dt=1", 600)] * number, is_last=True)
     assert region.held == ()

@@ -133,8 +133,8 @@ def reads(
 ) -> tuple[SplitRange, list[int], list[list[tuple[str, int]]]]:
     """A range, the offsets that hold records, and what a consumer delivers, in chunks.
 
-    Records may lie beyond the end; the partition's end is reported behind its last record or
-    behind the markers that follow it; chunks are cut anywhere.
+    Records may lie beyond the end; the partition's end is reported after its last record or
+    after the markers that follow it; chunks are cut anywhere.
     """
     start = draw(st.integers(0, 50))
     size = draw(st.integers(1, 40))

@@ -38,13 +38,12 @@ PARTITIONS = 3
 PAYLOAD = Payload(topic="in", run="r", partitions=PARTITIONS)
 SEEDS = st.integers(min_value=0, max_value=2**32)
 ROWS = (30, 200, 2_000)
-"""Rows in memory, for a history of hundreds: everything is dealt again, some things, nothing."""
+"""Rows in memory, for a history of hundreds: everything is assigned again, some things, nothing."""
 
 _serial = itertools.count()
 
 
 def named(record: Record) -> bytes | None:
-    """What a generated record says it is."""
     origin = origin_of(record)
     return None if origin is None else origin.encode()
 
@@ -203,7 +202,6 @@ def test_the_verdict_on_disk_is_the_one_in_memory(
 def test_one_content_over_and_over_is_counted_piece_by_piece(
     tmp_path: Path, wanted: int, found: int, rows: int
 ) -> None:
-    """No byte of the fingerprint tells such records apart, so no smaller file does."""
     inputs = [Record("in", 0, offset, None, b"same") for offset in range(wanted)]
     have = [Record("out", 0, offset, None, b"same!") for offset in range(found)]
     verdict = spilled(tmp_path, inputs, have, rows=rows)
@@ -237,7 +235,7 @@ def test_disorder_beyond_memory_is_caught_and_its_count_is_called_a_bound(tmp_pa
 
 @pytest.mark.parametrize("moved", [1, 5, 40])
 def test_the_bound_is_not_below_what_is_out_of_order(tmp_path: Path, moved: int) -> None:
-    """As a repair leaves it: records of the front, one behind the other, at the end."""
+    """As a repair leaves it: records of the front, one after the other, at the end."""
     found = [record for record in output(300) if record.partition == 0]
     found = [*found[moved:], *found[:moved]]
     inputs = [record for record in PAYLOAD.records(300) if record.partition == 0]

@@ -115,7 +115,6 @@ def test_no_queue_is_full_before_a_batch_that_is_waited_for(
 
 @given(mib=st.integers(96, 65_536), more=st.integers(1, 1_000), sinks=st.integers(1, 2))
 def test_more_memory_never_makes_a_queue_smaller(mib: int, more: int, sinks: int) -> None:
-    """Nor does another sink make one larger."""
     small, large = (
         TaskMemory.of_mib(size, claimed_bytes=0, sinks=sinks) for size in (mib, mib + more)
     )
@@ -131,7 +130,6 @@ def test_more_memory_never_makes_a_queue_smaller(mib: int, more: int, sinks: int
 
 @given(options=READING)
 def test_a_fetch_is_never_smaller_than_a_message(options: dict[str, Any]) -> None:
-    """librdkafka refuses that; and what is asked of one partition fits into the fetch."""
     memory = TaskMemory.of_mib(65_536, claimed_bytes=claimed_by_reader(options))
     found = read_settings(memory, options)
     if "fetch.max.bytes" not in options:

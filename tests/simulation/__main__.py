@@ -2,7 +2,7 @@
 
 ``--schedules 1e7`` runs that many, from ``--seed`` on, in ``--workers`` processes; it prints the
 seeds that break a promise, and the story of the first one, shrunk. ``--seed N`` alone runs that one
-schedule again, exactly, and tells its story.
+schedule again, exactly, and reports its story.
 """
 
 import argparse

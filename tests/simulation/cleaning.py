@@ -29,7 +29,7 @@ class Cleaner:
         self.deleted = 0
 
     def move(self) -> None:
-        """The command goes on, or a new one begins."""
+        """The command continues, or a new one begins."""
         if self._command is None:
             self._command = self._clean()
         try:

@@ -41,7 +41,7 @@ class _Decided:
 
 
 class WatchedFiles(Disk):
-    """What outlives processes; the watch is told of each change."""
+    """What outlives processes; the watch is reported each change."""
 
     def __init__(self, world: "World") -> None:
         super().__init__()

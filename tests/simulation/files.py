@@ -77,7 +77,7 @@ def make_file_sink(world: "World", fs: FakeFileSystem) -> FileSinkCoordinator:
 class FileTask:
     """A task attempt that stages files, one for each directory, under names of its own.
 
-    It may outlive its driver, its batch and its directory, which it then makes anew.
+    It may outlive its driver, its batch and its directory, which it then makes again.
     """
 
     disk: Disk

@@ -44,7 +44,6 @@ def _sink_ids_of(profile: Profile) -> tuple[str, ...]:
 
 
 def _graph_of(profile: Profile) -> tuple[OperatorNode, ...]:
-    """What keeps state is known by its operator."""
     if not profile.files:
         return ()
     source = OperatorNode(operator_id="source", name="source", kind="source", upstream=())

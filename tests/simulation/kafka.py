@@ -68,7 +68,6 @@ class _Wire(FakeWire):
         self._back_at_s = 0.0
 
     def _is_away(self) -> bool:
-        """Whether nobody answers: for one request, or for as long as an outage lasts."""
         world = self._world
         if world.clock() < self._back_at_s and not world.calm:
             return True

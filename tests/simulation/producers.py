@@ -90,7 +90,7 @@ class Producers:
             self._world.broker.end_natively(transaction, commit=True)
 
     def repeat_add(self, transaction: TransactionIdentity) -> None:
-        """A copy of a task's AddPartitions lies in a queue; the task will be told of it."""
+        """A copy of a task's AddPartitions lies in a queue; the task will be reported it."""
         known = self._world.broker.ids.get(transaction.transactional_id)
         written = None if known is None else known.written
         if written is None:
@@ -100,10 +100,10 @@ class Producers:
             self._world.broker.late.append(partial(self._add_late, transaction, partition))
 
     def confirm(self, transaction: TransactionIdentity) -> None:
-        """Behind a flush; see `TransactionalProducer.confirm`.
+        """After a flush; see `TransactionalProducer.confirm`.
 
         Raises:
-            TransactionAbortedError: it may be begun once more behind its commit.
+            TransactionAbortedError: it may be begun once more after its commit.
         """
         if transaction in self._repeated:
             where = {"id": transaction.transactional_id}

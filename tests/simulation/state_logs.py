@@ -36,12 +36,12 @@ def require_way_back(world: "World", names: Iterable[str], record: CheckpointRec
 
 
 class StateLog:
-    """One life's query, as Spark has its logs. The state behind a batch is how far the input is in
+    """One attempt's query, as Spark has its logs. The state after a batch is how far the input is in
     it; it is found by the commit of its batch, as with state checkpoint format 2.
 
     Attributes:
         first: batch that the query begins with: the last decided one, if Spark has not logged its
-            commit, and has lost the state behind it.
+            commit, and has lost the state after it.
     """
 
     def __init__(

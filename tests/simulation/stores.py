@@ -32,7 +32,7 @@ _READS = frozenset(
 
 
 class MemoryStore(FakeStore):
-    """`FakeStore`, shared by all processes; the watch is told of what stands."""
+    """`FakeStore`, shared by all processes; the watch is reported what stands."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(
@@ -82,7 +82,7 @@ class MemoryStore(FakeStore):
 
 
 class _ReadingStore:
-    """One process's way to a `MemoryStore`: at times it is not told what it asks."""
+    """One process's way to a `MemoryStore`: at times it is not reported what it asks."""
 
     def __init__(self, world: "World", store: MemoryStore) -> None:
         self._world = world
@@ -107,7 +107,7 @@ def memory_store_of(world: "World", store: MemoryStore) -> MetadataStore:
 
 
 class WatchedDisk(Disk):
-    """What outlives processes; the watch is told of each record that gets its name."""
+    """What outlives processes; the watch is reported each record that gets its name."""
 
     def __init__(self, world: "World") -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class DiskStore(CheckpointStore):
 
 
 class _StoreOfProcess(DiskStore):
-    """As one process has it; the watch is told of what it does."""
+    """As one process has it; the watch is reported what it does."""
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
         """See `MetadataStore.publish`."""

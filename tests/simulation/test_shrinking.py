@@ -1,4 +1,4 @@
-"""A seed stands for one schedule for ever, and one that breaks a promise is told briefly."""
+"""A seed stands for one schedule for ever, and one that breaks a promise is reported briefly."""
 
 import os
 import subprocess
@@ -42,7 +42,9 @@ def _broken(name: str, monkeypatch: pytest.MonkeyPatch) -> Failure:
 
 
 @pytest.mark.parametrize("name", ["mark before commit", "settle nothing at start"])
-def test_a_broken_rule_is_told_in_a_few_moves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_rule_is_reported_in_a_few_moves(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The story breaks the same promise, in at most a dozen moves, and names who did what."""
     failure = _broken(name, monkeypatch)
 
@@ -85,7 +87,7 @@ def test_a_seed_is_the_same_schedule_in_every_process() -> None:
     assert forwards == backwards[::-1]
 
 
-def test_the_command_runs_schedules_and_tells_what_they_did(
+def test_the_command_runs_schedules_and_reports_what_they_did(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whole worlds of two processes: counts of moves, checkpoints and faults, and no failure."""

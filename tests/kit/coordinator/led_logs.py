@@ -215,7 +215,7 @@ class LedConsumer:
         self._places.clear()
 
     def seek(self, place: TopicPartition) -> None:
-        """Behind it the leader is asked first."""
+        """After it the leader is asked first."""
         key, epoch = (place.topic, place.partition), place.leader_epoch
         self._places[key] = _Place(place.offset, epoch, seen_epoch=_NONE)
 

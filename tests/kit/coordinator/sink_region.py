@@ -1,4 +1,4 @@
-"""A region with a Kafka sink, driven by hand: what the writers' tests on a real broker share."""
+"""A region with a Kafka sink, driven manually: what the writers' tests on a real broker share."""
 
 import contextlib
 import time

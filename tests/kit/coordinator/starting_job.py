@@ -56,7 +56,7 @@ NEVER_WRITTEN = StateSnapshot(
     state_partitions=0,
     location="spark/main/state-0/state",
 )
-"""Of a frame that counted as stateful, and is none; and of one whose operators nobody has told."""
+"""Of a frame that counted as stateful, and is none; and of one whose operators nobody has reported."""
 
 
 def record(

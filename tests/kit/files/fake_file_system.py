@@ -20,7 +20,9 @@ class Fault(enum.Enum):
 
     NONE = "none"
     CRASH_BEFORE = "crash before"
-    CRASH_DURING = "crash during"  # a temporary file is cut off; an atomic step is as CRASH_BEFORE
+    CRASH_DURING = (
+        "crash during"  # a temporary file is truncated; an atomic step is as CRASH_BEFORE
+    )
     CRASH_AFTER = "crash after"
     REFUSED = "refused"  # an error, and it did not happen
     ANSWER_LOST = "answer lost"  # an error, and it did happen

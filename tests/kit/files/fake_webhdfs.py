@@ -115,7 +115,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(http.client.CREATED, None)
 
     def _chunks(self) -> tuple[bytes, bool]:
-        """What came; a connection that ends before the last chunk ends the file, too."""
         content = bytearray()
         with suppress(ConnectionError):  # a client that gives up may reset it
             while line := self.rfile.readline():

@@ -61,7 +61,7 @@ class PlayedClient:
         failing: requests of these kinds fail so, each time.
         refusing: the first request of such a kind needs a log-in, which fails so; from then on the
             client refuses all, as kafka-python's do.
-        pauses: tries for which a call has time behind its first one.
+        pauses: tries for which a call has time after its first one.
     """
 
     failing: Mapping[str, Exception] = field(default_factory=dict)

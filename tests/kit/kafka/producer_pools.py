@@ -105,7 +105,7 @@ class Preparations:
         return lease.producer.transactional_id
 
     def fail(self, error: type[StreamError]) -> None:
-        """A task asks, and is told of it before its time is up."""
+        """A task asks, and is reported it before its time is up."""
         with pytest.raises(error) as told:
             self.pool.take(scope(), timeout_s=10)
         assert not isinstance(told.value, NotReadyError)

@@ -20,7 +20,7 @@ _JOIN_S = 600.0
 
 
 class RegionThread:
-    """Runs one life of a region until it is stopped or fails.
+    """Runs one attempt of a region until it is stopped or fails.
 
     Each record's value is (partition, offset), written to the output partition of the same number.
 

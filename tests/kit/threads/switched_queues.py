@@ -1,4 +1,4 @@
-"""Queues and futures of threads that change when they are told; see `tests.kit.threads.switched_threads`."""
+"""Queues and futures of threads that change when they are reported; see `tests.kit.threads.switched_threads`."""
 
 import queue
 from collections import deque

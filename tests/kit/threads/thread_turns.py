@@ -15,7 +15,7 @@ class CallQueue:
 
     Args:
         order: whose turn it is next, as a number taken modulo the living actors; when it ends,
-            the first living one goes on.
+            the first living one continues.
         between: called after each step, while no actor runs.
     """
 

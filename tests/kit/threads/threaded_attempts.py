@@ -31,7 +31,7 @@ class RunningAttempt:
         return self._attempt.book.registration()
 
     def prepare_stop(self) -> None:
-        """Its task is told."""
+        """Its task is reported."""
         self._attempt.book.stop()
 
     def stop(self) -> None:
@@ -49,7 +49,7 @@ class RunningAttempt:
         # Else Spark has lost its executor, which lives.
 
     def require_writable(self) -> None:
-        """A life writes no files."""
+        """An attempt writes no files."""
 
     def failure(self) -> BaseException | None:
         """Why it ended."""

@@ -51,7 +51,7 @@ __all__ = [
 PREFIX, JOB = "p", "job"
 OTHER = 100  # partitions of the second sink
 LOST_S = 60.0
-"""For how long a task goes on without hearing of its driver."""
+"""For how long a task continues without hearing of its driver."""
 SILENCE_S = 20.0
 """For how long a driver waits for a task's next question, and for a checkpoint."""
 
@@ -186,7 +186,6 @@ class PlayedClient(FakeClient):
         return self._send(self._world.faults.choose(20))
 
     def _send(self, most: int | None = None) -> int:
-        """What is queued reaches the broker, or the first of it."""
         count = len(self._queue) if most is None else min(most, len(self._queue))
         for callback, message in [self._queue.pop(0) for _ in range(count)]:
             assert self.identity is not None
@@ -296,7 +295,7 @@ class Faults:
 
 
 class PlayedLink:
-    """From a task to its driver: a request is carried out in a thread of the driver's."""
+    """From a task to its driver: a request is skipped out in a thread of the driver's."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -370,7 +369,7 @@ class Worker(Process):
 
 
 class Life:
-    """A life of a region: its task in a worker, and who waits for it in the driver."""
+    """An attempt of a region: its task in a worker, and who waits for it in the driver."""
 
     def __init__(self, world: World, record: RegionRecord, attempt_id: int, worker: Worker) -> None:
         self.region, self.attempt_id, self.worker = record.region, attempt_id, worker

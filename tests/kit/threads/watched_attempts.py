@@ -60,7 +60,7 @@ class Watched:
             )
 
     def fail_once(self, name: str) -> None:
-        """Its next batch fails, the ones behind it do not."""
+        """Its next batch fails, the ones after it do not."""
 
         def fail(barrier: Barrier) -> None:
             del self.regions.before_ack[name]
@@ -69,7 +69,7 @@ class Watched:
         self.regions.before_ack[name] = fail
 
     def keep_open(self, name: str) -> threading.Event:
-        """Its batches go on only once ``hold`` is set; the event: one is waiting."""
+        """Its batches continue only once ``hold`` is set; the event: one is waiting."""
         reached = threading.Event()
 
         def wait(barrier: Barrier) -> None:
@@ -80,7 +80,7 @@ class Watched:
         return reached
 
     def lives_of(self, name: str) -> int:
-        """Lives so far, behind one more look at all."""
+        """Lives so far, after one more look at all."""
         self.attempts.watch()
         return len(self.regions.queries[name])
 
@@ -95,7 +95,7 @@ class Watched:
 
 @pytest.fixture
 def watched(job: Job) -> Iterator[Watched]:
-    """Stopped behind the test."""
+    """Stopped after the test."""
     made = Watched(job)
     yield made
     made.stop()

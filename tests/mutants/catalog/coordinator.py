@@ -71,7 +71,7 @@ MUTANTS = (
         rules=("fence-first",),
         wrong="A coordinator publishes slot n+1 before slot n holds a record of its own.",
         catchers=(
-            "tests/unit/runtime/coordinator/core/test_decision_slots.py::test_a_place_is_published_only_behind_a_place_of_our_own",
+            "tests/unit/runtime/coordinator/core/test_decision_slots.py::test_a_place_is_published_only_after_a_place_of_our_own",
         ),
         edits=(
             Edit(
@@ -257,7 +257,7 @@ MUTANTS = (
         rules=("continuous-order",),
         wrong="A continuous task continues after a repair, so the repaired records come after its own.",
         catchers=(
-            "tests/unit/runtime/coordinator/core/test_following_regions.py::test_two_phase_repair_a_repair_ends_the_life_that_has_written_on",
+            "tests/unit/runtime/coordinator/core/test_following_regions.py::test_two_phase_repair_a_repair_ends_the_attempt_that_has_written_on",
         ),
         edits=(
             Edit(

@@ -78,7 +78,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="The present attempt of a region writes a batch that an earlier attempt planned.",
         catchers=(
-            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_restore_by_attempt_an_undecided_batch_of_an_earlier_life_is_never_written",
+            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_restore_by_attempt_an_undecided_batch_of_an_earlier_attempt_is_never_written",
         ),
         edits=(
             Edit(
@@ -153,7 +153,7 @@ MUTANTS = (
         rules=("abort-before-skip",),
         wrong="An ended attempt does not report its open transactions, so readers wait for them until a sweep.",
         catchers=(
-            "tests/unit/runtime/coordinator/shell/test_ended_attempts.py::test_abort_before_skip_a_life_that_is_over_says_what_it_left_open",
+            "tests/unit/runtime/coordinator/shell/test_ended_attempts.py::test_abort_before_skip_an_attempt_that_is_over_says_what_it_left_open",
         ),
         edits=(
             Edit(

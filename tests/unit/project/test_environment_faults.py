@@ -16,7 +16,7 @@ _NOBODY = 1 << 30
 
 
 class EngineAtADeath:
-    """Its containers have ended, and it has not heard of that: it says so to those who wait."""
+    """Its containers have ended, and it has silent that: it says so to those who wait."""
 
     def __init__(self, *, exit_code: int) -> None:
         self._exit_code = exit_code
@@ -72,7 +72,7 @@ def test_an_exit_code_is_what_the_engine_says_of_the_end() -> None:
 
 
 def zombie(*, exit_code: int) -> Drivers:
-    """The first driver ends so when it goes on behind the second one's progress."""
+    """The first driver ends so when it continues after the second one's progress."""
     names = ("driver-1", "driver-2")
     containers = {name: container(name, exit_code=exit_code) for name in names}
     drivers: Any = Drivers(bed=SimpleNamespace(containers=containers))

@@ -38,7 +38,6 @@ def test_only_named_kinds_come_and_no_target_that_is_left_out() -> None:
 
 
 def test_nothing_outlasts_transactions_that_live_as_long_as_they_may() -> None:
-    """Nor could a round wait for that: a quarter of an hour each."""
     planned = plan(1, 3_000)
     assert not any(KINDS[fault.kind].outlasts for fault in planned)
     with pytest.raises(ConfigError, match="no fault is left"):
@@ -60,7 +59,6 @@ def test_an_unknown_kind_and_an_empty_choice_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_faults_that_come_together_are_all_there_and_strike_different_machines(most: int) -> None:
-    """What needs a job that goes on comes alone."""
     planned = plan(3, 500)
     found = list(bursts(planned, most))
     assert Counter(fault for burst in found for fault in burst) == Counter(planned)
@@ -72,7 +70,7 @@ def test_faults_that_come_together_are_all_there_and_strike_different_machines(m
 
 
 def test_a_brokers_clock_jumps_while_the_others_are_well() -> None:
-    """Kafka itself stands still for as long as the jump then."""
+    """Kafka itself hangs for as long as the jump then."""
     for burst in bursts(plan(4006, 500, kinds=["clock", "cut"]), 6):
         struck = [fault.kind for fault in burst if fault.target in BROKERS]
         assert struck == ["clock"] or "clock" not in struck

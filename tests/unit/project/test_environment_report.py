@@ -41,7 +41,6 @@ def test_a_journal_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_faults_of_clean_rounds_are_counted_with_median_and_longest() -> None:
-    """A kind that did not come has a row too: nobody shall think that it did."""
     later = replace(_FAULT, number=1, outage_s=6.0, checkpoint_s=2.5, visible_s=9.0)
     shown = table([_FAULT, later, _ROUND])
     assert _row(shown, "kill")[2:] == ["2", "0", "5.0 (6.0)", "2.2 (2.5)", "6.0 (9.0)"]
@@ -51,7 +50,6 @@ def test_faults_of_clean_rounds_are_counted_with_median_and_longest() -> None:
 
 
 def test_seconds_are_those_of_faults_that_came_alone() -> None:
-    """Of several at a time nobody can say which one an outage is due to."""
     beside = replace(_FAULT, number=1, outage_s=60.0, together=3)
     shown = table([_FAULT, beside, _ROUND])
     assert _row(shown, "kill")[2:] == ["2", "1", "4.0 (4.0)", "2.0 (2.0)", "3.0 (3.0)"]
@@ -68,7 +66,6 @@ def test_a_round_that_lost_something_counts_for_nothing_and_is_named() -> None:
 
 @pytest.mark.parametrize("name", ["lost", "doubled", "reordered", "foreign", "torn"])
 def test_what_a_round_has_found_is_in_the_sum_over_all(name: str) -> None:
-    """Beside clean ones and one that was not judged; the sum is not of the clean ones alone."""
     ended = replace(_ROUND, records=0, wrong="not within 600 s")
     broken = replace(_ROUND, wrong=f"{name} 3", **{name: 3})
     clean, found = summary([_ROUND, ended]), summary([_ROUND, ended, broken])
@@ -80,8 +77,7 @@ def test_what_a_round_has_found_is_in_the_sum_over_all(name: str) -> None:
     )
 
 
-def test_a_commit_with_changes_beside_it_is_told_from_the_commit(tmp_path: Path) -> None:
-    """What the bed itself writes is no such change; without Git nothing is said."""
+def test_a_commit_with_changes_beside_it_is_reported_from_the_commit(tmp_path: Path) -> None:
     assert commit_of(tmp_path) is None
     for words in (
         ("init", "--quiet"),

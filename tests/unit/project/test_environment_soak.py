@@ -43,7 +43,7 @@ def test_a_leak_is_named(name: str) -> None:
     assert [line.partition(":")[0] in MEASURES[name].title for line in grown] == [True]
 
 
-def test_lives_of_a_driver_are_not_mixed() -> None:
+def test_attempts_of_a_driver_are_not_mixed() -> None:
     """A new driver begins small; only the longest life counts."""
     first = _samples(20, lambda n: {"driver_mib": 100.0})
     second = [replace(sample, driver=200) for sample in _samples(60, lambda n: {})]

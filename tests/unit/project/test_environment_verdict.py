@@ -35,7 +35,7 @@ def topics(tmp_path: Path) -> Topics:
 
 
 def in_place(records: Sequence[Record]) -> Records:
-    """As a topic holds them: each behind the last one of its partition."""
+    """As a topic holds them: each after the last one of its partition."""
     ends: dict[int, int] = {}
     placed = []
     for record in records:
@@ -45,7 +45,7 @@ def in_place(records: Sequence[Record]) -> Records:
 
 
 def written(topics: Topics, records: Sequence[Record]) -> Records:
-    """As the job writes them into the topic, behind one another."""
+    """As the job writes them into the topic, after one another."""
     return in_place([copy for record in records for copy in exclaim(topics)(record)])
 
 
@@ -63,7 +63,7 @@ class Round:
     directory: Path
 
     def write(self, *, output: Sequence[Record], files: Mapping[str, Sequence[Record]]) -> None:
-        """Into the topic, behind one another, and into files, in this order."""
+        """Into the topic, after one another, and into files, in this order."""
         self.held["out"] = in_place(output)
         for path, records in files.items():
             (self.directory / path).parent.mkdir(exist_ok=True)
@@ -151,7 +151,6 @@ def test_files_of_a_later_checkpoint_with_earlier_rows_are_caught(left: Round) -
 
 
 def test_an_input_that_is_short_of_what_was_sent_is_no_clean_round(left: Round) -> None:
-    """Nor one with more: the outputs agree with it, and with nobody's count."""
     for sent in (len(_SENT) - 1, len(_SENT) + 1):
         verdict = judge_all(left.topics, sent=sent, writes_files=True)
         assert verdict.faults == (f"{sent} records were sent, {len(_SENT)} are there",)

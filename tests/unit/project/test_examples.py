@@ -34,7 +34,6 @@ def name(path: Path) -> str:
 
 
 def helped(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """What ``--help`` prints."""
     monkeypatch.setattr(sys, "argv", [path.name, "--help"])
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit) as ended:

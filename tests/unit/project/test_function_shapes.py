@@ -46,7 +46,6 @@ def _levels_of(part: str, child: ast.AST, parent: ast.AST) -> int:
 
 
 def misshapen(source: str) -> list[str]:
-    """What of a module is too long or too deep."""
     lines = len(source.splitlines())
     found = [f"{lines} lines"] if lines > MOST_LINES else []
     for node in ast.walk(ast.parse(source)):
@@ -68,7 +67,6 @@ def test_modules_and_functions_are_short_and_flat(tree: str) -> None:
 
 
 def test_modules_of_tests_are_no_longer() -> None:
-    """A longer one has more than one idea; its functions may tell a long story."""
     counts = {path: len(path.read_text("utf-8").splitlines()) for path in TESTS.rglob("*.py")}
     assert {str(path): lines for path, lines in counts.items() if lines > MOST_LINES} == {}
 

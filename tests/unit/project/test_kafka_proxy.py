@@ -130,7 +130,6 @@ def test_a_lost_answer_breaks_the_connection(broker: socket.socket, proxy: Kafka
 def test_a_repeated_request_comes_by_a_connection_of_its_own(
     broker: socket.socket, proxy: KafkaProxy
 ) -> None:
-    """By hand, and as an echo after a while."""
     with proxy.echo(END_TXN, after_s=0.01) as echoes, _client(proxy) as client:
         noted = proxy.note(END_TXN)
         client.sendall(_request(END_TXN))

@@ -37,7 +37,6 @@ def _failpoints(module: ast.Module) -> Iterator[str]:
 
 
 def test_every_failpoint_is_armed_by_a_test() -> None:
-    """Of the coordinator's, those that are made of a step's name are armed by it."""
     reached = {name for module in _modules("runtime", "connectors") for name in _failpoints(module)}
     armed = {
         text for module in _modules("tests/chaos", "tests/integration") for text in _texts(module)

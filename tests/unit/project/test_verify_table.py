@@ -10,7 +10,6 @@ from tests.unit.connectors.kafka.tools.verify.test_verify_command import app, wr
 
 @pytest.mark.parametrize("name", ["[bold]", "[/bold]", "[red", "\\[a]"])
 def test_a_place_is_shown_as_it_is_spelt(tmp_path: Path, name: str) -> None:
-    """What looks like a style of the terminal is a part of the file's name."""
     source = written(tmp_path / "in", ["a"])
     (tmp_path / "out" / name).parent.mkdir(parents=True)
     output = written(tmp_path / "out" / name, ["a", "b"])

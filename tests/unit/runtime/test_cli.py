@@ -80,7 +80,7 @@ def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_usage_exits_with_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An unknown command is told as such."""
+    """An unknown command is reported as such."""
     assert _run(monkeypatch, ["group", "helo"]) == 2
     assert "hello" in capsys.readouterr().err
 
@@ -108,7 +108,6 @@ def test_every_registered_command_loads() -> None:
 
 
 def test_every_command_takes_kafkas_servers_by_the_same_names() -> None:
-    """The first one is documented; the others are those of Kafka's own tools, and a short one."""
     names = {
         " ".join(path): option.opts
         for path, command in _commands(
@@ -138,7 +137,7 @@ def test_the_usage_of_every_command_says_once_what_may_be_repeated() -> None:
     assert [each for each in told if each and ("..." in each or "[" in each)] == []
 
 
-def test_the_version_is_told_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_reported_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     """It is what checkpoints have on record."""
     with pytest.raises(SystemExit) as caught:
         main(["--version"])

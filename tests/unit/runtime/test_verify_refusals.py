@@ -21,7 +21,6 @@ def test_what_is_compared_with_itself_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_side_that_lies_in_the_other_is_refused(tmp_path: Path) -> None:
-    """What is in it would count on both sides: lost where it is input, unexpected as output."""
     outer = written(tmp_path / "data", ["a"])
     inner = written(tmp_path / "data" / "out", ["a"])
     for one, other in ((outer, inner), (inner, outer), (outer, f"{inner}/part.json")):

@@ -181,7 +181,7 @@ def test_the_default_transaction_timeout_is_the_brokers_maximum() -> None:
     assert unknown["transaction.timeout.ms"] == 900_000
 
 
-def test_no_answer_is_waited_for_longer_than_the_transaction_lives() -> None:
+def test_no_answer_is_waited_for_longer_than_the_transaction_attempts() -> None:
     """librdkafka refuses that; what the user says is left as it is, to be refused by name."""
     plain = KafkaConnection(bootstrap_servers="127.0.0.1:1")
     for timeout_s, answer_ms in [(15.0, 15_000), (29.9, 29_900), (900.0, 30_000)]:
@@ -242,7 +242,6 @@ def test_a_small_queue_does_not_wait_for_batches_that_it_cannot_hold(
 def test_what_nobody_sees_before_its_commit_waits_for_full_batches(
     partitions: int | None, options: dict[str, str], linger_ms: int | str, batch_records: int | str
 ) -> None:
-    """Where the queue holds one for each partition; records that are seen at once do not wait."""
     told = KafkaConnection(bootstrap_servers="b:9092", options=options)
     limits = ClusterLimits(partitions=partitions)
     config = transactional_config(told, limits, SETTINGS, transaction_timeout_s=None)

@@ -80,7 +80,6 @@ def test_a_partition_column_may_begin_with_an_underscore(tmp_path: Path) -> None
 def test_a_directory_that_cannot_be_listed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lies in it would be lost, or a duplicate that nobody sees."""
     (tmp_path / "day=1").mkdir()
     (tmp_path / "part.json").write_text('{"value": "v"}\n', "utf-8")
     listed = os.scandir
@@ -102,7 +101,6 @@ def test_a_path_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["elsewhere", "nowhere"])
 def test_a_link_that_is_no_file_is_refused(tmp_path: Path, target: str) -> None:
-    """Readers follow one to a directory: what is in it would not be compared."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "part.json").write_text('{"value": "v"}\n', "utf-8")
     (tmp_path / "out").mkdir()
@@ -137,7 +135,6 @@ def test_a_partition_directory_is_a_column_of_its_rows_as_text(tmp_path: Path) -
 
 
 def test_columns_that_are_no_part_of_a_record_are_named(tmp_path: Path) -> None:
-    """Of a row with a column of values: also those of directories."""
     (tmp_path / "dt=1").mkdir()
     (tmp_path / "dt=1" / "a.json").write_text('{"value": "v", "key": "k", "id": 1}\n', "utf-8")
     (tmp_path / "b.json").write_text('{"value": "v"}\n{"other": "v"}\n', "utf-8")
@@ -220,7 +217,7 @@ def test_a_row_nested_too_deeply_is_refused_by_the_name_of_its_file(tmp_path: Pa
 
 
 def test_a_null_member_is_the_same_as_none(tmp_path: Path) -> None:
-    """Writers of JSON leave it out, unless they are told not to; nulls in lists are kept."""
+    """Writers of JSON leave it out, unless they are reported not to; nulls in lists are kept."""
     point = pa.struct([("x", pa.int64()), ("y", pa.int64())])
     batch = pa.record_batch(
         {
@@ -384,7 +381,6 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_a_file(tmp_path: Path) -> None:
-    """What is behind the rows that are read is not kept in memory."""
     table = pa.table({"value": [os.urandom(2_000) for _ in range(500)]})
     with pq.ParquetWriter(tmp_path / "part.parquet", table.schema) as writer:
         for _ in range(20):

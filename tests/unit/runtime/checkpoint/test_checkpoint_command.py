@@ -1,4 +1,4 @@
-"""``sluice checkpoint``: what people and scripts are told, from the directory alone."""
+"""``sluice checkpoint``: what people and scripts are reported, from the directory alone."""
 
 import contextlib
 import json
@@ -91,7 +91,6 @@ def lost(directory: Path) -> Path:
 
 
 def test_a_loss_is_accepted_by_the_id_of_its_decision(lost: Path) -> None:
-    """Once or twice; what is accepted is printed; the list says so; nothing else changes."""
     before = _json("list", str(lost))["checkpoints"]
     for _ in range(2):
         told = _run("accept-loss", str(lost), "--id", "42")
@@ -131,7 +130,6 @@ def test_there_is_no_loss_to_accept_where_nothing_is_open(
 
 @pytest.fixture
 def unknown(directory: Path) -> Path:
-    """As `directory`; of 42 one loss was named, and one of which nobody can tell."""
     first, second, *_ = full_record().committables
     lost = _unsettled(first, "orders-3:[7,9)")
     open_one = _unsettled(second, "orders-5:[0,8)", outcome=CommitOutcome.UNKNOWN, detail="gone")
@@ -151,7 +149,7 @@ def test_what_nobody_can_tell_is_not_accepted_without_a_word(unknown: Path) -> N
 
 @pytest.mark.parametrize("word", ["committed", "lost"])
 def test_a_person_says_what_became_of_what_nobody_can_tell(unknown: Path, word: str) -> None:
-    """Of that alone; what is lost stays lost. It is printed, and may be said again otherwise."""
+    """It is printed, and may be said again otherwise."""
     for said in ("lost", "committed", word):
         told = _run("accept-loss", str(unknown), "--id", "42", "--unknown-as", said)
     assert all(each in told for each in ("orders-3:[7,9)", "orders-5:[0,8)", f" {word} "))
@@ -164,21 +162,18 @@ def test_a_person_says_what_became_of_what_nobody_can_tell(unknown: Path, word: 
 
 
 def test_a_word_for_what_is_lost_for_certain_is_refused(lost: Path) -> None:
-    """Whoever gives it takes it for something else."""
     with pytest.raises(ConfigError, match="certainly lost"):
         _run("accept-loss", str(lost), "--id", "42", "--unknown-as", "committed")
     assert not open_store(str(lost)).accepted(42)
 
 
 def test_there_is_no_loss_to_accept_before_an_error_has_named_it(directory: Path) -> None:
-    """Nobody can have looked at it; the start that does puts it on record."""
     with pytest.raises(ConfigError, match="Start the job"):
         _run("accept-loss", str(directory), "--id", "42")
     assert not open_store(str(directory)).accepted(42)
 
 
 def test_inspect_shows_what_is_lost_and_what_was_accepted(lost: Path) -> None:
-    """Before anybody has to say anything."""
     assert "lost or unknown" in _run("list", str(lost))
     (named, repaired) = _json("inspect", str(lost), "--id", "42")["unsettled"]
     assert named["ranges"] == ["orders-3:[7,9)"]
@@ -187,7 +182,6 @@ def test_inspect_shows_what_is_lost_and_what_was_accepted(lost: Path) -> None:
 
 
 def test_a_damaged_note_hides_no_checkpoint(lost: Path) -> None:
-    """It is shown with the others, and nothing is accepted by it."""
     (lost / slot_name(42) / "_unsettled").write_text("{")
     shown = _json("list", str(lost))["checkpoints"]
     assert len(shown) == 6
@@ -197,7 +191,6 @@ def test_a_damaged_note_hides_no_checkpoint(lost: Path) -> None:
 
 
 def test_list_says_how_each_checkpoint_stands(directory: Path) -> None:
-    """Ids in order; what a recovery would still have to do is told from what is finished."""
     found = _json("list", str(directory))
     standing = {each["checkpoint_id"]: each["standing"] for each in found["checkpoints"]}
     assert standing == {
@@ -216,10 +209,10 @@ def test_list_says_how_each_checkpoint_stands(directory: Path) -> None:
     assert "checksum" in found["checkpoints"][5]["error"]
 
 
-def test_list_says_what_a_start_from_an_older_checkpoint_has_left_behind(
+def test_list_says_what_a_start_from_an_older_checkpoint_has_left_after(
     directory: Path,
 ) -> None:
-    """And which start it was; nothing goes on from there by itself."""
+    """And which start it was; nothing continues from there by itself."""
     open_store(str(directory)).mark_superseded(2, by=3)
     (left,) = [c for c in _json("list", str(directory))["checkpoints"] if c["checkpoint_id"] == 2]
     assert left["standing"] == "superseded"
@@ -249,7 +242,6 @@ def test_list_does_not_need_to_know_who_leads(directory: Path) -> None:
 
 
 def test_list_as_a_table_shows_every_row_and_the_damage(directory: Path) -> None:
-    """One damaged record does not hide the others."""
     lines = _run("list", f"file:{directory}").splitlines()
     for words in (("0", "decided"), ("2", "committed,"), ("3", "fencing"), ("42", "unfinished")):
         assert any(tuple(line.split()[:2]) == words for line in lines), words
@@ -289,7 +281,6 @@ def test_inspect_as_text_has_the_same_facts(directory: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["", "/", "/_metadata"])
 def test_inspect_takes_the_path_of_one_checkpoint(directory: Path, suffix: str) -> None:
-    """What a listing of the directory shows can be pasted."""
     found = _json("inspect", f"{directory}/{slot_name(1)}{suffix}")
     assert found["checkpoint_id"] == 1
     assert _json("inspect", f"{directory}/{slot_name(1)}", "--id", "2")["checkpoint_id"] == 2
@@ -375,7 +366,6 @@ def test_kind_registry_refuses_what_it_cannot_read() -> None:
 def test_a_connector_that_cannot_be_loaded_hides_no_checkpoint(
     monkeypatch: pytest.MonkeyPatch, directory: Path
 ) -> None:
-    """Half of it was uninstalled: its entries are shown undecoded, those of the others decoded."""
     installed = list(entry_points(group=ENTRY_POINT_GROUP))
     broken = [
         EntryPoint(name="gone", value="no_such_package.kinds:KIND", group=ENTRY_POINT_GROUP),
@@ -407,7 +397,7 @@ class Jvm:
 
 @pytest.fixture
 def jvm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Jvm:
-    """Behind it any hdfs path is our directory, or is empty."""
+    """After it any hdfs path is our directory, or is empty."""
     made = Jvm()
 
     def opened(uri: str, client: object) -> CheckpointStore:
@@ -432,7 +422,6 @@ def test_a_directory_on_hdfs_is_read_with_a_jvm_that_ends_with_the_command(jvm: 
 
 
 def test_a_local_directory_needs_no_jvm(directory: Path, jvm: Jvm) -> None:
-    """Nor Java."""
     with command_store(str(directory)) as store:
         assert not jvm.attempts
         assert store.slots()

@@ -1,4 +1,4 @@
-"""A start that is paused between any two looks at the checkpoint directory, while others go on."""
+"""A start that is paused between any two looks at the checkpoint directory, while others continue."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -62,7 +62,6 @@ class _Run:
     decided: int = 0
 
     def go_on(self, checkpoints: int) -> None:
-        """As a coordinator does that nobody has stopped."""
         for checkpoint_id in range(self.last + 1, self.last + 1 + checkpoints):
             mine = record(checkpoint_id, job_uid=self.job_uid, leader_session_id=self.session)
             if self.store.publish(mine, timeout_s=1) is not PublishOutcome.OURS:
@@ -104,7 +103,7 @@ def test_fence_first_a_start_that_returns_has_stopped_every_older_run(first: int
 
 @pytest.mark.parametrize("at", range(1, _MOST_LOOKS))
 def test_fence_first_a_first_start_that_is_overtaken_marks_nothing_superseded(at: int) -> None:
-    """Wherever it sleeps: another start seals behind its checkpoint 0, decides and goes on."""
+    """Wherever it sleeps: another start seals after its checkpoint 0, decides and continues."""
     disk = Disk()
 
     def meanwhile() -> None:
@@ -173,7 +172,7 @@ class _Overtaken(FakeStore):
         return FakeStore.read(self, checkpoint_id)
 
 
-def test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_lease_alone() -> None:
+def test_lease_guards_outputs_a_start_that_slept_after_its_seal_leaves_the_lease_alone() -> None:
     """It would fence the run that has taken over, and both would end."""
     job = Job()
     job.store = _Overtaken(records={0: record(0), 1: record(1)})
@@ -194,7 +193,6 @@ class _OvertakenLate(FakeStore):
 
 
 def test_fence_first_a_start_that_is_overtaken_while_it_settles_does_not_return() -> None:
-    """Whoever looks for the job would be told its address, and not that of the run that lives."""
     job = Job()
     job.store = _OvertakenLate(records={0: record(0), 1: record(1)})
     job.store.committed.add(0)
@@ -205,8 +203,8 @@ def test_fence_first_a_start_that_is_overtaken_while_it_settles_does_not_return(
 
 @pytest.mark.parametrize("at", range(1, 12))
 def test_two_phase_repair_a_repair_that_lands_in_a_retired_place_is_no_repair(at: int) -> None:
-    """Wherever its writer sleeps: another start repairs the same, commits, marks, goes on and
-    retires the place. What it repaired is visible; ours may not be, too."""
+    """Wherever its writer sleeps: another start repairs the same, commits, marks, continues and
+    retires the place."""
     disk = Disk()
     older = _Run(_store(disk), "older", last=-1)
     older.go_on(2)
@@ -228,8 +226,6 @@ def test_two_phase_repair_a_repair_that_lands_in_a_retired_place_is_no_repair(at
 
 @pytest.mark.parametrize("unsynced", ["record", "repair"])
 def test_publish_whole_a_start_commits_nothing_by_what_may_not_last(unsynced: str) -> None:
-    """Whoever put it there died before it was durable: a crash of the machine would take it along,
-    and what it names would be visible without it."""
     job, disk = Job(record(0)), Disk()
     lost, again = job.pre_commit("lost"), job.pre_commit("again")
     store = _store(disk)

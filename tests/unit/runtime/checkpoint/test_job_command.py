@@ -18,7 +18,6 @@ from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource
 
 
 def run_of(parts: int, checkpoint_id: int) -> CheckpointRecord:
-    """What a job in so many parts records."""
     pipeline = Pipeline(StubSource(), [], [StubSink()])
     graph, regions = regions_of([pipeline], [False], parts=parts)
     records = (RegionRecord(region=each.name, attempt_id=1) for each in regions)
@@ -57,7 +56,6 @@ def test_graph_as_mermaid_is_a_diagram_and_nothing_else(directory: Path) -> None
 
 
 def test_graph_of_an_older_checkpoint(directory: Path) -> None:
-    """By option, or by the path of its place."""
     older = run("graph", str(directory), "--id", "0")
     assert older == run("graph", f"{directory}/{slot_name(0)}")
     assert "checkpoint 0" in older

@@ -75,15 +75,14 @@ def test_an_aborted_record_in_the_place_of_a_decision_keeps_nothing() -> None:
 
 
 def test_a_start_reads_what_every_record_keeps() -> None:
-    """Also of those before the one it goes on from: a later start may go back to them."""
+    """Also of those before the one it continues from: a later start may go back to them."""
     store = FakeStore()
     for checkpoint_id, names in enumerate((["a"], ["b"], [])):
         store.publish(record(checkpoint_id, *names), timeout_s=1.0)
     assert set(KeptStates.read(store).entries()) == {state("a"), state("b")}
 
 
-def test_retire_after_commit_a_start_reads_what_is_kept_behind_seals_and_damaged_records() -> None:
-    """What they hide would be taken for nobody's, and deleted."""
+def test_retire_after_commit_a_start_reads_what_is_kept_after_seals_and_damaged_records() -> None:
     store = FakeStore()
     for made in (
         record(0, "damaged"),
@@ -104,7 +103,6 @@ def test_retire_after_commit_a_start_reads_what_is_kept_behind_seals_and_damaged
 
 
 def test_ids_never_reused_a_batch_is_settled_once_it_is_committed_on_record() -> None:
-    """Then what it wrote and nobody names is an orphan; nothing of another life is judged by it."""
     driver = CoreDriver(FAST)
     view = driver.core.sweep_view("uid", ())
     assert not view.is_settled(BatchKey(region="main", attempt_id=0, batch_id=0))
@@ -122,8 +120,9 @@ def test_ids_never_reused_a_batch_is_settled_once_it_is_committed_on_record() ->
     assert not view.is_settled(replace(batch, attempt_id=1))
 
 
-def test_ids_never_reused_no_batch_of_a_new_life_is_settled_by_what_an_older_one_decided() -> None:
-    """Its batch ids may begin anew: what it has staged, and nobody has decided, is no orphan."""
+def test_ids_never_reused_no_batch_of_a_new_attempt_is_settled_by_what_an_older_one_decided() -> (
+    None
+):
     driver = CoreDriver(FAST)
     batch = driver.epoch_batch(3)
     attempt_id = driver.restart()
@@ -131,8 +130,6 @@ def test_ids_never_reused_no_batch_of_a_new_life_is_settled_by_what_an_older_one
 
 
 def test_retire_after_commit_a_run_that_was_taken_over_retires_nothing() -> None:
-    """It knows nothing of what the newer decisions keep: its own sweep would take what the retired
-    record named for nobody's."""
     mine = record(1, "a")
     theirs = [replace(record(each), leader_session_id="new") for each in (2, 3, 4, 5)]
     theirs[0] = replace(theirs[0], verdict=Verdict.ABORTED, requested_by=FENCING)
@@ -197,7 +194,6 @@ def test_whoever_sweeps_has_what_is_kept_while_records_come_and_go() -> None:
 
 
 def asked_meanwhile(random: Random) -> list[tuple[StateEntry, ...]]:
-    """What is told while decisions follow each other, in threads that change at each line."""
     switched, told = Switched(random.randrange), list[tuple[StateEntry, ...]]()
     module = "sluice.runtime.checkpoint.retained_states"
     with switched.in_modules(module), switched.at_each_line(module, pauses_s=lambda: 0.0):

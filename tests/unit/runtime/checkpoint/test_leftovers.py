@@ -9,8 +9,7 @@ from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 HOUR_S = 3600.0
 
 
-def test_what_cannot_be_deleted_stays_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """A file of somebody else, or a file system that is away."""
+def test_what_cannot_be_deleted_stays_and_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk(files={f"._leader.{'0' * 32}.tmp": b""})
     clock, is_away = ManualClock(), True
 

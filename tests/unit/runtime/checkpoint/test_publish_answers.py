@@ -29,7 +29,6 @@ def store(disk: Disk, **faults: Fault) -> CheckpointStore:
 
 
 def standing(disk: Disk) -> CheckpointRecord | None:
-    """What a reader finds."""
     return store(disk).read(5)
 
 
@@ -45,7 +44,6 @@ def standing(disk: Disk) -> CheckpointRecord | None:
 def test_publish_whole_an_error_is_no_answer(
     fault: Fault, outcome: PublishOutcome, stands: CheckpointRecord | None
 ) -> None:
-    """What stands there says that it happened; that nothing does says only: not yet."""
     disk = Disk()
     assert store(disk, place=fault).publish(OURS, timeout_s=3) is outcome
     assert standing(disk) == stands
@@ -54,7 +52,6 @@ def test_publish_whole_an_error_is_no_answer(
 
 
 def test_publish_whole_a_lost_answer_is_settled_by_looking_however_little_time_is_left() -> None:
-    """Else a decision that stands would be given up by a second try that nobody makes."""
     disk = Disk()
     lost = store(disk, place=Fault.ANSWER_LOST)
     assert lost.publish(OURS, timeout_s=0) is PublishOutcome.OURS
@@ -96,8 +93,6 @@ def test_publish_whole_a_late_try_makes_a_later_error_no_answer_either() -> None
 
 
 def test_publish_whole_a_store_that_says_taken_of_an_empty_place_is_asked_again() -> None:
-    """What it promises is that nothing is replaced; what stands there decides, and nothing does."""
-
     class Lying(FakeFileSystem):
         def place(self, temporary: str, path: str) -> bool:
             return False
@@ -110,7 +105,6 @@ def test_publish_whole_a_store_that_says_taken_of_an_empty_place_is_asked_again(
 
 
 def test_a_half_made_file_that_cannot_be_deleted_changes_no_answer() -> None:
-    """Somebody was faster by a moment: the place is taken, and the next clean-up has the file."""
     disk, clock = Disk(), itertools.count()
 
     def fault(step: str) -> Fault:
@@ -126,8 +120,7 @@ def test_a_half_made_file_that_cannot_be_deleted_changes_no_answer() -> None:
     assert [path for path in disk.files if path.endswith(".tmp")]
 
 
-def test_whoever_was_slower_by_a_moment_leaves_nothing_behind() -> None:
-    """Its half-made file could be published by nobody, and would lie there for ever."""
+def test_whoever_was_slower_by_a_moment_leaves_nothing_after() -> None:
     disk, clock = Disk(), itertools.count()
 
     def fault(step: str) -> Fault:
@@ -171,7 +164,6 @@ def test_two_phase_repair_a_repair_is_ours_only_once_it_is_durable() -> None:
 
 
 def test_two_phase_repair_nothing_is_repaired_in_a_place_that_no_decision_holds() -> None:
-    """Whoever asks takes that for somebody else's, and commits nothing by it."""
     of = store(Disk())
     of.publish(replace(OURS, verdict=Verdict.ABORTED), timeout_s=3)
     replaced = {b"a": committable("again")}

@@ -70,7 +70,7 @@ def test_unfinished_decision_is_never_retired() -> None:
 
 
 def test_newest_decision_stays_even_with_nothing_to_commit() -> None:
-    """An empty decision is what a start goes on from."""
+    """An empty decision is what a start continues from."""
     empty = replace(_place(1), has_committables=False, is_committed=False)
     places = [_place(0), *(replace(empty, checkpoint_id=each) for each in range(1, 6))]
     assert _kept(places, 1) == [0, 4, 5]
@@ -78,7 +78,7 @@ def test_newest_decision_stays_even_with_nothing_to_commit() -> None:
 
 def test_what_a_new_run_started_from_stays_until_that_has_decided() -> None:
     """An older run that still retires, with what it knew before, must not delete the checkpoint
-    that a start from an older one goes on from."""
+    that a start from an older one continues from."""
     places = [*(_place(each) for each in range(10)), _fence(10, restored_from=4)]
     assert _kept(places) == [0, 4, 7, 8, 9, 10]
     assert 4 not in _kept([*places, _place(11, restored_from=4)])
@@ -98,7 +98,7 @@ def test_seals_are_never_retired() -> None:
 
 
 def test_starts_take_no_place_of_what_people_look_for() -> None:
-    """A job that was started again and again behind three failures still shows these."""
+    """A job that was started again and again after three failures still shows these."""
     places = [_place(0), *(_aborted(each) for each in (1, 2, 3))]
     places += [_fence(each) for each in (4, 5, 6)]
     places += [_place(each) for each in range(7, 12)]
@@ -106,7 +106,7 @@ def test_starts_take_no_place_of_what_people_look_for() -> None:
 
 
 def test_fence_first_a_session_that_sealed_twice_keeps_both_seals() -> None:
-    """s1 publishes checkpoint 0 and sleeps; s2 seals 1; s1 wakes, seals 2 and goes on. Place 2 is
+    """s1 publishes checkpoint 0 and sleeps; s2 seals 1; s1 wakes, seals 2 and continues. Place 2 is
     the next one of s2: were it retired, s2 would decide there."""
     begun = [record(0, leader_session_id="s1"), *(_sealed(1, "s2"), _sealed(2, "s1"))]
     places = [facts_of(each, is_committed=True) for each in begun]
@@ -122,13 +122,13 @@ def _sealed(checkpoint_id: int, session: str) -> CheckpointRecord:
 
 
 def test_last_record_stays_so_that_ids_are_never_used_twice() -> None:
-    """After aborted checkpoints the next id goes on above them."""
+    """After aborted checkpoints the next id continues above them."""
     places = [*(_place(each) for each in range(6)), *(_aborted(each) for each in range(6, 12))]
     assert _kept(places, retain=1) == [0, 5, 11]
     assert _kept(places, retain=2) == [0, 4, 5, 10, 11]
 
 
-def test_carried_from_is_kept_and_what_that_one_names() -> None:
+def test_skipped_from_is_kept_and_what_that_one_names() -> None:
     """Nothing that a kept record names is deleted."""
     places = [_place(each) for each in range(10)]
     places[9] = replace(places[9], names=frozenset({4}))
@@ -144,7 +144,7 @@ def test_savepoints_are_kept_beside_the_newest() -> None:
 
 
 def test_superseded_decisions_do_not_count_as_the_newest() -> None:
-    """After a start from checkpoint 2, what it left behind does not push out what counts."""
+    """After a start from checkpoint 2, what it left after does not push out what counts."""
     places = [_place(each) for each in range(6)]
     places[3:6] = [replace(place, is_superseded=True) for place in places[3:6]]
     places += [_fence(6), _place(7)]
@@ -152,14 +152,14 @@ def test_superseded_decisions_do_not_count_as_the_newest() -> None:
 
 
 def test_superseded_but_uncommitted_is_settled_not_forgotten() -> None:
-    """Left behind is still decided: it goes only once its committables are settled."""
+    """Left after is still decided: it goes only once its committables are settled."""
     places = [_place(each) for each in range(6)]
     places[5] = replace(places[5], is_superseded=True, is_committed=False)
     places += [_fence(6), *(_place(each) for each in range(7, 10))]
     assert _kept(places) == [0, 5, 6, 7, 8, 9]
 
 
-# --- Spark's own batches ----------------------------------------------------------------------
+# --- Spark's own batches --------------------------------------------------------------------------
 
 
 _STATE = StateSnapshot(
@@ -174,7 +174,7 @@ def _stateful(checkpoint_id: int, batch_id: int, **changes: object) -> Checkpoin
 
 
 def test_spark_keeps_the_batches_of_retained_checkpoints() -> None:
-    """Simulated: Spark deletes behind the bound, and each retained state version is there."""
+    """Simulated: Spark deletes after the bound, and each retained state version is there."""
     retain = 3
     minimum = spark_batches_to_retain([], {}, retain=retain)
     for batch in range(50):  # decided as checkpoint batch + 1; batch + 1 then runs
@@ -184,7 +184,7 @@ def test_spark_keeps_the_batches_of_retained_checkpoints() -> None:
 
 
 def test_spark_keeps_what_an_old_record_names() -> None:
-    """A carried or unfinished record that lies far back widens the bound."""
+    """A skipped or unfinished record that lies far back widens the bound."""
     running = {("r0", 1): 20}
     assert spark_batches_to_retain([_stateful(5, 4)], running) > 20 - 4 + 3
     assert spark_batches_to_retain([_stateful(5, 4)], {("r0", 2): 20}) == 5
@@ -192,8 +192,8 @@ def test_spark_keeps_what_an_old_record_names() -> None:
     assert spark_batches_to_retain([stateless], running) == 5
 
 
-def test_carried_region_counts_from_the_batch_it_stands_for() -> None:
-    """The snapshot of a carried region stays loadable."""
+def test_skipped_region_counts_from_the_batch_it_stands_for() -> None:
+    """The snapshot of a skipped region stays loadable."""
     skipped = RegionRecord(
         region="r0",
         attempt_id=1,
@@ -236,7 +236,7 @@ def test_spark_keeps_everything_while_a_record_cannot_be_read() -> None:
 
 
 def test_retire_after_commit_the_state_of_any_region_of_a_record_stays_loadable() -> None:
-    """Also behind regions of it that keep none, or have run no batch yet."""
+    """Also after regions of it that keep none, or have run no batch yet."""
     kept = StateSnapshot(
         provider="rocksdb", checkpoint_format_version=2, state_version=1, state_partitions=1
     )

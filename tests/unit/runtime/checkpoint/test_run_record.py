@@ -38,9 +38,8 @@ def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
         client.poll_barrier("main", 0, wait_s=0.0)
 
 
-def test_a_start_that_slept_behind_its_seal_announces_itself_over_no_later_run() -> None:
-    """People and tasks would be sent to it for as long as that one runs. A record that was left in
-    an emptied directory hinders nobody."""
+def test_a_start_that_slept_after_its_seal_announces_itself_over_no_later_run() -> None:
+    """People and tasks would be sent to it for as long as that one runs."""
     leaders = RunRecordStore(FakeFileSystem(Disk()))
     later = RunRecord(leader_session_id="later", address="http://later", attempt_id=7)
     leaders.announce(later)
@@ -53,7 +52,6 @@ def test_a_start_that_slept_behind_its_seal_announces_itself_over_no_later_run()
 
 
 def test_a_later_run_announces_itself_over_an_earlier_one_without_a_look() -> None:
-    """Its seal lies above that one's; nobody has to be asked."""
     leaders = RunRecordStore(FakeFileSystem(Disk()))
     leaders.announce(RunRecord(leader_session_id="first", address="http://first", attempt_id=4))
     later = RunRecord(leader_session_id="later", address="http://later", attempt_id=7)
@@ -62,7 +60,6 @@ def test_a_later_run_announces_itself_over_an_earlier_one_without_a_look() -> No
 
 
 def test_a_run_announces_itself_over_the_record_of_a_later_release() -> None:
-    """Somebody has gone back to this one: its record names the job's leader again."""
     disk = Disk()
     leaders = RunRecordStore(FakeFileSystem(disk))
     disk.files[LEADER_FILE] = b'{"format_version": 99}'
@@ -72,7 +69,7 @@ def test_a_run_announces_itself_over_the_record_of_a_later_release() -> None:
 
 
 def test_a_client_without_a_jvm_learns_it_over_webhdfs() -> None:
-    """As a task does, whose checkpoints lie on HDFS; where no record lies it is told of silence."""
+    """As a task does, whose checkpoints lie on HDFS; where no record lies it is reported silence."""
     disk = Disk()
     later = RunRecord(leader_session_id="second", address="http://elsewhere", attempt_id=7)
     RunRecordStore(FakeFileSystem(disk)).announce(later)
@@ -126,7 +123,7 @@ def test_a_client_that_a_proxy_answers_in_its_drivers_place_learns_who_leads(
         server.server_close()
 
 
-def test_a_leader_that_has_not_sealed_behind_ours_ends_nobody(tmp_path: Path) -> None:
+def test_a_leader_that_has_not_sealed_after_ours_ends_nobody(tmp_path: Path) -> None:
     """An earlier run that was paused announces itself late."""
     address = CoordinatorAddress(
         address="http://127.0.0.1:1",
@@ -143,7 +140,6 @@ def test_a_leader_that_has_not_sealed_behind_ours_ends_nobody(tmp_path: Path) ->
 
 
 def test_a_leader_record_that_cannot_be_read_is_no_error_of_its_own(tmp_path: Path) -> None:
-    """It is only a hint: what nobody answers is asked again until the deadline."""
     (tmp_path / "_leader").mkdir()
     address = CoordinatorAddress(
         address="http://127.0.0.1:1",

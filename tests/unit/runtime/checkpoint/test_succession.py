@@ -1,4 +1,4 @@
-"""Who is the newest run of a job, as its checkpoint directory tells it."""
+"""Who is the newest run of a job, as its checkpoint directory reports it."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
 
 class RetiringStore(CheckpointStore):
-    """Something happens each time between a listing and the read behind it."""
+    """Something happens each time between a listing and the read after it."""
 
     def __init__(self, disk: Disk, meanwhile: Callable[[int], object]) -> None:
         super().__init__(FakeFileSystem(disk))
@@ -23,13 +23,11 @@ class RetiringStore(CheckpointStore):
 
 
 def sealed(disk: Disk, checkpoint_id: int, session: str) -> None:
-    """A run puts a record into its place."""
     store = CheckpointStore(FakeFileSystem(disk))
     store.publish(record(checkpoint_id, leader_session_id=session), timeout_s=1.0)
 
 
 def test_the_newest_run_is_the_one_whose_record_is_the_last() -> None:
-    """However many of its own are retired; where there is no directory nobody is."""
     disk = Disk()
     store = CheckpointStore(FakeFileSystem(disk))
     assert not has_last_record(store, session="first")

@@ -149,7 +149,6 @@ def test_a_coordinator_that_stays_silent_ends_the_task() -> None:
 def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up(
     lost_timeout_s: float,
 ) -> None:
-    """Its process was stopped, or a function kept the interpreter: nobody was asked meanwhile."""
     clock = ManualClock()
     link = PlayedLink(
         answers=[UnreachableError("silent", {}, ""), _barrier(4)],
@@ -163,10 +162,10 @@ def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up(
     checkpoint_client.close()
 
 
-def test_a_coordinator_that_is_silent_behind_that_too_is_given_up() -> None:
+def test_a_coordinator_that_is_silent_after_that_too_is_given_up() -> None:
     """As much later as it takes to ask, and no later."""
     clock = ManualClock()
-    tries_s = iter([10_000.0] + [11.0] * 99)  # once; again and again it would not be heard of
+    tries_s = iter([10_000.0] + [11.0] * 99)  # once; again and again it would not be known
     link = PlayedLink(
         answers=[UnreachableError("silent", {}, "") for _ in range(100)],
         on_silence=lambda: clock.advance(next(tries_s)),
@@ -192,7 +191,7 @@ def test_tries_that_always_take_too_long_end_the_task_too() -> None:
 
 
 def test_what_a_task_does_between_two_questions_is_no_silence() -> None:
-    """A flush that takes long, right behind a question that was not answered at once."""
+    """A flush that takes long, right after a question that was not answered at once."""
     clock = ManualClock()
     silence = UnreachableError("silent", {}, "")
     link = PlayedLink(
@@ -223,7 +222,7 @@ def test_a_superseded_coordinator_ends_the_task_at_once() -> None:
     assert link.asked == 1
 
 
-def test_what_is_decided_is_committed_once_and_told_with_the_next_question() -> None:
+def test_what_is_decided_is_committed_once_and_reported_with_the_next_question() -> None:
     """Between two barriers; its producer carries nothing more."""
     told = NextBarrier(barrier=None, to_commit=(4,))
     link = PlayedLink(answers=[_barrier(4), told, told, _barrier(5)])
@@ -242,7 +241,7 @@ def test_what_is_decided_is_committed_once_and_told_with_the_next_question() -> 
     ]
 
 
-def test_what_a_lost_answer_told_is_told_again() -> None:
+def test_what_a_lost_answer_reported_is_reported_again() -> None:
     """Until the coordinator has heard it."""
     silence = UnreachableError("silent", {}, "")
     told = NextBarrier(barrier=None, to_commit=(4,))
@@ -256,7 +255,7 @@ def test_what_a_lost_answer_told_is_told_again() -> None:
 
 
 def test_a_barrier_beside_a_commit_is_given_first() -> None:
-    """The task ends its epoch while the last one is committed; that is told before the next one."""
+    """The task ends its epoch while the last one is committed; that is reported before the next one."""
     both = replace(_barrier(5), to_commit=(4,))
     link = PlayedLink(answers=[_barrier(4), both, _barrier(5)])
     checkpoint_client = _checkpoint_client(link, ManualClock())
@@ -287,7 +286,6 @@ def test_outcome_from_broker_what_the_driver_has_finished_is_let_go_and_not_comm
 
 
 def test_ids_never_reused_an_epoch_is_let_go_before_its_ids_may_be_used_again() -> None:
-    """The task begins its next epoch beside the courier, with what that says is committed."""
     link = PlayedLink(answers=[_barrier(4), NextBarrier(barrier=None, committed_batch=4)])
     checkpoint_client = _checkpoint_client(link, ManualClock())
     known: list[int] = []
@@ -362,7 +360,7 @@ def test_a_task_that_waits_for_brokers_hears_from_its_courier_that_it_shall_end(
     registry = TaskRegistry(Client(), checkpoint_client, lost_timeout_s=60.0)
     batch = BatchKey(region="main", attempt_id=7, batch_id=1)
     registry.waits(batch, "a producer", why="away")
-    checkpoint_client.start()  # and hears that the life is being stopped
+    checkpoint_client.start()  # and hears that the attempt is being stopped
     wait_for(lambda: checkpoint_client.is_over)
     with pytest.raises(FencedError, match="driver stops this attempt"):
         registry.waits(batch, "a producer", why="away")
@@ -427,7 +425,6 @@ def test_a_task_that_registers_hears_from_its_courier_that_the_coordinator_is_lo
 
 
 def test_a_registration_that_nobody_answers_ends_the_task_too() -> None:
-    """Its courier may be waiting for the epoch, and ask nobody meanwhile."""
     clock = ManualClock()
     client = SilentClient(clock)
     registry = TaskRegistry(
@@ -439,7 +436,6 @@ def test_a_registration_that_nobody_answers_ends_the_task_too() -> None:
 
 
 def test_a_task_that_stood_still_registers_once_more_before_it_gives_the_coordinator_up() -> None:
-    """As its courier does: nobody was asked meanwhile."""
     clock = ManualClock()
     tries: list[RegisteredAttempt] = []
 

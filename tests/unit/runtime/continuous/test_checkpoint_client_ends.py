@@ -64,7 +64,6 @@ def _ends_at_once(checkpoint_client: CheckpointClient, monkeypatch: pytest.Monke
 def test_a_courier_that_waits_for_an_epoch_ends_with_its_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that has failed ends none any more; what was acknowledged before is let go."""
     link = PlayedLink(answers=[_barrier(4), _barrier(5)])
     checkpoint_client = _checkpoint_client(link, ManualClock())
     epoch = PlayedEpoch(4)
@@ -78,7 +77,6 @@ def test_a_courier_that_waits_for_an_epoch_ends_with_its_task(
 
 
 def test_a_courier_that_asks_ends_with_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind the answer that it waits for, whatever that tells."""
     link = PlayedLink()
     checkpoint_client = _checkpoint_client(link, ManualClock())
     nothing = NextBarrier(barrier=None)
@@ -88,7 +86,7 @@ def test_a_courier_that_asks_ends_with_its_task(monkeypatch: pytest.MonkeyPatch)
     assert not checkpoint_client.is_over, "nobody has said so"
 
 
-def test_a_life_that_is_stopped_behind_its_barrier_waits_for_no_epoch() -> None:
+def test_an_attempt_that_is_stopped_after_its_barrier_waits_for_no_epoch() -> None:
     """Its task may be about to write for long."""
     link = PlayedLink(answers=[replace(_barrier(4), to_commit=(3,))])  # then it is over
     checkpoint_client = _checkpoint_client(link, ManualClock())

@@ -47,8 +47,6 @@ class _Sink:
 def test_lease_guards_outputs_a_continuous_sink_claims_renews_and_sweeps_as_its_connector_does() -> (
     None
 ):
-    """A record that nobody renews is another job's after 15 s, and what nobody sweeps stops
-    readers."""
     sink, lost_timeout = _Sink(), LostTimeout(None)
     continuous = ContinuousSink(sink, NativeCommits(), lost_timeout)
     assert continuous.check(timeout_s=1.0) == {"transaction_timeout_s": "100"}
@@ -67,7 +65,7 @@ def test_lease_guards_outputs_a_continuous_sink_claims_renews_and_sweeps_as_its_
 
 
 def test_a_sink_without_transactions_bounds_nothing() -> None:
-    """Its check tells of no time-out: nothing of it is open that could grow too old."""
+    """Its check reports of no time-out: nothing of it is open that could grow too old."""
     sink, lost_timeout = _Sink(), LostTimeout(None)
     sink.facts = {"cluster_id": "c"}
     continuous = ContinuousSink(sink, NativeCommits(), lost_timeout, between_barriers_s=1e6)

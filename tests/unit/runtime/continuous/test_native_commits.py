@@ -40,7 +40,7 @@ class ByHand:
 
 
 class Rig:
-    """Two lives that have each told one epoch of one transaction, attempt 7."""
+    """Two attempts that have each reported one epoch of one transaction, attempt 7."""
 
     def __init__(self, *, report_s: float = PATIENCE_S) -> None:
         self.commits = NativeCommits()
@@ -58,7 +58,7 @@ class Rig:
         self.commits.report(region, attempt_id, epochs)
 
     def commit(self, *asked: Callable[[], None], after_crash: bool = False) -> dict[str, str]:
-        """Both epochs are decided; what tasks do when they are asked. Who committed what."""
+        """Both epochs are decided; what tasks do when they are asked."""
 
         def wake() -> None:
             for act in asked:
@@ -73,14 +73,13 @@ class Rig:
 
     @property
     def handed(self) -> list[tuple[list[str], bool]]:
-        """What came to the driver's committer: payloads, and whether the verdict goes first."""
         return [
             ([each.payload.decode() for each in entries], after_crash)
             for entries, after_crash in self.by_hand.calls
         ]
 
 
-def test_what_tasks_have_committed_is_not_ended_by_hand() -> None:
+def test_what_tasks_have_committed_is_not_ended_manually() -> None:
     """Both acknowledged it."""
     rig = Rig()
     found = rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side"))
@@ -89,14 +88,13 @@ def test_what_tasks_have_committed_is_not_ended_by_hand() -> None:
 
 
 def test_outcome_from_broker_a_commit_that_was_not_acknowledged_is_settled_by_the_verdict() -> None:
-    """It may have happened: EndTxn goes out only behind a look."""
+    """It may have happened: EndTxn goes out only after a look."""
     rig = Rig()
     rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side", operators=()))
     assert rig.handed == [(["side"], True)]
 
 
 def test_continuous_order_a_task_that_does_not_answer_is_waited_for_with_a_bound() -> None:
-    """Paused, or cut off; what it says later is not heard any more."""
     rig = Rig(report_s=0.05)
     rig.commit(lambda: rig.answer("main"))
     assert rig.handed == [(["side"], True)]
@@ -106,8 +104,7 @@ def test_continuous_order_a_task_that_does_not_answer_is_waited_for_with_a_bound
 
 
 @pytest.mark.parametrize("successor", [False, True])
-def test_a_life_that_is_over_is_not_waited_for(successor: bool) -> None:
-    """Its task died, or is being stopped, or another one has taken its place."""
+def test_an_attempt_that_is_over_is_not_waited_for(successor: bool) -> None:
     rig = Rig()
 
     def over() -> None:
@@ -120,7 +117,7 @@ def test_a_life_that_is_over_is_not_waited_for(successor: bool) -> None:
     assert rig.handed == [(["side"], True)]
 
 
-def test_a_life_that_ends_while_it_is_waited_for_ends_the_wait() -> None:
+def test_an_attempt_that_ends_while_it_is_waited_for_ends_the_wait() -> None:
     """From another thread, as it happens."""
     rig = Rig()
     ends = threading.Timer(0.05, lambda: rig.commits.end("side", 7))
@@ -129,8 +126,7 @@ def test_a_life_that_ends_while_it_is_waited_for_ends_the_wait() -> None:
     assert rig.handed == [(["side"], True)]
 
 
-def test_callback_after_commit_an_older_life_is_not_heard() -> None:
-    """Its transactions were settled, or belong to nobody."""
+def test_callback_after_commit_an_older_attempt_is_not_heard() -> None:
     rig = Rig(report_s=0.05)
     rig.commits.begin("side", 9)
     rig.commits.add_epoch(BatchKey(region="side", attempt_id=9, batch_id=4), (rig.entries["side"],))
@@ -139,7 +135,6 @@ def test_callback_after_commit_an_older_life_is_not_heard() -> None:
 
 
 def test_what_no_living_task_has_written_goes_straight_to_the_driver() -> None:
-    """Another engine's regions, and lives of an earlier run: nobody can have tried."""
     rig = Rig()
     rig.commits.end("side", 7)
     rig.commit(lambda: rig.answer("main"))
@@ -182,7 +177,7 @@ def test_outcome_from_broker_what_a_task_may_have_committed_before_it_died_is_se
 
 
 def test_an_answer_is_forgotten_once_its_epoch_is_committed_on_record() -> None:
-    """Nothing is kept for the life of a task."""
+    """Nothing is kept for the attempt of a task."""
     rig = Rig()
     rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side"))
     rig.commits.remove_epochs("main", 7, through=4)
@@ -198,7 +193,7 @@ def test_what_nobody_has_asked_for_is_not_heard() -> None:
 
 
 def test_continuous_order_a_silent_task_is_waited_for_once_and_not_for_each_sink() -> None:
-    """Until it is heard of again; meanwhile the driver does what it would have done."""
+    """Until it is known again; meanwhile the driver does what it would have done."""
     rig = Rig(report_s=0.01)
     assert set(rig.commit().values()) == {"by hand"}
     wanted: list[tuple[int, ...]] = []
@@ -213,7 +208,7 @@ def test_continuous_order_a_silent_task_is_waited_for_once_and_not_for_each_sink
 
 
 def test_where_no_task_lives_nothing_is_waited_for() -> None:
-    """All of a decision is another engine's, or of lives that are over."""
+    """All of a decision is another engine's, or of attempts that are over."""
     rig = Rig()
     for region in _REGIONS:
         rig.commits.end(region, 7)
@@ -233,7 +228,7 @@ def test_outcome_from_broker_what_is_given_up_is_aborted_by_the_driver_alone() -
 
 @dataclass
 class Following(ByHand):
-    """One that follows its regions, and is behind."""
+    """One that follows its regions, and is after."""
 
     told: list[int] = field(default_factory=list)
 

@@ -43,7 +43,7 @@ def _server(state: Path, *identities: Identity) -> RunningServer:
     )
 
 
-def test_server_is_found_as_long_as_one_of_its_processes_lives(state: Path) -> None:
+def test_server_is_found_as_long_as_one_of_its_processes_attempts(state: Path) -> None:
     """A DataNode without its NameNode is still there to be stopped."""
     half = _server(state, _GONE, Identity.of(os.getpid()))
     remember(half)

@@ -15,7 +15,6 @@ _CONTENT = b"classes"
 
 @pytest.fixture
 def classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SharedClasses:
-    """Of a program with one jar, and a cache that is empty."""
     (tmp_path / "java").touch()
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / "a.jar").touch()
@@ -63,7 +62,7 @@ def test_archive_of_another_java_or_other_jars_is_not_used(
 
 
 def test_archive_of_another_class_path_is_not_used(classes: SharedClasses, tmp_path: Path) -> None:
-    """The same jars behind another directory are another class path."""
+    """The same jars after another directory are another class path."""
     classes.prepare(_write, timeout_s=1)
     places = (tmp_path, *classes.places)
     other = SharedClasses(program="p", java=classes.java, places=places, jars=classes.jars)
@@ -73,7 +72,6 @@ def test_archive_of_another_class_path_is_not_used(classes: SharedClasses, tmp_p
 def test_lost_java_or_cache_is_no_error(
     classes: SharedClasses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who looks for an archive does without."""
     monkeypatch.setenv("SLUICE_CACHE", "/nowhere")
     assert classes.find() is None
     classes.java.unlink()
@@ -96,8 +94,6 @@ def test_failed_making_leaves_nothing(classes: SharedClasses, tmp_path: Path) ->
 
 
 def test_killed_making_is_cleared_away(classes: SharedClasses, tmp_path: Path) -> None:
-    """By the next one: nobody else would, and it is as large as an archive."""
-
     def killed(path: Path) -> None:
         _write(path)
         shutil.copytree(path.parent, tmp_path / "cache" / f"{path.parent.name}-left")
@@ -111,7 +107,6 @@ def test_killed_making_is_cleared_away(classes: SharedClasses, tmp_path: Path) -
 
 
 def test_archive_is_made_by_one_process_at_a_time(classes: SharedClasses, tmp_path: Path) -> None:
-    """The others wait for it."""
     with (
         exclusive(tmp_path / "cache" / "p-classes.lock", timeout_s=1),
         pytest.raises(MissingRequirementError, match="lock"),
@@ -134,7 +129,6 @@ def test_archives_that_were_used_last_are_kept(classes: SharedClasses, tmp_path:
 
 
 def test_use_of_an_archive_keeps_it(classes: SharedClasses) -> None:
-    """It is newer than what was not used since."""
     made = classes.prepare(_write, timeout_s=1)
     os.utime(made.path, (1, 1))
     classes.find()
@@ -142,7 +136,6 @@ def test_use_of_an_archive_keeps_it(classes: SharedClasses) -> None:
 
 
 def test_options_silence_java_about_an_archive_that_does_not_fit() -> None:
-    """A start without it is no reason to alarm anybody."""
     path = Path("/c/a.jsa")
     assert reading_options(path)[-1] == "-XX:SharedArchiveFile=/c/a.jsa"
     assert writing_options(path)[-1] == "-XX:ArchiveClassesAtExit=/c/a.jsa"

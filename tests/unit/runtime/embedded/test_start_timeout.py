@@ -10,7 +10,6 @@ from tests.kit.fakes import ManualClock
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Stands still until told."""
     return ManualClock()
 
 
@@ -35,7 +34,6 @@ def test_slow_start_that_says_something_is_waited_for(tmp_path: Path, clock: Man
 
 
 def test_silent_start_is_given_up(tmp_path: Path, clock: ManualClock) -> None:
-    """What it said before does not count, nor what stood in the log already."""
     log = tmp_path / "log"
     _say(log)
     patience = _patience(clock, log)

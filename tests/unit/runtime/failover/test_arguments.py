@@ -136,7 +136,6 @@ def test_the_type_of_a_users_deserializer_is_left_to_the_executors() -> None:
 
 
 def test_listeners_that_can_be_read_but_once_are_kept() -> None:
-    """A generator is read by whoever looks at it first."""
     listener = SimpleNamespace(on_progress=print)
     assert _job(listeners=(each for each in [listener])).spec.listeners == (listener,)
 

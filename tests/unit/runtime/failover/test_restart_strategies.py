@@ -44,7 +44,7 @@ def test_exponential_delay_grows_to_its_longest_and_never_gives_up_by_itself() -
     assert delays(strategy, [10.0 * n for n in range(6)]) == [1.0, 2.0, 4.0, 5.0, 5.0, 5.0]
 
 
-def test_exponential_delay_begins_anew_after_a_time_without_a_failure() -> None:
+def test_exponential_delay_begins_again_after_a_time_without_a_failure() -> None:
     """Counted from the restart, not from the failure: a long delay is no success."""
     strategy = ExponentialDelayRestart(
         initial_backoff_s=8.0, backoff_multiplier=2.0, reset_backoff_threshold_s=100.0
@@ -54,7 +54,7 @@ def test_exponential_delay_begins_anew_after_a_time_without_a_failure() -> None:
 
 
 def test_exponential_delay_gives_up_after_so_many_attempts_in_a_row() -> None:
-    """A time without a failure between them begins the count anew."""
+    """A time without a failure between them begins the count again."""
     strategy = ExponentialDelayRestart(
         attempts_before_reset_backoff=2, backoff_multiplier=1.0, reset_backoff_threshold_s=100.0
     )
@@ -123,8 +123,8 @@ def test_a_setting_out_of_range_is_refused_by_name(kind: Any, wrong: dict[str, A
         kind(**wrong)
 
 
-def test_a_history_tells_how_long_a_region_was_away() -> None:
-    """All lives that ended before the one that committed waited for it, each from its own end."""
+def test_a_history_reports_how_long_a_region_was_away() -> None:
+    """All attempts that ended before the one that committed waited for it, each from its own end."""
     history = AttemptHistory()
     history.ended(0, RuntimeError("first line\nsecond line"), 10.0)
     history.ended(4, ValueError(), 15.0)

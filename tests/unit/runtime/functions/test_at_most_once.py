@@ -1,4 +1,4 @@
-"""Approximate recovery: what is dropped is on record, bounded, and told once per decision."""
+"""Approximate recovery: what is dropped is on record, bounded, and reported once per decision."""
 
 import dataclasses
 import json
@@ -72,7 +72,7 @@ def test_damaged_drops_are_named(payload: bytes) -> None:
         decode_drops(dataclasses.replace(entry, version=2))
 
 
-def test_the_sum_goes_on_and_the_ranges_are_those_of_the_epoch() -> None:
+def test_the_sum_continues_and_the_ranges_are_those_of_the_epoch() -> None:
     """Nothing stands there before the first drop; the sum stays when nothing is dropped."""
     assert drops_after((), ()) == ()
     first = drops_after((), (split(0, 5, 9), split(1, 0, 3)))
@@ -100,7 +100,6 @@ def test_drops_ask_for_no_batch_of_their_own() -> None:
 
 
 def test_a_checkpoint_drops_no_more_than_its_bound_over_all_regions() -> None:
-    """What does not fit is refused as a whole, and claims nothing."""
     budget = DropBudget(DropLimit(per_checkpoint=10), {})
     budget.claim("a", 1, [split(0, 0, 6)])
     with pytest.raises(DropLimitError, match=r"left=4 ranges=input-1:\[0,5\)"):
@@ -117,7 +116,6 @@ def test_a_bound_below_what_is_dropped_already_refuses_drops_and_nothing_else() 
 
 
 def test_a_claim_of_a_batch_that_was_given_up_is_gone() -> None:
-    """The region's next batch claims anew; a new life knows from its record what was decided."""
     budget = DropBudget(DropLimit(per_checkpoint=10, in_all=10), {"a": 0, "b": 0})
     budget.claim("a", 1, [split(0, 0, 10)])
     budget.claim("a", 2, [split(0, 0, 10)])
@@ -129,7 +127,6 @@ def test_a_claim_of_a_batch_that_was_given_up_is_gone() -> None:
 
 
 def test_a_job_drops_no_more_than_its_bound_in_all() -> None:
-    """Over regions, checkpoints and runs; and tasks know what is left."""
     budget = DropBudget(DropLimit(per_checkpoint=10, in_all=25), {"a": 5, "gone": 1})
     assert budget.left() == 10
     budget.claim("a", 1, [split(0, 0, 10)])
@@ -143,7 +140,7 @@ def test_a_job_drops_no_more_than_its_bound_in_all() -> None:
     budget.claim("a", 3, [])
 
 
-# --- told -----------------------------------------------------------------------------------------
+# --- reported -------------------------------------------------------------------------------------
 
 
 def acknowledge(driver: CoreDriver, end: int, *, attempt_id: int = 0) -> None:
@@ -159,7 +156,7 @@ def acknowledge(driver: CoreDriver, end: int, *, attempt_id: int = 0) -> None:
     )
 
 
-def test_drops_are_told_once_for_each_decided_checkpoint() -> None:
+def test_drops_are_reported_once_for_each_decided_checkpoint() -> None:
     """To listeners, metrics and in the status; an epoch that was given up has dropped nothing."""
     driver = CoreDriver(dataclasses.replace(FAST, drop_limit=DropLimit(per_checkpoint=10)))
     driver.tick()
@@ -186,7 +183,7 @@ def test_drops_are_told_once_for_each_decided_checkpoint() -> None:
 
 
 class Reader:
-    """A source's reader that tells that it was asked."""
+    """A source's reader that reports that it was asked."""
 
     def __init__(self) -> None:
         self.read_splits: list[SplitRange] = []
@@ -242,7 +239,6 @@ def _job(**settings: Any) -> Job:
 
 
 def test_approximate_recovery_needs_a_bound_and_nothing_else_takes_one() -> None:
-    """Nobody loses records by a word."""
     with pytest.raises(ConfigError, match="max_dropped_records"):
         _job(recovery="approximate")
     with pytest.raises(ConfigError, match="max_dropped_in_all"):
@@ -254,7 +250,6 @@ def test_approximate_recovery_needs_a_bound_and_nothing_else_takes_one() -> None
 
 
 def test_a_transform_is_refused_by_name() -> None:
-    """What its tasks read goes on to others."""
     job = _job(recovery="approximate", max_dropped_records=5)
     source = KafkaSource(bootstrap_servers="b:1", topics=["in"], name="orders")
     job.source(source).transform(lambda frame: frame).sink(
@@ -264,7 +259,7 @@ def test_a_transform_is_refused_by_name() -> None:
         require_chained(job.spec.pipelines)
 
 
-def test_the_graph_tells_that_the_job_is_at_most_once_for_failed_tasks() -> None:
+def test_the_graph_reports_that_the_job_is_at_most_once_for_failed_tasks() -> None:
     """Before it runs, and from its checkpoints."""
     job = _job(recovery="approximate", max_dropped_records=5)
     job.source(KafkaSource(bootstrap_servers="b:1", topics=["in"]))
@@ -277,7 +272,6 @@ def test_the_graph_tells_that_the_job_is_at_most_once_for_failed_tasks() -> None
 
 
 def test_the_log_names_the_ranges(caplog: pytest.LogCaptureFixture) -> None:
-    """Of each committed checkpoint, for who has to read them again by hand."""
     from sluice.runtime.coordinator.shell.action_dispatcher import _log_failures
 
     driver = CoreDriver(FAST)

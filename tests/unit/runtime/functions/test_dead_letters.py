@@ -38,12 +38,11 @@ def headers_of(rows: pa.RecordBatch, row: int) -> list[tuple[str, bytes | None]]
 
 
 def test_the_names_of_the_headers_are_frozen() -> None:
-    """A change breaks whoever reads dead letters."""
     found: Mapping[str, object] = vars(dead_letters)
     assert {name: found[name] for name in FROZEN} == FROZEN
 
 
-def test_a_dead_letter_is_the_source_record_with_headers_behind_its_own() -> None:
+def test_a_dead_letter_is_the_source_record_with_headers_after_its_own() -> None:
     """Key and value byte for byte; in the order given."""
     given = source_rows(b"\xff\x00", None, b"c", first_offset=40)
     rows = dead_letter_rows(given, [failure(0), failure(1)], job_name="orders")

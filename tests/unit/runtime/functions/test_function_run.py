@@ -60,8 +60,7 @@ class Task:
         return values_of(letters for named, letters in self.buried if named == topic)
 
 
-def test_good_records_of_a_failing_batch_go_on_in_order_and_once() -> None:
-    """The others are dead letters, in order, too."""
+def test_good_records_of_a_failing_batch_continue_in_order_and_once() -> None:
     task = Task(chained(numbers))
     given = [b"1", b"x", b"2", b"3", b"y", b"z", b"4"]
     assert task.through(source_rows(*given), source_rows(b"5")) == [b"1", b"2", b"3", b"4", b"5"]
@@ -130,7 +129,7 @@ def test_without_a_policy_the_first_error_is_the_functions_own() -> None:
     assert task.run.counts == {}
 
 
-def test_a_function_without_a_policy_fails_the_task_also_behind_one_with() -> None:
+def test_a_function_without_a_policy_fails_the_task_also_after_one_with() -> None:
     """Its errors are not the other one's."""
     task = Task(chained(lambda batch: batch, name="first"), chained(numbers, None, name="second"))
     with pytest.raises(pa.ArrowInvalid):
@@ -173,7 +172,7 @@ def test_the_function_that_failed_is_named_and_the_source_record_is_the_letter()
 
 
 def test_a_failure_of_the_whole_batch_alone_is_an_error_and_not_hidden() -> None:
-    """A function that is not row-wise, or failed for a moment: no record may be blamed."""
+    """A function that is not row-wise, or failed for a moment: no record may be named as the cause."""
 
     def sums(batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.num_rows > 1:
@@ -319,7 +318,7 @@ def test_too_many_failures_fail_the_epoch(
         )
 
 
-def test_the_limit_trips_behind_a_function_that_makes_several_rows_of_a_record() -> None:
+def test_the_limit_trips_after_a_function_that_makes_several_rows_of_a_record() -> None:
     """Rows are compared with rows: half as many source records as rows given, all of which failed,
     would be within every ratio from a half on."""
 

@@ -1,4 +1,4 @@
-"""What functions count stands in the records, and is told once for each decided checkpoint."""
+"""What functions count stands in the records, and is reported once for each decided checkpoint."""
 
 import dataclasses
 import json
@@ -58,7 +58,7 @@ def test_damaged_counts_are_named(payload: bytes) -> None:
         RecordCounts(read=-1)
 
 
-def test_totals_go_on_from_the_record_before() -> None:
+def test_totals_continue_from_the_record_before() -> None:
     """By operator; other states, and operators that count no more, are none of ours."""
     before = [
         encode_totals(COUNTS, operator_id="a"),
@@ -73,7 +73,6 @@ def test_totals_go_on_from_the_record_before() -> None:
 
 
 def test_parts_are_added_by_key() -> None:
-    """Of tasks, and of regions."""
     assert added([]) == {}
     assert added([{"a": COUNTS}, {}, {"a": COUNTS, "b": COUNTS}]) == {
         "a": RecordCounts(read=24, skipped=6, dead_lettered=4),
@@ -98,7 +97,7 @@ def told(driver: CoreDriver, state: State) -> list[dict[str, RecordCounts]]:
     return [dict(progress.counts) for progress in reports if progress.state is state]
 
 
-def test_counts_are_told_once_for_each_decided_checkpoint() -> None:
+def test_counts_are_reported_once_for_each_decided_checkpoint() -> None:
     """An epoch that was given up counts when it is read again, once."""
     driver = CoreDriver(FAST)
     driver.tick()
@@ -113,7 +112,6 @@ def test_counts_are_told_once_for_each_decided_checkpoint() -> None:
 
 
 def test_a_region_without_a_batch_counts_nothing_and_keeps_its_totals() -> None:
-    """Its record is repeated with the others'; the counts of its last batch are not."""
     driver = CoreDriver(FAST, regions=TWO, partitions=1)
     driver.tick()
     acknowledge(driver, 3)
@@ -149,7 +147,7 @@ def test_a_function_that_counted_may_leave_the_job() -> None:
 
 
 def test_metrics_count_what_is_committed_on_record_and_nothing_else() -> None:
-    """An aborted attempt's records come again; each state of a checkpoint is told once."""
+    """An aborted attempt's records come again; each state of a checkpoint is reported once."""
     registry = CollectorRegistry()
     metrics = CheckpointMetrics(registry)
     for state in State:

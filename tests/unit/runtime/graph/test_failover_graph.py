@@ -62,7 +62,7 @@ def test_a_rescale_by_key_is_refused_by_name() -> None:
 
 
 def test_a_forward_job_is_as_many_regions_as_it_has_subtasks() -> None:
-    """Each has its own part of the source, and a number behind the source's name."""
+    """Each has its own part of the source, and a number after the source's name."""
     graph = JobGraph(
         vertices=(vertex("orders", 2), vertex("clean", 2), vertex("out", 2)),
         edges=(edge("orders", "clean"), edge("clean", "out")),
@@ -102,7 +102,7 @@ def test_a_join_takes_both_sources_and_leaves_the_rest_regional() -> None:
 
 
 def test_what_spark_deals_out_counts_as_one_subtask() -> None:
-    """A shuffle into it joins every part of the source; one behind it goes with it."""
+    """A shuffle into it joins every part of the source; one after it goes with it."""
     graph = JobGraph(
         vertices=(vertex("orders", 3), vertex("totals", None), vertex("out", None)),
         edges=(edge("orders", "totals", Distribution.SHUFFLE), edge("totals", "out")),

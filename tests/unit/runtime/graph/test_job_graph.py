@@ -178,8 +178,8 @@ def test_operators_are_recorded_with_the_parts_that_they_run_in() -> None:
     assert [node.operator_id for node in alone] == [node.operator_id for node in spread]
 
 
-def test_a_diagram_frames_each_region_and_tells_how_it_stands() -> None:
-    """No edge leaves a frame; a carried region names the checkpoint that it stands for."""
+def test_a_diagram_frames_each_region_and_reports_how_it_stands() -> None:
+    """No edge leaves a frame; a skipped region names the checkpoint that it stands for."""
     pipeline = Pipeline(StubSource(), [], [StubSink()])
     graph, regions = regions_of([pipeline], [False], parts=2)
     late = RegionRecord(region="orders-0", attempt_id=1, status=RegionStatus.SKIPPED, snapshot_id=4)
@@ -195,7 +195,7 @@ def test_a_diagram_is_whole_whatever_the_names() -> None:
 
 
 def test_a_record_of_before_the_parallelism_is_shown_by_its_regions() -> None:
-    """Older checkpoints have 0 everywhere; their regions' names tell the parts."""
+    """Older checkpoints have 0 everywhere; their regions' names report the parts."""
     graph, regions = regions_of(two_pipelines(), [False] * 2, parts=3)
     older = tuple(replace(node, parallelism=0) for node in graph)
     found = view_of_record(recorded(older, regions))
@@ -212,7 +212,6 @@ def test_a_drop_in_query_is_one_region_of_its_own_name() -> None:
 
 
 def test_a_region_without_known_subtasks_is_listed_all_the_same() -> None:
-    """A record that has regions and no graph tells at least these."""
     shown = view_of_record(replace(record(5), graph=()))
     assert [each.subtasks for each in shown.regions] == [()] * len(record(5).regions)
     assert "completed" in shown.text()

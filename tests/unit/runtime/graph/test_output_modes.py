@@ -18,7 +18,6 @@ def same(frame: DataFrame) -> DataFrame:
 
 
 def mode_of(*stated: str | None) -> str:
-    """What a pipeline of such transforms runs in."""
     pipeline = Pipeline(StubSource())
     stream = Stream(pipeline)
     for mode in stated:
@@ -40,7 +39,6 @@ def mode_of(*stated: str | None) -> str:
 def test_the_mode_that_any_transform_states_is_the_querys(
     stated: list[str | None], expected: str
 ) -> None:
-    """The last transform is no more than the others; one that says nothing has no opinion."""
     assert mode_of(*stated) == expected
 
 

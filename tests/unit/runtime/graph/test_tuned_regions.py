@@ -25,7 +25,6 @@ class Source(KafkaSource):
     asked = 0
 
     def compression(self, *, timeout_s: float) -> str | None:
-        """Of every instance: the tuned one is another than the user's."""
         type(self).asked += 1
         return type(self).codec
 
@@ -94,7 +93,6 @@ def test_the_parts_of_a_chained_task_are_smaller_than_those_of_two_processes() -
 
 
 def test_a_users_queue_is_kept_and_makes_the_others_smaller() -> None:
-    """Of the source, and of the sink that shares the task's memory with it."""
     (plain,) = regions(sink())
     (claiming,) = regions(sink(), **{"kafka.queued.max.messages.kbytes": "102400"})
     assert reader(claiming).settings.queue_kib == 102_400
@@ -111,8 +109,6 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_a_drop_in_query_says_its_own_bound() -> None:
-    """Of its source and of its sink, each of which has a process to itself."""
-
     def queue_kib(**more: str) -> int:
         options = {"kafka.bootstrap.servers": "b:9092", "subscribe": "in", **more}
         made = KafkaSourceFormat(options).streamReader(_Schema())  # type: ignore[arg-type]

@@ -105,8 +105,8 @@ def times(told: Any) -> EventTimes:
     return EventTimes(settings=EventTime(), reported=told)
 
 
-def test_what_the_tasks_told_is_counted_for_the_range_they_read() -> None:
-    """Twice the same says the same; what an older range told is not this batch's."""
+def test_what_the_tasks_reported_is_counted_for_the_range_they_read() -> None:
+    """Twice the same says the same; what an older range reported is not this batch's."""
     told = Told()
     mine = [at(0, None), at(1, 3)]
     reading = times(told).reader(Reader({0: 50}))

@@ -28,7 +28,6 @@ def _limited(initial: float = 1_000.0, **settings: float) -> RateEstimator:
 
 
 def test_the_formula_is_sparks() -> None:
-    """By hand: 1,000 in 2 s are 500/s, 1 s late; the second epoch also has a change of error."""
     rate = _limited(derived=0.1)
     _epoch(rate, records=1_000, took_s=2.0)
     assert rate.rate == pytest.approx(1_000 - 1.0 * 500 - 0.2 * 1.0 * 500)
@@ -114,7 +113,7 @@ def test_the_next_cut_has_the_rate_of_the_last_epoch() -> None:
     assert driver.asked_cut().max_records == 50
 
 
-def test_a_limited_region_that_is_behind_keeps_to_the_interval() -> None:
+def test_a_limited_region_that_is_after_keeps_to_the_interval() -> None:
     """Barrier after barrier without a pause would read more than the rate."""
     driver = CoreDriver(FAST, regions=(LIMITED,))
     driver.tick()
@@ -127,7 +126,6 @@ def test_a_limited_region_that_is_behind_keeps_to_the_interval() -> None:
 
 
 def test_a_barrier_is_given_again_as_it_was_cut() -> None:
-    """A replay reads what is on record, whatever the rate is by then."""
     driver = CoreDriver(FAST, regions=(LIMITED,))
     driver.tick()
     barrier = driver.poll(700)
@@ -135,7 +133,7 @@ def test_a_barrier_is_given_again_as_it_was_cut() -> None:
     assert driver.poll(2_000) == barrier
 
 
-def test_a_region_that_comes_back_goes_on_at_its_rate() -> None:
+def test_a_region_that_comes_back_continues_at_its_rate() -> None:
     """The time it was away is no epoch's."""
     driver = CoreDriver(FAST, regions=(LIMITED,))
     driver.tick()
@@ -148,7 +146,6 @@ def test_a_region_that_comes_back_goes_on_at_its_rate() -> None:
 
 
 def test_status_and_metrics_show_the_rate_of_now() -> None:
-    """Of a region that has one."""
     driver = CoreDriver(FAST, regions=(LIMITED,))
     driver.epoch(500)
     assert driver.status().regions[0].rate_limit == 10_000

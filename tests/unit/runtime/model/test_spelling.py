@@ -61,7 +61,7 @@ def test_a_choice_is_read_in_any_case() -> None:
         ("x", "", "hotPath=x known=auto, native, plain]. Use one of auto, native, plain."),
     ],
 )
-def test_a_choice_that_there_is_not_is_told_with_those_that_there_are(
+def test_a_choice_that_there_is_not_is_reported_with_those_that_there_are(
     text: str, remedy: str, told: str
 ) -> None:
     with pytest.raises(ConfigError, match="hotPath has a value that does not exist") as raised:

@@ -51,7 +51,7 @@ class FakeStore:
 
 @dataclass
 class SlowStore(FakeStore):
-    """A write that was on its way lands behind the next one."""
+    """A write that was on its way lands after the next one."""
 
     on_its_way: LeaseRecord | None = None
 
@@ -83,7 +83,6 @@ def _claim(
 
 
 def test_lease_guards_outputs_a_free_prefix_is_taken_at_once() -> None:
-    """Rule `lease-guards-outputs`: nobody has it, nobody is watched."""
     store = FakeStore()
     _claim(store, session="s1").acquire()
 
@@ -94,7 +93,7 @@ def test_lease_guards_outputs_a_free_prefix_is_taken_at_once() -> None:
 
 def test_lease_guards_outputs_the_same_job_and_directory_takes_over_at_once() -> None:
     """Rule `lease-guards-outputs`: a restart; the seal stops the older coordinator, the record
-    tells it why."""
+    reports it why."""
     store = FakeStore()
     older = _claim(store, session="s1")
     older.acquire()
@@ -108,8 +107,7 @@ def test_lease_guards_outputs_the_same_job_and_directory_takes_over_at_once() ->
 def test_lease_guards_outputs_a_take_over_names_the_run_that_may_still_live(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Once for all sinks of a prefix: somebody may have started the job twice. A run that has ended
-    gave its record back."""
+    """A run that has ended gave its record back."""
     store = FakeStore()
     older = _claim(store, session="s1")
     older.acquire()
@@ -277,7 +275,6 @@ def test_lease_guards_outputs_of_two_that_start_at_once_one_is_refused() -> None
 
 
 def test_renewals_change_the_record_every_time() -> None:
-    """What a watcher sees is a number, not a clock."""
     store = FakeStore()
     claim = _claim(store, session="s1")
     claim.acquire()
@@ -322,10 +319,10 @@ class PausingStore(FakeStore):
 
 
 @pytest.mark.parametrize("asleep", [False, True])
-def test_lease_guards_outputs_who_renews_behind_a_pause_looks_whether_it_was_taken_for_dead(
+def test_lease_guards_outputs_who_renews_after_a_pause_looks_whether_it_was_taken_for_dead(
     asleep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However short the renewal is: the pause began before it, or the host's clock stood still in
+    """However short the renewal is: the pause began before it, or the host's clock hung in
     it. Another run has watched meanwhile, and takes the name between the look and the write."""
     store = PausingStore()
     older = _claim(store, session="s1", slept=lambda: store.slept_s)
@@ -419,7 +416,7 @@ def test_lease_guards_outputs_who_was_taken_over_ends_though_the_record_was_give
         older.renew()
 
 
-def test_lease_guards_outputs_who_finds_no_record_behind_a_pause_ends() -> None:
+def test_lease_guards_outputs_who_finds_no_record_after_a_pause_ends() -> None:
     """Another run had it, and gave it back: what this one has open was swept."""
     store = FakeStore()
     older, newer = _claim(store, session="s1"), _claim(store, uri="file:/copy", session="s2")
@@ -434,7 +431,6 @@ def test_lease_guards_outputs_who_finds_no_record_behind_a_pause_ends() -> None:
 
 
 def test_lease_guards_outputs_a_record_that_somebody_deletes_is_written_again() -> None:
-    """Nobody has watched for long enough: it was a person, or a group that was taken for unused."""
     store = FakeStore()
     claim = _claim(store, session="s1")
     claim.acquire()
@@ -457,7 +453,6 @@ def test_lease_guards_outputs_who_renews_in_time_looks_once() -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"v":3}', "not json", '{"v":1,"uid":1}'])
 def test_a_foreign_record_is_no_owner(text: str) -> None:
-    """A group of that name with other metadata does not lock anybody out."""
     assert LeaseRecord.decode(text) is None
 
 

@@ -49,7 +49,6 @@ class Job:
         self.switched.spawn(pause, process=Process("host"), name="sleep")
 
     def live(self, main: Callable[[LeaseWatch], None]) -> None:
-        """What its main thread does while the record is watched."""
         with self.switched.in_modules("sluice.runtime.ownership.lease_watch"):
             sinks = cast(Mapping[str, SinkCoordinator], {"sink": self})
             clock = self.switched.clock
@@ -67,7 +66,7 @@ class Job:
                 self.switched.end()
 
 
-def test_lease_guards_outputs_a_decision_waits_from_the_beginning_behind_a_pause() -> None:
+def test_lease_guards_outputs_a_decision_waits_from_the_beginning_after_a_pause() -> None:
     """Its patience had nearly run out when the host slept, and another job has the record since:
     the look that finds it was paused, too."""
 
@@ -89,7 +88,6 @@ def test_lease_guards_outputs_a_decision_waits_from_the_beginning_behind_a_pause
 def test_lease_guards_outputs_a_decision_waits_so_long_and_no_longer_for_a_look_that_hangs() -> (
     None
 ):
-    """Where nothing was paused it does not begin anew."""
     took_s = list[float]()
 
     def main(owners: LeaseWatch) -> None:
@@ -104,7 +102,7 @@ def test_lease_guards_outputs_a_decision_waits_so_long_and_no_longer_for_a_look_
 
 @pytest.mark.parametrize(("timeout_s", "looks"), [(60.0, 1), (1.0, 0)])
 def test_the_end_of_a_watch_waits_for_a_look_under_way(timeout_s: float, looks: int) -> None:
-    """Its client is closed behind that. But not for ever, for it may hang."""
+    """Its client is closed after that. But not for ever, for it may hang."""
 
     def main(owners: LeaseWatch) -> None:
         job.switched.sleep(_INTERVAL_S + 0.5)

@@ -99,10 +99,9 @@ def run() -> Iterator[Run]:
 
 
 def test_a_checkpoint_does_not_expire_while_its_driver_is_paused(run: Run) -> None:
-    """Whoever has its barrier may have been done long since, and could tell nobody."""
     barrier = run.barrier()
     run.clock.advance(_LONG_S)
-    for _ in range(3):  # behind a question the core is told the time, if it is long since
+    for _ in range(3):  # after a question the core is reported the time, if it is long since
         assert run.coordinator.is_live("main", run.attempt_id)
     batch = run.acknowledge(barrier, decide_by_s=run.clock() + 60.0)
     run.coordinator.await_committed(batch, timeout_s=PATIENCE_S)
@@ -111,7 +110,6 @@ def test_a_checkpoint_does_not_expire_while_its_driver_is_paused(run: Run) -> No
 def test_transaction_timeout_what_grew_old_in_a_pause_of_the_driver_is_not_decided(
     run: Run,
 ) -> None:
-    """No age is measured by the time in which somebody listened."""
     barrier = run.barrier()
     decide_by_s = run.clock() + 60.0
     run.clock.advance(_LONG_S)
@@ -133,7 +131,7 @@ class _Silent:
 
 
 def test_a_regions_host_was_not_away_while_the_driver_was_paused(run: Run) -> None:
-    """It was asked once before, and once behind."""
+    """It was asked once before, and once after."""
     handles = {"main": _Silent()}
     attempts = RegionAttempts(
         run.coordinator,
@@ -159,7 +157,6 @@ def test_a_regions_host_was_not_away_while_the_driver_was_paused(run: Run) -> No
 
 
 def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up() -> None:
-    """Its deadline is over, by the clock; that the coordinator is silent nobody has seen."""
     clock = ManualClock()
     looks: list[float] = []
 

@@ -36,7 +36,7 @@ def test_the_functions_own_error_is_at_the_end_of_its_traceback(said: str, found
     assert raised_in(said) == found
 
 
-def test_the_stack_of_java_behind_a_traceback_is_left_out() -> None:
+def test_the_stack_of_java_after_a_traceback_is_left_out() -> None:
     """Spark puts what its worker said first."""
     worker = _trace(ValueError("not this time"))
     error = RuntimeError(f"Lost task 0.0: {worker}\n\tat org.apache.spark.A.b(A.scala:1)\n\tat C.d")
@@ -48,7 +48,6 @@ def test_the_stack_of_java_behind_a_traceback_is_left_out() -> None:
 
 
 def test_what_spark_says_of_its_query_is_left_out() -> None:
-    """Its plan may be pages, and tells nothing of what went wrong."""
     error = RuntimeError("no worker\n=== Streaming Query ===\nIdentifier: x\nState: ACTIVE")
     failed = task_failed("the query failed", error, region="main", attempt_id=3)
     assert failed.args[1]["error"] == "RuntimeError: no worker"
@@ -56,7 +55,6 @@ def test_what_spark_says_of_its_query_is_left_out() -> None:
 
 
 def test_failed_work_in_short_is_where_and_what_was_raised() -> None:
-    """Neither the traceback, nor that it goes on, which whoever ends a job must not repeat."""
     error = _raised(ValueError("no"))
     failed = task_failed("the task failed", error, region="main", attempt_id=3)
     short = "StreamError: the task failed [region=main attempt_id=3 error=ValueError: no]"

@@ -39,7 +39,7 @@ _KEPT_S = 30.0  # for so long a broker keeps what is open
 
 
 def sleep(*clocks: ManualClock, seconds: float) -> None:
-    """Only clocks that go on while the host sleeps are moved."""
+    """Only clocks that continue while the host sleeps are moved."""
     for clock in clocks:
         clock.advance(seconds)
 
@@ -57,7 +57,6 @@ def acknowledge(driver: CoreDriver, region: str = "main") -> None:
 
 
 def test_sleep_is_what_the_clock_of_the_start_is_ahead() -> None:
-    """From where it was looked at first: what the host slept before is nobody's age."""
     running, lasting = ManualClock(), ManualClock()
     sleep(lasting, seconds=5_000.0)
     slept = SleepByBootTime(running=running, lasting=lasting)
@@ -106,7 +105,6 @@ def test_a_thread_that_was_off_its_core_between_two_clocks_has_not_slept() -> No
 
 
 def test_this_host_has_an_age_clock() -> None:
-    """It goes as the monotonic one while nobody sleeps."""
     before_s = age_clock()
     assert time.monotonic() - 1e-3 <= age_clock() - slept_s()
     assert 0.0 <= age_clock() - before_s < PATIENCE_S
@@ -137,7 +135,6 @@ def test_a_sleep_that_brokers_outlast_ends_nothing() -> None:
 
 
 def test_who_waits_has_not_waited_while_the_host_slept() -> None:
-    """Nobody could have acknowledged: a checkpoint's time-out goes on behind the sleep."""
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     driver.ack(driver.poll(3))
@@ -149,7 +146,6 @@ def test_who_waits_has_not_waited_while_the_host_slept() -> None:
 
 
 def test_transaction_timeout_a_batch_that_waited_while_the_host_slept_joins_no_checkpoint() -> None:
-    """It would take the others' epochs along."""
     driver = CoreDriver(replace(FAST, handler=RegionalCheckpointHandler()), regions=TWO)
     driver.tick()
     driver.ack(driver.poll(3))
@@ -228,8 +224,8 @@ def test_a_laptop_that_commits_between_two_nights_ends_no_job(handler: Checkpoin
     assert not driver.core.is_over
 
 
-def test_transaction_timeout_a_decision_on_its_way_is_looked_at_again_behind_a_sleep() -> None:
-    """It was asked for before, and the thread that makes it woke behind."""
+def test_transaction_timeout_a_decision_on_its_way_is_looked_at_again_after_a_sleep() -> None:
+    """It was asked for before, and the thread that makes it woke after."""
     driver = CoreDriver(FAST)
     driver.auto = False
     driver.tick()
@@ -244,7 +240,6 @@ def test_transaction_timeout_a_decision_on_its_way_is_looked_at_again_behind_a_s
 
 
 def test_the_next_look_at_an_age_comes_by_the_clock_of_the_loop() -> None:
-    """Behind a sleep what is left of a life is shorter."""
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     acknowledge(driver)
@@ -253,7 +248,7 @@ def test_the_next_look_at_an_age_comes_by_the_clock_of_the_loop() -> None:
     assert driver.core.deadline_s() == driver.clock() + 1.0
 
 
-def test_the_loop_tells_the_core_by_which_clock_things_grow_old(
+def test_the_loop_reports_the_core_by_which_clock_things_grow_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[float] = []
@@ -273,7 +268,6 @@ def test_the_loop_tells_the_core_by_which_clock_things_grow_old(
 
 
 def test_an_attempt_is_registered_by_the_age_clock() -> None:
-    """What its transaction may age counts from there."""
     clock = ManualClock()
     plan = JobPlan(name="job", regions=(RegionPlan(name="main", source_ids=("source",)),))
     with BarrierCoordinator(

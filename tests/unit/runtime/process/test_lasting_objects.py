@@ -1,4 +1,4 @@
-"""What a worker keeps is not searched for cycles behind every task."""
+"""What a worker keeps is not searched for cycles after every task."""
 
 import gc
 import os
@@ -33,8 +33,7 @@ def tracked() -> int:
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_the_collector_is_behind_a_block_without_it_what_it_was(is_on: bool) -> None:
-    """Who has turned it off for the whole process, or for a block around, goes on without it."""
+def test_the_collector_is_after_a_block_without_it_what_it_was(is_on: bool) -> None:
     was_on = gc.isenabled()
     (gc.enable if is_on else gc.disable)()
     try:

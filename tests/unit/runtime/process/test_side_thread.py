@@ -1,4 +1,4 @@
-"""What is done beside something else ends with it, and tells what has ended it before."""
+"""What is done beside something else ends with it, and reports what has ended it before."""
 
 import threading
 
@@ -24,7 +24,7 @@ class Counting(SideThread):
         return self._thread.is_alive()
 
     def fail(self, error: Exception) -> None:
-        """As a callback does that is told of a failure while the work goes on."""
+        """As a callback does that is reported a failure while the work continues."""
         self._error = error
 
     def counted(self) -> int:
@@ -52,14 +52,14 @@ def test_one_that_was_never_entered_can_be_closed() -> None:
     Counting().close()
 
 
-def test_what_has_ended_it_is_told_whoever_asks() -> None:
+def test_what_has_ended_it_is_reported_whoever_asks() -> None:
     with Counting(error=ValueError("no use")) as counting:
         wait_for(lambda: not counting.is_running, poll_s=0.001)
         with pytest.raises(ValueError, match="no use"):
             counting.counted()
 
 
-def test_what_has_failed_first_is_what_is_told() -> None:
+def test_what_has_failed_first_is_what_is_reported() -> None:
     """A client that has reported its failure refuses everything afterwards."""
     counting = Counting(error=ValueError("refused now"))
     counting.fail(ValueError("failed before"))
@@ -69,7 +69,7 @@ def test_what_has_failed_first_is_what_is_told() -> None:
             counting.counted()
 
 
-def test_an_end_waits_no_longer_than_it_is_told() -> None:
+def test_an_end_waits_no_longer_than_it_is_reported() -> None:
     with Counting(stop_s=0.0) as counting:
         counting.go_on.clear()
     assert counting.is_running

@@ -61,14 +61,13 @@ def _answering(status: int, body: bytes, headers: Mapping[str, str]) -> Iterator
 
 
 def _status(address: CoordinatorAddress) -> StreamError:
-    """What the call raises."""
     with CoordinatorClient(address, deadline_s=0.1) as client, pytest.raises(StreamError) as raised:
         client.status()
     assert _TOKEN not in str(raised.value)
     return raised.value
 
 
-def test_a_port_where_nothing_listens_is_told_as_that() -> None:
+def test_a_port_where_nothing_listens_is_reported_as_that() -> None:
     """The driver has ended, or is at another port."""
     (port,) = free_ports(1)
     error = _status(_at(f"http://127.0.0.1:{port}"))
@@ -97,7 +96,7 @@ def test_a_request_that_is_taken_and_not_answered_is_a_wait() -> None:
         (ProtocolError("reset"), "connection to the coordinator broke"),
     ],
 )
-def test_other_ways_to_get_no_answer_are_told_apart(
+def test_other_ways_to_get_no_answer_are_reported_apart(
     error: urllib3.exceptions.HTTPError, says: str
 ) -> None:
     """Each is tried again."""
@@ -116,7 +115,6 @@ def test_what_is_no_address_is_refused_at_once(address: str) -> None:
 
 @pytest.mark.parametrize("token", [f"{_TOKEN}\nX: y", f"{_TOKEN}\u20ac"])
 def test_a_token_that_no_request_can_carry_is_refused_and_not_shown(token: str) -> None:
-    """As one of a file that somebody has edited."""
     with started_service() as service:
         error = _status(_at(service.address, token=token))
     assert isinstance(error, ConfigError)
@@ -135,7 +133,7 @@ def test_a_token_that_no_request_can_carry_is_refused_and_not_shown(token: str) 
         (502, UnreachableError, "a proxy answers instead of the coordinator"),
     ],
 )
-def test_the_page_of_a_proxy_is_told_as_that(
+def test_the_page_of_a_proxy_is_reported_as_that(
     status: int, kind: type[StreamError], says: str
 ) -> None:
     """With its status and what it calls itself, and without its HTML."""
@@ -149,7 +147,7 @@ def test_the_page_of_a_proxy_is_told_as_that(
 
 
 @pytest.mark.parametrize(("token", "says"), [("guessed", "a wrong token"), ("", "wrong")])
-def test_a_wrong_token_is_told_as_that(token: str, says: str) -> None:
+def test_a_wrong_token_is_reported_as_that(token: str, says: str) -> None:
     """The token of another run, for example; neither is shown."""
     with started_service() as service:
         address = dataclasses.replace(service.coordinator_address, token=token)

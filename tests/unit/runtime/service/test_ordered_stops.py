@@ -82,7 +82,6 @@ def _of_sluice() -> set[threading.Thread]:
 def test_a_coordinator_that_cannot_stop_one_part_stops_all_others(
     owner: type, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What failed is raised; threads and connections are released all the same."""
     before = _of_sluice()
     coordinator, sink, source = _job()
     assert _of_sluice() > before
@@ -97,7 +96,7 @@ def test_a_coordinator_that_cannot_stop_one_part_stops_all_others(
         coordinator.stop()
     assert (sink.closes, source.closes) == (1, 1)
     wait_for(lambda: _of_sluice() <= before, what="the end of all threads")
-    coordinator.stop()  # repeatable, also behind a failure
+    coordinator.stop()  # repeatable, also after a failure
     assert (sink.closes, source.closes) == (1, 1)
 
 
@@ -109,7 +108,6 @@ def _require_free(port: int) -> None:
 def test_a_service_that_does_not_start_leaves_no_port_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody has it, so nobody would stop it."""
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: None)
     service = CoordinatorService()
     port = int(service.address.rpartition(":")[2])
@@ -159,7 +157,7 @@ def test_a_drop_in_query_whose_service_does_not_start_keeps_nothing(
 
 
 class _Attempt(ThreadQuery):
-    """One that cannot be told of its stop."""
+    """One that cannot be reported its stop."""
 
     def __init__(self) -> None:
         self.stops = 0
@@ -178,7 +176,7 @@ class _Attempt(ThreadQuery):
         return None
 
 
-def test_a_life_that_cannot_be_told_of_its_stop_is_stopped(
+def test_an_attempt_that_cannot_be_reported_its_stop_is_stopped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Else it would write on beside its successor."""

@@ -35,7 +35,6 @@ _FEW_THREADS = 4
 def test_the_address_says_where_its_coordinator_has_sealed_and_where_that_is_to_be_seen(
     coordinator: BarrierCoordinator,
 ) -> None:
-    """So that a client that nobody answers can tell a later coordinator from an earlier one."""
     web = WebHdfsAddress(name_nodes=("nn:9870",), user="ada")
     uri = "hdfs://nn/checkpoints"
     with CoordinatorService(coordinator, checkpoint_uri=uri, checkpoint_web=web) as made:
@@ -86,7 +85,6 @@ def test_a_poll_returns_as_soon_as_there_is_something(
 
 
 def test_a_task_registers_and_may_repeat_it(client: CoordinatorClient) -> None:
-    """Rule `ids-never-reused`: before its first record; refused once nobody wants the batch."""
     attempt = RegisteredAttempt(
         batch=BATCH, operator_id="sink", resource='["id", 1, 0]', checkpoint_id=1
     )
@@ -98,10 +96,9 @@ def test_a_task_registers_and_may_repeat_it(client: CoordinatorClient) -> None:
         client.register(old)
 
 
-def test_a_task_that_waits_is_heard_and_told_when_its_life_is_over(
+def test_a_task_that_waits_is_heard_and_reported_when_its_attempt_is_over(
     client: CoordinatorClient, coordinator: BarrierCoordinator
 ) -> None:
-    """It would wait for brokers for two minutes, for a life that nobody runs any more."""
     client.waits(BATCH, "a producer", why="no broker answers")
     client.waited(BATCH, "a producer")
     with pytest.raises(FencedError, match="is over"):
@@ -128,7 +125,7 @@ def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(
     ):
         with pytest.raises(FencedError):
             client.waits(dataclasses.replace(BATCH, attempt_id=-1), "a producer", why="away")
-        assert not book.heartbeat.has_begun, "by the task of another life"
+        assert not book.heartbeat.has_begun, "by the task of another attempt"
         client.waits(BATCH, "a producer", why="away")
         assert book.heartbeat.has_begun
 
@@ -172,7 +169,7 @@ def test_status_shows_why_a_region_came_back(
 def test_metrics_count_checkpoints(
     service: CoordinatorService, coordinator: BarrierCoordinator, broker: FakeBroker
 ) -> None:
-    """In Prometheus' text form, behind the same token."""
+    """In Prometheus' text form, after the same token."""
     region = RegionThread(coordinator, broker).start()
 
     def text() -> str:
@@ -190,7 +187,7 @@ def test_metrics_count_checkpoints(
 
 
 class _Handler:
-    """A mounted handler that waits when told."""
+    """A mounted handler that waits when reported."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Mapping[str, Any]]] = []
@@ -234,7 +231,7 @@ def test_a_drop_in_query_reaches_its_handler() -> None:
         ("divide", StreamError, "error=ZeroDivisionError"),
     ],
 )
-def test_a_drop_in_query_is_told_at_once_what_its_handler_met(
+def test_a_drop_in_query_is_reported_at_once_what_its_handler_met(
     call: str, kind: type[StreamError], says: str
 ) -> None:
     """It has waited for what it could not reach already, and bad input would take minutes; what it
@@ -253,7 +250,6 @@ def test_a_drop_in_query_is_told_at_once_what_its_handler_met(
 def test_status_and_refusals_are_answered_while_every_thread_waits(
     coordinator: BarrierCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Commits and long polls may fill the pool; whoever looks, or errs, still gets an answer."""
     monkeypatch.setattr(server, "_THREADS", _FEW_THREADS)
     handler = _Handler()
     with CoordinatorService(coordinator) as service:
@@ -278,7 +274,6 @@ def test_status_and_refusals_are_answered_while_every_thread_waits(
 
 
 def _refusals(service: CoordinatorService) -> list[int]:
-    """Status of who has no token, of a path that is none, and of a message that is none."""
     token = {"Authorization": f"Bearer {service.coordinator_address.token}"}
     asked = (("/v1/barrier", {}), ("/v1/nothing", token), ("/v1/barrier", token))
     return [

@@ -26,7 +26,7 @@ from tests.kit.waiting import PATIENCE_S
 def test_only_who_belongs_to_this_run_is_answered(
     service: CoordinatorService, wrong: dict[str, str], error: type[StreamError]
 ) -> None:
-    """Each message names job and leader session, and carries the token."""
+    """Each message names job and leader session, and skips the token."""
     address = dataclasses.replace(service.coordinator_address, **wrong)
     with CoordinatorClient(address) as client, pytest.raises(error):
         client.poll_barrier("main", 0, wait_s=0.0)
@@ -59,8 +59,6 @@ def test_who_has_no_token_is_answered_before_the_body(service: CoordinatorServic
     ids=["target", "value", "names"],
 )
 def test_a_head_without_end_is_hung_up_on(service: CoordinatorService, start: bytes) -> None:
-    """Else anybody could fill the driver's memory, token or not. Who still sends may find the
-    connection reset in place of an answer; who is kept waiting runs into the time-out."""
     more = b"a: b\r\n" * 20_000 if start.endswith(b"1.1\r\n") else b"a" * 120_000
     with connected(service) as connection, contextlib.suppress(ConnectionError):
         connection.sendall(start + more)
@@ -68,7 +66,7 @@ def test_a_head_without_end_is_hung_up_on(service: CoordinatorService, start: by
         assert connection.recv(1 << 16) == b""
 
 
-def test_a_long_body_behind_a_short_head_is_taken(service: CoordinatorService) -> None:
+def test_a_long_body_after_a_short_head_is_taken(service: CoordinatorService) -> None:
     """Epochs of many splits are long."""
     response = urllib3.request(
         "POST",
@@ -83,7 +81,6 @@ def test_a_long_body_behind_a_short_head_is_taken(service: CoordinatorService) -
 def test_peoples_token_is_good_for_no_message_whatever_the_host_is_called(
     service: CoordinatorService,
 ) -> None:
-    """Where a request's address is made of both, the header could make another path of it."""
     token = service.command_address.token
     head = f"POST /v1/barrier HTTP/1.1\r\nHost: y/v1/status?\r\nAuthorization: Bearer {token}\r\n"
     with connected(service) as connection:
@@ -103,8 +100,7 @@ def test_the_token_is_in_no_repr_and_no_error(service: CoordinatorService) -> No
     assert address.token not in str(caught.value)
 
 
-def test_the_service_listens_on_loopback_unless_told(service: CoordinatorService) -> None:
-    """Nobody else on the network reaches it by accident."""
+def test_the_service_listens_on_loopback_unless_reported(service: CoordinatorService) -> None:
     assert service.address.startswith("http://127.0.0.1:")
 
 
@@ -125,7 +121,6 @@ def test_a_message_of_another_version_is_refused_by_name(service: CoordinatorSer
 
 
 def warned_of(caplog: pytest.LogCaptureFixture, host: str) -> list[str]:
-    """What a service that listens there warns of."""
     caplog.clear()
     watched = caplog.at_level(logging.WARNING, "sluice.runtime.service.http_thread")
     with watched, CoordinatorService(host=host):
@@ -145,5 +140,4 @@ def test_a_service_that_others_reach_says_that_nothing_is_encrypted(
 def test_a_service_on_loopback_warns_of_nothing(
     caplog: pytest.LogCaptureFixture, host: str
 ) -> None:
-    """Nobody on another machine connects there."""
     assert warned_of(caplog, host) == []

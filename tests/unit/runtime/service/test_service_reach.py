@@ -1,4 +1,4 @@
-"""A service that is not up, not ready, or stopped: how long a client asks, and what it is told."""
+"""A service that is not up, not ready, or stopped: how long a client asks, and what it is reported."""
 
 import socket
 import threading

@@ -32,7 +32,6 @@ def test_an_error_of_a_later_version_is_still_an_error() -> None:
 
 
 def test_a_barrier_crosses_whole() -> None:
-    """Also what is optional."""
     barrier = Barrier(
         checkpoint_id=4,
         region="main",

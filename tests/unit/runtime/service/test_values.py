@@ -52,7 +52,6 @@ REGISTRATION = RegionRegistration(
 
 @pytest.mark.parametrize("value", [LIFE, REGISTRATION, RECORD], ids=lambda v: type(v).__name__)
 def test_a_value_arrives_as_it_was_sent(value: object) -> None:
-    """Nested values, bytes, enumerations and what is not there."""
     assert from_json(type(value), json.loads(json.dumps(to_json(value)))) == value
 
 

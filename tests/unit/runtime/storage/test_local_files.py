@@ -34,7 +34,7 @@ def test_publish_whole_a_record_is_on_the_disk_before_it_has_its_name(
 
 
 @pytest.mark.parametrize("below", ["", "further/below"])
-def test_a_file_in_the_place_of_a_directory_is_told_as_that(tmp_path: Path, below: str) -> None:
+def test_a_file_in_the_place_of_a_directory_is_reported_as_that(tmp_path: Path, below: str) -> None:
     """The disk is well."""
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(StorageError, match="the path is no directory") as caught:
@@ -46,7 +46,7 @@ def test_a_tree_goes_from_the_directory_that_it_lies_in_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its user may write there, and need not above: beside the target lies what an administrator
-    has made for him. What a crash leaves of it nobody sees, and the next one takes it along."""
+    has made for him."""
     fs = LocalFileSystem(tmp_path)
     for name in ("first", "second"):
         fs.write_temporary(f"attempt/{name}/part-0", b"rows")

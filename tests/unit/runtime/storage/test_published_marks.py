@@ -17,7 +17,7 @@ WRITTEN_S = 1_000
     [(WRITTEN_S + 1, False), (WRITTEN_S - 1, True), (None, True)],
     ids=["behind the file", "before a late file", "never"],
 )
-def test_a_partition_must_be_marked_behind_its_newest_file(
+def test_a_partition_must_be_marked_after_its_newest_file(
     tmp_path: Path, marked_s: int | None, is_fault: bool
 ) -> None:
     """A directory without files needs no mark."""

@@ -1,4 +1,4 @@
-"""A look at whether a directory takes files: it writes one, and leaves none behind."""
+"""A look at whether a directory takes files: it writes one, and leaves none after."""
 
 import pytest
 
@@ -25,6 +25,6 @@ def test_what_was_not_written_whole_is_deleted_again() -> None:
     assert disk.files == KEPT
 
 
-def test_why_nothing_can_be_written_is_told_where_nothing_can_be_deleted_either() -> None:
+def test_why_nothing_can_be_written_is_reported_where_nothing_can_be_deleted_either() -> None:
     with pytest.raises(StorageError, match="step=write"):
         require_writable(FakeFileSystem(Disk(), fault=lambda _: Fault.REFUSED), "below")

@@ -36,7 +36,7 @@ class TestSettings:
     """What is said before anything runs."""
 
     def test_it_is_a_sink_that_sparks_writers_write(self) -> None:
-        """By which of the two contracts a region tells how to run it."""
+        """By which of the two contracts a region reports how to run it."""
         sink: Sink = HdfsSink("/data/orders")
         assert isinstance(sink, FrameSink)
         assert not isinstance(sink, TaskSink)
@@ -128,11 +128,9 @@ class TestCoordinator:
         assert self.on(tmp_path).check(timeout_s=1) == {}
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_directory_of_which_sparks_log_tells_what_to_read_is_refused(
+    def test_a_directory_of_which_sparks_log_reports_what_to_read_is_refused(
         self, tmp_path: Path
     ) -> None:
-        """Spark's readers list the files of its own sink's log alone: what is published beside it
-        no query would ever find, and no error say so."""
         (tmp_path / "orders" / "_spark_metadata").mkdir(parents=True)
         (tmp_path / "orders" / "_spark_metadata" / "0").write_text("v1")
         with pytest.raises(ConfigError, match=r"/orders/_spark_metadata\b.*another path.*delete"):
@@ -144,7 +142,7 @@ class TestCoordinator:
     def test_a_claim_makes_both_directories_and_leaves_nothing_in_them(
         self, tmp_path: Path
     ) -> None:
-        """A rename between them has been tried. Who has the staging, or had it, is on record."""
+        """A rename between them has been tried."""
         coordinator = self.on(tmp_path)
         coordinator.claim(CONTEXT, timeout_s=1)
         assert list((tmp_path / "orders").iterdir()) == []
@@ -170,7 +168,7 @@ class TestCoordinator:
 
     def test_a_rename_that_is_answered_with_no_is_said_before_the_first_decision(self) -> None:
         """A decided file that keeps its staged name would stop the job for good. No client is left
-        behind; and nothing is swept before a claim."""
+        after; and nothing is swept before a claim."""
         closed: list[str] = []
 
         class Refusing(FakeFileSystem):
@@ -193,7 +191,6 @@ class TestCoordinator:
         assert closed == ["fake:///data"]
 
     def test_a_sweep_deletes_orphans_and_empty_lives_alone(self, tmp_path: Path) -> None:
-        """What belongs to the present life, to another job or to nobody stays."""
         coordinator = self.on(tmp_path)
         coordinator.claim(CONTEXT, timeout_s=1)
         old, now = (
@@ -227,8 +224,6 @@ class TestCoordinator:
         assert coordinator.sweep(view, timeout_s=1).aborted == 1
 
     def test_what_killed_runs_have_left_half_made_goes_in_the_end(self) -> None:
-        """Leases and probes, which another run may be writing at this moment: what is there
-        an hour later is nobody's."""
         disk, clock = Disk(), ManualClock()
         coordinator = FileSinkCoordinator(
             "fake:///data/orders", lambda uri: FakeFileSystem(disk, uri=uri), clock=clock
@@ -250,9 +245,7 @@ class TestCoordinator:
     def test_partitions_are_marked_where_that_was_asked_for(
         self, tmp_path: Path, commit: PartitionCommit | None
     ) -> None:
-        """By what the sink keeps for the run of its job, so that another job that runs meanwhile
-        is refused; readers who wait for marks that nobody makes are told nothing. Without them the
-        object stands in any number of jobs."""
+        """Without them the object stands in any number of jobs."""
         sink = HdfsSink(tmp_path / "orders", partition_by=["dt"], partition_commit=commit)
         first, second = sink.coordinator(), sink.coordinator()
         first.claim(CONTEXT, timeout_s=1)

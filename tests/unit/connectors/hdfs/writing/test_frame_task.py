@@ -39,7 +39,7 @@ def answered(run: FrameTask, *batches: pa.RecordBatch) -> tuple[StagedFile, ...]
 
 
 def test_each_partition_has_a_whole_file_of_its_rows(tmp_path: Path) -> None:
-    """Lengths and rows are told; names say where the rows come from."""
+    """Lengths and rows are reported; names say where the rows come from."""
     files = answered(task(tmp_path), ROWS, ROWS)
     rows = []
     for file in files:

@@ -60,7 +60,6 @@ def writer(disk: Disk) -> FileFrameWriter:
 
 
 def test_ids_never_reused_an_attempt_is_registered_before_its_first_file() -> None:
-    """And the committable names its directory: the sweep tells one from the other by that."""
     disk = Disk()
     registry = Registry(disk)
     staged = writer(disk).write(2, SCOPE, registry)
@@ -99,7 +98,7 @@ def test_a_batch_without_rows_leaves_nothing() -> None:
 
 def test_rows_of_which_no_file_is_made_are_rows_of_the_frame() -> None:
     """CSV has no line for a null in its only column. Were they not counted, the region would miss
-    them among what its tasks have answered, in each life again."""
+    them among what its tasks have answered, in each attempt again."""
 
     class OfNulls(Saver):
         def save(self, frame: Frame, directory: StagingDirectory) -> SavedFrame:

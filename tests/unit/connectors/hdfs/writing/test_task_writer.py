@@ -1,4 +1,4 @@
-"""What a task stages: every row once, in files whose names and lengths are told."""
+"""What a task stages: every row once, in files whose names and lengths are reported."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +62,6 @@ def _writer(
 
 
 def _numbers(directory: Path, files: tuple[StagedFile, ...]) -> dict[str, list[int]]:
-    """What each directory holds, in order of its files."""
     found: dict[str, list[int]] = {}
     for file in files:
         table = pq.ParquetFile(directory / file.staged).read()
@@ -127,7 +126,7 @@ def test_rows_of_partitions_that_are_open_are_bounded_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No new partition comes that would make room: a task with a few that grow would hold all of
-    them. The fullest is finished, and goes on in another file."""
+    them. The fullest is finished, and continues in another file."""
     writer = _writer(str(tmp_path))
     writer.write(_ROWS)
     monkeypatch.setattr(task_writer, "_MOST_BUFFERED_BYTES", 2 * _ROWS.column("n").nbytes)
@@ -143,7 +142,7 @@ def test_rows_of_partitions_that_are_open_are_bounded_too(
 def test_abandoned_files_are_closed_without_a_word(
     tmp_path: Path, fake: FakeWebHdfs, name: str, store: str
 ) -> None:
-    """A failed task leaves no error behind that hides its own, also when it is collected."""
+    """A failed task leaves no error after that hides its own, also when it is collected."""
     address = WebHdfsAddress(name_nodes=(fake.address,), user="ada")
     files = LocalTaskFiles() if store == "local" else WebHdfsTaskFiles(address=address)
     form = task_format(name)

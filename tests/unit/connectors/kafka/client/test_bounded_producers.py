@@ -26,7 +26,7 @@ class SlowClient(FakeClient):
     Attributes:
         answers_at_s: its `init_transactions` is answered then; None: never.
         is_silent: no statistics come.
-        error: that its error callback is told before each `init_transactions`.
+        error: that its error callback is reported before each `init_transactions`.
     """
 
     answers_at_s: float | None = None
@@ -73,7 +73,7 @@ class Bench:
 
 
 def test_an_id_that_no_coordinator_gives_is_given_up_when_time_is_up() -> None:
-    """And told as one that may yet be given."""
+    """And reported as one that may yet be given."""
     bench = Bench()
     began_s = bench.clock()
     with pytest.raises(UnansweredError) as caught:
@@ -100,8 +100,6 @@ def test_a_client_that_has_given_up_is_the_reason_and_not_the_time_that_ran_out(
 
 
 def test_statistics_that_never_tell_of_an_id_end_its_preparation() -> None:
-    """It is made; without its name nobody could tell whose a transaction is
-    (`handle-from-producer`)."""
     bench = Bench()
     bench.client.answers_at_s, bench.client.is_silent = 0.0, True
     began_s = bench.clock()
@@ -112,8 +110,7 @@ def test_statistics_that_never_tell_of_an_id_end_its_preparation() -> None:
         _ = bench.producer.identity
 
 
-def test_ids_never_reused_an_abort_without_statistics_behind_it_is_not_told_as_one() -> None:
-    """Nobody knows whether its id was asked for once more; it ends within seconds all the same."""
+def test_ids_never_reused_an_abort_without_statistics_after_it_is_not_reported_as_one() -> None:
     bench = Bench()
     bench.client.answers_at_s = 0.0
     bench.producer.prepare(topic=None, timeout_s=20.0)
@@ -125,7 +122,7 @@ def test_ids_never_reused_an_abort_without_statistics_behind_it_is_not_told_as_o
 
 
 def test_a_client_that_is_heard_to_give_up_ends_the_epoch_of_its_writer() -> None:
-    """Whichever thread has heard it. What passes is no end: its client goes on by itself."""
+    """Whichever thread has heard it."""
     bench = Bench()
     bench.client.answers_at_s = 0.0
     bench.producer.prepare(topic=None, timeout_s=20.0)
@@ -156,7 +153,6 @@ def test_a_producer_that_was_ready_for_long_begins_a_young_transaction() -> None
 
 
 def test_a_client_that_gave_up_before_its_begin_ends_the_epoch_too() -> None:
-    """It was made ready ahead, and nobody was there to hear it."""
     bench = Bench()
     bench.client.answers_at_s = 0.0
     bench.producer.prepare(topic=None, timeout_s=20.0)

@@ -1,4 +1,4 @@
-"""Where an earlier leader's records end: whoever leads is asked until it is told, or time is up."""
+"""Where an earlier leader's records end: whoever leads is asked until it is reported, or time is up."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ class _Leaders(PlayedClient):
     """Brokers 1 and 2, of which each leads one partition.
 
     Attributes:
-        leaders: by partition, for the first look; behind it the last one stays.
+        leaders: by partition, for the first look; after it the last one stays.
         answers: to the questions about a partition; the last one again and again.
         asked: broker, partition and the present leader's epoch of each question.
     """
@@ -93,14 +93,13 @@ def test_each_leader_is_asked_for_its_own_and_who_knows_nothing_is_left_out(ask:
     "error", [kafka_errors.NotLeaderForPartitionError, kafka_errors.UnknownLeaderEpochError]
 )
 def test_an_error_is_no_answer(ask: Ask, error: type[kafka_errors.KafkaError]) -> None:
-    """Taken for one that knows of no such leader it would hide for good what was cut off."""
     client = _Leaders({_FIRST: [(error, -1), (error, -1), (None, 7)]})
     assert ask(client, _FIRST) == {_FIRST: 7}
     assert client.asked == [(1, 0, 5)] * 3
 
 
 def test_a_newer_leader_than_the_one_that_was_seen_is_asked_under_its_own_epoch(ask: Ask) -> None:
-    """And only of its own partition; what the other one told is asked once more."""
+    """And only of its own partition; what the other one reported is asked once more."""
     fenced = kafka_errors.FencedLeaderEpochError
     client = _Leaders({_FIRST: [(fenced, -1), (fenced, -1), (None, 7)], _SECOND: [(None, 9)]})
     assert ask(client, _FIRST, _SECOND) == {_FIRST: 7, _SECOND: 9}
@@ -122,7 +121,7 @@ def test_what_stays_so_until_time_is_up_is_said(ask: Ask) -> None:
     assert client.closed
 
 
-def test_who_may_not_ask_is_told_so_at_once(ask: Ask) -> None:
+def test_who_may_not_ask_is_reported_so_at_once(ask: Ask) -> None:
     client = _Leaders({_FIRST: [(kafka_errors.TopicAuthorizationFailedError, -1)]})
     with pytest.raises(AuthenticationError, match=r"TopicAuthorizationFailedError.*DESCRIBE"):
         ask(client, _FIRST)

@@ -27,7 +27,7 @@ from sluice.runtime.errors import AuthenticationError, ConfigError
 from tests.kit.kafka.kafka_options import CANARY, SCRAM, SERVERS, connection_with
 from tests.kit.waiting import join
 
-# --- credentials ----------------------------------------------------------------------------
+# --- credentials ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_secret_is_text_that_does_not_show_itself() -> None:
     logging.getLogger(__name__).debug("%s", {"password": secret})
 
 
-# --- tokens ---------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 def make_token() -> OAuthToken:
@@ -216,7 +216,7 @@ class _Issuer(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def issuer() -> Iterator[tuple[str, type[_Issuer]]]:
-    """A token endpoint that answers as told."""
+    """A token endpoint that answers as reported."""
     handler = type("Handler", (_Issuer,), {"answers": [], "asked": []})
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -270,7 +270,7 @@ def test_a_refused_token_is_an_authentication_error_without_the_secret(
     assert CANARY not in f"{caught.value!r} {ask!r}"
 
 
-# --- TLS ------------------------------------------------------------------------------------
+# --- TLS ------------------------------------------------------------------------------------------
 
 
 CLIENT_PEM = Path(__file__).parents[4] / "data" / "tls-client.pem"
@@ -333,7 +333,6 @@ def test_a_wrong_key_password_is_a_typed_error_without_it() -> None:
 
 
 def test_a_missing_tls_file_is_a_typed_error(tmp_path: Path) -> None:
-    """What cannot be read is named by its kind, in the driver, before any task."""
     connection = connection_with(
         security_protocol="SSL", ssl_ca_location=str(tmp_path / "absent.pem")
     )

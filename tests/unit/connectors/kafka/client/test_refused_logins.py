@@ -31,7 +31,7 @@ NO_TOKEN = AuthenticationError("no OAuth token could be had", {"answer": "HTTP 5
 (ALL_DOWN,) = error_codes("_ALL_BROKERS_DOWN")
 
 
-# --- transactions -------------------------------------------------------------------------------
+# --- transactions ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["FindCoordinatorRequest", "DescribeTransactionsRequest"])
@@ -70,7 +70,7 @@ def test_outcome_from_broker_an_end_whose_log_in_is_refused_is_asked_for_again(
     assert report.outcome is EndOutcome.DONE
 
 
-def test_a_decided_transaction_is_committed_behind_one_refused_log_in(
+def test_a_decided_transaction_is_committed_after_one_refused_log_in(
     wire_over: Made,
 ) -> None:
     """Else it would stay open until the broker aborts it."""
@@ -96,7 +96,7 @@ def test_a_call_that_fails_late_leaves_the_newer_client_alone(
     assert (first.closed, second.closed) == (True, False)
 
 
-def test_a_call_whose_client_is_closed_by_another_thread_is_cut_off_and_no_worse() -> None:
+def test_a_call_whose_client_is_closed_by_another_thread_is_truncated_and_no_worse() -> None:
     """kafka-python ends its coroutines by GeneratorExit, which no caller expects."""
     client = WireClient({"client_id": "x", "bootstrap_servers": ["127.0.0.1:1"]})
     begun = threading.Event()
@@ -121,16 +121,16 @@ def test_a_call_whose_client_is_closed_by_another_thread_is_cut_off_and_no_worse
     assert [isinstance(err, kafka_errors.KafkaError) for err in caught] == [True]
 
 
-# --- the driver's source client -----------------------------------------------------------------
+# --- the driver's source client -------------------------------------------------------------------
 
 
 class PlayedAdmin:
     """Tells of refused log-ins when it is polled, and answers when its brokers are there.
 
     Attributes:
-        refusals: what waits to be told.
-        unanswered: so many calls run out of time, each behind a refusal.
-        why_away: what is told besides of a call that ran out of time.
+        refusals: what waits to be reported.
+        unanswered: so many calls run out of time, each after a refusal.
+        why_away: what is reported besides of a call that ran out of time.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -177,7 +177,7 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaCluster, PlayedAdmin]:
 def test_a_refusal_of_the_past_is_no_reason_when_a_leader_moves(
     admin: tuple[KafkaCluster, PlayedAdmin],
 ) -> None:
-    """A region begins again behind a broker that is away; refused credentials end the job."""
+    """A region begins again after a broker that is away; refused credentials end the job."""
     cluster, client = admin
     client.refusals, client.unanswered = 1, 1
     with pytest.raises(UnreachableError):
@@ -195,7 +195,7 @@ def test_a_log_in_that_was_refused_is_tried_again_while_there_is_time(
 def test_a_first_call_that_is_refused_until_its_time_is_up_says_so(
     admin: tuple[KafkaCluster, PlayedAdmin],
 ) -> None:
-    """A wrong password is told at once."""
+    """A wrong password is reported at once."""
     cluster, client = admin
     cluster._refusals.has_answered = False  # noqa: SLF001
     client.is_refused, client.unanswered = True, 1
@@ -206,8 +206,7 @@ def test_a_first_call_that_is_refused_until_its_time_is_up_says_so(
 def test_one_refusal_while_brokers_are_away_ends_no_job(
     admin: tuple[KafkaCluster, PlayedAdmin],
 ) -> None:
-    """A broker that comes back does not know its users yet, and is gone again. Who is refused once
-    more after a while is meant, over as many calls as that takes; an answer ends it."""
+    """A broker that comes back does not know its users yet, and is gone again."""
     cluster, client = admin
     clock = FakeClock()
     refusals = cluster._refusals = LoginRefusals(clock=clock)  # noqa: SLF001
@@ -294,8 +293,6 @@ def test_refusals_that_last_for_a_quarter_of_a_minute_are_meant() -> None:
 def test_coordinators_that_answer_are_heard_beside_one_that_refuses(
     wire_over: Made,
 ) -> None:
-    """What they tell is committed; it must not wait for that one's users."""
-
     class Refusing(PlayedClient):
         async def send(self, request: Any, node_id: int | None = None) -> Any:
             self.refused = REFUSED if node_id == 2 else self.refused
@@ -313,7 +310,7 @@ def test_coordinators_that_answer_are_heard_beside_one_that_refuses(
 
 
 @pytest.mark.parametrize("reason", [REFUSED, NO_TOKEN], ids=["password", "token"])
-def test_a_question_behind_an_election_is_asked_again_where_its_log_in_is_refused(
+def test_a_question_after_an_election_is_asked_again_where_its_log_in_is_refused(
     monkeypatch: pytest.MonkeyPatch, reason: Exception
 ) -> None:
     """Each is a client of its own, and the broker that has just started may be asked first."""

@@ -61,7 +61,7 @@ def test_a_fetch_that_fails_once_is_repeated() -> None:
     """A new producer comes with each epoch, and each needs a token."""
     issuer = Issuer(AWAY, TimeoutError(CANARY))
     assert issuer.kept().get(retry_for_s=5.0).value == "t3"
-    assert issuer.clock() > 1_000, "behind a pause"
+    assert issuer.clock() > 1_000, "after a pause"
 
 
 def test_the_last_token_is_used_until_it_expires() -> None:
@@ -94,7 +94,6 @@ def test_a_wall_clock_that_is_set_back_makes_nobody_wait_longer() -> None:
 
 
 def test_an_issuer_that_stays_away_is_no_refusal() -> None:
-    """It is tried again by whoever tries again; nobody has to change a password."""
     issuer = Issuer(*[AWAY] * 100)
     with pytest.raises(UnreachableError, match="the issuer is away"):
         issuer.kept().get(retry_for_s=5.0)
@@ -104,7 +103,7 @@ def test_an_issuer_that_stays_away_is_no_refusal() -> None:
     assert CANARY not in str(caught.value)
 
 
-def test_a_refusal_is_told_at_once() -> None:
+def test_a_refusal_is_reported_at_once() -> None:
     issuer = Issuer(None, REFUSAL)
     kept = issuer.kept()
     kept.get()
@@ -130,7 +129,7 @@ def test_the_clients_of_a_process_share_the_last_token() -> None:
 def test_a_cluster_that_nobody_can_ask_for_want_of_a_token_tells_no_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And is asked again; refused for good, it is told as any refused log-in."""
+    """And is asked again; refused for good, it is reported as any refused log-in."""
     connection = KafkaConnection.of(SASL, oauth_token=Issuer())
     for failure, refusal in ((AWAY, None), (REFUSAL, REFUSAL)):
 
@@ -144,7 +143,7 @@ def test_a_cluster_that_nobody_can_ask_for_want_of_a_token_tells_no_limits(
         assert (found.unanswered, found.refusal) == ({"cluster"}, refusal)
 
 
-# --- the token endpoint --------------------------------------------------------------------------
+# --- the token endpoint ---------------------------------------------------------------------------
 
 
 class _Endpoint(http.server.BaseHTTPRequestHandler):
@@ -295,7 +294,7 @@ def test_certificates_that_cannot_be_read_are_named() -> None:
             connection.wire()["sasl_oauth_token"]()
 
 
-# --- extensions -------------------------------------------------------------------------------
+# --- extensions -----------------------------------------------------------------------------------
 
 
 def test_extensions_go_with_every_token() -> None:

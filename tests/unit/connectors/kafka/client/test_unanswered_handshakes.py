@@ -1,4 +1,4 @@
-"""A broker that accepts connections and never answers: what a closed client leaves behind."""
+"""A broker that accepts connections and never answers: what a closed client leaves after."""
 
 import gc
 import socket

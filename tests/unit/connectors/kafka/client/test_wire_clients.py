@@ -133,7 +133,7 @@ def test_a_client_that_answers_is_not_replaced(wire_over: Made) -> None:
 def test_ids_whose_coordinator_is_away_hold_up_no_others(
     wire_over: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many they are: those behind them are asked about before they are again."""
+    """However many they are: those after them are asked about before they are again."""
     away = [f"p/j/r.1/o/{n}" for n in range(700)]
     there = [f"p/j/r.2/o/{n}" for n in range(700)]
 
@@ -166,7 +166,6 @@ def test_wait_for_all_brokers_a_cluster_that_cannot_be_reached_is_missing_as_a_w
 
 
 def test_outcome_from_broker_a_wire_that_is_closed_sends_nothing(wire_over: Made) -> None:
-    """Its job has ended; whoever still asks finds nothing ended, and nobody reached."""
     only = PlayedClient()
     wire = wire_over(only)
     assert is_described(wire)

@@ -129,7 +129,7 @@ def test_a_header_without_a_key_is_refused() -> None:
         listed(rows(headers=headers), "headers")
 
 
-def test_a_header_whose_name_would_be_cut_off_is_refused_by_its_row() -> None:
+def test_a_header_whose_name_would_be_truncated_is_refused_by_its_row() -> None:
     """confluent-kafka takes a name for a C string; the native path writes it as it is."""
     headers = pa.array(
         [[{"key": "a", "value": None}], None, [{"key": "b\0c", "value": b""}]], HEADERS

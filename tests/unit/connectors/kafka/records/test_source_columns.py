@@ -117,8 +117,6 @@ class Damaged:
 
 
 def test_a_header_name_that_is_not_utf_8_is_an_error_that_names_the_record() -> None:
-    """Never another name in its place; the C client only says that something went wrong."""
-
     builder = ColumnBuilder(("headers",), [("t", 3)])
     with pytest.raises(ConfigError, match=r"topic=t .*offset=7"):
         builder.build([Damaged()], np.zeros(1, np.int64), np.array([7]))
@@ -174,7 +172,6 @@ def test_batches_of_different_sizes_repeat_the_topic_right() -> None:
 
 
 def test_a_time_beyond_what_spark_can_count_is_the_last_one_that_it_can() -> None:
-    """Of a producer that sends nanoseconds: it would come out as a time of any year."""
     times_ms = np.array([5, 1_753_000_000_000_000_000, -(2**62), -1])
     found = times_of(np.array([1, 1, 1, 0]), times_ms)["timestamp"].cast(pa.int64()).to_pylist()
     most = (2**63 - 1) // 1000 * 1000

@@ -57,7 +57,6 @@ handles = st.builds(
 
 @given(handles)
 def test_a_handle_survives_storage(handle: TransactionHandle) -> None:
-    """What a checkpoint gives back is what the task returned."""
     entry = encode_handle(handle, operator_id="op")
 
     assert decode_handle(entry) == handle
@@ -65,7 +64,6 @@ def test_a_handle_survives_storage(handle: TransactionHandle) -> None:
 
 
 def test_version_1_is_written_byte_for_byte() -> None:
-    """What a checkpoint holds today is what a later release will find."""
     stored = (DATA / "kafka-transaction-v1.json").read_bytes().rstrip(b"\n")
 
     assert encode_handle(HANDLE, operator_id="op").payload == stored
@@ -183,7 +181,7 @@ def test_a_part_that_would_confuse_the_layout_is_refused(part: str, value: str) 
 
 @given(st.text(), st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1))
 def test_a_registered_attempt_names_its_transaction(name: str, producer: int, epoch: int) -> None:
-    """Rule `ids-never-reused`: ownership is told by (id, producer id, epoch), whatever the id
+    """Rule `ids-never-reused`: ownership is reported by (id, producer id, epoch), whatever the id
     holds."""
     identity = TransactionIdentity(
         transactional_id=name, producer_id=producer, producer_epoch=epoch

@@ -160,7 +160,6 @@ def test_two_phase_repair_a_repair_of_other_records_than_were_lost_is_refused(
 def test_two_phase_repair_what_was_written_again_is_aborted_if_the_rest_of_its_region_cannot_be() -> (
     None
 ):
-    """No record names it, and no sweep takes what is of the newest attempt."""
     cluster = FakeCluster()
     with pytest.raises(TransactionLostError):
         repaired(cluster, Log(5, 3), lost(1, ("out", 5)), lost(2, ("out", 5)))

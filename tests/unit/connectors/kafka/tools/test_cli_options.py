@@ -14,7 +14,6 @@ def test_servers_on_the_command_line_win_over_those_of_the_options() -> None:
 
 
 def test_nothing_given_is_no_connection() -> None:
-    """A command then takes what is on record, or what runs here."""
     assert connection_of(None, {}) is None
 
 

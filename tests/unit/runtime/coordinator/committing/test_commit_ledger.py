@@ -40,8 +40,8 @@ def test_what_is_due_of_a_checkpoint_is_nothing_of_a_later_one() -> None:
     assert checkpoints_due(ledger, 2) == (1, 2)
 
 
-def test_a_sink_is_told_of_no_region_that_does_not_write_to_it() -> None:
-    """That one was carried is no matter of its committer's."""
+def test_a_sink_is_reported_no_region_that_does_not_write_to_it() -> None:
+    """That one was skipped is no matter of its committer's."""
     skipped = RegionRecord(
         region="side", attempt_id=0, status=RegionStatus.SKIPPED, snapshot_id=1, batch_id=1
     )
@@ -59,7 +59,7 @@ def test_a_decision_decides_nothing_of_a_region_that_failed() -> None:
 
 
 def test_an_abort_takes_along_nothing_that_is_decided() -> None:
-    """Work is told of late for a checkpoint below the last decision, and thrown away."""
+    """Work is reported late for a checkpoint below the last decision, and thrown away."""
     ledger = decided(told(Ledger(), 2, "main"), 2, ())
     ledger = told(ledger, 1, "main")
     left, gone = aborted(ledger, [committable("main-1")])
@@ -67,7 +67,7 @@ def test_an_abort_takes_along_nothing_that_is_decided() -> None:
     assert wave(left, 2) == (committable("main-2"),)
 
 
-def test_an_abort_takes_along_what_the_region_did_behind_it_and_nothing_of_others() -> None:
+def test_an_abort_takes_along_what_the_region_did_after_it_and_nothing_of_others() -> None:
     ledger = told(told(told(Ledger(), 1, "main", "side"), 2, "main", "side"), 3, "main")
     left, gone = aborted(ledger, [committable("main-2")])
     assert gone == (committable("main-2"), committable("main-3"))

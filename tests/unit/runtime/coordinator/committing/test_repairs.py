@@ -66,21 +66,18 @@ def _written_under(attempt_id: int) -> int:
 
 
 def test_a_repair_of_a_restarted_region_is_not_swept_while_it_is_written() -> None:
-    """What is of an older attempt than the region's goes with the next sweep, ten seconds later
-    at most; no record names a repair before it is whole."""
     restarted = 7
     view = SweepView(job_uid="uid", attempt_ids={"main": restarted}, protected=(), orphans=())
     assert not view.is_attempt_over("main", _written_under(restarted))
 
 
 def test_a_repair_at_a_start_is_of_this_run() -> None:
-    """Older lives are swept there."""
+    """Older attempts are swept there."""
     view = SweepView(job_uid="uid", attempt_ids={"main": _RUN}, protected=(), orphans=())
     assert not view.is_attempt_over("main", _written_under(1))
 
 
-def test_a_repair_says_what_it_has_mended(caplog: pytest.LogCaptureFixture) -> None:
-    """The loss was told as an error: nobody shall write the same by hand."""
+def test_a_repair_says_what_it_has_fixed(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING"):
         _written_under(1)
     assert "lost transactions were written again: checkpoint_id=9 regions=main" in caplog.text
@@ -90,8 +87,7 @@ def test_a_repair_says_what_it_has_mended(caplog: pytest.LogCaptureFixture) -> N
 def test_what_a_log_has_lost_meanwhile_is_not_waited_for_at_each_start_again(
     error: DataLostError | None,
 ) -> None:
-    """Whether the source calls that an error or not: less than was lost is no repair. Nor does the
-    source count what the job stops for."""
+    """Whether the source calls that an error or not: less than was lost is no repair."""
     repairer, entry = _Repairer(), committable("lost")
     ranges = tuple(split(partition, 2, 9) for partition in range(2))
     source = FakeSource("source", {0: 9, 1: 3}, error=error)

@@ -1,4 +1,4 @@
-"""A decision that carries a region: what is committed and told of it, at work and at a start."""
+"""A decision that skips a region: what is committed and reported it, at work and at a start."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -68,8 +68,8 @@ class _Following:
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
         """See `CommitListener.regions_published`."""
-        assert checkpoint_id not in self._job.store.committed, "told behind the mark"
-        assert not self._job.broker.ongoing(), "told before all is published"
+        assert checkpoint_id not in self._job.store.committed, "reported after the mark"
+        assert not self._job.broker.ongoing(), "reported before all is published"
         self.told.append((checkpoint_id, regions))
         outcome = self.answers.pop(0) if self.answers else CommitOutcome.COMMITTED
         return CommitReport(outcome=outcome, detail="a partition is not marked yet")
@@ -119,8 +119,7 @@ def _state(job: Job, entry: StateEntry) -> TransactionState:
 # --- the start ------------------------------------------------------------------------------------
 
 
-def test_a_start_commits_the_completed_regions_of_a_decision_and_no_carried_one() -> None:
-    """What the carried region's record names is another decision's; held work is swept."""
+def test_a_start_commits_the_completed_regions_of_a_decision_and_no_skipped_one() -> None:
     job = _job()
     done, held = job.pre_commit("done"), job.pre_commit("held")
     _decide(job, 1, _main(done), _carried(held))
@@ -137,7 +136,7 @@ def test_a_start_tells_sinks_how_far_the_regions_are_before_each_mark() -> None:
     streaming = _Following(job)
     streaming.answers = [CommitOutcome.PENDING]
     first, second = job.pre_commit("1"), job.pre_commit("2")
-    job.broker.end(identity_of(second), commit=True)  # so that nothing is open behind the first
+    job.broker.end(identity_of(second), commit=True)  # so that nothing is open after the first
     _decide(job, 1, _main(first), _carried())
     _decide(job, 2, _main(second), _carried())
     job.start(plan=_TWO)
@@ -158,7 +157,7 @@ def test_a_start_tells_sinks_how_far_the_regions_are_before_each_mark() -> None:
 
 
 def test_a_start_gives_up_in_time_on_a_sink_that_does_not_follow() -> None:
-    """With the sink's words; nothing is marked, so the next start goes on there."""
+    """With the sink's words; nothing is marked, so the next start continues there."""
     job = _job()
     _Following(job).answers = [CommitOutcome.PENDING] * 10_000
     _decide(job, 1, _main(), _carried())
@@ -170,7 +169,7 @@ def test_a_start_gives_up_in_time_on_a_sink_that_does_not_follow() -> None:
 # --- at work --------------------------------------------------------------------------------------
 
 
-def test_a_commit_leaves_the_carried_regions_work_alone() -> None:
+def test_a_commit_leaves_the_skipped_regions_work_alone() -> None:
     """Step 5 for the completed ones, tried again until they are committed."""
     job = _job()
     done, held = job.pre_commit("done"), job.pre_commit("held")

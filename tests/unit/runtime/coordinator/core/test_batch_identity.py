@@ -17,7 +17,7 @@ from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 
 
 def test_an_older_attempt_is_refused_and_changes_nothing() -> None:
-    """Rule `callback-after-commit`: every message carries the region's attempt."""
+    """Rule `callback-after-commit`: every message skips the region's attempt."""
     driver = CoreDriver(FAST)
     driver.tick()
     barrier = driver.poll(3)
@@ -69,8 +69,8 @@ def test_it_joins_a_checkpoint_that_is_under_way() -> None:
     assert [r.batch_id for r in driver.seen(Publish)[0].regions] == [1, 1]
 
 
-def test_batch_ids_of_a_stateless_region_mean_nothing_in_its_next_life() -> None:
-    """Its logs begin anew: batch 1 of a new attempt is another batch."""
+def test_batch_ids_of_a_stateless_region_mean_nothing_in_its_next_attempt() -> None:
+    """Its logs begin again: batch 1 of a new attempt is another batch."""
     driver = CoreDriver(FAST)
     driver.epoch(3)
     driver.tell(RestartRequested(region="main"))
@@ -86,7 +86,7 @@ def test_batch_ids_of_a_stateless_region_mean_nothing_in_its_next_life() -> None
         RegionPlan(name="main", source_ids=("source",), keeps_logs=True),
     ],
 )
-def test_batch_ids_that_go_on_are_recognised_in_the_next_life(plan: RegionPlan) -> None:
+def test_batch_ids_that_continue_are_recognised_in_the_next_attempt(plan: RegionPlan) -> None:
     """Rule `batch-identity` and `stateful-replay`: Spark replays its last batch under a new
     attempt."""
     driver = CoreDriver(FAST, regions=[plan])

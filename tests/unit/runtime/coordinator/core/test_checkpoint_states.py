@@ -81,6 +81,5 @@ def test_failpoints_stand_before_and_after_every_step() -> None:
 
 
 def test_the_command_that_the_page_names_writes_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever changes the table follows the page's own words."""
     runpy.run_path(state_diagram.__file__, run_name="__main__")
     assert capsys.readouterr().out == PAGE.read_text()

@@ -69,7 +69,7 @@ def test_a_barrier_is_given_again_until_it_is_acknowledged() -> None:
     assert driver.poll(9) is None
 
 
-def test_the_next_barrier_goes_on_where_the_last_ended() -> None:
+def test_the_next_barrier_continues_where_the_last_ended() -> None:
     """No offset is cut twice and none is skipped."""
     driver = CoreDriver(FAST, partitions=2)
     driver.epoch(3)

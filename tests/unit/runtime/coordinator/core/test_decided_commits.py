@@ -1,4 +1,4 @@
-"""Behind a decision: commits are tried until all is committed; what is lost is repaired or told."""
+"""After a decision: commits are tried until all is committed; what is lost is repaired or reported."""
 
 import dataclasses
 
@@ -180,7 +180,7 @@ def test_repair_is_refused_where_it_is_not_exact() -> None:
 
 
 def test_a_mark_that_is_not_durable_is_tried_again() -> None:
-    """Step 6: callbacks return only behind the mark."""
+    """Step 6: callbacks return only after the mark."""
     driver = CoreDriver(FAST)
     driver.auto = False
     driver.epoch(3)

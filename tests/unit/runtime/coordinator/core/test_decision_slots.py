@@ -26,7 +26,7 @@ from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, committable
 UNKNOWN = PublishOutcome.UNKNOWN
 
 
-def test_a_place_is_published_only_behind_a_place_of_our_own() -> None:
+def test_a_place_is_published_only_after_a_place_of_our_own() -> None:
     """Rule `fence-first`: places are dense; n+1 waits for n, whichever is acknowledged first."""
     driver = CoreDriver(dataclasses.replace(FAST, max_concurrent=2), regions=TWO)
     driver.auto = False
@@ -45,8 +45,6 @@ def test_a_place_is_published_only_behind_a_place_of_our_own() -> None:
 
 
 def test_a_taken_place_stops_everything() -> None:
-    """Rule `fence-first`: the stale coordinator finds its place taken; it commits, aborts, starts
-    nothing."""
     driver = CoreDriver(FAST)
     driver.auto = False
     batch = driver.epoch_batch(3)
@@ -110,8 +108,7 @@ def grown_old(settings: CheckpointSettings = FAST, *, within_s: float = 5.0) -> 
 
 
 def test_transaction_timeout_what_grew_old_while_deciding_is_withdrawn() -> None:
-    """The store was away: its transactions may be aborted when it is back. Nothing is aborted, and
-    nobody told, before it is certain that it was not decided."""
+    """The store was away: its transactions may be aborted when it is back."""
     driver = grown_old()
     assert not driver.seen(FailBatches)
     driver.tell(Published(checkpoint_id=1, outcome=UNKNOWN))
@@ -144,7 +141,6 @@ def test_transaction_timeout_the_regions_of_a_withdrawn_decision_read_again() ->
 
 
 def test_a_withdrawn_decision_is_a_failed_checkpoint() -> None:
-    """Where the store is too slow for what it has to keep, each would be withdrawn, for ever."""
     driver = grown_old(dataclasses.replace(FAST, tolerable_failures=0))
     assert not driver.seen(EndJob)
     driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.OURS))
@@ -176,7 +172,6 @@ def test_transaction_timeout_a_batch_that_no_barrier_asked_for_grows_old_in_its_
 
 
 def test_fence_first_a_withdrawal_in_a_place_that_is_taken_ends_the_run() -> None:
-    """Another session stands there; nothing of ours may be aborted as if nobody had decided it."""
     driver = grown_old()
     driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.TAKEN))
     (end,) = driver.seen(EndJob)

@@ -65,7 +65,9 @@ def test_a_lost_executor_is_one_failure_however_many_tasks_it_had(
 
 
 @pytest.mark.parametrize("handler", _HANDLERS, ids=lambda handler: type(handler).__name__)
-def test_a_region_that_fails_in_each_of_its_lives_ends_the_job(handler: CheckpointHandler) -> None:
+def test_a_region_that_fails_in_each_of_its_attempts_ends_the_job(
+    handler: CheckpointHandler,
+) -> None:
     """Whatever else ran when it was counted."""
     settings = CheckpointSettings(handler=handler, tolerable_failures=3)
     driver = CoreDriver(settings, regions=regions(2))

@@ -35,7 +35,6 @@ def _driver(settings: CheckpointSettings = FAST) -> CoreDriver:
 
 
 def _ack(driver: CoreDriver, barrier: Barrier, batch_id: int, *, end: int) -> Acknowledgement:
-    """Of an epoch that ends elsewhere than what was cut."""
     batch = BatchKey(region="main", attempt_id=0, batch_id=batch_id)
     made = driver.acknowledgement(batch, barrier)
     start = barrier.splits[0].start_offset
@@ -43,7 +42,6 @@ def _ack(driver: CoreDriver, barrier: Barrier, batch_id: int, *, end: int) -> Ac
 
 
 def test_the_next_epoch_begins_where_the_last_one_said_that_it_ends() -> None:
-    """Before what was cut, or behind it; and no limit of an epoch is asked for."""
     driver = _driver()
     at = 0
     for batch_id, end in enumerate((70, 130, 131)):
@@ -78,8 +76,7 @@ def test_a_bounded_one_ends_when_a_cut_finds_nothing() -> None:
     assert [end.finished for end in driver.seen(EndJob)] == [True]
 
 
-def test_two_phase_repair_a_repair_ends_the_life_that_has_written_on() -> None:
-    """What it has written since lies before what is written again: it must never be committed."""
+def test_two_phase_repair_a_repair_ends_the_attempt_that_has_written_on() -> None:
     driver = _driver(replace(FAST, on_lost=OnLost.REPAIR))
     driver.outcomes[b"main.0.0"] = CommitOutcome.ABORTED
     driver.tick(1.0)
@@ -91,11 +88,9 @@ def test_two_phase_repair_a_repair_ends_the_life_that_has_written_on() -> None:
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_two_phase_repair_nothing_is_decided_behind_an_epoch_that_may_have_to_be_repaired(
+def test_two_phase_repair_nothing_is_decided_after_an_epoch_that_may_have_to_be_repaired(
     is_lost: bool,
 ) -> None:
-    """With several checkpoints at once: the later epoch lies before what a repair writes, and what
-    is decided can no longer be aborted."""
     driver = _driver(replace(FAST, on_lost=OnLost.REPAIR, max_concurrent=2))
     driver.auto = False
     for batch_id, end in enumerate((10, 20)):
@@ -138,7 +133,6 @@ def test_what_may_be_lost_undecided_is_given_up_in_time() -> None:
 
 
 def test_a_late_epoch_that_grew_old_costs_the_others_nothing() -> None:
-    """It is told behind its time: it is read again, and nobody else is to blame."""
     others = (RegionPlan(name="side", source_ids=("source",)),)
     handler = RegionalCheckpointHandler(region_timeout_s=2.0)
     driver = CoreDriver(replace(FAST, handler=handler), regions=(_PLAN, *others))
@@ -156,7 +150,6 @@ def test_a_late_epoch_that_grew_old_costs_the_others_nothing() -> None:
 
 
 def test_a_late_epoch_that_grows_old_before_the_next_barrier_is_read_again() -> None:
-    """It waits for a checkpoint that it would take down: the others' epochs go on without it."""
     others = (RegionPlan(name="side", source_ids=("source",)),)
     handler = RegionalCheckpointHandler(region_timeout_s=2.0)
     driver = CoreDriver(replace(FAST, handler=handler, interval_s=5.0), regions=(_PLAN, *others))

@@ -1,4 +1,4 @@
-"""A remote step that never returns, as where a file system hangs: it is told, and ends the job."""
+"""A remote step that never returns, as where a file system hangs: it is reported, and ends the job."""
 
 import logging
 import threading
@@ -89,7 +89,7 @@ def test_each_step_has_all_the_time() -> None:
 
 
 def test_no_step_could_return_while_the_whole_driver_was_stopped() -> None:
-    """Behind a pause it has as long as it had before."""
+    """After a pause it has as long as it had before."""
     driver = _hanging(Publish)
     driver.tick(10 * HUNG.hung_after_s)
     assert not driver.seen(EndJob)
@@ -111,7 +111,7 @@ def test_two_phase_repair_a_repair_takes_as_long_as_it_takes() -> None:
     assert driver.core.last_committed == 1
 
 
-def test_a_step_that_does_not_return_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_that_does_not_return_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     """Again and again, and that it has returned."""
     caplog.set_level(logging.WARNING)
     store, clock = FakeStore(), ManualClock()

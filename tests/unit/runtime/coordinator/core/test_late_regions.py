@@ -1,4 +1,4 @@
-"""A late region whose neighbours are quiet: its carries go on counting, so it ends in time."""
+"""A late region whose neighbours are quiet: its carries continue counting, so it ends in time."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def _hanging(
     regions: tuple[RegionPlan, ...] = TWO,
     finished: bool = False,
 ) -> tuple[CoreDriver, Barrier]:
-    """Both have a barrier; main has acknowledged, and side, which hangs, is carried."""
+    """Both have a barrier; main has acknowledged, and side, which hangs, is skipped."""
     driver = CoreDriver(settings, regions=regions)
     driver.tick()
     barrier = driver.poll(3, finished=finished)
@@ -90,7 +90,6 @@ def test_restore_by_attempt_a_late_region_that_asks_again_gets_the_barrier_that_
 
 
 def test_abort_before_skip_a_bounded_job_ends_though_a_late_region_hangs() -> None:
-    """The others have read everything; the late one reads its range again in a new life."""
     bounded = tuple(replace(plan, follows=True, bounded=True) for plan in TWO)
     driver, _ = _hanging(regions=bounded, finished=True)
     _quiet(driver, _BOUND_S, finished=True)
@@ -108,8 +107,8 @@ def test_abort_before_skip_a_bounded_job_ends_though_a_late_region_hangs() -> No
     assert ended.finished
 
 
-def test_a_late_region_that_comes_through_keeps_its_life_while_the_others_are_quiet() -> None:
-    """Within its carries it is only slow; behind it, a quiet job decides nothing again."""
+def test_a_late_region_that_comes_through_keeps_its_attempt_while_the_others_are_quiet() -> None:
+    """Within its skips it is only slow; after it, a quiet job decides nothing again."""
     driver, late = _hanging()
     _quiet(driver, 4)
     driver.ack(late, region="side")
@@ -134,7 +133,6 @@ def _ack_old(driver: CoreDriver, late: Barrier) -> None:
 
 
 def test_transaction_timeout_a_late_region_that_is_too_old_takes_no_other_along() -> None:
-    """The others' epoch is decided without it; it reads its own again, and nothing of it stays."""
     driver, late = _hanging()
     driver.tick(1.0)
     barrier = driver.poll(6)
@@ -154,7 +152,7 @@ def test_transaction_timeout_a_late_region_that_is_too_old_takes_no_other_along(
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["between two", "for the next one"])
 def test_transaction_timeout_a_late_region_that_is_too_old_ends_no_job(*, is_open: bool) -> None:
-    """Whatever is done without a region that has failed: no other one is blamed."""
+    """Whatever is done without a region that has failed: no other one is named as the cause."""
     suspend = replace(_LATE, on_region_failure=OnRegionFailure.SUSPEND, tolerable_failures=0)
     driver, late = _hanging(suspend)
     driver.tick(1.0)
@@ -169,10 +167,9 @@ def test_transaction_timeout_a_late_region_that_is_too_old_ends_no_job(*, is_ope
     assert not driver.core.is_suspended("main")
 
 
-def test_transaction_timeout_in_a_checkpoint_that_all_share_the_one_that_is_too_old_is_blamed() -> (
+def test_transaction_timeout_in_a_checkpoint_that_all_share_the_one_that_is_too_old_is_named_as_cause() -> (
     None
 ):
-    """It takes the others' epochs along, but not their place in the job."""
     settings = replace(FAST, on_region_failure=OnRegionFailure.SUSPEND, tolerable_failures=0)
     driver = CoreDriver(settings, regions=TWO)
     driver.tick()

@@ -31,7 +31,6 @@ REPAIRING = dataclasses.replace(FAST, on_lost=OnLost.REPAIR)
 
 
 def test_two_phase_repair_of_several_regions_only_the_lost_slice_is_repaired() -> None:
-    """What is committed stays as it is; what is open in others is committed with the repair."""
     plans = (*CHAINED, RegionPlan(name="side", source_ids=("source",), chained=True))
     driver = CoreDriver(REPAIRING, regions=plans)
     driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
@@ -50,7 +49,6 @@ def test_two_phase_repair_of_several_regions_only_the_lost_slice_is_repaired() -
 def test_two_phase_repair_one_region_that_cannot_be_repaired_stops_the_job_with_the_ranges() -> (
     None
 ):
-    """Its function is declared non-deterministic; the ranges are those of what is lost alone."""
     driver = _mixed_run()
     driver.outcomes[b"side.0.1"] = CommitOutcome.ABORTED
     _ack_both(driver)
@@ -100,7 +98,6 @@ def _half_lost_run(
 
 
 def test_two_phase_repair_what_is_not_lost_is_committed_before_the_job_ends() -> None:
-    """Nobody else would do it until the next start, and it may be lost by then."""
     driver = _half_lost_run()
     for _ in range(20):
         driver.tick(FAST.max_retry_s)
@@ -112,7 +109,6 @@ def test_two_phase_repair_what_is_not_lost_is_committed_before_the_job_ends() ->
 
 
 def test_two_phase_repair_what_is_lost_meanwhile_is_named_with_it() -> None:
-    """The error tells all of it."""
     driver = _half_lost_run()
     driver.outcomes[b"side.0.1"] = CommitOutcome.ABORTED
     driver.tick(FAST.max_retry_s)
@@ -120,7 +116,7 @@ def test_two_phase_repair_what_is_lost_meanwhile_is_named_with_it() -> None:
     assert "regions=main,side ranges=input-0:[0,3) input-1:[0,3)" in str(end.error)
 
 
-def test_two_phase_repair_a_loss_is_told_in_time_though_the_rest_stays_open() -> None:
+def test_two_phase_repair_a_loss_is_reported_in_time_though_the_rest_stays_open() -> None:
     """The limit is that of every decision that cannot be settled."""
     driver = _half_lost_run()
     driver.tick(FAST.settle_timeout_s - FAST.max_retry_s)
@@ -128,11 +124,10 @@ def test_two_phase_repair_a_loss_is_told_in_time_though_the_rest_stays_open() ->
     driver.tick(FAST.max_retry_s)
     (end,) = driver.seen(EndJob)
     assert isinstance(end.error, TransactionLostError)
-    assert driver.core.is_idle, "the next start goes on with what is open"
+    assert driver.core.is_idle, "the next start continues with what is open"
 
 
 def test_outcome_from_broker_what_is_not_unknown_is_committed_before_the_job_ends() -> None:
-    """As with what is lost, whatever the limit for the unknown."""
     driver = _half_lost_run()
     driver.outcomes[b"main.0.1"] = CommitOutcome.UNKNOWN
     for _ in range(2 * round(FAST.unknown_timeout_s / FAST.max_retry_s)):
@@ -166,8 +161,7 @@ def test_two_phase_repair_what_is_not_lost_is_committed_before_a_failed_repair_e
     assert driver.core.is_idle
 
 
-def test_two_phase_repair_nothing_is_decided_behind_a_repair_that_has_failed() -> None:
-    """The same as behind a loss that nobody could repair."""
+def test_two_phase_repair_nothing_is_decided_after_a_repair_that_has_failed() -> None:
     driver = _half_lost_run(dataclasses.replace(REPAIRING, max_concurrent=2))
     _fail(driver, GONE)
     driver.tick(FAST.interval_s or 0)
@@ -196,7 +190,6 @@ def test_two_phase_repair_a_repair_that_fails_hinders_no_other_regions(unable: s
 
 
 def test_fence_first_a_repair_that_is_fenced_changes_nothing_more() -> None:
-    """Whoever has taken over settles the decision."""
     driver = _half_lost_run(REPAIRING)
     commits = len(driver.seen(Commit))
     _fail(driver, FencedError("another run has sealed", {}, "It goes on."))
@@ -211,8 +204,7 @@ def _fail(driver: CoreDriver, error: Exception) -> None:
     driver.tell(StepFailed(checkpoint_id=repair.checkpoint_id, error=error))
 
 
-def test_two_phase_repair_nothing_is_decided_behind_a_loss_that_ends_the_job() -> None:
-    """It could not be committed before somebody has looked at the loss, and be lost as well."""
+def test_two_phase_repair_nothing_is_decided_after_a_loss_that_ends_the_job() -> None:
     driver = _half_lost_run(dataclasses.replace(FAST, max_concurrent=2))
     driver.tick(FAST.max_retry_s)
     driver.tick(FAST.interval_s or 0)
@@ -228,8 +220,10 @@ def test_two_phase_repair_nothing_is_decided_behind_a_loss_that_ends_the_job() -
     ]
 
 
-def test_the_ranges_of_an_error_are_those_of_the_lost_transactions_where_they_are_told() -> None:
-    """Another task's part of the epoch is visible: to write it again by hand would double it."""
+def test_the_ranges_of_an_error_are_those_of_the_lost_transactions_where_they_are_reported() -> (
+    None
+):
+    """Another task's part of the epoch is visible: to write it again manually would double it."""
     region = RegionRecord(
         region="main", attempt_id=0, splits=(split(0, 0, 5), split(1, 0, 9), split(2, 4, 4))
     )
@@ -243,8 +237,6 @@ def test_the_ranges_of_an_error_are_those_of_the_lost_transactions_where_they_ar
 
 
 def test_what_a_decision_does_not_name_is_none_of_its_losses() -> None:
-    """A try tells of work that is held as well: nobody accepts, by this decision, what is not its
-    own."""
     region = RegionRecord(
         region="main",
         attempt_id=0,
@@ -258,8 +250,6 @@ def test_what_a_decision_does_not_name_is_none_of_its_losses() -> None:
 
 
 def test_what_is_accepted_as_lost_is_the_lost_transactions_own_part() -> None:
-    """Where that is told: the region's others are visible, and whoever wrote all of its ranges
-    again by hand would double them."""
     region = RegionRecord(
         region="main",
         attempt_id=0,

@@ -73,7 +73,7 @@ def test_a_failure_among_many_is_ruled_on_at_once() -> None:
     assert [r.region for r in published.regions if r.snapshot_id is not None] == ["r3"]
 
 
-def test_behind_the_handlers_deadline_every_acknowledgement_may_decide() -> None:
+def test_after_the_handlers_deadline_every_acknowledgement_may_decide() -> None:
     """Three of four late are too many to carry; two are not."""
     driver = many(4, RegionalCheckpointHandler(region_timeout_s=2.0, max_failed_ratio=0.5))
     driver.tick(1.0)
@@ -104,7 +104,7 @@ def test_what_expires_begins_no_checkpoint_that_could_not_be_decided() -> None:
     assert len(driver.seen(TriggerBarrier)) == begun
 
 
-def test_a_region_that_was_carried_too_often_holds_up_the_next_checkpoint() -> None:
+def test_a_region_that_was_skipped_too_often_holds_up_the_next_checkpoint() -> None:
     driver = many(4, RegionalCheckpointHandler(max_skipped_in_a_row=2))
     driver.tick(1.0)
     _fail(driver, "r3")
@@ -119,7 +119,7 @@ def test_a_region_that_was_carried_too_often_holds_up_the_next_checkpoint() -> N
 
 
 @pytest.mark.parametrize(("records", "begun"), [(5, 1), (10, 2)])
-def test_a_cut_that_leaves_records_behind_begins_the_next_checkpoint_at_once(
+def test_a_cut_that_leaves_records_after_begins_the_next_checkpoint_at_once(
     records: int, begun: int
 ) -> None:
     """Else it waits for the interval."""
@@ -129,7 +129,7 @@ def test_a_cut_that_leaves_records_behind_begins_the_next_checkpoint_at_once(
     assert len(driver.seen(TriggerBarrier)) == begun
 
 
-def test_a_region_whose_next_life_was_asked_for_while_suspended_begins_by_command() -> None:
+def test_a_region_whose_next_attempt_was_asked_for_while_suspended_begins_by_command() -> None:
     settings = replace(FAST, on_region_failure=OnRegionFailure.SUSPEND)
     settings = replace(settings, handler=RegionalCheckpointHandler())
     plans = [RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(3)]

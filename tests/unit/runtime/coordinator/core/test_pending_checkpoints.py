@@ -24,7 +24,6 @@ class Served:
 
 
 def pending_s(driver: CoreDriver) -> float | None:
-    """What a scraper sees."""
     registry = CollectorRegistry()
     registry.register(RegionMetrics(Served(driver)))
     return registry.get_sample_value("sluice_checkpoint_pending_seconds")
@@ -63,7 +62,6 @@ def test_an_epoch_that_a_region_does_not_acknowledge_is_seen() -> None:
 
 
 def test_a_quiet_job_has_no_checkpoint_under_way() -> None:
-    """One is due, but nobody has records for it: nothing is late."""
     driver = CoreDriver(FAST)
     driver.tick()
     assert driver.poll(0) is None

@@ -11,12 +11,12 @@ def _driver() -> CoreDriver:
 
 
 def _told(driver: CoreDriver) -> list[int]:
-    """End offsets that lag tools were told."""
+    """End offsets that lag tools were reported."""
     return [action.positions[0].end_offset for action in driver.seen(PublishPositions)]
 
 
 def test_short_epochs_share_their_group_offsets() -> None:
-    """Brokers take longer for them than for a commit; the newest ones are told in the end."""
+    """Brokers take longer for them than for a commit; the newest ones are reported in the end."""
     driver = _driver()
     for end in (3, 6, 9):
         driver.epoch(end)
@@ -30,7 +30,7 @@ def test_short_epochs_share_their_group_offsets() -> None:
     assert _told(driver) == [3, 9], "nothing new to tell"
 
 
-def test_the_newest_positions_are_told_when_the_job_is_stopped() -> None:
+def test_the_newest_positions_are_reported_when_the_job_is_stopped() -> None:
     """Lag tools would show a lag for ever."""
     driver = _driver()
     driver.epoch(3)
@@ -40,8 +40,7 @@ def test_the_newest_positions_are_told_when_the_job_is_stopped() -> None:
     assert _told(driver) == [3, 6]
 
 
-def test_a_bounded_job_has_told_its_last_positions_before_it_is_over() -> None:
-    """Whoever waits for its end may end the process then."""
+def test_a_bounded_job_has_reported_its_last_positions_before_it_is_over() -> None:
     driver = _driver()
     for end in (3, 6):
         driver.epoch(end)

@@ -35,7 +35,6 @@ class Hanging:
 
 
 def test_news_for_a_listener_that_hangs_are_dropped_and_nobody_waits() -> None:
-    """Not the core, which tells them, and not the job's stop; what was kept is still heard."""
     listener = Hanging()
     thread = ListenerThread([listener])
     thread.publish(_news(0))

@@ -41,7 +41,7 @@ def test_a_record_waits_a_quarter_of_an_interval_at_most() -> None:
     assert waited_s <= FAST.idle_refresh_s + LEAST_S
 
 
-def test_behind_an_epoch_with_records_it_is_looked_at_as_often_as_at_first() -> None:
+def test_after_an_epoch_with_records_it_is_looked_at_as_often_as_at_first() -> None:
     driver = CoreDriver(FAST)
     looks_in(driver, 60.0)
     driver.tick(FAST.idle_refresh_s)
@@ -87,7 +87,7 @@ def test_a_sink_that_wants_a_batch_gets_it_when_it_does() -> None:
     assert driver.poll(10) is not None
 
 
-def test_a_look_is_told_when_the_next_one_is_worth_it() -> None:
+def test_a_look_is_reported_when_the_next_one_is_worth_it() -> None:
     driver = CoreDriver(FAST)
     looks_in(driver, 30.0)
     told: list[NothingDue] = []

@@ -29,8 +29,7 @@ def test_a_quiet_state_has_a_batch_where_it_has_something_to_give_and_no_other()
     assert driver.poll(4) is not None
 
 
-def test_a_state_is_asked_once_in_each_life() -> None:
-    """What it had to give when the last life ended is not on record."""
+def test_a_state_is_asked_once_in_each_attempt() -> None:
     driver = CoreDriver(FAST, regions=[STATEFUL])
     driver.tick()
     first = BatchKey(region="main", attempt_id=0, batch_id=1)
@@ -50,7 +49,7 @@ def test_a_state_is_asked_once_in_each_life() -> None:
 
 
 def test_a_region_that_has_become_stateless_has_no_batch_without_records() -> None:
-    """And its batches are told from those of older lives by their attempt, not by their ids."""
+    """And its batches are reported from those of older lives by their attempt, not by their ids."""
     state = StateSnapshot(
         provider="RocksDB", checkpoint_format_version=2, state_version=9, state_partitions=0
     )
@@ -61,7 +60,7 @@ def test_a_region_that_has_become_stateless_has_no_batch_without_records() -> No
         assert region.is_decided(BatchKey(region="main", attempt_id=5, batch_id=1)) is goes_on
 
 
-def test_a_bounded_state_has_a_batch_behind_its_last_records() -> None:
+def test_a_bounded_state_has_a_batch_after_its_last_records() -> None:
     """In which Spark gives what the watermark of those has closed; only then is it the end."""
     region = RegionPlan(name="main", source_ids=("source",), bounded=True, stateful=True)
     driver = CoreDriver(FAST, regions=[region])
@@ -81,7 +80,7 @@ def test_a_bounded_state_has_a_batch_behind_its_last_records() -> None:
     assert driver.seen(EndJob)[-1].finished
 
 
-def test_a_bounded_state_that_has_nothing_more_to_give_ends_behind_its_last_records() -> None:
+def test_a_bounded_state_that_has_nothing_more_to_give_ends_after_its_last_records() -> None:
     """At once, without a batch that would write a complete result a second time."""
     region = replace(STATEFUL, bounded=True)
     driver = CoreDriver(replace(FAST, interval_s=3600.0), regions=[region])

@@ -43,8 +43,7 @@ def test_records_that_come_first_are_cut_as_ever() -> None:
     assert driver.poll(4) is None
 
 
-def test_a_sink_that_keeps_a_state_is_asked_at_once_in_each_life() -> None:
-    """What it wanted is not on record, and its settings may have changed."""
+def test_a_sink_that_keeps_a_state_is_asked_at_once_in_each_attempt() -> None:
     driver = CoreDriver(FAST)
     driver.tick()
     driver.ack(driver.poll(3), keeps=True, again_in_s=60.0)

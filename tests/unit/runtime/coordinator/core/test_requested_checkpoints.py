@@ -8,7 +8,6 @@ from tests.kit.coordinator.core_driver import FAST, CoreDriver
 
 
 def test_a_savepoint_waits_until_the_checkpoint_before_it_has_its_decision() -> None:
-    """No more are under way than the job allows; whoever asked is answered when it begins."""
     driver = CoreDriver(replace(FAST, max_concurrent=1))
     driver.tick()
     barrier = driver.poll(3)
@@ -26,7 +25,6 @@ def test_a_savepoint_waits_until_the_checkpoint_before_it_has_its_decision() -> 
 
 
 def test_a_savepoint_does_not_wait_for_a_query_that_has_nothing_to_read() -> None:
-    """Where Spark's batches are the epochs nobody polls for a barrier: it holds what is decided."""
     driver = CoreDriver(replace(FAST, interval_s=None))
     driver.ack()
     driver.trigger(CheckpointKind.SAVEPOINT, "somebody")

@@ -77,8 +77,8 @@ def _owned(driver: CoreDriver) -> dict[str, dict[str, int]]:
     return {view.region: dict(view.splits) for view in driver.status().regions}
 
 
-def test_restore_by_attempt_a_split_moves_with_a_decision_and_goes_on_at_its_end() -> None:
-    """The record says who read it last and who goes on; the taker's next range follows on."""
+def test_restore_by_attempt_a_split_moves_with_a_decision_and_continues_at_its_end() -> None:
+    """The record says who read it last and who continues; the taker's next range follows on."""
     driver = _driver(_Wishes())
     _checkpoint(driver, 5)
     decided = driver.seen(Publish)[0]
@@ -104,7 +104,7 @@ def test_restore_by_attempt_a_move_takes_effect_only_once_its_decision_is_durabl
     assert _owned(driver) == {"main": {}, "side": {"input-1": 5, "input-0": 5}}
 
 
-def test_restore_by_attempt_regions_that_are_carried_neither_give_nor_take() -> None:
+def test_restore_by_attempt_regions_that_are_skipped_neither_give_nor_take() -> None:
     """The batch under way of a failed region, or its own log, may have the split in it."""
     regional = dataclasses.replace(FAST, handler=RegionalCheckpointHandler())
     wishes = _Wishes()
@@ -135,7 +135,7 @@ class _Stubborn(_Wishes):
 
 
 @pytest.mark.parametrize("target_region", ["main", "side"])
-def test_restore_by_attempt_a_balancer_cannot_move_splits_of_a_carried_region(
+def test_restore_by_attempt_a_balancer_cannot_move_splits_of_a_skipped_region(
     target_region: str,
 ) -> None:
     """Nothing is decided then, whatever it wants."""
@@ -193,7 +193,6 @@ def test_a_sink_that_keeps_a_state_in_a_region_keeps_its_splits_there() -> None:
 
 
 def test_restore_by_attempt_a_region_that_has_cut_for_a_later_checkpoint_keeps_its_splits() -> None:
-    """What it reads by then goes on from the decided end, and so would the taker's next range."""
     kept = RegionRecord(region="main", attempt_id=0, splits=(split(0, 0, 5),))
     region = RegionState(plan=_plan("main"), attempt_id=0, record=kept, pace=Pace(limit=1))
     checkpoint = PendingCheckpoint(
@@ -216,7 +215,7 @@ def test_only_checkpoints_of_the_interval_move_splits() -> None:
 
 
 def test_restore_by_attempt_a_cut_that_was_asked_for_before_a_move_is_not_taken() -> None:
-    """Its region asks again, and is told of the splits that it has now."""
+    """Its region asks again, and is reported the splits that it has now."""
     driver = _driver(_Wishes())
     _checkpoint(driver, 5)
     driver.tick(1.0)
@@ -228,8 +227,10 @@ def test_restore_by_attempt_a_cut_that_was_asked_for_before_a_move_is_not_taken(
     assert driver.tell(late) == [NothingDue()]
 
 
-def test_restore_by_attempt_a_new_life_begins_with_the_splits_that_the_decision_left_it() -> None:
-    """Both regions' queries are restarted behind the move, as after a crash."""
+def test_restore_by_attempt_a_new_attempt_begins_with_the_splits_that_the_decision_left_it() -> (
+    None
+):
+    """Both regions' queries are restarted after the move, as after a crash."""
     driver = _driver(_Wishes())
     _checkpoint(driver, 5)
     for region in ("main", "side"):
@@ -240,7 +241,7 @@ def test_restore_by_attempt_a_new_life_begins_with_the_splits_that_the_decision_
     assert set(restored["side"]) == {split(1, 0, 5), split(0, 5, 5)}
 
 
-def test_loads_tell_what_was_cut_and_what_waits_behind_it() -> None:
+def test_loads_tell_what_was_cut_and_what_waits_after_it() -> None:
     """By split, with the region's speed from barrier to acknowledgement."""
     wishes = _Wishes("nobody", "nobody")
     driver = _driver(wishes)

@@ -1,4 +1,4 @@
-"""Regions that failed for good: suspended, carried in every checkpoint, restarted by command."""
+"""Regions that failed for good: suspended, skipped in every checkpoint, restarted by command."""
 
 from dataclasses import replace
 
@@ -74,8 +74,8 @@ def record_of(driver: CoreDriver, region: str) -> RegionRecord:
     return next(r for r in decided(driver)[-1].regions if r.region == region)
 
 
-# --- suspended
-# ---------------------------------------------------------------------------------------
+# --- suspended-------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -107,7 +107,6 @@ def test_without_the_setting_it_ends_the_job() -> None:
 
 @BOTH
 def test_the_last_region_that_is_left_ends_the_job(settings: CheckpointSettings) -> None:
-    """With nobody to go on there is nothing to wait for."""
     driver = suspended(settings)
     break_for_good(driver, "side")
     assert driver.seen(EndJob)[0].error is NO_USE
@@ -130,7 +129,6 @@ def test_a_strategy_that_gives_a_region_up_suspends_it() -> None:
 def test_one_failure_more_than_the_job_tolerates_suspends_who_failed(
     settings: CheckpointSettings,
 ) -> None:
-    """The count begins anew for the others."""
     driver = CoreDriver(replace(settings, tolerable_failures=1), regions=TWO)
     attempt_id = 0
     for _ in range(2):
@@ -144,7 +142,7 @@ def test_one_failure_more_than_the_job_tolerates_suspends_who_failed(
 
 
 def test_a_region_that_is_suspended_while_it_waits_to_begin_again_waits_no_more() -> None:
-    """It has failed behind its acknowledgement, and what it acknowledged grew old."""
+    """It has failed after its acknowledgement, and what it acknowledged grew old."""
     strategy = FixedDelayRestart(attempts=1, delay_s=60.0)
     plans = (*TWO, replace(TWO[0], name="third"))
     driver = CoreDriver(replace(REGIONAL, restart_strategy=strategy), regions=plans)
@@ -161,8 +159,7 @@ def test_a_region_that_is_suspended_while_it_waits_to_begin_again_waits_no_more(
     assert main.begins_ms is None
 
 
-def test_the_record_that_ends_a_suspended_regions_life_says_so() -> None:
-    """Somebody may ask years later why that place was aborted."""
+def test_the_record_that_ends_a_suspended_regions_attempt_says_so() -> None:
     driver = suspended()
     side_epoch(driver, 6)
     reasons = [found.reason for found in driver.seen(Publish) if found.verdict is Verdict.ABORTED]
@@ -170,7 +167,7 @@ def test_the_record_that_ends_a_suspended_regions_life_says_so() -> None:
 
 
 def test_an_epoch_that_never_comes_suspends_the_slow_region() -> None:
-    """The one that acknowledged is not to blame."""
+    """The one that acknowledged is not the cause."""
     driver = CoreDriver(replace(SUSPEND, tolerable_failures=0), regions=TWO)
     driver.tick()
     driver.poll(3)
@@ -183,7 +180,7 @@ def test_an_epoch_that_never_comes_suspends_the_slow_region() -> None:
 
 def test_a_decision_that_nobody_made_late_suspends_nobody() -> None:
     """Its store did not answer until all of it had grown old: where a strategy gives a region up
-    for that, the job ends. It would go on for ever and decide nothing."""
+    for that, the job ends. It would continue for ever and decide nothing."""
     driver = CoreDriver(
         replace(SUSPEND, restart_strategy=FixedDelayRestart(attempts=0)), regions=TWO
     )
@@ -212,7 +209,7 @@ def test_an_outage_suspends_nobody() -> None:
     assert not driver.core.is_suspended("main")
 
 
-# --- its old life ---------------------------------------------------------------------------------
+# --- its old attempt ------------------------------------------------------------------------------
 
 
 @BOTH
@@ -234,11 +231,11 @@ def test_abort_before_skip_what_a_suspended_region_left_open_is_swept_before_the
 
 
 @BOTH
-def test_callback_after_commit_a_suspended_regions_old_life_is_over(
+def test_callback_after_commit_a_suspended_regions_old_attempt_is_over(
     settings: CheckpointSettings,
 ) -> None:
-    """Its messages are refused, its callbacks woken, and a durable record stands behind it, so that
-    a sweep takes everything that this life ever opened, also what it opens later."""
+    """Its messages are refused, its callbacks woken, and a durable record stands after it, so that
+    a sweep takes everything that this attempt ever opened, also what it opens later."""
     driver = suspended(settings)
     side_epoch(driver, 6)
     with pytest.raises(FencedError):
@@ -254,7 +251,7 @@ def test_callback_after_commit_a_suspended_regions_old_life_is_over(
 
 
 def test_what_it_had_acknowledged_is_decided_with_the_others() -> None:
-    """It is pre-committed; only what comes behind it is missing."""
+    """It is pre-committed; only what comes after it is missing."""
     driver = CoreDriver(REGIONAL, regions=TWO)
     driver.tick()
     driver.ack(driver.poll(3))
@@ -278,7 +275,7 @@ def test_what_it_held_for_the_next_checkpoint_is_aborted() -> None:
     assert aborted == [b"main.0.2"]
 
 
-def test_committers_are_told_that_it_is_suspended() -> None:
+def test_committers_are_reported_that_it_is_suspended() -> None:
     """Not just that it failed: they may wait for it for ever."""
     driver = suspended(REGIONAL)
     side_epoch(driver, 6)
@@ -295,7 +292,7 @@ def test_its_splits_stay_and_new_ones_go_to_others() -> None:
 
 
 def test_it_is_shown() -> None:
-    """Since when and why; it has no pressure, and the end of its attempt is told."""
+    """Since when and why; it has no pressure, and the end of its attempt is reported."""
     driver = suspended(REGIONAL)
     side_epoch(driver, 6)
     main, side = driver.status().regions
@@ -311,8 +308,6 @@ def test_it_is_shown() -> None:
 
 @BOTH
 def test_a_suspended_region_comes_back_where_it_stood(settings: CheckpointSettings) -> None:
-    """Behind another record, from its last good snapshot, with all its attempts; nobody else is
-    touched, and the next checkpoints contain it."""
     driver = suspended(replace(settings, tolerable_failures=0))
     side_epoch(driver, 6)
     driver.tell(RestartCommanded())
@@ -348,7 +343,6 @@ def test_an_epoch_under_way_does_not_wait_for_a_region_that_is_restarted(
 def test_several_regions_are_restarted_at_once_while_checkpoints_may_overlap(
     settings: CheckpointSettings,
 ) -> None:
-    """No barrier that was idle is left for the others to begin, and to lose over them."""
     three = (*TWO, replace(TWO[0], name="third"))
     settings = replace(settings, max_concurrent=4, tolerable_failures=0)
     driver = CoreDriver(settings, regions=three)
@@ -376,7 +370,7 @@ def test_several_regions_are_restarted_at_once_while_checkpoints_may_overlap(
     assert {r.status for r in decided(driver)[-1].regions} == {RegionStatus.COMPLETED}
 
 
-def test_a_command_that_comes_before_the_old_life_is_settled_waits_for_it() -> None:
+def test_a_command_that_comes_before_the_old_attempt_is_settled_waits_for_it() -> None:
     """Rule `callback-after-commit` holds for a person, too."""
     driver = CoreDriver(REGIONAL, regions=TWO)
     driver.tick()
@@ -398,7 +392,6 @@ def test_a_command_that_comes_before_the_old_life_is_settled_waits_for_it() -> N
 def test_a_region_that_runs_is_restarted_without_a_failure_counted(
     handler: GlobalCheckpointHandler | RegionalCheckpointHandler,
 ) -> None:
-    """Somebody has a reason."""
     driver = CoreDriver(replace(FAST, handler=handler, tolerable_failures=0), regions=TWO)
     driver.tick()
     driver.poll(3)
@@ -425,7 +418,6 @@ def test_a_region_that_waits_for_its_strategy_is_restarted_at_once() -> None:
 
 
 def test_commands_that_make_no_sense_are_refused_and_change_nothing() -> None:
-    """Nobody is suspended; a region of another job; a job that has ended."""
     driver = CoreDriver(REGIONAL, regions=TWO)
     with pytest.raises(ConfigError, match="no region of the job is suspended"):
         driver.tell(RestartCommanded())
@@ -475,7 +467,7 @@ def test_a_region_that_is_suspended_is_not_suspended_again_for_an_epoch_that_it_
 
 
 def test_a_region_that_is_suspended_already_is_not_suspended_again() -> None:
-    """It is blamed once more, with others: its first cause stays, and is told once."""
+    """It is named as the cause once more, with others: its first cause stays, and is reported once."""
     driver = suspended()
     state = driver.core._state  # noqa: SLF001
     failure = Failure(error=ValueError("later"), regions=("main",), is_permanent=True)

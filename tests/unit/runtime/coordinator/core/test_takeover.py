@@ -13,7 +13,6 @@ from tests.kit.coordinator.core_driver import FAST, CoreDriver
 
 
 def test_fence_first_a_takeover_that_is_found_while_the_job_stops_ends_it_no_second_time() -> None:
-    """Who waits for the batch in the taken place hears of it; the job has ended well before."""
     driver = CoreDriver(FAST)
     driver.auto = False
     batch = driver.epoch_batch(3)
@@ -29,7 +28,7 @@ def test_fence_first_a_takeover_that_is_found_while_the_job_stops_ends_it_no_sec
     assert driver.core.is_fenced
 
 
-def test_a_takeover_that_is_found_twice_is_told_once() -> None:
+def test_a_takeover_that_is_found_twice_is_reported_once() -> None:
     """By the lease, and by a place that was taken meanwhile."""
     driver = CoreDriver(FAST)
     driver.auto = False

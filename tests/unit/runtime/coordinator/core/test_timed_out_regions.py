@@ -19,7 +19,7 @@ _FIRST_QUESTION_S = 120  # and so long for what comes before the first question
 
 
 def _asking_s(regions: int) -> float:
-    """Processor time of a question, and the look behind it, where so many ask one after another."""
+    """Processor time of a question, and the look after it, where so many ask one after another."""
     liveness = HeartbeatTimeout()
     names = [f"region-{number}" for number in range(regions)]
     for name in names:
@@ -46,13 +46,12 @@ def _wait(driver: CoreDriver, seconds: int, *asking: str) -> None:
 
 
 def _started(driver: CoreDriver, region: str = "main", attempt_id: int = 0) -> None:
-    """Whoever runs the region has started this life's query."""
     told = RegionRegistration(region=region, attempt_id=attempt_id, address="http://driver:4711")
     driver.tell(RegionRegistered(registration=told))
 
 
 def _next_barrier(driver: CoreDriver, region: str = "main", attempt_id: int = 0) -> Barrier:
-    """Behind the pause that follows a look that found nothing."""
+    """After the pause that follows a look that found nothing."""
     driver.tick(1.0)
     barrier = driver.poll(6, region=region, attempt_id=attempt_id)
     assert barrier is not None
@@ -70,8 +69,8 @@ def _at_work(driver: CoreDriver) -> None:
     _wait(driver, 2, *names)
 
 
-def test_a_single_region_that_stops_asking_begins_a_new_life() -> None:
-    """No barrier is cut, so no checkpoint could expire: it would stand still for ever."""
+def test_a_single_region_that_stops_asking_begins_a_new_attempt() -> None:
+    """No barrier is cut, so no checkpoint could expire: it would hang for ever."""
     driver = CoreDriver(FAST)
     _at_work(driver)
     _wait(driver, _SILENCE_S - 1)
@@ -85,7 +84,7 @@ def test_a_single_region_that_stops_asking_begins_a_new_life() -> None:
     assert driver.core.last_committed > decided
 
 
-def test_a_region_that_stands_still_ends_with_the_checkpoint_that_missed_it() -> None:
+def test_a_region_that_hangs_ends_with_the_checkpoint_that_missed_it() -> None:
     """Else its neighbour's epoch is read again and again, and the one that hangs stays."""
     driver = CoreDriver(FAST, regions=TWO)
     _at_work(driver)
@@ -100,8 +99,7 @@ def test_a_region_that_stands_still_ends_with_the_checkpoint_that_missed_it() ->
     assert driver.core.last_committed > decided
 
 
-def test_a_region_that_stands_still_costs_its_neighbours_nothing_in_regional_checkpoints() -> None:
-    """They are quiet; what comes to the silent region's source nobody else would read."""
+def test_a_region_that_hangs_costs_its_neighbours_nothing_in_regional_checkpoints() -> None:
     settings = replace(FAST, handler=RegionalCheckpointHandler())
     driver = CoreDriver(settings, regions=TWO)
     _at_work(driver)
@@ -110,10 +108,10 @@ def test_a_region_that_stands_still_costs_its_neighbours_nothing_in_regional_che
     assert driver.core.is_live("main", 0)
 
 
-# --- a life that never asks -----------------------------------------------------------------------
+# --- an attempt that never asks -------------------------------------------------------------------
 
 
-def test_a_life_that_never_asks_ends_and_says_where_it_was_to_ask() -> None:
+def test_an_attempt_that_never_asks_ends_and_says_where_it_was_to_ask() -> None:
     """Its source runner cannot reach the coordinator: nothing is cut, and Spark says it runs."""
     driver = CoreDriver(FAST)
     _started(driver)
@@ -127,7 +125,7 @@ def test_a_life_that_never_asks_ends_and_says_where_it_was_to_ask() -> None:
     assert "Job(host=...)" in said
 
 
-def test_lives_that_never_ask_end_the_job_as_any_that_fail() -> None:
+def test_attempts_that_never_ask_end_the_job_as_any_that_fail() -> None:
     """A job that can never read anything says so, instead of standing still."""
     driver = CoreDriver(replace(FAST, tolerable_failures=1))
     _started(driver)
@@ -135,13 +133,13 @@ def test_lives_that_never_ask_end_the_job_as_any_that_fail() -> None:
     assert not driver.seen(EndJob)
     _started(driver, attempt_id=driver.restart())
     _wait(driver, _FIRST_QUESTION_S - 1)
-    assert not driver.seen(EndJob), "the new life has its own time"
+    assert not driver.seen(EndJob), "the new attempt has its own time"
     _wait(driver, 2)
     (end,) = driver.seen(EndJob)
     assert "never requested" in str(end.error)
 
 
-def test_a_life_that_never_asks_costs_its_neighbours_nothing_in_regional_checkpoints() -> None:
+def test_an_attempt_that_never_asks_costs_its_neighbours_nothing_in_regional_checkpoints() -> None:
     """They are quiet, and asked all the time."""
     driver = CoreDriver(replace(FAST, handler=RegionalCheckpointHandler()), regions=TWO)
     _started(driver)
@@ -164,8 +162,7 @@ def test_the_first_question_of_a_slow_start_is_soon_enough() -> None:
     assert "no longer requests" in str(driver.core.why_ended("main"))
 
 
-def test_a_job_that_gives_its_checkpoints_long_gives_its_lives_as_long_to_begin() -> None:
-    """What is slow is slow from the start."""
+def test_a_job_that_gives_its_checkpoints_long_gives_its_attempts_as_long_to_begin() -> None:
     driver = CoreDriver(replace(FAST, timeout_s=600.0))
     _started(driver)
     _wait(driver, 599)
@@ -174,7 +171,7 @@ def test_a_job_that_gives_its_checkpoints_long_gives_its_lives_as_long_to_begin(
     assert not driver.core.is_live("main", 0)
 
 
-def test_a_life_with_state_has_twice_as_long() -> None:
+def test_an_attempt_with_state_has_twice_as_long() -> None:
     """Before its first question Spark may run its last batch once more, and that alone may have
     taken as long as a checkpoint may."""
     driver = CoreDriver(FAST, regions=[replace(_ONE[0], stateful=True)])
@@ -186,20 +183,20 @@ def test_a_life_with_state_has_twice_as_long() -> None:
 
 
 def _replays(driver: CoreDriver, tasks: int, region: str = "main", attempt_id: int = 0) -> None:
-    """The life's query runs its last batch once more, and so many tasks of it have ended."""
+    """The attempt's query runs its last batch once more, and so many tasks of it have ended."""
     told = RegionRegistration(region=region, attempt_id=attempt_id, replayed=tasks)
     driver.tell(RegionRegistered(registration=told))
 
 
 def test_a_replay_that_gets_on_is_no_silence() -> None:
-    """However long it takes: a life that ended for it would begin it again."""
+    """However long it takes: an attempt that ended for it would begin it again."""
     driver = CoreDriver(FAST, regions=[replace(_ONE[0], stateful=True)])
     _started(driver)
     for tasks in range(5):
         _wait(driver, 2 * _FIRST_QUESTION_S - 1)
         _replays(driver, tasks)
     assert driver.core.is_live("main", 0)
-    for _ in range(2):  # it stands still, though it is told of
+    for _ in range(2):  # it hangs, though it is reported
         _wait(driver, _FIRST_QUESTION_S - 1)
         _replays(driver, 4)
     _wait(driver, 3)
@@ -258,8 +255,7 @@ def test_replays_that_end_each_other_s_epochs_for_ever_are_failures() -> None:
     assert "failed more often in a row than it tolerates" in str(driver.seen(EndJob)[0].error)
 
 
-def test_a_life_could_not_ask_while_the_whole_driver_was_stopped() -> None:
-    """Nor does a pause count for what comes before the first question."""
+def test_an_attempt_could_not_ask_while_the_whole_driver_was_stopped() -> None:
     driver = CoreDriver(FAST)
     _started(driver)
     driver.tick(100 * _FIRST_QUESTION_S)
@@ -267,8 +263,8 @@ def test_a_life_could_not_ask_while_the_whole_driver_was_stopped() -> None:
     assert driver.core.is_live("main", 0)
 
 
-def test_what_a_dead_life_says_begins_no_watch() -> None:
-    """It tells what it has open; its successor may wait for long before it is started."""
+def test_what_a_dead_attempt_says_begins_no_watch() -> None:
+    """It reports what it has open; its successor may wait for long before it is started."""
     driver = CoreDriver(FAST)
     _started(driver)
     failed = RuntimeError("a task failed four times")
@@ -318,7 +314,6 @@ def test_a_region_that_waits_on_purpose_is_not_silent(stands: Callable[[CoreDriv
 
 
 def test_the_time_of_a_batch_is_no_silence() -> None:
-    """What counts begins when its callback returns."""
     driver = CoreDriver(FAST)
     _at_work(driver)
     driver.auto = False
@@ -345,8 +340,8 @@ def test_a_late_region_is_not_silent() -> None:
     assert driver.core.is_live("side", 0)
 
 
-def test_a_new_life_that_takes_long_to_begin_is_not_silent() -> None:
-    """Also where a batch of its old life is committed behind its end."""
+def test_a_new_attempt_that_takes_long_to_begin_is_not_silent() -> None:
+    """Also where a batch of its old attempt is committed after its end."""
     driver = CoreDriver(FAST)
     _at_work(driver)
     failed = RuntimeError("a task failed four times")
@@ -358,7 +353,7 @@ def test_a_new_life_that_takes_long_to_begin_is_not_silent() -> None:
 
 
 def test_regions_had_no_chance_to_ask_while_the_whole_driver_was_stopped() -> None:
-    """The first look behind a pause finds all of them silent for as long as it was."""
+    """The first look after a pause finds all of them silent for as long as it was."""
     driver = CoreDriver(FAST, regions=TWO)
     _at_work(driver)
     driver.tick(100 * _SILENCE_S)
@@ -369,7 +364,6 @@ def test_regions_had_no_chance_to_ask_while_the_whole_driver_was_stopped() -> No
 
 
 def test_a_checkpoint_that_expired_in_a_pause_of_the_driver_blames_no_silent_region() -> None:
-    """Whoever had its barrier reads again, as ever; the other one could not have asked."""
     driver = CoreDriver(FAST, regions=TWO)
     _at_work(driver)
     driver.ack(_next_barrier(driver))
@@ -391,8 +385,8 @@ def test_silence_begins_when_somebody_was_heard_of(
         assert [*liveness.timed_out(limit_s), *liveness.never_polled(limit_s)] == found
 
 
-def test_a_start_that_is_told_again_behind_the_first_question_changes_nothing() -> None:
-    """A life registers as often as it likes; what it has asked for, it has asked for."""
+def test_a_start_that_is_reported_again_after_the_first_question_changes_nothing() -> None:
+    """An attempt registers as often as it likes; what it has asked for, it has asked for."""
     liveness = HeartbeatTimeout()
     liveness.started("main", 0.0, replayed=1)
     assert liveness.is_replaying("main")

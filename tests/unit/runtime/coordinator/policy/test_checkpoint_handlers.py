@@ -55,7 +55,6 @@ def alignment(
     ],
 )
 def test_the_global_handler_wants_every_region(given: Alignment, ruling: HandlerDecision) -> None:
-    """One failure, or one that is too late, and nobody's epoch is decided."""
     assert GlobalCheckpointHandler().rule(given, timeout_s=TIMEOUT_S) is ruling
 
 
@@ -76,7 +75,7 @@ def test_the_global_handler_wants_every_region(given: Alignment, ruling: Handler
         (alignment(0, failed=1), HandlerDecision.GIVE_UP),
     ],
 )
-def test_the_regional_handler_goes_on_within_its_limits(
+def test_the_regional_handler_continues_within_its_limits(
     given: Alignment, ruling: HandlerDecision
 ) -> None:
     """Beyond them, and for checkpoints that were asked for, it is the global one."""

@@ -87,7 +87,6 @@ def test_without_an_interval_only_acknowledgements_trigger() -> None:
 
 
 def test_timeout_aborts_what_is_not_acknowledged() -> None:
-    """Its place gets an ABORTED record, and the region's late batch is refused."""
     driver = CoreDriver(FAST)
     driver.tick()
     driver.poll(3)
@@ -127,7 +126,6 @@ def test_minimum_pause_holds_the_next_barrier_back() -> None:
 
 @pytest.mark.parametrize("tolerable", [0, 1, 3])
 def test_one_failure_more_than_tolerable_stops_the_job(tolerable: int) -> None:
-    """Consecutive failures are counted, and the error says how many, and what is missing."""
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=tolerable))
     attempt_id = 0
     for _ in range(tolerable):
@@ -144,7 +142,7 @@ def test_one_failure_more_than_tolerable_stops_the_job(tolerable: int) -> None:
 
 
 @pytest.mark.parametrize("regional", [False, True])
-def test_the_last_failure_of_a_job_does_not_say_that_it_goes_on(*, regional: bool) -> None:
+def test_the_last_failure_of_a_job_does_not_say_that_it_continues(*, regional: bool) -> None:
     """It says what the function raised, and what to do; its traceback is the cause's."""
     handler = RegionalCheckpointHandler() if regional else GlobalCheckpointHandler()
     driver = CoreDriver(dataclasses.replace(FAST, handler=handler, tolerable_failures=1))
@@ -255,7 +253,6 @@ def test_small_epochs_leave_the_limit_alone() -> None:
 
 
 def test_a_checkpoint_is_looked_at_when_its_time_is_over() -> None:
-    """And not when somebody happens to ask."""
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     driver.poll(3)
@@ -281,7 +278,7 @@ def test_pacing_can_be_switched_off() -> None:
     assert driver.asked_cut().max_records is None
     driver.ack(driver.poll(10 * FAST.first_epoch_records))
     assert driver.core.last_committed == 1
-    assert driver.core.deadline_s() == driver.clock() + 1.0, "nothing is left behind"
+    assert driver.core.deadline_s() == driver.clock() + 1.0, "nothing is left after"
 
 
 def test_each_trigger_carries_its_kind_and_who_asked() -> None:

@@ -77,7 +77,6 @@ def test_a_small_late_epoch_says_nothing() -> None:
 
 
 def test_an_epoch_without_records_that_expires_says_nothing_of_their_number() -> None:
-    """One that a savepoint or a sink has asked for: what was slow was not the reading."""
     pace = Pace(limit=800)
     pace.begin((_split(0),), 0.0)
     pace.expired()

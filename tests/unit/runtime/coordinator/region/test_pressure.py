@@ -1,4 +1,4 @@
-"""How far regions are behind their barriers: the ratio, its words, and where they are shown."""
+"""How far regions are after their barriers: the ratio, its words, and where they are shown."""
 
 from dataclasses import replace
 
@@ -69,7 +69,7 @@ def _follow(*, makes: int, reads: int, behind: int = 0) -> Pressure:
     [
         (100, 1_000, 0, Pressure.OK),
         (100, 101, 0, Pressure.OK),
-        (100, 101, 90, Pressure.OK),  # less than an interval behind
+        (100, 101, 90, Pressure.OK),  # less than an interval after
         (100, 100, 130, Pressure.LOW),
         (100, 100, 1_000, Pressure.HIGH),
         (100, 60, 0, Pressure.HIGH),
@@ -77,14 +77,14 @@ def _follow(*, makes: int, reads: int, behind: int = 0) -> Pressure:
         (100, 0, 0, Pressure.HIGH),
     ],
 )
-def test_a_task_that_answers_at_once_is_judged_by_what_it_leaves_behind(
+def test_a_task_that_answers_at_once_is_judged_by_what_it_leaves_after(
     makes: int, reads: int, behind: int, expected: Pressure
 ) -> None:
     """That it keeps up is no pressure, however busy it is: as of a batch that ends in time."""
     assert _follow(makes=makes, reads=reads, behind=behind) is expected
 
 
-def test_a_region_that_follows_and_falls_behind_is_under_high_pressure() -> None:
+def test_a_region_that_follows_and_falls_after_is_under_high_pressure() -> None:
     """Every barrier is answered at once, with half of what lay there; one that is in time is ok."""
     ratios = {}
     for reads in (100, 50):
@@ -111,7 +111,6 @@ def test_a_region_that_is_done_before_its_next_barrier_has_no_pending_time() -> 
 
 @pytest.mark.parametrize("took_s", [1.25, 2.0, 10.0])
 def test_a_region_that_is_too_slow_for_its_interval_is_pending_for_the_rest(took_s: float) -> None:
-    """Of each epoch the part behind the moment at which the next barrier was due."""
     pending, now_s = _run(100, took_s=took_s, interval_s=1.0)
     assert pending.ratio(now_s) == pytest.approx(1 - 1 / took_s, abs=0.05)
 
@@ -131,7 +130,7 @@ def test_three_words_for_a_ratio() -> None:
     assert words == ["ok", "ok", "low", "low", "high", "high"]
 
 
-def test_status_and_metrics_show_the_region_that_is_behind() -> None:
+def test_status_and_metrics_show_the_region_that_is_after() -> None:
     """By name; a region without a barrier so far has neither ratio nor word."""
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()

@@ -1,4 +1,4 @@
-"""What the end of a job waits for, and what a human is told of its checkpoints."""
+"""What the end of a job waits for, and what a human is reported its checkpoints."""
 
 import logging
 from collections.abc import Sequence
@@ -98,7 +98,7 @@ def test_commit_acknowledged_a_bounded_job_is_looked_after_until_readers_see_its
 def test_commit_acknowledged_what_failed_attempts_left_open_is_swept_before_a_good_end(
     first: bool | Exception,
 ) -> None:
-    """Readers stop in front of it, whatever is committed behind: no later sweep would come."""
+    """Readers stop in front of it, whatever is committed after: no later sweep would come."""
     with patch("sluice.runtime.coordinator.shell.action_dispatcher._SWEEP_AGAIN_S", 0.001):
         bench = Bench(True, swept=[first, True])
         assert bench.finish()
@@ -108,7 +108,6 @@ def test_commit_acknowledged_what_failed_attempts_left_open_is_swept_before_a_go
 
 
 def test_commit_acknowledged_an_end_without_commits_of_its_own_is_looked_after_too() -> None:
-    """What an earlier run has put on record may still wait for its markers."""
     bench = Bench(False, True)
     bench.dispatcher.carry_out([EndJob(error=None, finished=True)])
     assert bench.dispatcher.wait(PATIENCE_S)
@@ -127,7 +126,6 @@ def test_commit_acknowledged_an_end_without_commits_of_its_own_is_looked_after_t
 def test_commit_acknowledged_an_end_that_could_not_be_looked_at_is_no_good_end(
     error: Exception,
 ) -> None:
-    """Everything is committed on record; that readers see it nobody has found out."""
     with pytest.raises(type(error), match=str(error.args[0])):
         Bench(error).finish(20.0)
 
@@ -139,7 +137,7 @@ def test_commit_acknowledged_an_end_that_could_not_be_looked_at_is_no_good_end(
         (RecordCounts(read=9), []),
     ],
 )
-def test_records_that_functions_failed_for_are_told_with_their_checkpoint(
+def test_records_that_functions_failed_for_are_reported_with_their_checkpoint(
     counts: RecordCounts, told: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A human may want to look at them; of others nothing is said."""
@@ -161,7 +159,7 @@ def test_records_that_functions_failed_for_are_told_with_their_checkpoint(
         assert words in line
 
 
-def test_ranges_that_were_left_out_are_told_by_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_ranges_that_were_left_out_are_reported_by_name(caplog: pytest.LogCaptureFixture) -> None:
     """Approximate recovery loses them on purpose, and never silently."""
     progress = Progress(
         checkpoint_id=3,
@@ -176,7 +174,7 @@ def test_ranges_that_were_left_out_are_told_by_name(caplog: pytest.LogCaptureFix
     assert "dropped by approximate recovery: checkpoint_id=3 offsets=5" in caplog.text
 
 
-def test_a_wait_for_readers_is_told_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wait_for_readers_is_reported_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
     """A quarter of an hour of silence looks like a job that hangs."""
     with (
         patch("sluice.runtime.coordinator.shell.action_dispatcher._SWEEP_AGAIN_S", 0.001),

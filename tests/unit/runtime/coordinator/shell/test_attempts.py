@@ -19,7 +19,7 @@ def _attempt(number: int = 0, *, batch: BatchKey = BATCH) -> RegisteredAttempt:
 def test_ids_never_reused_an_attempt_of_a_paused_worker_is_offered_for_a_quarter_of_an_hour() -> (
     None
 ):
-    """A task that goes on after its batch was committed without it opens a transaction that no
+    """A task that continues after its batch was committed without it opens a transaction that no
     decision names; readers must not wait for it until it times out."""
     book = RegisteredAttempts()
     book.add(_attempt())
@@ -57,8 +57,7 @@ def test_ids_never_reused_a_late_attempt_of_a_decided_batch_may_not_begin() -> N
         driver.core.require_wanted(batch)
 
 
-def test_ids_never_reused_an_attempt_of_an_older_life_is_not_remembered() -> None:
-    """Older attempts are swept as a whole, whoever has told of what is in them."""
+def test_ids_never_reused_an_attempt_of_an_older_attempt_is_not_remembered() -> None:
     book = RegisteredAttempts()
     book.add(_attempt())
     assert book.orphans(lambda _: Fate.OUTDATED) == ()

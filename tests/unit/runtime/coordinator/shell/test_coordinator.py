@@ -52,7 +52,7 @@ def _await_committed(coordinator: BarrierCoordinator, checkpoint_id: int) -> Non
 
 
 def test_a_bounded_job_ends_when_readers_see_everything(job: Job) -> None:
-    """Final checkpoint, visibility awaited (`commit-acknowledged`), group offsets told,
+    """Final checkpoint, visibility awaited (`commit-acknowledged`), group offsets reported,
     checkpoints retired."""
     job.source.ends.update({0: 50, 1: 70})
     job.source.bounded = True
@@ -160,8 +160,6 @@ def test_a_savepoint_is_taken_when_asked_for_and_kept(job: Job) -> None:
 
 
 def test_a_second_coordinator_stops_the_first_before_it_decides(job: Job) -> None:
-    """Rule `fence-first`: pre-committed by the old one, aborted by the new one, decided by
-    nobody."""
     job.source.ends.update({0: 5, 1: 5})
     old, _ = job.started()
     hold = threading.Event()
@@ -241,7 +239,6 @@ def test_lease_guards_outputs_a_start_that_takes_long_renews_its_lease(job: Job)
 
 
 def test_no_region_begins_before_what_is_decided_is_committed(job: Job) -> None:
-    """A start that cannot commit it gives nobody a barrier, and returns once it is on record."""
     job.source.ends.update({0: 5, 1: 5})
     reaches = threading.Event()
     old = job.coordinator(sink=FakeSink(job.broker, may_reach=reaches.is_set))
@@ -285,7 +282,7 @@ def test_a_cancel_wakes_every_callback_and_poller(job: Job) -> None:
 def test_start_offsets_once_what_is_left_of_a_batch_that_is_read_again_is_asked_of_its_source(
     job: Job,
 ) -> None:
-    """Its log was cut off since."""
+    """Its log was truncated since."""
     coordinator, _ = job.started()
     job.source.ends[0] = 4
     batch = Barrier(checkpoint_id=1, region="main", attempt_id=0, splits=(core_split(0, 0, 9),))
@@ -390,7 +387,6 @@ def test_a_stop_by_the_user_does_not_wait_for_readers(job: Job) -> None:
 
 
 def test_a_stop_leaves_nothing_open(job: Job) -> None:
-    """What a running batch has opened is aborted, so that readers need no restart."""
     coordinator, _ = job.started()
     job.source.ends[0] = 4
     hold = threading.Event()
@@ -407,7 +403,6 @@ def test_a_stop_leaves_nothing_open(job: Job) -> None:
 
 
 def test_listeners_only_listen(job: Job) -> None:
-    """One that raises disturbs neither the job nor the others."""
     bad, good = _Listener(raises=True), _Listener()
     coordinator = job.coordinator(listeners=(bad, good))
     coordinator.start(300.0)
@@ -443,7 +438,7 @@ def test_memory_stays_flat_over_many_epochs(job: Job) -> None:
         job.source.limits.clear()
         region.barriers.clear()
         # An attempt is offered to many sweeps, and these may come late on a busy machine.
-        attempts = coordinator._attempts  # noqa: SLF001 - nobody else is told when they are over
+        attempts = coordinator._attempts  # noqa: SLF001 - nobody else is reported when they are over
         wait_for(lambda: len(attempts) < 10, what="the last sweeps of what was settled")
         gc.collect()
         return tracemalloc.get_traced_memory()[0]

@@ -56,7 +56,7 @@ class Bench:
         self.loop.start()
 
     def ended_with(self) -> BaseException | None:
-        """The error of the one end that was told."""
+        """The error of the one end that was reported."""
         (end,) = (action for action in self.done if isinstance(action, EndJob))
         return end.error
 
@@ -85,7 +85,6 @@ def between_two_checkpoints() -> CoreDriver:
 
 
 def in_time(call: Callable[[], T]) -> T:
-    """What a call gives, made in a thread of its own: it must not take the test with it."""
     answer: Future[T] = Future()
 
     def run() -> None:
@@ -105,8 +104,7 @@ def bench() -> Iterator[Bench]:
     made.loop.stop(timeout_s=PATIENCE_S)
 
 
-def test_an_answer_that_comes_behind_the_end_changes_nothing(bench: Bench) -> None:
-    """Of a remote that the stop has not waited for; the next start finds out itself."""
+def test_an_answer_that_comes_after_the_end_changes_nothing(bench: Bench) -> None:
     bench.loop.stop(timeout_s=PATIENCE_S)
     bench.loop.post(_FAILED)
     assert bench.loop.ask(lambda core: core.is_live("main", 0))
@@ -115,8 +113,6 @@ def test_an_answer_that_comes_behind_the_end_changes_nothing(bench: Bench) -> No
 def test_questions_do_not_keep_the_core_from_hearing_the_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever runs the regions asks several times a second, so the queue is never empty for long;
-    regions that ask for nothing are found by time alone."""
     stepped: list[CoreEvent] = []
 
     def step(event: CoreEvent, now_s: float, *, slept_s: float) -> list[Action]:
@@ -134,7 +130,6 @@ def test_questions_do_not_keep_the_core_from_hearing_the_time(
 def test_an_error_of_the_core_ends_the_job_with_it(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody waits for this event, so nobody else would hear of it: a job that only looks well."""
     bench.loop.post(Published(checkpoint_id=99, outcome=PublishOutcome.OURS))
     assert bench.loop.ask(lambda core: core.is_over)
     (end,) = [action for action in bench.done if isinstance(action, EndJob)]
@@ -142,11 +137,9 @@ def test_an_error_of_the_core_ends_the_job_with_it(
     assert "stops after an internal error" in caplog.text
 
 
-def test_a_stop_that_cannot_be_carried_out_leaves_the_loop_able_to_answer(
+def test_a_stop_that_cannot_be_skipped_out_leaves_the_loop_able_to_answer(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else whoever stops the job would wait for ever."""
-
     def refuse(actions: Sequence[Action]) -> None:
         raise UnreachableError("a thread is gone", {}, "Start again.")
 
@@ -159,8 +152,6 @@ def test_a_stop_that_cannot_be_carried_out_leaves_the_loop_able_to_answer(
 def test_a_users_handler_that_raises_ends_the_job_with_its_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whoever tells the failure hears of it, and everybody else finds a job that has ended: the
-    loop asks that handler again before it waits, and must outlive it."""
     bench = Bench(between_two_checkpoints())
     with pytest.raises(KeyError, match="misspelt"):
         in_time(lambda: bench.loop.step(_FAILED))
@@ -182,9 +173,7 @@ def test_a_step_that_raises_still_wakes_who_waits_for_a_batch() -> None:
     bench.loop.stop(timeout_s=PATIENCE_S)
 
 
-def test_a_deadline_that_cannot_be_told_ends_the_job(caplog: pytest.LogCaptureFixture) -> None:
-    """No event is at work then, and nobody asks: without its thread a job only looks well."""
-
+def test_a_deadline_that_cannot_be_reported_ends_the_job(caplog: pytest.LogCaptureFixture) -> None:
     is_broken = threading.Event()
 
     class NoDeadlines(RegionalCheckpointHandler):
@@ -208,8 +197,6 @@ def test_a_deadline_that_cannot_be_told_ends_the_job(caplog: pytest.LogCaptureFi
 def test_a_stop_that_meets_another_bug_leaves_the_loop_able_to_answer(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of whatever kind the error is."""
-
     def refuse(actions: Sequence[Action]) -> None:
         raise ValueError(actions)
 
@@ -220,7 +207,7 @@ def test_a_stop_that_meets_another_bug_leaves_the_loop_able_to_answer(
 
 
 def ending(bench: Bench) -> threading.Event:
-    """The loop's thread is held, and exits in the step behind that; once this is set."""
+    """The loop's thread is held, and exits in the step after that; once this is set."""
     is_entered, may_exit = threading.Event(), threading.Event()
 
     def leave(_: CoordinatorCore) -> None:
@@ -241,8 +228,6 @@ def ending(bench: Bench) -> threading.Event:
 def test_nobody_waits_for_a_loop_whose_thread_was_ended(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Something in it asks the interpreter to exit, while others have queued: they are answered
-    by a job that has ended, and so is whoever asks later."""
     may_exit = ending(bench)
     queued: Future[bool] = Future()
 
@@ -265,7 +250,7 @@ def test_nobody_waits_for_a_loop_whose_thread_was_ended(
 
 
 @pytest.mark.parametrize("is_fenced", [True, False])
-def test_a_step_that_fails_is_told_and_only_a_bug_is_logged(
+def test_a_step_that_fails_is_reported_and_only_a_bug_is_logged(
     is_fenced: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -291,7 +276,6 @@ def test_a_step_that_fails_is_told_and_only_a_bug_is_logged(
 
 
 def test_a_step_that_has_returned_is_overdue_no_more(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever reads the log would look for what hangs."""
     told: list[CoreEvent] = []
     thread = StepThread(hands_of(FakeStore()), told.append, overdue_s=0.0)
     thread.start()
@@ -303,7 +287,7 @@ def test_a_step_that_has_returned_is_overdue_no_more(caplog: pytest.LogCaptureFi
     assert "has not returned" not in caplog.text
 
 
-def test_what_is_queued_behind_a_stop_is_answered_when_the_thread_dies(bench: Bench) -> None:
+def test_what_is_queued_after_a_stop_is_answered_when_the_thread_dies(bench: Bench) -> None:
     """The stop itself is one of those that are left, and no question."""
     may_exit = ending(bench)
     stopping = threading.Thread(target=lambda: bench.loop.stop(timeout_s=PATIENCE_S), daemon=True)

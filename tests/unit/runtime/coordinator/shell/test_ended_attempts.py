@@ -12,7 +12,7 @@ from tests.kit.waiting import wait_for
 
 
 def end(watched: Watched) -> ThreadQuery:
-    """Left's first life, by a failure of which the coordinator alone knows."""
+    """Left's first attempt, by a failure of which the coordinator alone knows."""
     watched.begin("left")
     watched.run()
     query = watched.regions.queries["left"][0]
@@ -22,7 +22,7 @@ def end(watched: Watched) -> ThreadQuery:
     return query
 
 
-def test_why_a_life_ended_is_said_where_the_next_one_begins(
+def test_why_an_attempt_ended_is_said_where_the_next_one_begins(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the words of what ended it, not of what its query has made of that."""
@@ -34,7 +34,7 @@ def test_why_a_life_ended_is_said_where_the_next_one_begins(
     assert "cause=UnreachableError: a broker went away" in told[0]
 
 
-def test_abort_before_skip_a_life_that_is_over_says_what_it_left_open(
+def test_abort_before_skip_an_attempt_that_is_over_says_what_it_left_open(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers wait in front of it, and a sweep may be far off: here there is none."""
@@ -53,15 +53,13 @@ def test_abort_before_skip_a_life_that_is_over_says_what_it_left_open(
     wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
     first = watched.regions.attempt_ids["left"][0]
     at_its_begin, at_its_end = [len(each.open) for each in told if each.attempt_id == first]
-    assert at_its_begin <= at_its_end == 1  # it may have begun to write before it was heard of
+    assert at_its_begin <= at_its_end == 1  # it may have begun to write before it was known
     wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
 
 
 def test_a_file_system_that_only_a_host_has_found_away_is_waited_for(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator has heard of something else first, as of a checkpoint that took too long: a
-    life that began meanwhile would fail, and count."""
     query, asked, looks = end(watched), list[str](), list[ThreadQuery]()
     away = StorageUnreachableError("away", {"uri": "hdfs://n/"}, "Start it.")
     query.thread.error = query.hindrance = away

@@ -1,4 +1,4 @@
-"""The thread that sweeps: it goes on through whatever one of its rounds meets."""
+"""The thread that sweeps: it continues through whatever one of its rounds meets."""
 
 import logging
 import threading
@@ -16,7 +16,7 @@ BUG = ValueError("a client's own bug")
 
 
 class Rounds:
-    """What each round of one kind meets; behind the last one nothing any more."""
+    """What each round of one kind meets; after the last one nothing any more."""
 
     def __init__(self, *errors: Exception) -> None:
         self.met = 0
@@ -55,10 +55,10 @@ def test_ids_never_reused_a_sweep_that_fails_is_repeated_at_its_interval(
     assert levels == [logging.WARNING, logging.ERROR]
 
 
-def test_abort_before_skip_who_waits_for_a_sweep_goes_on_though_it_failed(
+def test_abort_before_skip_who_waits_for_a_sweep_continues_though_it_failed(
     started: Callable[..., Housekeeper],
 ) -> None:
-    """A new life waits for one try: the next sweep comes in any case."""
+    """A new attempt waits for one try: the next sweep comes in any case."""
     keeper = started(sweep=Rounds(BUG))
     tried = threading.Event()
     keeper.sweep_soon(tried.set)

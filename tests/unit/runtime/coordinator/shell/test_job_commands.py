@@ -71,7 +71,7 @@ def coordinator(job: Job) -> BarrierCoordinator:
 def _told(
     fs: LocalFileSystem, address: CoordinatorAddress, is_newest: Callable[[], bool] = lambda: True
 ) -> AbstractContextManager[None]:
-    """As a run tells of itself."""
+    """As a run reports of itself."""
     assert address.attempt_id is not None
     run = RunRecord(
         leader_session_id=address.leader_session_id,
@@ -116,7 +116,7 @@ def run(*arguments: str) -> str:
 def test_an_epoch_that_is_not_visible_yet_is_shown_with_its_age(
     coordinator: BarrierCoordinator, job: Job, directory: Path
 ) -> None:
-    """A job that waits for brokers looks well otherwise: its lag stands still."""
+    """A job that waits for brokers looks well otherwise: its lag hangs."""
     assert "pending" not in run("status", str(directory))
     started = coordinator.started
     assert started is not None
@@ -129,7 +129,6 @@ def test_an_epoch_that_is_not_visible_yet_is_shown_with_its_age(
 def test_a_suspended_region_is_shown_with_its_growing_lag(
     coordinator: BarrierCoordinator, job: Job, directory: Path
 ) -> None:
-    """Its source is asked, for nobody cuts it; what retention took is told, too."""
     suspend(coordinator)
     job.source.ends[0] = 7
     wait_for(lambda: "lag=7 records" in run("status", str(directory)), poll_s=0.02)
@@ -168,7 +167,6 @@ def test_metrics_show_what_is_suspended(coordinator: BarrierCoordinator, job: Jo
 def test_restart_brings_all_suspended_regions_back(
     coordinator: BarrierCoordinator, directory: Path
 ) -> None:
-    """Whoever runs them asks for their next lives."""
     suspend(coordinator)
     assert run("restart", str(directory)) == "restarted: left\n"
     assert not coordinator.is_suspended("left")
@@ -245,8 +243,7 @@ def _run(attempt_id: int) -> CoordinatorAddress:
     )
 
 
-def test_a_run_that_slept_behind_its_announcement_hides_no_later_one(tmp_path: Path) -> None:
-    """Nor does it take the later one's file away, with its beginning or with its end."""
+def test_a_run_that_slept_after_its_announcement_hides_no_later_one(tmp_path: Path) -> None:
     fs = LocalFileSystem(tmp_path)
     with _told(fs, _run(9)):
         later = _told(fs, _run(10))
@@ -259,7 +256,6 @@ def test_a_run_that_slept_behind_its_announcement_hides_no_later_one(tmp_path: P
 
 
 def test_a_later_run_that_begins_while_others_are_looked_for_keeps_its_file(tmp_path: Path) -> None:
-    """It has sealed before it announces itself: who looks behind its list finds that."""
     fs, is_fenced = LocalFileSystem(tmp_path), False
     later = _told(fs, _run(10))
 
@@ -277,7 +273,7 @@ def test_a_later_run_that_begins_while_others_are_looked_for_keeps_its_file(tmp_
 
 
 def test_a_run_deletes_what_killed_ones_left(tmp_path: Path) -> None:
-    """Also of a directory that was emptied by hand but for that, whose places begin again."""
+    """Also of a directory that was emptied manually but for that, whose places begin again."""
     fs = LocalFileSystem(tmp_path)
     for killed in (2, 40):
         _told(fs, _run(killed)).__enter__()
@@ -287,7 +283,6 @@ def test_a_run_deletes_what_killed_ones_left(tmp_path: Path) -> None:
 
 
 def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinator) -> None:
-    """Whoever reads the file may restart regions, and cannot speak for a task."""
     with (
         CoordinatorService(coordinator) as service,
         CoordinatorClient(service.command_address, deadline_s=300.0) as client,
@@ -348,7 +343,7 @@ def test_a_command_of_an_older_run_is_refused(
 def test_a_job_whose_hosts_nobody_can_exclude_says_so_and_restarts_nothing(
     coordinator: BarrierCoordinator,
 ) -> None:
-    """A life off that host was asked for; one on it would fail again."""
+    """An attempt off that host was asked for; one on it would fail again."""
     suspend(coordinator)
     commands = JobCommands(coordinator, hosts=None)
     with pytest.raises(ConfigError, match="hosts cannot be excluded"):

@@ -37,7 +37,7 @@ class OwnedSink(FakeSink):
 def test_lease_guards_outputs_what_a_start_has_found_is_not_enough_for_the_first_decision(
     job: Job,
 ) -> None:
-    """Its sweep came behind a look; the other start's claim may have come behind that."""
+    """Its sweep came after a look; the other start's claim may have come after that."""
     sink = OwnedSink(job.broker)
     settings = replace(QUICK, interval_s=None, sweep_interval_s=600.0, renew_interval_s=600.0)
     coordinator = job.coordinator(settings, sink=sink)
@@ -48,8 +48,6 @@ def test_lease_guards_outputs_what_a_start_has_found_is_not_enough_for_the_first
 
 
 def test_lease_guards_outputs_a_run_that_was_replaced_sweeps_nothing_more(job: Job) -> None:
-    """What is below its attempts may be decided by the other one, which goes on from a copy of
-    the checkpoint directory with lower numbers."""
     sink = OwnedSink(job.broker)
     settings = replace(QUICK, sweep_interval_s=0.02, renew_interval_s=0.02)
     coordinator = job.coordinator(settings, sink=sink)
@@ -65,8 +63,7 @@ def test_lease_guards_outputs_a_run_that_was_replaced_sweeps_nothing_more(job: J
     assert sink.sweeps == before
 
 
-def test_lease_guards_outputs_a_sweep_behind_a_pause_looks_first(job: Job) -> None:
-    """Its threads have slept with it: nobody has told the core yet."""
+def test_lease_guards_outputs_a_sweep_after_a_pause_looks_first(job: Job) -> None:
     sink = OwnedSink(job.broker)
     settings = replace(QUICK, sweep_interval_s=600.0, renew_interval_s=600.0)
     coordinator = job.coordinator(settings, sink=sink)
@@ -96,7 +93,6 @@ def test_lease_guards_outputs_the_first_sweep_of_a_start_looks_too(job: Job) -> 
 def test_lease_guards_outputs_an_end_waits_for_no_sweep_of_a_run_that_was_replaced(
     job: Job,
 ) -> None:
-    """What is open is the other one's, and holds readers back for as long as that likes."""
     sink = OwnedSink(job.broker)
     settings = replace(QUICK, sweep_interval_s=600.0, renew_interval_s=600.0)
     coordinator = job.coordinator(settings, sink=sink)
@@ -111,7 +107,6 @@ def test_lease_guards_outputs_an_end_waits_for_no_sweep_of_a_run_that_was_replac
 
 
 def sweep_soon(coordinator: BarrierCoordinator) -> None:
-    """One sweep, or what is left of it."""
     threads = coordinator._threads  # noqa: SLF001
     assert threads is not None
     assert threads.sweep_soon().wait(PATIENCE_S)

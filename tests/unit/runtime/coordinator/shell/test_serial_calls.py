@@ -63,7 +63,6 @@ def switched() -> Iterator[Switched]:
 
 
 def overlaps_of(switched: Switched, slow: Slow, calls: Calls) -> set[tuple[str, ...]]:
-    """Of each method with each, and with itself, in threads of their own."""
     pairs = list(combinations_with_replacement(sorted(calls), 2))
     for pair in pairs:
         for name in pair:
@@ -103,7 +102,7 @@ def test_calls_of_a_sink_overlap_only_where_its_contract_says_so(switched: Switc
 
 
 def test_calls_of_a_source_never_overlap(switched: Switched) -> None:
-    """Its regions cut it in threads of their own, and others look how far behind they are."""
+    """Its regions cut it in threads of their own, and others look how far after they are."""
     slow = Slow(switched)
     in_time = ("resolve_start", "discover")
     of_splits = ("restore", "readable", "replayable", "measure")

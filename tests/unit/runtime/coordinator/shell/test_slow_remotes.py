@@ -37,7 +37,6 @@ class SlowSweep(FakeSink):
 
 
 def test_a_commit_does_not_wait_for_a_sweep() -> None:
-    """Readers would wait for what is decided because a broker they do not need is dead."""
     broker = FakeBroker()
     slow = SlowSweep(broker)
     sink = SerialSink(slow)
@@ -84,8 +83,7 @@ def test_a_job_that_waits_until_readers_see_its_end_can_be_stopped(job: Job) -> 
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-def test_the_ends_of_a_source_are_the_same_behind_its_lock(*, bounded: bool) -> None:
-    """Whoever shares a bounded job's splits among regions goes by what each has to read in all."""
+def test_the_ends_of_a_source_are_the_same_after_its_lock(*, bounded: bool) -> None:
     source = FakeSource("source", {0: 5, 1: 7}, bounded=bounded)
     ends = SerialSource(source).fixed_ends()
     assert ends == source.fixed_ends()

@@ -51,7 +51,7 @@ class PartlyAway(FakeSource):
         return super().cut(positions, max_records=max_records, timeout_s=timeout_s)
 
 
-def test_a_source_behind_its_lock_goes_on_where_it_is_told_to() -> None:
+def test_a_source_after_its_lock_continues_where_it_is_reported_to() -> None:
     """And answers what it would without."""
     bare = FakeSource("source", {0: 30, 1: 5}, bounded=True)
     serial = SerialSource(bare)
@@ -125,7 +125,7 @@ def test_a_task_is_answered_though_its_brokers_are_not(
     over.set()
     join(*tasks)
     # One question waits for one cut, its own, or that of another one before it. A machine that
-    # stands still makes a question or two of a region late; waiting for all regions makes most.
+    # hangs makes a question or two of a region late; waiting for all regions makes most.
     assert max(min(sorted(times)[-3:]) for times in took.values()) < 2 * CALL_S
     began_s = time.monotonic()
     coordinator.stop()
@@ -151,7 +151,6 @@ class Slow(FakeSource):
 
 @pytest.mark.parametrize("needs_s", [[3.2, 3.2, 3.2], [4.4, 4.4]])
 def test_sources_that_are_slow_are_cut_all_the_same(needs_s: list[float]) -> None:
-    """What one of a region's has answered waits for the others."""
     clock = ManualClock()
     sources = {f"s{at}": Slow(f"s{at}", each, clock) for at, each in enumerate(needs_s)}
     serial = {name: SerialSource(source) for name, source in sources.items()}
@@ -179,7 +178,6 @@ def test_sources_that_are_slow_are_cut_all_the_same(needs_s: list[float]) -> Non
 
 
 def held(source: SerialSource, go_on: threading.Event) -> Callable[[], None]:
-    """Somebody who waits for brokers with the source in hand."""
     is_held = threading.Event()
 
     def hold() -> None:
@@ -200,7 +198,7 @@ def test_nobody_waits_longer_for_a_source_than_a_call_may_take(source: PartlyAwa
     join = held(serial, go_on)
     with pytest.raises(UnreachableError, match="busy"):
         serial.cut([split(0, 0, 0)], max_records=None, timeout_s=0.01)
-    serial.committed([split(0, 0, 0)])  # in the thread that commits: it goes on
+    serial.committed([split(0, 0, 0)])  # in the thread that commits: it continues
     assert not told
     go_on.set()
     join()
@@ -258,7 +256,6 @@ def test_others_are_cut_while_a_log_that_is_shorter_for_a_moment_is_waited_for()
 
 
 def test_each_question_has_the_time_that_is_left() -> None:
-    """Whoever had the source before has used some of it."""
     left: list[float] = []
 
     class Noted(FakeSource):

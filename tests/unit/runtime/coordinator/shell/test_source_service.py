@@ -124,7 +124,6 @@ def test_no_source_has_come_to_its_end_while_nobody_knows_its_splits() -> None:
 
 
 def test_nor_while_another_regions_poll_is_looking() -> None:
-    """What it finds may be anybody's."""
     bench = Bench()
     seen: list[bool] = []
     bench.source.meanwhile = lambda: seen.append(bench.is_finished())
@@ -134,14 +133,13 @@ def test_nor_while_another_regions_poll_is_looking() -> None:
 
 
 def test_without_discovery_a_source_ends_with_what_it_began_with() -> None:
-    """Nobody is ever asked."""
     bench = Bench(settings=CheckpointSettings(discovery_interval_s=None))
     assert not bench.discover()
     assert bench.looked.count == 0
     assert bench.is_finished()
 
 
-def test_what_lies_behind_a_cut_is_told_where_splits_may_move_and_the_source_knows() -> None:
+def test_what_lies_after_a_cut_is_reported_where_splits_may_move_and_the_source_knows() -> None:
     """Else a region that cuts little at a time would look as idle as one with nothing to read."""
 
     class Partly(FakeSource):
@@ -174,8 +172,6 @@ def of(source_id: str, start: int, end: int) -> SplitRange:
 
 
 def test_what_is_left_of_a_batch_is_asked_of_each_source_that_it_has_read() -> None:
-    """Where one does not answer whoever reads waits for its brokers; empty ranges are nothing to be
-    read, and nobody is asked about them."""
     sources = {name: FakeSource(name, {0: 7}) for name in ("short", "away", "idle")}
     sources["away"].error = AWAY
     sources["idle"].error = DataLostError("gone", {}, "Stop.")

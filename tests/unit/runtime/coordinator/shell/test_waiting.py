@@ -1,4 +1,4 @@
-"""Who waits for the coordinator: for a batch, for an answer, for the end of an old life."""
+"""Who waits for the coordinator: for a batch, for an answer, for the end of an old attempt."""
 
 import copy
 import pickle
@@ -34,12 +34,11 @@ def test_a_wait_that_is_given_up_leaves_the_others_of_its_batch_waiting() -> Non
 
 
 def test_an_answer_that_does_not_come_in_time_is_an_error_that_says_what_was_asked() -> None:
-    """A savepoint behind a slow checkpoint: whoever asked may ask again."""
     with pytest.raises(WaitedTooLongError, match=r"waits_for=trigger waited_s=0\.0"):
         result_within(Future[int](), 0.0, {"waits_for": "trigger"})
 
 
-def test_an_answer_that_is_a_wait_of_its_own_is_told_as_it_is() -> None:
+def test_an_answer_that_is_a_wait_of_its_own_is_reported_as_it_is() -> None:
     """It is no wait for the answer, though both are time-outs."""
     answer: Future[int] = Future()
     error = WaitedTooLongError("a checkpoint could not be settled in time", {}, "Start it again.")
@@ -50,8 +49,6 @@ def test_an_answer_that_is_a_wait_of_its_own_is_told_as_it_is() -> None:
 
 
 def test_a_wait_that_took_too_long_is_one_error_everywhere_a_stream_error_and_a_time_out() -> None:
-    """Whoever retries what is unreachable retries it, whoever catches Python's time-outs has it;
-    and it crosses processes whole."""
     error = WaitedTooLongError("nobody came", {"waited_s": 3.0, "who": "main"}, "Ask again.")
     for found in (error, pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert isinstance(found, StreamError)
@@ -62,8 +59,7 @@ def test_a_wait_that_took_too_long_is_one_error_everywhere_a_stream_error_and_a_
         assert (found.errno, found.filename) == (None, None), "no number, and no path"
 
 
-def test_abort_before_skip_a_new_life_does_not_begin_between_its_answer_and_its_sweep() -> None:
-    """Who polls in this very moment has to come again: nothing says yet that it was swept."""
+def test_abort_before_skip_a_new_attempt_does_not_begin_between_its_answer_and_its_sweep() -> None:
     answer: Future[RestartedRegion] = Future()
     seen: list[RestartedRegion | None] = []
     swept = threading.Event()

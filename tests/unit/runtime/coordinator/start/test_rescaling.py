@@ -50,7 +50,7 @@ def plan_of(*names: str, **changes: object) -> JobPlan:
 
 
 def two_regions(checkpoint_id: int, **changes: object) -> CheckpointRecord:
-    """A decided record of ``main-0`` and ``main-1``, the second carried from the one before."""
+    """A decided record of ``main-0`` and ``main-1``, the second skipped from the one before."""
     regions = (
         RegionRecord(
             region="main-0",
@@ -71,10 +71,9 @@ def two_regions(checkpoint_id: int, **changes: object) -> CheckpointRecord:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def test_restore_by_attempt_a_start_with_other_regions_goes_on_at_the_end_of_each_snapshot() -> (
+def test_restore_by_attempt_a_start_with_other_regions_continues_at_the_end_of_each_snapshot() -> (
     None
 ):
-    """Carried regions' splits at those of their own; evenly, in a new version of the assignment."""
     job = Job(record(0), two_regions(2), committed=(0, 2))
     found = job.start(plan=plan_of("main-0", "main-1", "main-2"))
     assert found.assignment.version == 2
@@ -150,7 +149,6 @@ def test_regions_that_cannot_be_exchanged_are_refused_by_name(changed: JobPlan, 
 
 
 def test_a_refusal_says_what_was_what_is_and_what_to_do() -> None:
-    """Whoever has changed `regions=` of a job with state, or added a source, reads which it was."""
     old = two_regions(2)
     regions = (replace(old.regions[0], state=_STATE), old.regions[1])
     job = Job(record(0), replace(old, regions=regions), committed=(0, 2))
@@ -208,7 +206,7 @@ def test_regions_that_have_exchanged_their_sources_are_refused() -> None:
 
 
 def test_a_region_with_state_does_not_vanish() -> None:
-    """Its state would be left behind."""
+    """Its state would be left after."""
     old = two_regions(2)
     regions = (replace(old.regions[0], state=_STATE), old.regions[1])
     job = Job(record(0), replace(old, regions=regions), committed=(0, 2))
@@ -217,8 +215,7 @@ def test_a_region_with_state_does_not_vanish() -> None:
 
 
 @pytest.mark.parametrize("redistribution", [Redistribution.KEYED_RANGE, Redistribution.BROADCAST])
-def test_state_that_nobody_can_go_on_with_is_refused(redistribution: Redistribution) -> None:
-    """Only what is a list can be handed to another region."""
+def test_state_that_nobody_can_continue_with_is_refused(redistribution: Redistribution) -> None:
     old = two_regions(2)
     entry = replace(committable("kept"), redistribution=redistribution)
     regions = (old.regions[0], replace(old.regions[1], operator_states=(entry,)))
@@ -260,7 +257,7 @@ def test_counts_of_regions_that_became_one_are_added() -> None:
 
 
 def test_dropped_ranges_of_a_vanished_region_stay_counted() -> None:
-    """In the region that goes on with its splits, whose next batch adds them up."""
+    """In the region that continues with its splits, whose next batch adds them up."""
     entries = [encode_drops(Drops(in_all=n), operator_id="source") for n in (5, 7)]
     old = two_regions(2)
     regions = tuple(
@@ -275,7 +272,7 @@ def test_dropped_ranges_of_a_vanished_region_stay_counted() -> None:
 
 @pytest.mark.parametrize("kept", ["counted", "dropped", "held"])
 def test_what_a_vanished_region_kept_stays_with_readers_of_its_source(kept: str) -> None:
-    """A region of another source would count records that it has never read, or go on with files
+    """A region of another source would count records that it has never read, or continue with files
     of another pipeline's rows."""
     audit = (replace(GRAPH[0], operator_id="audit", name="audit"),)
     entry = {
@@ -309,7 +306,7 @@ def test_what_a_function_that_the_graph_does_not_name_has_counted_stays_counted(
 
 
 def test_restore_by_attempt_a_region_that_stays_keeps_what_it_reads_of_another_source() -> None:
-    """Only the source that loses a reader is dealt anew: no range has two regions."""
+    """Only the source that loses a reader is assigned again: no range has two regions."""
     audit = split(0, 0, 7, source_id="audit")
     main, side = two_regions(2).regions
     regions = (replace(main, splits=(*main.splits, audit)), side)

@@ -18,7 +18,6 @@ def _site(**overrides: str) -> dict[str, str]:
 
 
 def test_every_socket_is_on_this_machine_alone() -> None:
-    """Nobody logs in, so nobody else may come."""
     addresses = {name: value for name, value in _site().items() if name.endswith("address")}
     assert len(addresses) == 4
     assert all(value.startswith("127.0.0.1:") for value in addresses.values())
@@ -66,7 +65,7 @@ def test_addresses_are_known_after_the_first_start_only() -> None:
         _ = EmbeddedHdfs().uri
 
 
-def test_occupied_port_is_told_before_anything_is_written(tmp_path: Path) -> None:
+def test_occupied_port_is_reported_before_anything_is_written(tmp_path: Path) -> None:
     """The directory is not even made."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -22,7 +22,6 @@ _DAEMON = "spark.python.daemon.module"
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, a Spark with one jar, and a Java that nobody starts."""
     (tmp_path / "java" / "bin").mkdir(parents=True)
     (tmp_path / "java" / "bin" / "java").touch()
     (tmp_path / "spark" / "jars").mkdir(parents=True)
@@ -73,7 +72,7 @@ def test_archive_that_was_cut_short_is_not_used(cache: Path) -> None:
 
 @pytest.mark.parametrize("changed", ["spark/jars/b.jar", "java/bin/java"])
 def test_archive_of_another_java_or_other_jars_is_not_used(cache: Path, changed: str) -> None:
-    """The name tells what it was made of."""
+    """The name reports what it was made of."""
     _put_archive(cache)
     path = cache.parent / changed
     path.unlink(missing_ok=True)
@@ -84,7 +83,7 @@ def test_archive_of_another_java_or_other_jars_is_not_used(cache: Path, changed:
 def test_archive_serves_every_way_to_the_same_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A virtual environment behind a link: PySpark starts its own home behind it, so Java sees one
+    """A virtual environment after a link: PySpark starts its own home after it, so Java sees one
     class path. Each would make an archive of its own else, and drop the other's."""
     monkeypatch.delenv("SPARK_HOME", raising=False)
     named = SparkClasses.of_this_process().shared.archive_name("*")
@@ -154,7 +153,6 @@ def test_archives_are_surplus_whichever_way_leads_to_them(tmp_path: Path) -> Non
 
 
 def test_only_archives_of_the_same_installation_are_surplus() -> None:
-    """What lies unpacked beside them; the user's own archives and another Spark's stay."""
     home = Path("/site/pyspark")
     surplus = [
         "/site/pyspark/python/lib/pyspark.zip",

@@ -95,12 +95,10 @@ def reader(
 
 
 def io_executor(found: Any) -> list[object]:
-    """What each task is told."""
     return [partition.value for partition in found]
 
 
 def test_start_offsets_once_the_initial_offset_is_the_restored_position_in_numbers() -> None:
-    """Resolved before the run began and asked of nobody: the same however often Spark asks."""
     client = Client(barrier(8, split(0, 50, 90)))
     made = reader(client)
     first = made.initialOffset()
@@ -137,8 +135,7 @@ def test_restore_by_attempt_the_tasks_of_a_batch_follow_from_its_end_alone(
 def test_a_batch_that_is_run_once_more_reads_what_the_driver_found_left_of_it(
     left: tuple[SplitRange, ...],
 ) -> None:
-    """Its log may have been cut off meanwhile. What is cut behind it is read whole, also where a
-    later life gives an epoch of the same number."""
+    """Its log may have been truncated meanwhile."""
     whole = barrier(9, split(0, 50, 90))
     made = reader(chained=False, replayed=replace(whole, splits=left))
     start = made.initialOffset()
@@ -199,7 +196,7 @@ def test_start_offsets_once_no_barrier_leaves_spark_where_it_is(answer: Exceptio
     assert made.latestOffset(later, LIMIT) == later
 
 
-def test_a_fenced_region_is_told_so() -> None:
+def test_a_fenced_region_is_reported_so() -> None:
     """Another life or another coordinator has taken over: the query ends, and does not wait."""
     made = reader(Client(FencedError("another one leads", {}, "Stop.")))
     with pytest.raises(FencedError):

@@ -61,7 +61,6 @@ def ranges_read(fs: FakeFileSystem, batch_id: int) -> tuple[SplitRange, ...]:
 
 
 def digest_of(fs: FakeFileSystem) -> str:
-    """Of what other formats' sources have in batch 0."""
     return LoggedBatch.read(fs, 0, planned=PlannedFiles(fs)).others_sha256
 
 
@@ -132,7 +131,7 @@ def test_a_log_that_holds_the_decided_batch_may_be_gone_on_with() -> None:
         (1, 3, 2, []),
     ],
 )
-def test_batches_that_somebody_else_may_have_written_are_told(
+def test_batches_that_somebody_else_may_have_written_are_reported(
     record: int | None,
     batches: int,
     committed: int,
@@ -151,9 +150,7 @@ def test_batches_that_somebody_else_may_have_written_are_told(
 
 
 def test_a_decided_batch_that_spark_has_forgotten_is_not_run_with_other_records() -> None:
-    """Rule `batch-identity`: the id alone would call the new records decided, and nobody would
-    ever write them. Spark does not sync its log, so a power cut may take what our decision is
-    about."""
+    """Spark does not sync its log, so a power cut may take what our decision is about."""
     record = decided(1, split(5, 9))
     with pytest.raises(DamagedCheckpointError, match="offsets/1"):
         require_logged(logged((split(0, 5),)), record)
@@ -162,8 +159,6 @@ def test_a_decided_batch_that_spark_has_forgotten_is_not_run_with_other_records(
 
 
 def test_a_partition_found_between_two_plans_of_a_decided_batch_is_not_passed_over() -> None:
-    """The others may end where they were decided, as where no record has come since: the ranges of
-    the new one would be called decided with them, and nobody would ever write them."""
     found = split(0, 4, partition=1)
     with pytest.raises(
         DamagedCheckpointError, match="split=orders-1 logged_end=4 decided_end=none"
@@ -187,7 +182,7 @@ def test_a_record_that_knows_nothing_of_a_source_says_nothing_of_its_splits() ->
     require_logged(fs, decided(0))
 
 
-def test_a_stateful_region_goes_on_only_behind_the_batch_that_was_decided() -> None:
+def test_a_stateful_region_continues_only_after_the_batch_that_was_decided() -> None:
     """The same in a Job, where a decided batch that is replayed runs into nothing."""
     region = Region(
         name="r", pipeline=Pipeline(StubSource()), source_id="s", sinks={}, stateful=True
@@ -224,7 +219,6 @@ def test_batch_identity_another_plan_of_a_source_that_is_not_ours_is_refused() -
 def test_a_decision_of_an_older_sluice_says_nothing_of_other_sources_and_the_log_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Formats 1 to 3 have no digest: the start goes on, and somebody may look."""
     older = RegionRecord(region="query", attempt_id=0, batch_id=0, splits=(split(0, 5),))
     require_logged(logged((split(0, 5),)), older)
     (record,) = caplog.records
@@ -238,7 +232,7 @@ def test_a_decision_of_an_older_sluice_says_nothing_of_other_sources_and_the_log
     assert not caplog.records, "it reads no other source"
 
 
-def test_whose_a_log_is_tells_its_newest_batch_whatever_lies_beside_it() -> None:
+def test_whose_a_log_is_reports_its_newest_batch_whatever_lies_beside_it() -> None:
     """Hadoop's checksums, Spark's temporary files, lines of other formats, and torn ones."""
 
     def of(attempt_id: int) -> str:
@@ -316,7 +310,7 @@ def test_a_merged_entry_is_found_whatever_lies_beside_it() -> None:
     assert _with_files(beside) != decided
 
 
-def test_a_source_whose_offset_is_no_number_of_a_log_is_told_by_its_line_alone() -> None:
+def test_a_source_whose_offset_is_no_number_of_a_log_is_reported_by_its_line_alone() -> None:
     """Another format may have a log of its own, which says nothing about that."""
 
     def digest(line: str, **logs: bytes) -> str:

@@ -31,7 +31,6 @@ class JavaError:
 
 
 def raised(name: str) -> Py4JJavaError:
-    """What Spark's call raises."""
     return Py4JJavaError("An error occurred", JavaError(name))
 
 
@@ -53,7 +52,7 @@ def joined() -> None:
 
 
 def too_short() -> None:
-    """The user's own limit is over, and its thread goes on."""
+    """The user's own limit is over, and its thread continues."""
     raise raised("TimeoutException")
 
 
@@ -71,13 +70,13 @@ def never() -> Iterator[Callable[[], None]]:
 
 
 def test_callback_after_commit_a_limit_of_the_users_is_not_the_end_of_the_wait() -> None:
-    """A callback may take longer, and a next life beside it would write with it."""
+    """A callback may take longer, and a next attempt beside it would write with it."""
     query = Query([too_short, too_short, joined])
     stop(query)
     assert query.asked == 3
 
 
-def test_callback_after_commit_a_query_that_never_stops_is_told_by_its_region(
+def test_callback_after_commit_a_query_that_never_stops_is_reported_by_its_region(
     never: Callable[[], None],
 ) -> None:
     """Spark would wait for ever, and the job with it, without a word."""

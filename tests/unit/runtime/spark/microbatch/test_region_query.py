@@ -30,8 +30,7 @@ from tests.kit.fakes import ManualClock
 KEY = BatchKey(region="main", attempt_id=3, batch_id=1)
 
 
-def test_a_life_says_where_its_source_runner_asks() -> None:
-    """Where nobody ever asks, the coordinator can name the address that was to be reached."""
+def test_an_attempt_says_where_its_source_runner_asks() -> None:
     assert RegionWorld().query.registration().address == ADDRESS.address
 
 
@@ -78,7 +77,6 @@ def _of_a_worker() -> RuntimeError:
 
 
 def test_what_a_function_raised_is_an_error_of_its_region_as_in_the_other_engine() -> None:
-    """Whoever catches errors of Sluice gets it, whatever engine runs the region."""
     world, error = RegionWorld(), _of_a_worker()
     with pytest.raises(RuntimeError, match=r"^region main: RuntimeError$"):
         world.batch(1, barrier(), error=error)
@@ -90,7 +88,7 @@ def test_what_a_function_raised_is_an_error_of_its_region_as_in_the_other_engine
 
 
 def test_what_ends_a_query_between_two_batches_is_an_error_of_its_region() -> None:
-    """Spark tells it when it is asked; without an end there is no error."""
+    """Spark reports it when it is asked; without an end there is no error."""
     world = RegionWorld()
     assert world.query.failure() is None
     world.frame.error = _of_a_worker()
@@ -100,8 +98,7 @@ def test_what_ends_a_query_between_two_batches_is_an_error_of_its_region() -> No
     assert found.__cause__ is world.frame.error
 
 
-def test_a_process_that_is_told_to_end_is_no_failed_batch() -> None:
-    """Nobody takes it for an error of the function."""
+def test_a_process_that_is_reported_to_end_is_no_failed_batch() -> None:
     world, end = RegionWorld(), cast(Exception, KeyboardInterrupt())
     with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
         world.batch(1, barrier(), error=end)
@@ -133,7 +130,7 @@ def test_batch_identity_and_stateful_replay_a_replay_of_a_decided_batch_writes_n
 
 
 def test_a_replay_says_how_far_it_has_come_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a life that takes long to its first question would be taken for a silent one."""
+    """Else an attempt that takes long to its first question would be taken for a silent one."""
 
     class ToldOnce:
         """As `sluice.runtime.spark.microbatch.stateful_batches.ReplayProgress`, with one look, at the begin."""
@@ -201,7 +198,7 @@ def test_a_batch_whose_files_hold_other_rows_than_its_tasks_answer_for_is_not_ac
 
 
 @pytest.mark.parametrize("error", [None, OSError("Spark's JVM is away")])
-def test_a_life_that_was_stopped_holds_no_files_open(error: Exception | None) -> None:
+def test_an_attempt_that_was_stopped_holds_no_files_open(error: Exception | None) -> None:
     """Also where Spark does not answer any more: its successor has writers of its own."""
     writer = CountingWriter()
     world = RegionWorld(files=writer)
@@ -237,7 +234,7 @@ def test_a_stop_waits_for_sparks_log_of_the_last_batch_for_a_moment(
 
 
 @pytest.mark.parametrize("error", [None, StorageUnreachableError("away", {}, "Start it.")])
-def test_a_next_life_has_to_be_able_to_stage_its_files(error: StreamError | None) -> None:
+def test_a_next_attempt_has_to_be_able_to_stage_its_files(error: StreamError | None) -> None:
     """They may lie on another file system than the checkpoints; nothing of it stays open."""
     writer = CountingWriter(error=error)
     world = RegionWorld(files=writer)
@@ -256,8 +253,8 @@ def test_start_offsets_once_the_empty_first_batch_needs_no_decision() -> None:
     assert world.coordinator.told == []
 
 
-def test_restore_by_attempt_an_undecided_batch_of_an_earlier_life_is_never_written() -> None:
-    """It should have been rewound; its range belongs to the new life's own barriers."""
+def test_restore_by_attempt_an_undecided_batch_of_an_earlier_attempt_is_never_written() -> None:
+    """It should have been rewound; its range belongs to the new attempt's own barriers."""
     world = RegionWorld()
     with pytest.raises(RuntimeError, match="FencedError"):
         world.batch(1, barrier(attempt_id=2))
@@ -265,7 +262,6 @@ def test_restore_by_attempt_an_undecided_batch_of_an_earlier_life_is_never_writt
 
 
 def test_a_writer_gets_its_state_of_the_last_decided_record() -> None:
-    """Of its own operator; what a batch answered that is not decided, nobody sees again."""
     writer = CountingWriter()
     world = RegionWorld(files=writer, restored=(written("files", 9), written("other", 1)))
     world.coordinator.refusal = FencedError("not wanted", {}, "Restart.")
@@ -282,7 +278,6 @@ def test_a_writer_gets_its_state_of_the_last_decided_record() -> None:
 def test_transaction_timeout_a_batch_must_be_decided_before_its_first_transaction_grows_old() -> (
     None
 ):
-    """Of all its tasks: those of the first wave began long before the last one ended."""
     world = RegionWorld()
     told = tuple(TaskResult(decide_by_s=moment_s) for moment_s in (900.0, 100.0, None))
     world.batch(1, barrier(), results=told)
@@ -296,7 +291,6 @@ def test_transaction_timeout_a_batch_must_be_decided_before_its_first_transactio
 def test_only_silence_that_the_cut_has_seen_makes_a_split_idle(
     silent_ms: int, expected: int, lasts_ms: int
 ) -> None:
-    """While a long batch runs nobody looks for records."""
     told = EventTimes(
         settings=EventTime(idle_timeout_ms=60_000), reported=cast(Any, Answers(value={}))
     )

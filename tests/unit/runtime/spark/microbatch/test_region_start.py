@@ -60,7 +60,6 @@ def restored(batch_id: int | None) -> RegionRecord:
 
 
 def test_restore_by_attempt_a_stateful_regions_logs_are_rewound_to_the_decision() -> None:
-    """What Spark logged behind it is read again, by the new life's barriers."""
     disk = Disk()
     disk.files |= logs(8, 9, 10, 11)
     location = "spark/main/state"
@@ -89,7 +88,7 @@ def test_restore_by_attempt_a_checkpoint_whose_batch_is_not_in_sparks_log_any_mo
 
 
 def test_a_decided_batch_that_spark_has_not_noted_as_done_is_run_once_more() -> None:
-    """The last life ended between the decision and Spark's own log. One without state begins in a
+    """The last attempt ended between the decision and Spark's own log. One without state begins in a
     directory of its own, and so does one before its first decision: nothing is run again there."""
     disk = Disk()
     disk.files |= logs(8, 9)
@@ -104,7 +103,7 @@ def test_a_decided_batch_that_spark_has_not_noted_as_done_is_run_once_more() -> 
 
 
 @pytest.mark.parametrize(("stateful", "batch_id"), [(False, 9), (True, None)])
-def test_restore_by_attempt_without_decided_state_nothing_of_an_older_life_is_left(
+def test_restore_by_attempt_without_decided_state_nothing_of_an_older_attempt_is_left(
     stateful: bool, batch_id: int | None
 ) -> None:
     """A stateless region's place is in the record alone."""
@@ -115,7 +114,9 @@ def test_restore_by_attempt_without_decided_state_nothing_of_an_older_life_is_le
     assert list(disk.files) == ["chk-000000000001/_metadata"]
 
 
-def test_restore_by_attempt_a_life_before_the_first_decision_has_a_directory_of_its_own() -> None:
+def test_restore_by_attempt_an_attempt_before_the_first_decision_has_a_directory_of_its_own() -> (
+    None
+):
     """One that slept deletes its own and older ones; a newer one's stays, also with nothing in its
     log yet. From the first decision on the place is that of the state that is on record."""
     made = region(stateful=True)
@@ -149,7 +150,6 @@ def test_logs_of_regions_that_are_no_more_are_deleted() -> None:
 def test_restore_by_attempt_a_run_that_was_taken_over_leaves_the_newer_ones_state_alone(
     batch_id: int | None,
 ) -> None:
-    """It slept before its region began: what is logged behind its record is decided by now."""
     disk = Disk()
     disk.files |= logs(9, 10, 11)
     before = dict(disk.files)
@@ -178,7 +178,9 @@ def test_restore_by_attempt_a_run_that_was_taken_over_deletes_older_lives_alone(
     assert not disk.files
 
 
-def test_restore_by_attempt_a_life_that_begins_while_older_ones_are_listed_keeps_its_logs() -> None:
+def test_restore_by_attempt_an_attempt_that_begins_while_older_ones_are_listed_keeps_its_logs() -> (
+    None
+):
     """The one that lists may sleep before it deletes."""
     disk = Disk()
     disk.files["spark/main/3/offsets/1"] = b"x"

@@ -1,4 +1,4 @@
-"""A batch that Spark runs once more tells how far it has come."""
+"""A batch that Spark runs once more reports how far it has come."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from sluice.runtime.spark.microbatch.stateful_batches import ReplayProgress, tas
 from tests.kit.waiting import wait_for
 
 
-def test_what_is_done_is_told_when_it_has_changed() -> None:
+def test_what_is_done_is_reported_when_it_has_changed() -> None:
     """At once, and then each other number; what cannot be found out is none."""
     looks: Iterator[int | OSError] = iter([3, 3, OSError("the session is away"), 4])
     told: list[int] = []
@@ -32,7 +32,7 @@ def test_what_is_done_is_told_when_it_has_changed() -> None:
     assert told == [3, 4]
 
 
-def test_nothing_is_told_of_a_life_that_is_over() -> None:
+def test_nothing_is_reported_an_attempt_that_is_over() -> None:
     """It is refused once."""
     told: list[int] = []
 
@@ -46,9 +46,6 @@ def test_nothing_is_told_of_a_life_that_is_over() -> None:
 
 
 def test_the_tasks_of_all_jobs_of_a_query_are_counted() -> None:
-    """Those whose infos Spark has dropped, of which it keeps so many, count for nothing: a look
-    that failed for one of them would tell nothing of the others, and a replay that tells nothing
-    is given up."""
     stages: dict[int, Any] = {
         7: SimpleNamespace(numCompletedTasks=2),
         8: SimpleNamespace(numCompletedTasks=3),
@@ -65,7 +62,6 @@ def test_the_tasks_of_all_jobs_of_a_query_are_counted() -> None:
 
 
 def test_nobody_looks_any_more_once_the_batch_has_run() -> None:
-    """Nor all the time before: the looks would take the time of the tasks that they count."""
     looks: list[int] = []
 
     def done() -> int:

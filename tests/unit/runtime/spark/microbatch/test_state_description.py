@@ -30,10 +30,9 @@ def _metadata(version: int, name: str, stores: Sequence[Mapping[str, object]] = 
         ),
     ],
 )
-def test_operators_are_told_whatever_version_their_metadata_has(
+def test_operators_are_reported_whatever_version_their_metadata_has(
     files: dict[str, bytes], named: str
 ) -> None:
-    """A state whose operators nobody tells looks like one that there is not."""
     disk = Disk()
     disk.files |= {
         f"spark/main/state-0/state/0/_metadata/{name}": data for name, data in files.items()
@@ -53,10 +52,8 @@ def _schema_file(*names: str) -> bytes:
     return b"\x00\x02v2" + b"\x00\x00\x00\x01\x00\xa2".join([b"", *structs])
 
 
-def test_schemas_are_told_with_the_store_of_the_operator_that_they_are_of() -> None:
-    """What a later Sluice needs to read the state, of all operators: one that Spark has not said
-    anything of yet keeps none of those behind it from being told. Keys stand in front of values; a
-    store without a schema has none."""
+def test_schemas_are_reported_with_the_store_of_the_operator_that_they_are_of() -> None:
+    """Keys stand in front of values; a store without a schema has none."""
     join = [{"storeName": name, "numPartitions": 2} for name in ("left", "right", "empty")]
     below = "spark/main/state-0/state"
     disk = Disk()

@@ -83,8 +83,7 @@ def test_approximate_recovery_is_of_micro_batches() -> None:
 
 
 def test_an_interval_that_outlives_a_transaction_is_refused() -> None:
-    """An epoch is open from one barrier to the next, and until it is decided. Where the sink has no
-    timeout of its own, its brokers are asked for theirs."""
+    """An epoch is open from one barrier to the next, and until it is decided."""
     sink = KafkaSink(
         bootstrap_servers="broker:9092",
         topic="out",
@@ -100,7 +99,7 @@ def test_an_interval_that_outlives_a_transaction_is_refused() -> None:
 
 
 def test_a_sink_whose_cluster_allows_no_continuous_tasks_hinders_its_region() -> None:
-    """As its check has told."""
+    """As its check has reported."""
     found = hindrance_of(
         _region(), interval_s=1.0, is_approximate=False, refused={"sink": "its brokers"}
     )
@@ -162,5 +161,4 @@ def test_an_engine_that_does_not_exist_is_refused_by_name() -> None:
 def test_as_many_regions_as_there_are_cores_and_partitions_for(
     partitions: list[int], slots: int, parts: tuple[int, ...]
 ) -> None:
-    """Where nobody has said how many, no region is without a partition or a core."""
     assert choose_parts(partitions, slots=slots) == parts

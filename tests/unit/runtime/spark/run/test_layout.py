@@ -114,10 +114,9 @@ class _Context:
         ("b:1", {"topics": ["in"]}, None),
     ],
 )
-def test_a_pipeline_that_reads_what_it_writes_is_told_of(
+def test_a_pipeline_that_reads_what_it_writes_is_reported(
     servers: str, reads: Mapping[str, Any], topic: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of one cluster, as far as the servers say; it runs all the same."""
     job = _described()
     job.source(_Source(bootstrap_servers=servers, **reads)).sink(_Sink(_Asked(900.0)))
     assert lay_out(job.spec).regions
@@ -173,7 +172,6 @@ def test_a_session_that_ends_quiet_workers_runs_micro_batches(
 def test_an_interval_above_fifteen_minutes_thirds_is_continuous_where_the_brokers_allow_it() -> (
     None
 ):
-    """What Kafka's own default allows says nothing about brokers that have been asked."""
     layout = lay_out(_job(_Sink(_Asked(7200.0)), interval_s=600.0, engine="auto"))
     assert layout.continuous
 
@@ -233,7 +231,9 @@ def test_a_sink_that_no_continuous_task_would_write_to_is_not_asked() -> None:
     assert [asked.closed, other.closed] == [1, 0]
 
 
-def test_each_region_is_told_what_its_own_pipeline_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_region_is_reported_what_its_own_pipeline_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By that its source leaves columns out: with another pipeline's look, some that are read."""
 
     def look(_spark: object, pipeline: Pipeline) -> PlanAnalysis:

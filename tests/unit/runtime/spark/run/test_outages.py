@@ -70,8 +70,8 @@ NO_NODE = (
         (FailureKind.OTHER, "IOException", "Stream is corrupted"),
     ],
 )
-def test_what_hadoop_says_tells_what_to_do(trouble: FailureKind, name: str, text: str) -> None:
-    """Wait for what comes back, call a human for what does not; also behind Spark's own error."""
+def test_what_hadoop_says_reports_what_to_do(trouble: FailureKind, name: str, text: str) -> None:
+    """Wait for what comes back, call a human for what does not; also after Spark's own error."""
     said = JavaException(name=name, text=f"java.io.{name}: {text}")
     assert failure_kind([said]) is trouble
     assert failure_kind([JavaException(name="SparkException", text="Job aborted"), said]) is trouble
@@ -139,7 +139,6 @@ def test_a_stop_does_not_wait_for_a_commit_that_has_long_been_unanswered() -> No
 
 
 def test_a_stop_asks_again_what_has_not_been_answered_once() -> None:
-    """What is decided is visible when the job has ended, as a rule."""
     driver = CoreDriver(FAST)
     driver.outcomes[b"main.0.1"] = CommitOutcome.PENDING
     driver.epoch(3)
@@ -216,7 +215,6 @@ def test_a_refusal_is_met_by_the_region_and_counted_there() -> None:
 
 
 def test_a_full_local_disk_says_where_there_is_no_room(tmp_path: Path) -> None:
-    """It is no outage: nobody waits for it."""
     (tmp_path / "file").symlink_to("/dev/full")
     with pytest.raises(StorageError, match="there is no room to write") as raised:
         LocalFileSystem(tmp_path).write_temporary("file", b"rows")

@@ -18,8 +18,8 @@ class Cluster:
         hosts: of executors by id, "-" in front of those that have ended.
         wanted: how many the session wants.
         looks: how often somebody asked.
-        ends_at_once: what is told to end is not active any more.
-        told: to end.
+        ends_at_once: the report to end is not active any more.
+        reported: to end.
     """
 
     hosts: dict[str, str] = field(default_factory=dict)
@@ -101,8 +101,8 @@ def test_a_host_that_was_lost_may_be_excluded() -> None:
     assert cluster.wanted is None
 
 
-def test_an_executor_that_takes_its_time_is_told_once() -> None:
-    """To be told again would change the number that the session wants."""
+def test_an_executor_that_takes_its_time_is_reported_once() -> None:
+    """To be reported again would change the number that the session wants."""
     cluster, clock = Cluster({"0": "bad", "1": "good"}, ends_at_once=False), ManualClock()
     exclusion = HostExclusion(cluster, clock=clock)
     exclusion.exclude(["bad"])

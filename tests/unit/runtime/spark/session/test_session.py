@@ -107,7 +107,7 @@ def test_a_source_gets_quick_processes_and_keeps_the_users_search_path() -> None
 
 
 def test_two_attempts_of_a_task_may_not_both_commit_their_files() -> None:
-    """Spark asks its driver which one may, unless it is told not to ask."""
+    """Spark asks its driver which one may, unless it is reported not to ask."""
     setting = "spark.hadoop.outputCommitCoordination.enabled"
     session = Session(sparkContext=Context(settings={setting: "False"}))
     with pytest.raises(ConfigError, match="outputCommitCoordination"):

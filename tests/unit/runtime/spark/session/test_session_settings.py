@@ -84,7 +84,6 @@ def test_a_query_is_made_under_the_settings_that_the_rules_need(users: dict[str,
     ("users", "kept"), [({}, "150"), ({BATCHES: "149"}, "150"), ({BATCHES: "2000"}, "2000")]
 )
 def test_spark_keeps_the_larger_number_of_batches(users: dict[str, str], kept: str) -> None:
-    """What a record needs is never deleted, and what the user wants to keep is not either."""
     assert inside(users, batches_to_retain=150)[BATCHES] == kept
 
 
@@ -100,7 +99,7 @@ def test_arrow_batches_without_a_bound_have_the_largest_that_there_is(
 
 
 @pytest.mark.parametrize(("users", "warned"), [({}, 0), ({ROWS: "5000"}, 0), ({ROWS: "0"}, 1)])
-def test_whoever_installs_the_formats_is_told_that_there_is_no_bound(
+def test_whoever_installs_the_formats_is_reported_that_there_is_no_bound(
     caplog: pytest.LogCaptureFixture, users: dict[str, str], warned: int
 ) -> None:
     """A drop-in query runs in the session as it is, and Spark does not name the setting."""
@@ -112,7 +111,6 @@ def test_whoever_installs_the_formats_is_told_that_there_is_no_bound(
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("users", [{}, {"spark.sql.shuffle.partitions": "2", **USERS}])
 def test_the_users_settings_are_back_afterwards(users: dict[str, str], *, fails: bool) -> None:
-    """Also after an error; what was not set is not set."""
     conf = Conf(dict(users))
     try:
         with query_settings(cast(SparkSession, Session(conf)), batches_to_retain=150):
@@ -125,7 +123,6 @@ def test_the_users_settings_are_back_afterwards(users: dict[str, str], *, fails:
 
 
 def test_what_another_thread_sets_meanwhile_is_the_users() -> None:
-    """Of the settings that a region's query needs, and of all others."""
     conf = Conf({STATE_FORMAT: "1"})
     with query_settings(cast(SparkSession, Session(conf)), batches_to_retain=100):
         conf.set(NO_DATA, "true")
@@ -163,7 +160,7 @@ def test_stateful_replay_a_state_that_begins_is_of_the_form_that_the_rules_need(
 
 
 def test_what_a_querys_own_log_says_of_its_state_is_no_change() -> None:
-    """Spark goes on with what the state was made with, also by an older program; and it may keep
+    """Spark continues with what the state was made with, also by an older program; and it may keep
     more than records need."""
     conf = Conf()
     with query_settings(cast(SparkSession, Session(conf)), batches_to_retain=100):

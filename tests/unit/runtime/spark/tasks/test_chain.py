@@ -1,4 +1,4 @@
-"""A chained task in micro-batches, and what Spark is told when a function of it fails."""
+"""A chained task in micro-batches, and what Spark is reported when a function of it fails."""
 
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,17 +69,15 @@ def _chain(
 
 
 def _failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Exception:
-    """What leaves a task whose function raises this."""
     chain = _chain(error, monkeypatch)
     with pytest.raises((LookupError, FunctionFailedError)) as caught:
         list(chain.copy_ranges(3, ()))
     return caught.value
 
 
-def test_a_task_tells_of_how_many_rows_its_functions_failed(
+def test_a_task_reports_of_how_many_rows_its_functions_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Beside what they count: the limit of a policy is about rows."""
     (row,) = _chain(ValueError("no"), monkeypatch, policy=Skip()).copy_ranges(3, ())
     (result,) = results_of([[row.column("result")[0].as_py()]])
     assert result.counts == {"f": RecordCounts(read=1, skipped=1)}
@@ -92,8 +90,8 @@ def test_a_task_tells_of_how_many_rows_its_functions_failed(
 def test_a_task_that_fails_aborts_in_all_its_sinks_what_it_has_open(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers wait behind it until the next sweep. A typed error is the task's answer: Spark, which
-    would try the task again, is not told."""
+    """Readers wait after it until the next sweep. A typed error is the task's answer: Spark, which
+    would try the task again, is not reported."""
     sinks = {"one": _Sink(), "two": _Sink()}
     chain = _chain(error, monkeypatch, sinks=sinks)
     if isinstance(error, StreamError):

@@ -1,4 +1,4 @@
-"""Rows that go on into files: of the types that Spark was told, and each task counts once."""
+"""Rows that continue into files: of the types that Spark was reported, and each task counts once."""
 
 from collections.abc import Generator
 from decimal import Decimal
@@ -40,7 +40,6 @@ def batch(**columns: list[object]) -> pa.RecordBatch:
 
 
 def test_rows_are_handed_on_and_the_answer_comes_after_them() -> None:
-    """What the task wrote is what Spark's writer gets; its committables come by the answers."""
     rows = batch(key=[b"k"], value=[1])
     result = TaskResult(task="0.0", records_out=1)
     through = pass_through()
@@ -73,7 +72,7 @@ def test_a_task_that_answers_twice_has_run_twice() -> None:
         ).take_results()
 
 
-def test_types_become_those_that_spark_was_told() -> None:
+def test_types_become_those_that_spark_was_reported() -> None:
     """A batch whose values fit is cast; a column that was left null has no type of its own."""
     rows = pa.RecordBatch.from_pydict(
         {"value": pa.array([1], pa.int32()), "key": pa.array([None], pa.null())}
@@ -91,7 +90,7 @@ def test_other_columns_than_for_an_empty_batch_are_refused(columns: dict[str, An
         pass_through().conform(pa.RecordBatch.from_pydict(columns))
 
 
-def test_a_null_where_none_was_told_of_is_named() -> None:
+def test_a_null_where_none_was_reported_is_named() -> None:
     """Spark reads such a column without looking for any, and fails of an index."""
     told = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("m", pa.int64())])
     through = pass_through(columns=told)
@@ -133,7 +132,7 @@ def test_a_value_that_does_not_fit_is_an_error_and_not_another_value() -> None:
     ],
     ids=str,
 )
-def test_the_same_value_in_another_type_goes_on(
+def test_the_same_value_in_another_type_continues(
     told: pa.DataType, now: pa.DataType, value: object
 ) -> None:
     rows = pa.RecordBatch.from_pydict({"value": pa.array([value, None], now)})

@@ -33,7 +33,6 @@ def counted(read: int, dead_lettered: int) -> TaskResult:
 
 
 def totals(world: RegionWorld) -> RecordCounts:
-    """What the last acknowledged record says in all."""
     assert world.coordinator.region is not None
     (entry,) = world.coordinator.region.operator_states
     assert entry.operator_id == "id-parse"
@@ -41,8 +40,6 @@ def totals(world: RegionWorld) -> RecordCounts:
 
 
 def test_counts_of_the_tasks_travel_with_the_acknowledgement() -> None:
-    """Of this batch, by the function's name; in all, in the region's record, where an attempt
-    that was not decided leaves nothing."""
     world = RegionWorld(functions=(PARSE,))
     world.coordinator.refusal = FencedError("not wanted", {}, "Restart.")
     with pytest.raises(RuntimeError):

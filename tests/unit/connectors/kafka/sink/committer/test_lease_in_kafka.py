@@ -28,7 +28,7 @@ def _record(session: str, *, renewals: int = 3) -> LeaseRecord:
 
 
 class FakeConsumer:
-    """The group's coordinator as a consumer sees it: it answers what it is told to, in turn."""
+    """The group's coordinator as a consumer sees it: it answers what it is reported to, in turn."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._told: Callable[[KafkaError | None, list[TopicPartition]], None] = config["on_commit"]
@@ -95,7 +95,7 @@ def test_lease_guards_outputs_a_coordinator_that_loads_is_asked_again_until_it_a
     assert store.read() == record
 
 
-def test_lease_guards_outputs_who_may_not_use_the_group_is_told_at_once(
+def test_lease_guards_outputs_who_may_not_use_the_group_is_reported_at_once(
     opened: Opened,
 ) -> None:
     """No time makes it better; and the record counts neither as read nor as written."""
@@ -110,7 +110,6 @@ def test_lease_guards_outputs_who_may_not_use_the_group_is_told_at_once(
 def test_lease_guards_outputs_a_record_that_is_not_confirmed_in_time_is_not_written(
     opened: Opened,
 ) -> None:
-    """It may be, or not: who asks must look again before he decides anything."""
     store, consumer = opened(0.3)
     with pytest.raises(UnreachableError, match="did not confirm the lease in time"):
         store.write(_record("s1"))

@@ -102,7 +102,6 @@ class Bench:
 
 
 def test_lease_guards_outputs_a_sink_that_ends_gives_its_name_back_once() -> None:
-    """So the next job need not watch it; behind that it is nobody's, or another job's."""
     bench = Bench()
     bench.claim()
     assert bench.store.record is not None
@@ -118,7 +117,7 @@ def test_lease_guards_outputs_a_sink_that_ends_gives_its_name_back_once() -> Non
 
 
 def test_a_sink_whose_name_cannot_be_given_back_closes_all_the_same() -> None:
-    """Its record is left behind, and watched by who comes next."""
+    """Its record is left after, and watched by who comes next."""
     bench = Bench()
     bench.claim()
     bench.store.is_away = True
@@ -138,7 +137,6 @@ def test_a_sink_that_never_had_the_name_closes_its_connections() -> None:
 def test_lease_guards_outputs_a_claim_that_is_refused_leaves_no_connection_and_renews_nothing() -> (
     None
 ):
-    """The other job lives, as its record tells by changing."""
     bench = Bench()
     bench.store.record = OTHER
     bench.store.on_sleep = lambda: bench.store.write(replace(OTHER, renewals=2))
@@ -164,7 +162,6 @@ def _swept_in_vain() -> tuple[Bench, TransactionIdentity]:
 
 
 def test_lease_guards_outputs_a_renewal_that_finds_another_owner_sweeps_nothing() -> None:
-    """What is open may be that one's to decide."""
     bench, _ = _swept_in_vain()
     bench.store.record = OTHER
     with pytest.raises(FencedError):
@@ -173,7 +170,6 @@ def test_lease_guards_outputs_a_renewal_that_finds_another_owner_sweeps_nothing(
 
 
 def test_wait_for_all_brokers_a_renewal_that_is_not_answered_still_sweeps_what_is_left() -> None:
-    """It fences nobody; readers wait for the sweep."""
     bench, orphan = _swept_in_vain()
     bench.store.is_away = True
     bench.sink.renew()
@@ -197,7 +193,6 @@ def test_wait_for_all_brokers_only_the_first_sweep_waits_for_brokers_that_are_aw
 
 
 def test_a_check_asks_for_what_a_recovery_and_a_sweep_will_need() -> None:
-    """Who may write, and not describe, would find that out behind its first decision."""
     for is_id in (True, False):
         bench = Bench()
         refused = f"{bench.harness.prefix}/check" if is_id else STATE_TOPIC

@@ -174,14 +174,12 @@ def log_of_one(number: int = 0, *, of_all: int = 0) -> Any:
 
 
 def ended(net: Answering) -> EndReport | None:
-    """What becomes of a commit."""
     reports: dict[TransactionIdentity, EndReport] = {}
     asyncio.run(transaction_wire._end(cast(Net, net), [OURS], reports, commit=True))  # noqa: SLF001
     return reports.get(OURS)
 
 
 def described(net: Answering) -> dict[str, Any]:
-    """What is told of a transaction."""
     found: dict[str, Any] = {}
     ids = [OURS.transactional_id]
     asyncio.run(transaction_wire._describe(cast(Net, net), ids, found))  # noqa: SLF001
@@ -203,7 +201,6 @@ def test_the_numbers_are_kafkas() -> None:
 
 @ALL
 def test_outcome_from_broker_an_answer_to_endtxn(number: int) -> None:
-    """Done is one code; what certainly wrote nothing is named; all else tells nothing."""
     report = end_report(number)
 
     if number == 0:
@@ -218,7 +215,7 @@ def test_outcome_from_broker_an_answer_to_endtxn(number: int) -> None:
 
 @ALL
 def test_outcome_from_broker_an_answer_to_describetransactions(number: int) -> None:
-    """That there is no such transaction, too, is one code; with an error no state is told."""
+    """That there is no such transaction, too, is one code; with an error no state is reported."""
     net = Answering(
         DescribeTransactions=said(transaction_states=[row(OURS.transactional_id, number)])
     )
@@ -239,7 +236,6 @@ def test_outcome_from_broker_an_answer_to_describetransactions(number: int) -> N
 
 @ALL
 def test_outcome_from_broker_an_answer_to_findcoordinator(number: int) -> None:
-    """With any error nobody is asked to end the transaction, nor is anything said of it."""
     answer = said(coordinators=[said(key=OURS.transactional_id, node_id=1, error_code=number)])
     net = Answering(FindCoordinator=answer)
     if is_forbidden(number):

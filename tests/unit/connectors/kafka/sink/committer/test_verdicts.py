@@ -15,7 +15,7 @@ from sluice.runtime.contracts import CommitOutcome
 _S, _E = TransactionState, EpochStep
 HANDLE = TransactionIdentity(transactional_id="p/u/r.1/o/0", producer_id=90, producer_epoch=4)
 
-# Written out by hand, not derived from the table under test.
+# Written out manually, not derived from the table under test.
 COMMITTED = {(_S.COMPLETE_COMMIT, 4), (_S.COMPLETE_COMMIT, 5)}
 ABORTED = {
     (_S.PREPARE_ABORT, 4),

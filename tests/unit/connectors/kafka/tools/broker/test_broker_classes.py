@@ -17,7 +17,6 @@ from sluice.runtime.errors import MissingRequirementError
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Java that nobody starts, two releases of one jar each, and the archive of the first."""
     for name in ("cache", "new", "old"):
         (tmp_path / name).mkdir()
     for name in ("java", "new/kafka.jar", "old/kafka.jar"):

@@ -126,7 +126,6 @@ def test_free_ports_are_different_and_free() -> None:
 
 
 def test_occupied_port_is_refused() -> None:
-    """Somebody listens: the error names port and server."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -205,7 +204,6 @@ def test_cluster_ids_are_made_as_kafka_makes_them() -> None:
 def test_a_broker_whose_start_is_given_up_does_not_run_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
 ) -> None:
-    """Nobody would know of it; one that outlives its starter would run for ever."""
     running: set[object] = set()
 
     class Process:

@@ -42,7 +42,7 @@ def test_a_cluster_that_never_names_a_controller_is_given_up() -> None:
         await_controller(_telling(lambda: -1), WHERE, timeout_s=0.02)
 
 
-def test_brokers_that_do_not_answer_are_told_of() -> None:
+def test_brokers_that_do_not_answer_are_reported() -> None:
     """Likewise."""
 
     def silent() -> int:

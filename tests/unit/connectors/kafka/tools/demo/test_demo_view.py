@@ -56,7 +56,6 @@ def test_a_clean_run_says_so() -> None:
 def test_a_fault_is_shown_with_its_place(
     there: list[int], seen: list[int], fault: str, place: str
 ) -> None:
-    """A count alone helps nobody to look."""
     text = shown(outcome(there, seen=seen))
     assert text.startswith("NOT exactly once")
     (line,) = [line for line in text.splitlines() if fault in line]

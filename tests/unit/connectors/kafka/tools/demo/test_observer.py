@@ -1,4 +1,4 @@
-"""A reader that runs beside the pipeline, where it cannot go on."""
+"""A reader that runs beside the pipeline, where it cannot continue."""
 
 import threading
 import time
@@ -14,10 +14,9 @@ from tests.kit.waiting import PATIENCE_S
 AWAY = UnreachableError("no broker answers", {}, "Start one.")
 
 
-def test_who_waits_for_a_reader_is_told_at_once_what_has_ended_it(
+def test_who_waits_for_a_reader_is_reported_at_once_what_has_ended_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And who closes it, once more: a test must not pass by what nobody has read."""
     is_waited_for = threading.Event()
 
     class Wanted(int):

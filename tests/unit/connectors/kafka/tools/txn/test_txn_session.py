@@ -171,7 +171,6 @@ def test_what_a_checkpoint_names_is_asked_for_though_no_broker_lists_it(
 
 
 def _leave_out_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At who has the prefix, which take a broker."""
     for look in ("_refuse_of_a_copy", "_refuse_while_alive"):
         monkeypatch.setattr(txn_session, look, lambda *_, **__: None)
 
@@ -193,7 +192,7 @@ def test_an_abort_of_all_that_is_open_leaves_what_is_decided(
 def test_an_abort_of_all_that_is_open_takes_what_a_checkpoint_that_was_given_up_names(
     store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its job was killed behind that record, or no broker answered it: readers wait, and the
+    """Its job was killed after that record, or no broker answered it: readers wait, and the
     command said that there was nothing to do."""
     _leave_out_the_looks(monkeypatch)
     given_up = _begun(broker, "new")
@@ -239,7 +238,7 @@ def test_each_by_name_needs_force_where_the_checkpoints_say_otherwise(
     assert not broker.discarded
 
 
-def test_a_coordinator_that_does_not_answer_is_named_and_nothing_is_told_of_its_ids(
+def test_a_coordinator_that_does_not_answer_is_named_and_nothing_is_reported_its_ids(
     store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if they were unknown they would be given up."""
@@ -303,7 +302,6 @@ def test_lease_guards_outputs_a_job_that_has_ended_is_not_watched(
 def test_lease_guards_outputs_nothing_of_a_job_that_lives_is_aborted(
     store: CheckpointStore, broker: FakeBroker, renewed_by: str | None
 ) -> None:
-    """Its lease changes while it is watched; one that nobody renews is a dead job's."""
     _, orphan = _decided_and_orphan(store, broker)
     owner = replace(_owner(store), job_uid=renewed_by or JOB_UID)
     held = FakeStore(record=owner)

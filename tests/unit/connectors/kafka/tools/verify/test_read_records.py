@@ -67,11 +67,10 @@ def _message(partition: int, offset: int, error: int | None = None) -> Message:
 
 
 def _growing() -> Batches:
-    """Partition 0, which somebody goes on writing to behind its end."""
     return ((1.0, [_message(0, offset)]) for offset in itertools.count())
 
 
-def test_a_partition_behind_its_end_does_not_keep_a_reader_waiting_for_another(
+def test_a_partition_after_its_end_does_not_keep_a_reader_waiting_for_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bed = _Bed(monkeypatch, _growing())
@@ -80,10 +79,9 @@ def test_a_partition_behind_its_end_does_not_keep_a_reader_waiting_for_another(
     assert bed.now_s == pytest.approx(_TIMEOUT_S, abs=3)
 
 
-def test_a_partition_behind_its_end_is_not_fetched_any_more(
+def test_a_partition_after_its_end_is_not_fetched_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else it takes the place of the others in the queue."""
     rest = [(1.0, [_message(1, offset)]) for offset in range(3)]
     bed = _Bed(monkeypatch, [(1.0, [_message(0, 0)]), *rest])
     assert bed.read() == [(0, 0), (1, 0), (1, 1), (1, 2)]
@@ -91,7 +89,7 @@ def test_a_partition_behind_its_end_is_not_fetched_any_more(
 
 
 def test_an_end_of_file_before_the_end_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As behind an unclean election: it may be told again and again."""
+    """As after an unclean election: it may be reported again and again."""
     end = _message(1, 1, KafkaError._PARTITION_EOF)  # noqa: SLF001 - confluent's name for it
     bed = _Bed(
         monkeypatch, itertools.chain([(1.0, [_message(0, 0)])], itertools.repeat((1.0, [end])))
@@ -116,7 +114,7 @@ def test_what_a_caller_does_with_a_record_is_no_time_without_progress(
     assert len(bed.read(taking_s=_TIMEOUT_S)) == 4
 
 
-def test_an_error_that_came_late_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_came_late_is_reported_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = _message(1, 0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     bed = _Bed(monkeypatch, [(_TIMEOUT_S + 1, [refused])])
     with pytest.raises(StreamError, match="partition=1") as caught:

@@ -29,7 +29,7 @@ class _Admin:
 
     Args:
         error: the answer to the first question for offsets.
-        leaders: in the first descriptions; behind them there is one.
+        leaders: in the first descriptions; after them there is one.
     """
 
     def __init__(self, error: int | None, *, leaders: Iterable[object] = ()) -> None:
@@ -88,7 +88,7 @@ def test_a_partition_without_a_leader_is_asked_for_no_offset(
     assert admin.asked == 1
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_deleted_meanwhile_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = _Admin(None, leaders=["a broker", _GONE])
     monkeypatch.setattr(history, "make_admin", lambda _: admin)
     monkeypatch.setattr(described, "_FRESH_S", 0.0)
@@ -98,7 +98,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_told(monkeypatch: pytest.MonkeyPat
     assert not admin.asked
 
 
-def test_another_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, with the topic and the servers that were asked."""
     monkeypatch.setattr(
         history, "make_admin", lambda _: _Admin(KafkaError.TOPIC_AUTHORIZATION_FAILED)
@@ -110,7 +110,6 @@ def test_another_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_topic_that_stays_without_leaders_is_out_of_reach(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody has to look into a broker's log for that."""
     monkeypatch.setattr(history, "make_admin", lambda _: _Admin(NO_LEADERS))
     with pytest.raises(UnreachableError, match="topic=orders"):
         topic_ends(_CONNECTION, "orders", timeout_s=-1.0)
@@ -123,7 +122,7 @@ def test_servers_that_do_not_answer_are_named(ask: Callable[..., object]) -> Non
         ask(connection, "orders", timeout_s=0.1)
 
 
-def test_what_ends_an_open_transaction_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ends_an_open_transaction_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose job was killed waits for nothing else."""
     monkeypatch.setattr(history, "make_admin", lambda _: _Admin(KafkaError.LEADER_NOT_AVAILABLE))
     with pytest.raises(UnreachableError, match="open transaction") as caught:

@@ -75,7 +75,7 @@ def test_each_fault_has_its_place_and_its_exit_code(
     assert verdict["examples"][fault][0].endswith(place)
 
 
-def test_a_corrupted_record_is_told_apart_by_its_name(tmp_path: Path) -> None:
+def test_a_corrupted_record_is_reported_apart_by_its_name(tmp_path: Path) -> None:
     given = ['{"id": 1, "cents": 5}', '{"id": 2, "cents": 6}']
     found = [given[0], '{"id": 2, "cents": 7}']
     result = run(tmp_path, given, found, "--json", "--name-by", "json:id")
@@ -181,7 +181,7 @@ def test_what_a_mapping_must_not_give_is_refused_with_what_it_may(
     ],
     ids=["function", "generator"],
 )
-def test_a_mapping_that_raises_is_told_with_the_record_and_its_reason(
+def test_a_mapping_that_raises_is_reported_with_the_record_and_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     name = own_mapping(tmp_path, monkeypatch, code)
@@ -386,7 +386,7 @@ def test_a_null_that_the_writer_left_out_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_directories_of_whole_records_are_said_not_to_be_compared(tmp_path: Path) -> None:
-    """A record has no such column; its name is told, whatever the verdict is."""
+    """A record has no such column; its name is reported, whatever the verdict is."""
     given = [("1", '{"value":"a"}'), ("2", '{"value":"b","id":1}')]
     moved = [("1", '{"value":"a"}'), ("1", '{"value":"b"}')]
     result = compare(tmp_path, given, moved)
@@ -448,7 +448,7 @@ def test_a_mapping_that_leaves_out_every_record_is_not_exactly_once(
     assert "--map" in str(result.exception)
 
 
-def test_a_mapping_that_gave_no_record_is_told_beside_an_output_that_holds_some(
+def test_a_mapping_that_gave_no_record_is_reported_beside_an_output_that_holds_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The input is not the empty one."""

@@ -68,7 +68,7 @@ def test_a_job_that_writes_all_to_one_topic_is_not_exactly_once(tmp_path: Path) 
     assert facts["examples"]["unexpected"] == [f"{bed.output}-0@1"]
 
 
-def test_what_was_not_judged_here_is_told(tmp_path: Path) -> None:
+def test_what_was_not_judged_here_is_reported(tmp_path: Path) -> None:
     bed = Bed(tmp_path, ["good", "bad"], ["good"])
     result = bed.run(_ROUTES.format(output=str(bed.output)))
     assert result.exit_code == 0, result.output
