@@ -2,11 +2,7 @@
 
 import pytest
 
-from benchmarks.jobs.transform_profile import (
-    part_of_process,
-    part_of_thread,
-    spent_between,
-)
+from benchmarks.jobs.transform_profile import part_of_process, part_of_thread, spent_between
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,7 @@ def main() -> None:
         listeners=[lines],
     )
     source = KafkaSource(
-        bootstrap_servers=args.bootstrap,
-        topics=[args.input],
-        bounded=args.until_end,
-        name="in",
+        bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end, name="in"
     )
     sink = MortalSink(
         doom=Doom(Path(os.environ["DOOM"])),

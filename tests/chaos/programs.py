@@ -281,14 +281,10 @@ SECURE_COPY = Subject(
     name="secure-copy", script=Path(__file__).with_name("secure_copy.py"), judge=_judge_copy
 )
 SECURE_DROP_IN = Subject(
-    name="secure-drop-in",
-    script=Path(__file__).with_name("secure_drop_in.py"),
-    judge=_judge_copy,
+    name="secure-drop-in", script=Path(__file__).with_name("secure_drop_in.py"), judge=_judge_copy
 )
 TWO_REGIONS = Subject(
-    name="two-regions",
-    script=Path(__file__).with_name("two_regions.py"),
-    judge=_judge_two_regions,
+    name="two-regions", script=Path(__file__).with_name("two_regions.py"), judge=_judge_two_regions
 )
 BOTH = Subject(
     name="both",

@@ -117,8 +117,7 @@ def _kill_regions(
     for number in dice.sample(range(regions), size):
         doom.request(f"in-{number}", dice.choice(MOMENTS))
     wait_for(
-        lambda: _attempts(program) and len(doom.deaths()) >= dead,
-        what=f"{size} regions to die",
+        lambda: _attempts(program) and len(doom.deaths()) >= dead, what=f"{size} regions to die"
     )
 
 

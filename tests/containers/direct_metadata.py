@@ -49,9 +49,7 @@ def ask_broker(host: str, port: int, topic: str) -> Mapping[int, Led]:
     response = MetadataResponse.decode(payload, version=_VERSION, header=True)
     return {
         found.partition_index: Led(
-            leader=found.leader_id,
-            epoch=found.leader_epoch,
-            in_sync=tuple(sorted(found.isr_nodes)),
+            leader=found.leader_id, epoch=found.leader_epoch, in_sync=tuple(sorted(found.isr_nodes))
         )
         for found in response.topics[0].partitions
     }

@@ -26,10 +26,7 @@ _EVERY_S = 0.3
 
 
 def _play(
-    directory: Path,
-    pipeline: str,
-    strikes: Strikes,
-    pace: Callable[[Pipeline], None] | None = None,
+    directory: Path, pipeline: str, strikes: Strikes, pace: Callable[[Pipeline], None] | None = None
 ) -> None:
     faults = [
         PlannedFault(kind=kind, target=target, after_s=0.0, hold_s=3.0, draw=0.1)

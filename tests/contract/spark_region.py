@@ -52,11 +52,7 @@ class SparkBed:
         self._bootstrap, self._source = bootstrap, source
         prepare(spark)
         job = Job(
-            "handled",
-            spark,
-            checkpoint_dir=str(directory),
-            interval_s=0.1,
-            engine="micro-batch",
+            "handled", spark, checkpoint_dir=str(directory), interval_s=0.1, engine="micro-batch"
         )
         job.source(KafkaSource(bootstrap_servers=bootstrap, topics=[source])).map_batches(
             _refuse_bad

@@ -125,10 +125,7 @@ def test_another_process_ends_a_transaction_over_sasl_ssl(
     """Rule `endtxn-version` and the lease, with every request authenticated."""
     connection = KafkaConnection.of(_options(secure_kafka, mechanism))
     harness = RealHarness(
-        secure_kafka.broker,
-        2,
-        connection=connection,
-        options=secure_kafka.librdkafka(),
+        secure_kafka.broker, 2, connection=connection, options=secure_kafka.librdkafka()
     )
     attempt = harness.open()
     attempt.produce(3)

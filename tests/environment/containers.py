@@ -194,11 +194,7 @@ class Engine:
         return Container(self, spec, identity)
 
     def run(
-        self,
-        *words: str,
-        check: bool = True,
-        both: bool = False,
-        timeout_s: float = _ANSWER_S,
+        self, *words: str, check: bool = True, both: bool = False, timeout_s: float = _ANSWER_S
     ) -> str:
         """The output of Docker's command line.
 

@@ -118,12 +118,7 @@ def commit_of(root: Path, *, besides: Iterable[str] = ()) -> str | None:
 def _git(root: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", *words],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_S,
-            check=True,
+            ["git", *words], cwd=root, capture_output=True, text=True, timeout=_GIT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None

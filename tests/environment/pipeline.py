@@ -108,11 +108,7 @@ class Pipeline:
         self.restarts: list[str] = []
         self.connection = KafkaConnection(bootstrap_servers=bed.bootstrap)
         self.output = create_topic(bed.bootstrap, unique("bed-out"), partitions=PARTITIONS)
-        self.source = create_topic(
-            bed.bootstrap,
-            unique("bed-in"),
-            partitions=PARTITIONS,
-        )
+        self.source = create_topic(bed.bootstrap, unique("bed-in"), partitions=PARTITIONS)
         root = f"{bed.hdfs_uri}/{self.source}"
         self._checkpoint = f"{root}/checkpoint"
         self._files = PublishedFiles(fs=open_file_system(f"{root}/data", hadoop), name="files")

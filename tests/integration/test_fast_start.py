@@ -31,12 +31,7 @@ def _run(
     arguments = {**quiet, **settings, "spark.driver.extraJavaOptions": loaded}
     answer = subprocess.run(
         [sys.executable, _PROGRAM, *(f"{name}={value}" for name, value in arguments.items())],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(_ROOT),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            **environment,
-        },
+        env={**os.environ, "PYTHONPATH": str(_ROOT), "SPARK_LOCAL_IP": "127.0.0.1", **environment},
         cwd=log.parent,
         capture_output=True,
         text=True,

@@ -100,10 +100,7 @@ def test_a_chained_job_writes_files_once_and_continues(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     source, target = topic(partitions=2), tmp_path / "out" / "orders"
-    first = [
-        Record(value=b"a", key=b"k", partition=0),
-        Record(value=None, key=None, partition=1),
-    ]
+    first = [Record(value=b"a", key=b"k", partition=0), Record(value=None, key=None, partition=1)]
     for records in (first, [Record(value=b"late", partition=0)]):
         produce(kafka.bootstrap, source, records)
         run(
@@ -174,11 +171,7 @@ def test_kafka_and_files_get_the_same_rows_of_one_run_of_the_frame(
 
 @pytest.mark.parametrize("format_name", ["parquet", "orc", "json", "csv"])
 def test_partition_directories_are_sparks_own(
-    spark: SparkSession,
-    kafka: EmbeddedKafka,
-    topic: TopicFactory,
-    tmp_path: Path,
-    format_name: str,
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, format_name: str
 ) -> None:
     """Values that a path must escape come back as they were, in each format."""
     source, target = topic(partitions=3), tmp_path / "out" / "rows"

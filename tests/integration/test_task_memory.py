@@ -68,9 +68,7 @@ def run(
         )
     ).map_batches(SlowAndWeighed(weighed, pause_s)).sink(
         KafkaSink(
-            bootstrap_servers=kafka.bootstrap,
-            topic=sink,
-            transactional_id_prefix=unique("weighed"),
+            bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=unique("weighed")
         )
     )
     job.run()

@@ -297,10 +297,7 @@ def test_a_living_jobs_transactions_are_not_aborted_under_it(
     does not."""
     attempt = _opened(real)
     coordinator = KafkaSinkCoordinator(
-        real.connection,
-        transactional_id_prefix=real.prefix,
-        transaction_timeout_s=None,
-        topics=(),
+        real.connection, transactional_id_prefix=real.prefix, transaction_timeout_s=None, topics=()
     )
     coordinator.claim(
         SinkContext(

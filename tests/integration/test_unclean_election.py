@@ -48,11 +48,7 @@ def copy(
         config={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
     )
     return Copy(
-        session=spark,
-        kafka=kafka,
-        directory=tmp_path / "checkpoint",
-        source=source,
-        output=topic(),
+        session=spark, kafka=kafka, directory=tmp_path / "checkpoint", source=source, output=topic()
     )
 
 

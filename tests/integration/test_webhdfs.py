@@ -365,10 +365,7 @@ def test_a_task_whose_driver_is_silent_sees_a_later_coordinator(
             checkpoint_uri=uri,
             checkpoint_web=checkpoint_web_address(context, uri),
         )
-        with (
-            CoordinatorClient(address, deadline_s=0.0) as client,
-            pytest.raises(UnreachableError),
-        ):
+        with CoordinatorClient(address, deadline_s=0.0) as client, pytest.raises(UnreachableError):
             client.poll_barrier("main", 4, wait_s=0.0)
         leaders.announce(RunRecord(leader_session_id="later", address="http://later", attempt_id=9))
         with (

@@ -6,12 +6,7 @@ from typing import cast
 
 from sluice.runtime.contracts import SinkContext, SinkCoordinator
 from sluice.runtime.errors import FencedError, UnreachableError
-from sluice.runtime.ownership.lease import (
-    RENEWAL_INTERVAL_S,
-    Lease,
-    LeasedOutput,
-    LeaseRecord,
-)
+from sluice.runtime.ownership.lease import RENEWAL_INTERVAL_S, Lease, LeasedOutput, LeaseRecord
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 from tests.kit.threads.virtual_threads import Process, Timeline
 

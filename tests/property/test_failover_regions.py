@@ -127,9 +127,7 @@ def test_order_and_names_of_regions_are_stable(graph: JobGraph) -> None:
     sinks = [replace(v, vertex_id=f"{v.vertex_id}!", name="sink") for v in graph.vertices]
     to_sinks = [
         Edge(
-            upstream=vertex.vertex_id,
-            downstream=sink.vertex_id,
-            distribution=Distribution.FORWARD,
+            upstream=vertex.vertex_id, downstream=sink.vertex_id, distribution=Distribution.FORWARD
         )
         for vertex, sink in zip(graph.vertices, sinks, strict=True)
     ]

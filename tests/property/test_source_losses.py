@@ -22,10 +22,7 @@ _LOST = re.compile(r"orders-(\d+)\[")
 _LOOKS = 50  # of a task, in which it has read what is there
 
 _worlds = st.builds(
-    LedWorld,
-    st.integers(0, 1 << 64).map(Random),
-    fails=st.booleans(),
-    bounded=st.booleans(),
+    LedWorld, st.integers(0, 1 << 64).map(Random), fails=st.booleans(), bounded=st.booleans()
 )
 
 

@@ -88,11 +88,7 @@ def test_everything_together_fits_or_is_refused_by_name(
     ),
 )
 def test_no_queue_is_full_before_a_batch_that_is_waited_for(
-    mib: int,
-    partitions: int,
-    batch_bytes: int,
-    writing: dict[str, Any],
-    batches: dict[str, Any],
+    mib: int, partitions: int, batch_bytes: int, writing: dict[str, Any], batches: dict[str, Any]
 ) -> None:
     """It would take no record until the linger is over. As full as partitions can be of which none
     wakes the client, which it does at the number of records and beyond the number of bytes, it

@@ -415,9 +415,7 @@ class ContinuousAttempt:
         self._process = process
         self._world = process.world
         self._book = AttemptEpochs(
-            region=self.region,
-            attempt_id=attempt_id,
-            operator_states=restored.operator_states,
+            region=self.region, attempt_id=attempt_id, operator_states=restored.operator_states
         )
         process.engine.barrier_service.open(self._book)
         self.task = Task(process, restored, attempt_id)

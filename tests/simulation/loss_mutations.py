@@ -110,11 +110,7 @@ LOSS_MUTATIONS: Mapping[
         {"expire": 0.1, "kill": 0.03, "refused": 0.2},
         "visible before its decision",
     ),
-    "accept every loss": (
-        accept_every_loss,
-        _ACCEPTED,
-        "marked before it is committed",
-    ),
+    "accept every loss": (accept_every_loss, _ACCEPTED, "marked before it is committed"),
     "report some lost ranges only": (
         report_some_lost_ranges_only,
         _ACCEPTED,

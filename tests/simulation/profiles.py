@@ -340,13 +340,7 @@ PROFILES: Mapping[str, Profile] = {
         **_TORN, level=0, expire=0.05, late=0.1, kill=0.02, processes=10
     ),
     "commits are torn, what expires is told and accepted": Profile(
-        **_TORN,
-        expire=0.1,
-        lost_stops=True,
-        accepted=True,
-        unreached=0.2,
-        kill=0.02,
-        processes=12,
+        **_TORN, expire=0.1, lost_stops=True, accepted=True, unreached=0.2, kill=0.02, processes=12
     ),
     "repairs fail half-way": Profile(
         **_TORN, expire=0.1, broken_repairs=0.1, kill=0.02, processes=12

@@ -162,11 +162,7 @@ RESTORE_MUTATIONS: Mapping[
         {**_RESTORES, "pause": 0.05, "short": True},
         "what a run goes on from is deleted",
     ),
-    "return after a newer restore": (
-        return_after_a_newer_restore,
-        _WOKEN_WITH_STATE,
-        _STATE,
-    ),
+    "return after a newer restore": (return_after_a_newer_restore, _WOKEN_WITH_STATE, _STATE),
     "keep files of the newest record only": (
         keep_files_of_the_newest_record_only,
         {**_RESTORES, "files": True, "only_files": True, "roll": True},

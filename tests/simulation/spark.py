@@ -93,10 +93,7 @@ class Life:
         self.end()
         self._process.tell(
             RegionFailed(
-                region=self.region,
-                attempt_id=self.attempt_id,
-                error=error,
-                permanent=permanent,
+                region=self.region, attempt_id=self.attempt_id, error=error, permanent=permanent
             )
         )
 

@@ -11,13 +11,7 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sluice.runtime.contracts import AcceptedAs, FailureReason
 from sluice.runtime.errors import ConfigError, RegionsSuspendedError, TransactionUnknownError

@@ -151,11 +151,7 @@ TORN_MUTATIONS: Mapping[
         asdict(PROFILES["several tasks"]),
         "visible before its decision",
     ),
-    "trust one report for all": (
-        trust_one_report_for_all,
-        _TORN,
-        "marked before it is committed",
-    ),
+    "trust one report for all": (trust_one_report_for_all, _TORN, "marked before it is committed"),
     "repair a region as a whole": (
         repair_a_region_as_a_whole,
         _TORN,
@@ -166,11 +162,7 @@ TORN_MUTATIONS: Mapping[
         _BROKEN_REPAIRS,
         "marked before it is committed",
     ),
-    "repair twice": (
-        repair_twice,
-        _BROKEN_REPAIRS,
-        "a coordinator stops by TransactionLostError",
-    ),
+    "repair twice": (repair_twice, _BROKEN_REPAIRS, "a coordinator stops by TransactionLostError"),
     "take expired ids for committed": (
         take_expired_ids_for_committed,
         _FORGOTTEN,

@@ -179,12 +179,7 @@ class CoreDriver:
     # --- a region -------------------------------------------------------------------------------
 
     def poll(
-        self,
-        end: int = 0,
-        *,
-        region: str = "main",
-        attempt_id: int = 0,
-        finished: bool = False,
+        self, end: int = 0, *, region: str = "main", attempt_id: int = 0, finished: bool = False
     ) -> Barrier | None:
         """The region polls; its source has records up to ``end`` in each partition."""
         for action in self.tell(BarrierPolled(region=region, attempt_id=attempt_id)):

@@ -42,10 +42,7 @@ def rows(
     instant = pa.timestamp("us", tz="UTC")
     local = pa.timestamp("us")
     person = pa.struct(
-        [
-            pa.field("name", pa.string()),
-            pa.field("seen", pa.list_(pa.field("element", instant))),
-        ]
+        [pa.field("name", pa.string()), pa.field("seen", pa.list_(pa.field("element", instant)))]
     )
     columns: dict[str, tuple[pa.DataType, list[object]]] = {
         "id": (pa.int64(), [1, 2, 3, 4, -(2**63)]),
@@ -59,13 +56,7 @@ def rows(
         "blob": (pa.binary(), [b"\x00\xff", None, b"", b"abc", "è".encode()]),
         "day": (
             pa.date32(),
-            [
-                _AT.date(),
-                None,
-                first_day,
-                datetime.date(9999, 12, 31),
-                _LONG_AGO.date(),
-            ],
+            [_AT.date(), None, first_day, datetime.date(9999, 12, 31), _LONG_AGO.date()],
         ),
         "instant": (instant, [_AT, None, long_ago, _SUMMER_NIGHT, _AT.replace(microsecond=0)]),
         "local": (

@@ -18,12 +18,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # has no __all__
-    AdminClient,
-    NewPartitions,
-    NewTopic,
-    OffsetSpec,
-)
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # has no __all__
 
 from tests.kit.waiting import wait_for
 
@@ -137,11 +132,7 @@ def partition_count(bootstrap: str, topic: str) -> int:
 
 
 def produce(
-    bootstrap: str,
-    topic: str,
-    records: Iterable[Record | bytes],
-    *,
-    options: Options | None = None,
+    bootstrap: str, topic: str, records: Iterable[Record | bytes], *, options: Options | None = None
 ) -> None:
     """Write records outside any transaction and wait until every one is acknowledged.
 
@@ -220,11 +211,7 @@ def _send(producer: Producer, topic: str, records: Iterable[Record | bytes]) -> 
 
 
 def end_offsets(
-    bootstrap: str,
-    topic: str,
-    *,
-    committed: bool = True,
-    options: Options | None = None,
+    bootstrap: str, topic: str, *, committed: bool = True, options: Options | None = None
 ) -> dict[int, int]:
     """Per partition the last stable offset, or with ``committed=False`` the high watermark.
 

@@ -291,11 +291,7 @@ class Switched:
         moments = [
             moment
             for thread in self.living
-            for moment in (
-                thread.until_s,
-                thread.stopped_until_s,
-                thread.process.stopped_until_s,
-            )
+            for moment in (thread.until_s, thread.stopped_until_s, thread.process.stopped_until_s)
             if moment is not None and moment > self.now_s
         ]
         if not moments:

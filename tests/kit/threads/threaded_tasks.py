@@ -55,11 +55,7 @@ LOST_S = 60.0
 SILENCE_S = 20.0
 """For how long a driver waits for a task's next question, and for a checkpoint."""
 
-_OVER = (
-    TransactionState.EMPTY,
-    TransactionState.COMPLETE_COMMIT,
-    TransactionState.COMPLETE_ABORT,
-)
+_OVER = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 _ENDING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 _ANSWER_S = 11.0
 _REFUSED_S = 5.0
@@ -423,11 +419,7 @@ class Life:
         world = self.world
         link = world.link()
         self.checkpoint_client = CheckpointClient(
-            link,
-            self.region,
-            self.attempt_id,
-            lost_timeout_s=LOST_S,
-            clock=world.switched.clock,
+            link, self.region, self.attempt_id, lost_timeout_s=LOST_S, clock=world.switched.clock
         )
         registry = TaskRegistry(
             link, self.checkpoint_client, lost_timeout_s=LOST_S, clock=world.switched.clock

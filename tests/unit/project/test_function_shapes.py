@@ -127,8 +127,7 @@ def test_an_ignore_names_its_code_and_its_reason(tree: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["a  # noqa", "a  # noqa: F401", "a  # type: ignore", "a  # type: ignore[misc]"],
+    "line", ["a  # noqa", "a  # noqa: F401", "a  # type: ignore", "a  # type: ignore[misc]"]
 )
 def test_an_ignore_without_a_reason_is_found(line: str) -> None:
     assert unexplained(f"b\n{line}\n") == [2]

@@ -17,10 +17,7 @@ def test_lease_guards_outputs_who_is_paused_while_it_waits_for_a_look_waits_for_
     None
 ):
     """Its patience had passed in the pause, and it decided by what it had known before."""
-    older, newer = _run(
-        RunPlan(calls={3: Call(during_s=60.0)}),
-        RunPlan(uri=COPY, begins_s=16.0),
-    )
+    older, newer = _run(RunPlan(calls={3: Call(during_s=60.0)}), RunPlan(uri=COPY, begins_s=16.0))
     _assert_taken_over(older, newer)
 
 
@@ -39,8 +36,7 @@ def test_lease_guards_outputs_a_host_that_sleeps_is_paused_too() -> None:
 def test_lease_guards_outputs_after_a_pause_two_late_renewals_are_waited_for() -> None:
     """One was under way, and has crossed the record of who took over; the next one looks twice."""
     older, newer = _run(
-        RunPlan(calls={12: Call(before_s=30.0, during_s=30.0)}),
-        RunPlan(uri=COPY, begins_s=69.0),
+        RunPlan(calls={12: Call(before_s=30.0, during_s=30.0)}), RunPlan(uri=COPY, begins_s=69.0)
     )
     _assert_taken_over(older, newer)
 
@@ -85,8 +81,7 @@ def test_lease_guards_outputs_a_start_that_is_paused_before_its_write_waits_for_
 ) -> None:
     """It writes over the record of a run that lives, which finds that with its next renewal."""
     paused, other = _run(
-        RunPlan(calls={0: Call(during_s=pause_s)}),
-        RunPlan(uri=COPY, begins_s=5.0),
+        RunPlan(calls={0: Call(during_s=pause_s)}), RunPlan(uri=COPY, begins_s=5.0)
     )
     assert other.ended_by == "fenced"
     assert paused.ended_by is None
@@ -115,10 +110,7 @@ def test_lease_guards_outputs_a_start_that_slept_does_not_end_the_next_one_of_it
     number: int,
 ) -> None:
     """It is sealed, and writes over the record of a run that has not seen it."""
-    older, newer = _run(
-        RunPlan(calls={number: Call(before_s=30.0)}),
-        RunPlan(begins_s=5.0),
-    )
+    older, newer = _run(RunPlan(calls={number: Call(before_s=30.0)}), RunPlan(begins_s=5.0))
     assert newer.took_s is not None
     assert newer.ended_by is None
     assert older.decided_s == []

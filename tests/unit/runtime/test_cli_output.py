@@ -7,9 +7,7 @@ import pytest
 from sluice.runtime.cli_output import print_facts, print_json, print_table
 
 
-def test_a_table_shows_each_value_literally_in_one_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_table_shows_each_value_literally_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Text that looks like a style stays text; a row of a pipe is not folded at 80 columns."""
     print_table(("id", "detail"), [(None, "[bold]" + "x" * 120)], title="Found")
     title, head, _, row = (

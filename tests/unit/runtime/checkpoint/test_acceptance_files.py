@@ -50,10 +50,7 @@ _ACCEPTED_1 = (
         ranges=("orders-0:[10,20)", "orders-3:[7,9)"),
     ),
     AcceptedWork(
-        digest=_UNKNOWN,
-        accepted_as=AcceptedAs.COMMITTED,
-        region="side",
-        ranges=("orders-1:[0,4)",),
+        digest=_UNKNOWN, accepted_as=AcceptedAs.COMMITTED, region="side", ranges=("orders-1:[0,4)",)
     ),
 )
 _READERS: dict[str, Callable[..., object]] = {

@@ -87,12 +87,7 @@ def test_what_a_new_run_started_from_stays_until_that_has_decided() -> None:
 def test_seals_are_never_retired() -> None:
     """Rule `fence-first`: a paused coordinator's next place is a seal, and must not be empty when
     it wakes."""
-    places = [
-        _place(0),
-        _place(1),
-        _fence(2),
-        *(_place(each) for each in range(3, 6)),
-    ]
+    places = [_place(0), _place(1), _fence(2), *(_place(each) for each in range(3, 6))]
     places += [_fence(6), *(_place(each) for each in range(7, 12))]
     assert _kept(places) == [0, 2, 6, 9, 10, 11]
 

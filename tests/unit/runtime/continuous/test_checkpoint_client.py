@@ -195,9 +195,7 @@ def test_what_a_task_does_between_two_questions_is_no_silence() -> None:
     clock = ManualClock()
     silence = UnreachableError("silent", {}, "")
     link = PlayedLink(
-        answers=[silence, _barrier(4)],
-        refusals=[silence],
-        on_silence=lambda: clock.advance(11.0),
+        answers=[silence, _barrier(4)], refusals=[silence], on_silence=lambda: clock.advance(11.0)
     )
 
     class SlowEpoch(PlayedEpoch):

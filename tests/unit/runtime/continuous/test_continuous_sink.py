@@ -7,11 +7,7 @@ from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.contracts import Committer, SinkContext, SweepReport, SweepView
 
 CONTEXT = SinkContext(
-    job_uid="j",
-    job_name="job",
-    operator_id="o",
-    checkpoint_uri="file:/a",
-    leader_session_id="s",
+    job_uid="j", job_name="job", operator_id="o", checkpoint_uri="file:/a", leader_session_id="s"
 )
 VIEW = SweepView(job_uid="j", attempt_ids={"main": 2}, protected=(), orphans=())
 SWEPT = SweepReport(aborted=3, is_complete=False)

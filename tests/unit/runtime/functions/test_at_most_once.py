@@ -195,9 +195,7 @@ class Reader:
 
 def _run(attempt: int, *, most: int, monkeypatch: pytest.MonkeyPatch) -> tuple[TaskResult, int]:
     context = SimpleNamespace(
-        partitionId=lambda: 2,
-        attemptNumber=lambda: attempt,
-        getLocalProperty=lambda _name: "7",
+        partitionId=lambda: 2, attemptNumber=lambda: attempt, getLocalProperty=lambda _name: "7"
     )
     monkeypatch.setattr(TaskContext, "get", staticmethod(lambda: context))
     reader = Reader()

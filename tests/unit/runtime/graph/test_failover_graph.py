@@ -114,9 +114,7 @@ def test_what_spark_deals_out_counts_as_one_subtask() -> None:
 def test_two_regions_of_one_name_are_refused(names: tuple[str, str]) -> None:
     """A region's name is part of transactional ids: a shared one would fence the other."""
     first, second = names
-    graph = JobGraph(
-        vertices=(vertex(first, 2 if second == "a-1" else 1), vertex(second, 1)),
-    )
+    graph = JobGraph(vertices=(vertex(first, 2 if second == "a-1" else 1), vertex(second, 1)))
     with pytest.raises(ConfigError, match="one name"):
         failover_regions(graph)
 

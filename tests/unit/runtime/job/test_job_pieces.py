@@ -101,10 +101,7 @@ def identity(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-@given(
-    st.lists(st.integers(0, 1000), max_size=20),
-    st.integers(1, 8),
-)
+@given(st.lists(st.integers(0, 1000), max_size=20), st.integers(1, 8))
 def test_deal_gives_every_record_to_exactly_one_task(sizes: Sequence[int], tasks: int) -> None:
     """No range is lost or read twice, and no task is empty."""
     splits = [split(i, 5, 5 + size) for i, size in enumerate(sizes)]

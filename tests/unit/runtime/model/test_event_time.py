@@ -28,11 +28,7 @@ def split(**where: Any) -> SplitRange:
 
 def at(partition: int, watermark_ms: int | None, idle_since_ms: int | None = None) -> SplitRange:
     return split(
-        partition=partition,
-        start=0,
-        end=1,
-        watermark_ms=watermark_ms,
-        idle_since_ms=idle_since_ms,
+        partition=partition, start=0, end=1, watermark_ms=watermark_ms, idle_since_ms=idle_since_ms
     )
 
 

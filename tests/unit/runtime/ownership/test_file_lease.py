@@ -134,9 +134,7 @@ def test_lease_guards_outputs_a_renewal_that_lands_late_does_not_end_who_took_ov
         first.renew()
 
 
-def test_lease_guards_outputs_a_store_that_hangs_does_not_make_a_run_look_dead(
-    runs: Runs,
-) -> None:
+def test_lease_guards_outputs_a_store_that_hangs_does_not_make_a_run_look_dead(runs: Runs) -> None:
     """It holds up the renewals of the one that lives as long as the other one's look."""
     first = runs.claimed(CONTEXT)
     stills = iter([WATCH_S])

@@ -72,11 +72,7 @@ def _claim(
     slept: Callable[[], float] = lambda: 0.0,
 ) -> Lease:
     context = SinkContext(
-        job_uid=uid,
-        job_name="job",
-        operator_id="op",
-        checkpoint_uri=uri,
-        leader_session_id=session,
+        job_uid=uid, job_name="job", operator_id="op", checkpoint_uri=uri, leader_session_id=session
     )
     owned = LeasedOutput(kind="transactional id prefix", name="orders", remedy="Take another one.")
     return Lease(store, context, owned, clock=lambda: store.now_s, sleep=store.sleep, slept=slept)

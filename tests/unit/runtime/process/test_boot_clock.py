@@ -67,8 +67,7 @@ class Run:
         """The region's first one."""
         self.clock.advance(2.0)
         found = wait_for(
-            lambda: self.coordinator.poll_barrier("main", self.attempt_id, wait_s=0.1),
-            poll_s=0.005,
+            lambda: self.coordinator.poll_barrier("main", self.attempt_id, wait_s=0.1), poll_s=0.005
         )
         assert found is not None
         return found
@@ -80,10 +79,7 @@ class Run:
                 batch=batch,
                 checkpoint_id=barrier.checkpoint_id,
                 region=RegionRecord(
-                    region="main",
-                    attempt_id=self.attempt_id,
-                    batch_id=1,
-                    splits=barrier.splits,
+                    region="main", attempt_id=self.attempt_id, batch_id=1, splits=barrier.splits
                 ),
                 decide_by_s=decide_by_s,
             )

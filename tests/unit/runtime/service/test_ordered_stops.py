@@ -105,9 +105,7 @@ def _require_free(port: int) -> None:
         again.bind(("127.0.0.1", port))
 
 
-def test_a_service_that_does_not_start_leaves_no_port_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_service_that_does_not_start_leaves_no_port_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: None)
     service = CoordinatorService()
     port = int(service.address.rpartition(":")[2])

@@ -50,9 +50,7 @@ def test_a_log_in_that_one_broker_refuses_once_is_tried_again_by_the_next_call(
     assert (first.closed, second.closed) == (True, False)
 
 
-def test_refused_credentials_are_said_and_not_taken_for_silence(
-    wire_over: Made,
-) -> None:
+def test_refused_credentials_are_said_and_not_taken_for_silence(wire_over: Made) -> None:
     wire = wire_over(PlayedClient(refusing={"FindCoordinatorRequest": REFUSED}))
     with pytest.raises(AuthenticationError, match="SaslAuthenticationFailedError"):
         wire.describe([OURS.transactional_id], timeout_s=1)
@@ -70,9 +68,7 @@ def test_outcome_from_broker_an_end_whose_log_in_is_refused_is_asked_for_again(
     assert report.outcome is EndOutcome.DONE
 
 
-def test_a_decided_transaction_is_committed_after_one_refused_log_in(
-    wire_over: Made,
-) -> None:
+def test_a_decided_transaction_is_committed_after_one_refused_log_in(wire_over: Made) -> None:
     """Else it would stay open until the broker aborts it."""
     wire = wire_over(PlayedClient(refusing={"FindCoordinatorRequest": REFUSED}), PlayedClient())
     (report,) = KafkaCommitter(wire).commit_transactions([OURS], timeout_s=5)
@@ -290,9 +286,7 @@ def test_refusals_that_last_for_a_quarter_of_a_minute_are_meant() -> None:
     assert refusals.lasting() is not None
 
 
-def test_coordinators_that_answer_are_heard_beside_one_that_refuses(
-    wire_over: Made,
-) -> None:
+def test_coordinators_that_answer_are_heard_beside_one_that_refuses(wire_over: Made) -> None:
     class Refusing(PlayedClient):
         async def send(self, request: Any, node_id: int | None = None) -> Any:
             self.refused = REFUSED if node_id == 2 else self.refused

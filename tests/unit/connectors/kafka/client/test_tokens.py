@@ -270,12 +270,7 @@ def _tls_options(url: str, *more: Sequence[str]) -> KafkaConnection:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("location", str(SERVER_PEM)),
-        ("pem", CERTIFICATE),
-    ],
-    ids=["file", "text"],
+    ("name", "value"), [("location", str(SERVER_PEM)), ("pem", CERTIFICATE)], ids=["file", "text"]
 )
 def test_the_endpoints_certificate_is_checked_against_the_users_own(name: str, value: str) -> None:
     """As librdkafka does where it fetches tokens itself: by a file, or by the text."""

@@ -20,10 +20,7 @@ from sluice.runtime.checkpoint.format.metadata import (
     encode_repair,
     require_known_kinds,
 )
-from sluice.runtime.checkpoint.format.schema import (
-    METADATA_V1,
-    METADATA_VERSION,
-)
+from sluice.runtime.checkpoint.format.schema import METADATA_V1, METADATA_VERSION
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from sluice.runtime.model.checkpoint_record import FileReference, Redistribution, StateEntry
 from tests.kit.coordinator.checkpoint_records import committable, full_record, record

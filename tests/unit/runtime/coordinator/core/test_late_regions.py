@@ -23,8 +23,7 @@ from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, committable
 
 _CARRIES = 3
 _LATE = replace(
-    FAST,
-    handler=RegionalCheckpointHandler(region_timeout_s=2.0, max_skipped_in_a_row=_CARRIES),
+    FAST, handler=RegionalCheckpointHandler(region_timeout_s=2.0, max_skipped_in_a_row=_CARRIES)
 )
 _BOUND_S = 40  # of carries, an interval and a time limit each, and of the last one's time-out
 

@@ -418,8 +418,7 @@ def test_retire_after_commit_what_a_newer_run_may_have_begun_with_is_neither_ret
 
 
 @pytest.mark.parametrize(
-    ("error", "level"),
-    [(AWAY, logging.WARNING), (ValueError("a client's own bug"), logging.ERROR)],
+    ("error", "level"), [(AWAY, logging.WARNING), (ValueError("a client's own bug"), logging.ERROR)]
 )
 def test_what_cannot_be_retired_ends_no_job(
     error: Exception, level: int, caplog: pytest.LogCaptureFixture

@@ -171,10 +171,7 @@ def test_a_split_that_is_found_while_the_end_is_decided_is_missed_when_its_regio
     )
     driver.tick(1.0)
     driver.auto = False
-    barriers = {
-        "main": driver.poll(10, finished=True),
-        "side": driver.poll(10, region="side"),
-    }
+    barriers = {"main": driver.poll(10, finished=True), "side": driver.poll(10, region="side")}
     for region, barrier in barriers.items():
         driver.ack(barrier, region=region)
     driver.tell(SplitsDiscovered(source_id="source", splits=(split(9, 0, 0),)))

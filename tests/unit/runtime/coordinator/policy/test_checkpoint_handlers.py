@@ -118,8 +118,7 @@ def test_why_a_region_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"max_failed_ratio": 1.0}, {"max_skipped_in_a_row": 0}, {"region_timeout_s": 0.0}],
+    "settings", [{"max_failed_ratio": 1.0}, {"max_skipped_in_a_row": 0}, {"region_timeout_s": 0.0}]
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, float]) -> None:
     """By name."""

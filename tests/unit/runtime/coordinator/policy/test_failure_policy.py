@@ -12,11 +12,7 @@ from sluice.runtime.coordinator.policy.failure_policy import (
     RegionView,
     decide_failure,
 )
-from sluice.runtime.errors import (
-    RegionGivenUpError,
-    StorageUnreachableError,
-    UnreadSplitsLostError,
-)
+from sluice.runtime.errors import RegionGivenUpError, StorageUnreachableError, UnreadSplitsLostError
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
 
 COUNTING = CheckpointSettings(tolerable_failures=1)

@@ -16,8 +16,7 @@ from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 
 @given(
     st.lists(
-        st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 5), st.booleans()),
-        max_size=20,
+        st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 5), st.booleans()), max_size=20
     ),
     st.floats(0, 100),
 )

@@ -251,8 +251,7 @@ def test_nobody_waits_for_a_loop_whose_thread_was_ended(
 
 @pytest.mark.parametrize("is_fenced", [True, False])
 def test_a_step_that_fails_is_reported_and_only_a_bug_is_logged(
-    is_fenced: bool,
-    caplog: pytest.LogCaptureFixture,
+    is_fenced: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A takeover is no error of this process: the core says so once, without a traceback."""
     store = FakeStore()

@@ -195,10 +195,5 @@ def test_a_watch_that_is_stopped_before_it_begins_looks_at_nothing() -> None:
 
 def _watching(ask: Callable[[], RegionsView]) -> RegionWatch:
     return RegionWatch(
-        ask,
-        sources={},
-        interval_s=0.002,
-        alarm_s=None,
-        timeout_s=1.0,
-        clock=ManualClock(),
+        ask, sources={}, interval_s=0.002, alarm_s=None, timeout_s=1.0, clock=ManualClock()
     )

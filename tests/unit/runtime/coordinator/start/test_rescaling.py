@@ -53,10 +53,7 @@ def two_regions(checkpoint_id: int, **changes: object) -> CheckpointRecord:
     """A decided record of ``main-0`` and ``main-1``, the second skipped from the one before."""
     regions = (
         RegionRecord(
-            region="main-0",
-            attempt_id=0,
-            batch_id=2,
-            splits=(split(0, 10, 20), split(2, 10, 20)),
+            region="main-0", attempt_id=0, batch_id=2, splits=(split(0, 10, 20), split(2, 10, 20))
         ),
         RegionRecord(
             region="main-1",

@@ -433,10 +433,7 @@ def test_a_sink_may_leave_whose_transactions_are_settled() -> None:
             dataclasses.replace(PLAN.regions[0], sink_ids=()),
             RegionPlan(name="side", sink_ids=("sink",)),
         ),
-        (
-            dataclasses.replace(PLAN.regions[0], stateful_sink_ids=()),
-            RegionPlan(name="side"),
-        ),
+        (dataclasses.replace(PLAN.regions[0], stateful_sink_ids=()), RegionPlan(name="side")),
     ],
     ids=["to another region", "for one of another kind"],
 )

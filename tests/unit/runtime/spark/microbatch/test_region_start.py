@@ -47,11 +47,7 @@ def state_at(location: str) -> StateSnapshot:
 
 def region(*, stateful: bool) -> Region:
     return Region(
-        name="main",
-        pipeline=cast(Pipeline, None),
-        source_id="s",
-        sinks={},
-        stateful=stateful,
+        name="main", pipeline=cast(Pipeline, None), source_id="s", sinks={}, stateful=stateful
     )
 
 

@@ -222,9 +222,7 @@ def test_a_full_local_disk_says_where_there_is_no_room(tmp_path: Path) -> None:
     assert str(tmp_path) in str(raised.value)
 
 
-def test_a_wait_is_said_now_and_then_and_its_end_as_well(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_wait_is_said_now_and_then_and_its_end_as_well(caplog: pytest.LogCaptureFixture) -> None:
     """Short ones are not worth a line."""
     clock = ManualClock()
     log = WaitLog(logging.getLogger("waits"), clock)

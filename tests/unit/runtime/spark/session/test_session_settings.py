@@ -128,11 +128,7 @@ def test_what_another_thread_sets_meanwhile_is_the_users() -> None:
         conf.set(NO_DATA, "true")
         conf.unset(CHECKSUM)
         conf.set("spark.sql.shuffle.partitions", "2")
-    assert conf.values == {
-        STATE_FORMAT: "1",
-        NO_DATA: "true",
-        "spark.sql.shuffle.partitions": "2",
-    }
+    assert conf.values == {STATE_FORMAT: "1", NO_DATA: "true", "spark.sql.shuffle.partitions": "2"}
 
 
 @pytest.mark.parametrize("name", [NO_DATA, CHECKSUM, FULL_RETRY, BATCHES])

@@ -95,9 +95,7 @@ def test_lease_guards_outputs_a_coordinator_that_loads_is_asked_again_until_it_a
     assert store.read() == record
 
 
-def test_lease_guards_outputs_who_may_not_use_the_group_is_reported_at_once(
-    opened: Opened,
-) -> None:
+def test_lease_guards_outputs_who_may_not_use_the_group_is_reported_at_once(opened: Opened) -> None:
     """No time makes it better; and the record counts neither as read nor as written."""
     store, consumer = opened(PATIENCE_S)
     for ask in (store.read, lambda: store.write(_record("s1"))):

@@ -25,12 +25,7 @@ CONTEXT = SinkContext(
     leader_session_id="s",
 )
 OTHER = LeaseRecord(
-    job_uid="other",
-    checkpoint_uri="file:/b",
-    session="t",
-    host="h",
-    renewed_at_ms=0,
-    renewals=1,
+    job_uid="other", checkpoint_uri="file:/b", session="t", host="h", renewed_at_ms=0, renewals=1
 )
 
 

@@ -70,10 +70,7 @@ def _record(
         verdict=verdict,
         leader_session_id=f"session-{checkpoint_id}",
         run_attempt=checkpoint_id + 1,
-        settings={
-            "out.transactional_id_prefix": prefix,
-            "out.kafka.bootstrap.servers": "b:9092",
-        },
+        settings={"out.transactional_id_prefix": prefix, "out.kafka.bootstrap.servers": "b:9092"},
         graph=(SINK,),
         regions=(
             RegionRecord(
@@ -389,10 +386,7 @@ def test_each_cluster_is_asked_for_the_ids_of_its_own_sinks(
         _record(3, "new", Verdict.ABORTED),
         graph=(SINK, OperatorNode(operator_id="sink-2", name="too", kind="sink", upstream=())),
     )
-    settings = {
-        "too.transactional_id_prefix": "too",
-        "too.kafka.bootstrap.servers": "c:9092",
-    }
+    settings = {"too.transactional_id_prefix": "too", "too.kafka.bootstrap.servers": "c:9092"}
     store.publish(replace(both, settings={**both.settings, **settings}), timeout_s=60)
     with _opened(store) as session:
         assert {key[0] for key in session.sinks} == {"out", "too"}

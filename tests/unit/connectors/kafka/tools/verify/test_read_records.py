@@ -79,9 +79,7 @@ def test_a_partition_after_its_end_does_not_keep_a_reader_waiting_for_another(
     assert bed.now_s == pytest.approx(_TIMEOUT_S, abs=3)
 
 
-def test_a_partition_after_its_end_is_not_fetched_any_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_partition_after_its_end_is_not_fetched_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     rest = [(1.0, [_message(1, offset)]) for offset in range(3)]
     bed = _Bed(monkeypatch, [(1.0, [_message(0, 0)]), *rest])
     assert bed.read() == [(0, 0), (1, 0), (1, 1), (1, 2)]
