@@ -10,7 +10,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="After a pause of its process, a decision no longer waits for the check of the lease, which was about to find another job.",
         catchers=(
-            "tests/unit/runtime/ownership/test_lease_pauses.py::test_lease_guards_outputs_a_decision_waits_from_the_beginning_after_a_pause",
+            "tests/unit/runtime/ownership/test_lease.py::test_lease_guards_outputs_a_decision_waits_from_the_beginning_after_a_pause",
         ),
         edits=(
             Edit(

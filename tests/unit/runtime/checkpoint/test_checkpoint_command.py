@@ -1,4 +1,4 @@
-"""``sluice checkpoint``: what people and scripts are reported, from the directory alone."""
+"""``sluice checkpoint`` and ``sluice job``, from the checkpoint directory alone."""
 
 import contextlib
 import json
@@ -30,8 +30,18 @@ from sluice.runtime.errors import (
     StreamError,
     UnsupportedFormatError,
 )
-from sluice.runtime.model.checkpoint_record import StateEntry, Verdict
+from sluice.runtime.graph.graph_view import view_of_record
+from sluice.runtime.graph.job_graph import regions_of
+from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.job.job_cli import app as job_app
+from sluice.runtime.model.checkpoint_record import (
+    CheckpointRecord,
+    RegionRecord,
+    StateEntry,
+    Verdict,
+)
 from tests.kit.coordinator.checkpoint_records import committable, full_record, record
+from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource
 
 
 @pytest.fixture
@@ -424,3 +434,66 @@ def test_a_local_directory_needs_no_jvm(directory: Path, jvm: Jvm) -> None:
         assert not jvm.attempts
         assert store.slots()
     assert jvm.clients == [None]
+
+
+def run_of(parts: int, checkpoint_id: int) -> CheckpointRecord:
+    pipeline = Pipeline(StubSource(), [], [StubSink()])
+    graph, regions = regions_of([pipeline], [False], parts=parts)
+    records = (RegionRecord(region=each.name, attempt_id=1) for each in regions)
+    return replace(record(checkpoint_id), graph=graph, regions=tuple(records))
+
+
+@pytest.fixture
+def directory_job(tmp_path: Path) -> Path:
+    """A job of one part in checkpoint 0, of three in checkpoint 1."""
+    store = open_store(str(tmp_path))
+    for each in (run_of(1, 0), run_of(3, 1)):
+        store.publish(each, timeout_s=60)
+    return tmp_path
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(job_app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_graph_shows_the_newest_decision(directory_job: Path) -> None:
+    """Which job and checkpoint, then operators, edges and regions with their standing."""
+    heading, text = run("graph", str(directory_job)).split("\n\n", 1)
+    assert record(1).job_name in heading
+    assert "checkpoint 1" in heading
+    assert text == view_of_record(run_of(3, 1)).text() + "\n"
+    assert "orders-2  completed  orders[2] out[2]" in text
+
+
+def test_graph_as_mermaid_is_a_diagram_and_nothing_else(directory_job: Path) -> None:
+    """So that it may be written to a file."""
+    shown = run("graph", str(directory_job), "--mermaid")
+    assert shown == view_of_record(run_of(3, 1)).mermaid() + "\n"
+    assert shown.startswith("flowchart LR\n")
+
+
+def test_graph_of_an_older_checkpoint(directory_job: Path) -> None:
+    older = run("graph", str(directory_job), "--id", "0")
+    assert older == run("graph", f"{directory_job}/{slot_name(0)}")
+    assert "checkpoint 0" in older
+    assert "orders-2" not in older
+
+
+def test_graph_of_a_drop_in_query_is_found_below(tmp_path: Path) -> None:
+    """Its checkpointLocation holds the store in ``sluice``."""
+    open_store(str(tmp_path / "sluice")).publish(run_of(1, 0), timeout_s=60)
+    assert "orders[0] out[0]" in run("graph", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [(("graph", "{}/none"), ConfigError), (("graph", "{}", "--id", "7"), StorageError)],
+)
+def test_what_cannot_be_shown_is_a_typed_error_job(
+    directory_job: Path, arguments: tuple[str, ...], error: type[StreamError]
+) -> None:
+    """The frame of the command line prints it, exit code 1."""
+    with pytest.raises(error):
+        run(*(each.format(directory_job) for each in arguments))

@@ -1,17 +1,30 @@
-"""Commits that tasks are asked for: whose answer counts, and what is left to the driver."""
+"""Commits by tasks, the sink of continuous tasks, and how long a task outlives its coordinator."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
 
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
+from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
 from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
 from sluice.runtime.continuous.task_messages import CommittedEpoch
-from sluice.runtime.contracts import CommitOutcome, CommitReport, RegionProgress
+from sluice.runtime.contracts import (
+    CommitOutcome,
+    CommitReport,
+    Committer,
+    RegionProgress,
+    SinkContext,
+    SweepReport,
+    SweepView,
+)
+from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import committable
+from tests.kit.kafka.transaction_harness import FakeHarness
 from tests.kit.waiting import PATIENCE_S
 
 _REGIONS = ("main", "side")
@@ -248,3 +261,127 @@ def test_a_sink_that_follows_its_regions_follows_them_through_the_tasks_commits(
     assert (report.outcome, follower.told) == (CommitOutcome.PENDING, [5])
     plain = rig.committer.regions_published(5, (), timeout_s=1.0)
     assert plain.outcome is CommitOutcome.COMMITTED
+
+
+CONTEXT = SinkContext(
+    job_uid="j", job_name="job", operator_id="o", checkpoint_uri="file:/a", leader_session_id="s"
+)
+VIEW = SweepView(job_uid="j", attempt_ids={"main": 2}, protected=(), orphans=())
+SWEPT = SweepReport(aborted=3, is_complete=False)
+
+
+class _Sink:
+    """A `SinkCoordinator` that writes down what it is asked for."""
+
+    committer: Committer
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+        self.facts = {"transaction_timeout_s": "100"}
+
+    def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        self.asked.append(("check", timeout_s))
+        return self.facts
+
+    def claim(self, context: SinkContext, *, timeout_s: float) -> None:
+        self.asked.append(("claim", context, timeout_s))
+
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
+        self.asked.append(("sweep", view, timeout_s))
+        return SWEPT
+
+    def renew(self) -> None:
+        self.asked.append(("renew",))
+
+    def close(self) -> None:
+        self.asked.append(("close",))
+
+
+def test_lease_guards_outputs_a_continuous_sink_claims_renews_and_sweeps_as_its_connector_does() -> (
+    None
+):
+    sink, lost_timeout = _Sink(), LostTimeout(None)
+    continuous = ContinuousSink(sink, NativeCommits(), lost_timeout)
+    assert continuous.check(timeout_s=1.0) == {"transaction_timeout_s": "100"}
+    continuous.claim(CONTEXT, timeout_s=2.0)
+    assert continuous.sweep(VIEW, timeout_s=3.0) == SWEPT
+    continuous.renew()
+    continuous.close()
+    assert sink.asked == [
+        ("check", 1.0),
+        ("claim", CONTEXT, 2.0),
+        ("sweep", VIEW, 3.0),
+        ("renew",),
+        ("close",),
+    ]
+    assert lost_timeout.seconds < 50.0
+
+
+def test_a_sink_without_transactions_bounds_nothing() -> None:
+    """Its check reports of no time-out: nothing of it is open that could grow too old."""
+    sink, lost_timeout = _Sink(), LostTimeout(None)
+    sink.facts = {"cluster_id": "c"}
+    continuous = ContinuousSink(sink, NativeCommits(), lost_timeout, between_barriers_s=1e6)
+    assert continuous.check(timeout_s=1.0) == {"cluster_id": "c"}
+    assert lost_timeout.seconds == 60.0
+
+
+def test_it_is_a_minute_where_the_sinks_allow_that() -> None:
+    """Kafka's maximum is fifteen."""
+    chosen = LostTimeout(None)
+    assert chosen.seconds == 60.0
+    chosen.allow(900.0)
+    assert chosen.seconds == 60.0
+
+
+@pytest.mark.parametrize("timeout_s", [15.0, 60.0, 119.0, 120.0])
+def test_it_is_shorter_where_a_sink_needs_that(timeout_s: float) -> None:
+    """Unless the user has said something else; the shortest of several sinks counts."""
+    chosen = LostTimeout(None)
+    for each in (900.0, timeout_s, 600.0):
+        chosen.allow(each)
+    assert 0 < chosen.seconds < timeout_s / 2
+
+
+@pytest.mark.parametrize("timeout_s", [59.0, 60.0])
+def test_what_the_user_has_asked_for_is_refused_where_it_is_not_below_half(
+    timeout_s: float,
+) -> None:
+    """With both numbers, and what to do."""
+    with pytest.raises(ConfigError, match="coordinator_lost_timeout_s=30"):
+        LostTimeout(30.0).allow(timeout_s)
+
+
+def test_what_the_user_has_asked_for_is_kept_where_it_is() -> None:
+    """Also if it is more than the default."""
+    chosen = LostTimeout(400.0)
+    chosen.allow(900.0)
+    assert chosen.seconds == 400.0
+
+
+def test_the_start_check_of_a_sink_refuses_it_by_what_its_cluster_allows() -> None:
+    """The sink has no timeout of its own, so its transactions get the brokers' maximum."""
+    harness = FakeHarness(2)
+    limit_s = harness.wire.cluster(timeout_s=1).max_transaction_timeout_s
+    assert limit_s is not None
+
+    def checked(asked_s: float | None, *, between_barriers_s: float = 1.0) -> float:
+        chosen = LostTimeout(asked_s)
+        sink = KafkaSinkCoordinator(
+            KafkaConnection(bootstrap_servers="fake:1"),
+            transactional_id_prefix=harness.prefix,
+            transaction_timeout_s=None,
+            topics=(),
+            connect=lambda _: harness.wire,
+        )
+        made = ContinuousSink(sink, NativeCommits(), chosen, between_barriers_s=between_barriers_s)
+        made.check(timeout_s=1)
+        return chosen.seconds
+
+    assert checked(None) < limit_s / 2
+    assert checked(limit_s / 2 - 1) == limit_s / 2 - 1
+    with pytest.raises(ConfigError, match="outlive"):
+        checked(limit_s / 2)
+    assert checked(None, between_barriers_s=limit_s / 3) < limit_s / 2
+    with pytest.raises(ConfigError, match="too old at its barrier"):
+        checked(None, between_barriers_s=limit_s / 3 + 1)

@@ -1,8 +1,8 @@
-"""What is shown of a job's graph is what runs, before the first run and from its checkpoints."""
+"""The job's graph as users see it, operator ids, and output modes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +13,7 @@ from sluice.runtime.graph.failover_regions import FailoverRegion
 from sluice.runtime.graph.graph_model import JobGraph, Subtask, Vertex
 from sluice.runtime.graph.graph_view import GraphView, view_of_record
 from sluice.runtime.graph.job_graph import Region, regions_of
+from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph, operator_id
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.job.job import Job, Stream
 from sluice.runtime.model.checkpoint_record import (
@@ -21,6 +22,7 @@ from sluice.runtime.model.checkpoint_record import (
     RegionRecord,
     RegionStatus,
 )
+from sluice.runtime.spark.frames.region_frames import output_mode
 from tests.kit.coordinator.checkpoint_records import record
 from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource, identity
 
@@ -248,3 +250,119 @@ def test_a_view_is_a_value() -> None:
     """Two descriptions of one job are equal."""
     one: GraphView = job_of(two_pipelines()).graph()
     assert one == job_of(two_pipelines()).graph()
+
+
+SOURCE = OperatorSpec(kind="source", name="orders")
+ENRICH = OperatorSpec(kind="map_batches", name="enrich", upstream=(0,))
+SINK = OperatorSpec(kind="sink", name="out", upstream=(1,))
+
+# Golden vectors: a change of any of these orphans the state of every job. Never edit them.
+_A = "86ffbfce56ed0318068fe6cb32037cc9"
+_B = "97f541801272f79b806a18f034dc32a5"
+GOLDEN = {
+    ("source", "orders", (), None): _A,
+    ("map_batches", "enrich", (_A,), None): _B,
+    ("sink", "out", (_B,), None): "9d2cd5c6ad7bb8808099c3c0a955550d",
+    ("transform", "join", (_A, _B), None): "3a511d46f3bed9ecb97c720f2e99efd7",
+    ("transform", "join", (_B, _A), None): "d590cd3a399ba4598f7ff6cc9dc5d467",
+    ("sink", "out", (_B,), "my-sink"): "1b1972d43a70f2722d122f8aa6ab1c69",
+    ("source", "Bestellungen ü", (), None): "9015d34809c08346540be82693c1e40b",
+}
+
+
+@pytest.mark.parametrize(("given", "expected"), GOLDEN.items())
+def test_operator_ids_are_frozen(
+    given: tuple[str, str, tuple[str, ...], str | None], expected: str
+) -> None:
+    """The rule of version 1 gives these ids in every later Sluice."""
+    kind, name, upstream, uid = given
+    assert operator_id(kind=kind, name=name, upstream=upstream, uid=uid) == expected
+
+
+def test_id_is_the_same_whatever_parallelism_and_whatever_follows() -> None:
+    """Rescaling a job, or adding a sink, matches all state again."""
+    before = build_graph([SOURCE, ENRICH, SINK])
+    scaled = [replace(SOURCE, parallelism=9), replace(ENRICH, max_parallelism=64)]
+    second_sink = OperatorSpec(kind="sink", name="audit", upstream=(0,))
+    after = build_graph([*scaled, SINK, second_sink])
+    assert [node.operator_id for node in after[:3]] == [node.operator_id for node in before]
+    assert after[0].parallelism == 9
+    assert after[3].upstream == (before[0].operator_id,)
+
+
+def test_uid_keeps_the_id_through_renaming_and_moving() -> None:
+    """With a uid, name, kind and place in the graph may change."""
+    given = build_graph([SOURCE, replace(ENRICH, uid="e1")])
+    moved = build_graph([OperatorSpec(kind="transform", name="new", uid="e1")])
+    assert moved[0].operator_id == given[1].operator_id
+
+
+def test_uid_and_path_never_collide() -> None:
+    """A uid that looks like a name is another operator."""
+    assert operator_id(kind="sink", name="x", upstream=(), uid="x") != operator_id(
+        kind="sink", name="x", upstream=()
+    )
+
+
+def test_equal_names_without_uid_are_refused_and_both_named() -> None:
+    """Else the second one's state would go to the first."""
+    with pytest.raises(ConfigError) as refused:
+        build_graph([SOURCE, ENRICH, replace(SINK, name="orders")])
+    assert "source 'orders' (operator 1)" in str(refused.value)
+    assert "sink 'orders' (operator 3)" in str(refused.value)
+    build_graph([SOURCE, ENRICH, replace(SINK, name="orders", uid="out")])
+
+
+def test_equal_uids_are_refused_and_both_named() -> None:
+    """A uid belongs to one operator."""
+    with pytest.raises(ConfigError, match="same uid 'u'") as refused:
+        build_graph([replace(SOURCE, uid="u"), replace(ENRICH, uid="u")])
+    assert "map_batches 'enrich' (operator 2)" in str(refused.value)
+
+
+def test_renaming_a_source_renames_what_it_feeds() -> None:
+    """Without a uid the id depends on everything upstream: that is why uids exist."""
+    renamed = build_graph([replace(SOURCE, name="orders-2"), ENRICH])
+    assert renamed[1].operator_id != build_graph([SOURCE, ENRICH])[1].operator_id
+
+
+def mode_of(*stated: str | None) -> str:
+    pipeline = Pipeline(StubSource())
+    stream = Stream(pipeline)
+    for mode in stated:
+        stream.transform(same, output_mode=mode)
+    return output_mode(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ([], "update"),
+        ([None], "update"),
+        (["complete"], "complete"),
+        (["complete", None], "complete"),
+        ([None, "append"], "append"),
+        (["append", None, "Append"], "append"),
+    ],
+)
+def test_the_mode_that_any_transform_states_is_the_querys(
+    stated: list[str | None], expected: str
+) -> None:
+    assert mode_of(*stated) == expected
+
+
+def test_transforms_that_state_different_modes_are_refused_where_they_are_written() -> None:
+    """Running in either one's mode would give the other's rows wrong, without a word."""
+    stream = Stream(Pipeline(StubSource()))
+    stream.transform(same, name="counts", output_mode="complete").transform(same)
+    with pytest.raises(ConfigError, match="counts: complete, tops: update") as refused:
+        stream.transform(same, name="tops", output_mode="update")
+    assert "another pipeline" in str(refused.value)
+
+
+@pytest.mark.parametrize("given", ["upsert", "", 5])
+def test_a_mode_that_does_not_exist_is_refused(given: Any) -> None:
+    """Spark would say so when the query starts."""
+    match = f"output_mode={given} known=append, update, complete"
+    with pytest.raises(ConfigError, match=match):
+        mode_of(given)

@@ -1,18 +1,45 @@
-"""Who may ask the coordinator's service, and what nobody is shown."""
+"""The service's address, access, wire format and values."""
 
 import contextlib
 import dataclasses
+import json
 import logging
+import pickle
 import socket
+import subprocess
+import sys
+import threading
+import time
 
 import pytest
 import urllib3
 
-from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, StreamError
+from sluice.runtime import errors
+from sluice.runtime.contracts import OpenWork, RegionAttempt, RegionRegistration
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.embedded.ports import free_ports
+from sluice.runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    FencedError,
+    MissingRequirementError,
+    StreamError,
+    UnreachableError,
+)
+from sluice.runtime.model.checkpoint_record import (
+    FileReference,
+    RegionRecord,
+    RegionStatus,
+    StateSnapshot,
+)
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.server import CoordinatorService
-from sluice.runtime.service.service_client import CoordinatorClient
-from tests.kit.waiting import PATIENCE_S
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.service.service_json import from_json, to_json
+from tests.kit.coordinator.coordinated_service import BATCH
+from tests.kit.coordinator.core_driver import committable, split
+from tests.kit.waiting import PATIENCE_S, join
 
 
 @pytest.mark.parametrize(
@@ -141,3 +168,184 @@ def test_a_service_on_loopback_warns_of_nothing(
     caplog: pytest.LogCaptureFixture, host: str
 ) -> None:
     assert warned_of(caplog, host) == []
+
+
+@pytest.mark.parametrize("name", sorted(set(errors.__all__)))
+def test_every_error_crosses_as_itself(name: str) -> None:
+    """Class, text and place; what JSON cannot hold becomes text."""
+    kind = getattr(errors, name)
+    sent = kind("what happened", {"batch": BATCH, "count": 3, "none": None}, "What to do.")
+    got = wire.error_from_json(wire.error_to_json(sent))
+    assert type(got) is kind
+    assert str(got) == str(sent)
+
+
+def test_an_error_of_a_later_version_is_still_an_error() -> None:
+    """Its class is not known here."""
+    got = wire.error_from_json({"type": "Future", "what": "a", "where": {}, "remedy": "b"})
+    assert type(got) is StreamError
+
+
+def test_a_barrier_crosses_whole() -> None:
+    barrier = Barrier(
+        checkpoint_id=4,
+        region="main",
+        attempt_id=2,
+        splits=(
+            SplitRange(
+                source_id="s",
+                topic="t",
+                topic_id="u",
+                partition=1,
+                start_offset=2,
+                end_offset=2**53 + 1,
+                leader_epoch=3,
+                largest_timestamp_ms=4,
+            ),
+        ),
+    )
+    assert wire.from_json(Barrier, wire.to_json(barrier)) == barrier
+
+
+def test_an_address_travels_by_pickle(service: CoordinatorService) -> None:
+    """Into tasks and source runners."""
+    address = service.coordinator_address
+    assert pickle.loads(pickle.dumps(address)) == address
+
+
+def test_the_client_is_light() -> None:
+    """Every Python worker imports it: no server, no Spark, no Kafka client."""
+    code = (
+        "import sys; import sluice.runtime.service.service_client; "
+        "import sluice.runtime.service.drop_in_client; "
+        "print([m for m in ('starlette','uvicorn','httptools','pydantic','pyspark',"
+        "'confluent_kafka','kafka','prometheus_client','fastavro') if m in sys.modules])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert found.stdout.strip() == "[]"
+
+
+def test_a_coordinator_that_does_not_answer_ends_no_wait(service: CoordinatorService) -> None:
+    """It is the brokers that are waited for; how long it may be silent others know."""
+    with CoordinatorClient(service.coordinator_address) as client:
+        service.stop()
+        client.waits(BATCH, "a producer", why="no broker answers")
+        client.waited(BATCH, "a producer")
+
+
+def test_a_client_asks_until_it_is_answered(coordinator: BarrierCoordinator) -> None:
+    """The service may come up after the first try."""
+    service = CoordinatorService(coordinator)
+    answers: list[Barrier | None] = []
+    client = CoordinatorClient(service.coordinator_address)
+    thread = threading.Thread(
+        target=lambda: answers.append(client.poll_barrier("main", 0, wait_s=0.2))
+    )
+    thread.start()
+    with service:
+        join(thread)
+    client.close()
+    assert len(answers) == 1
+
+
+def test_a_client_gives_up_at_its_deadline() -> None:
+    """With a typed error that names the address."""
+    (port,) = free_ports(1)
+    address = CoordinatorAddress(
+        address=f"http://127.0.0.1:{port}", token="t", leader_session_id="s", job_uid="u"
+    )
+    before_s = time.monotonic()
+    with (
+        CoordinatorClient(address, deadline_s=0.3) as client,
+        pytest.raises(UnreachableError, match=str(port)),
+    ):
+        client.poll_barrier("main", 0, wait_s=0.0)
+    assert time.monotonic() - before_s < 300.0
+
+
+def test_not_yet_is_tried_again_and_named_at_the_end() -> None:
+    """A service without a job answers that, not silence."""
+    with CoordinatorService() as service:
+        address = service.coordinator_address
+        with (
+            CoordinatorClient(address, deadline_s=0.3) as client,
+            pytest.raises(UnreachableError, match="this service has no coordinator"),
+        ):
+            client.poll_barrier("main", 0, wait_s=0.0)
+
+
+def test_an_occupied_port_is_one_clear_sentence() -> None:
+    """With host and port."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(MissingRequirementError, match=f"port={port}"):
+            CoordinatorService(port=port)
+
+
+def test_a_stop_may_be_repeated(service: CoordinatorService) -> None:
+    """And ends the address."""
+    service.stop()
+    service.stop()
+    with (
+        CoordinatorClient(service.coordinator_address, deadline_s=0.1) as client,
+        pytest.raises(UnreachableError),
+    ):
+        client.status()
+
+
+STATE = StateSnapshot(
+    provider="rocksdb",
+    checkpoint_format_version=2,
+    state_version=4,
+    state_partitions=3,
+    operators=((0, "dedup"), (1, "windows")),
+    location="spark/main/state",
+    files=(FileReference(path="a/b", length_bytes=3, sha256="0" * 64),),
+)
+RECORD = RegionRecord(
+    region="main",
+    attempt_id=3,
+    status=RegionStatus.SKIPPED,
+    snapshot_id=2,
+    batch_id=None,
+    splits=(split(0, 3, 5), split(1, 0, 0)),
+    state=STATE,
+    operator_states=(committable("\u00ff held"),),
+)
+LIFE = RegionAttempt(attempt_id=7, restored=RECORD, after=4)
+REGISTRATION = RegionRegistration(
+    region="main",
+    attempt_id=7,
+    acknowledged=None,
+    address="http://driver:4711",
+    open=(
+        OpenWork(
+            batch=BatchKey(region="main", attempt_id=7, batch_id=1),
+            committables=(committable("one"), committable("two")),
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize("value", [LIFE, REGISTRATION, RECORD], ids=lambda v: type(v).__name__)
+def test_a_value_arrives_as_it_was_sent(value: object) -> None:
+    assert from_json(type(value), json.loads(json.dumps(to_json(value)))) == value
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "error"),
+    [
+        ("attempt_id", "7", TypeError),
+        ("attempt_id", -1, ConfigError),
+        ("unknown", 1, KeyError),
+        ("restored", None, TypeError),
+    ],
+)
+def test_what_is_not_such_a_value_is_refused(
+    field: str, wrong: object, error: type[Exception]
+) -> None:
+    """By its types, and by the value's own checks."""
+    with pytest.raises(error):
+        from_json(RegionAttempt, to_json(LIFE) | {field: wrong})

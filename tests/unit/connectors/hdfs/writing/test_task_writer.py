@@ -1,24 +1,36 @@
-"""What a task stages: every row once, in files whose names and lengths are reported."""
+"""What tasks stage: every row once, in files whose names and lengths they report."""
 
+import pickle
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from sluice.connectors.hdfs.formats.choice import TASK_FORMAT_NAMES, file_format
 from sluice.connectors.hdfs.formats.file_format import FileFormat
-from sluice.connectors.hdfs.staging.committables import StagedFile
+from sluice.connectors.hdfs.staging.committables import StagedFile, decode_file_set
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
 from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFiles
 from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.connectors.hdfs.writing import task_writer
+from sluice.connectors.hdfs.writing.frame_writer import (
+    FileFrameWriter,
+    Frame,
+    SavedFrame,
+    StagingDirectory,
+)
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
+from sluice.connectors.hdfs.writing.task_saver import FrameTask, files_of
 from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
-from sluice.runtime.errors import ConfigError, StorageError
+from sluice.runtime.contracts import RegisteredAttempt, TaskScope
+from sluice.runtime.errors import ConfigError, FencedError, StorageError
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 from tests.kit.files.fake_webhdfs import FakeWebHdfs
 from tests.kit.files.format_rows import task_format
 
@@ -172,3 +184,172 @@ def test_schema_is_checked_before_a_file_is_made(tmp_path: Path) -> None:
     """A partition column that is not there."""
     with pytest.raises(ConfigError, match="town"):
         _writer(str(tmp_path), by=("town",))
+
+
+SCOPE = TaskScope(
+    job_uid="job",
+    operator_id="op",
+    batch=BatchKey(region="main", attempt_id=3, batch_id=7),
+    checkpoint_id=9,
+    committed_through=8,
+)
+
+
+@dataclass
+class Registry:
+    """Remembers what was registered; or refuses it."""
+
+    disk: Disk
+    refuses: bool = False
+    seen: list[tuple[RegisteredAttempt, int]] = field(default_factory=list)
+
+    def register(self, attempt: RegisteredAttempt) -> float:
+        if self.refuses:
+            raise FencedError("not wanted", {}, "")
+        self.seen.append((attempt, len(self.disk.files)))
+        return 0.0
+
+
+class Saver:
+    """Writes a file for each of the frame's rows."""
+
+    def save(self, frame: Frame, directory: StagingDirectory) -> SavedFrame:
+        names = [f"part-{number}" for number in range(frame)]
+        for name in ["left-by-a-lost-attempt", *names]:
+            directory.fs.write_temporary(f"{directory.path}/{name}", b"x")
+        files = tuple(StagedFile(staged=name, final=name, length_bytes=1, rows=1) for name in names)
+        return SavedFrame(rows=frame, files=files)
+
+
+def writer(disk: Disk) -> FileFrameWriter:
+    return FileFrameWriter(
+        target="fake:///data/orders",
+        saver=Saver(),
+        open_file_system=lambda uri: FakeFileSystem(disk, uri=uri),
+    )
+
+
+def test_ids_never_reused_an_attempt_is_registered_before_its_first_file() -> None:
+    disk = Disk()
+    registry = Registry(disk)
+    staged = writer(disk).write(2, SCOPE, registry)
+    ((attempt, files_then),) = registry.seen
+    (entry,) = staged.committables
+    found = decode_file_set(entry)
+    assert files_then == 0
+    assert found.staging.endswith(attempt.resource)
+    assert (staged.rows, found.rows, len(found.files)) == (2, 2, 2)
+    assert (found.target, attempt.checkpoint_id) == ("fake:///data/orders", 9)
+
+
+def test_files_with_decision_no_reader_sees_a_file_before_the_decision() -> None:
+    """All that a committable names is staged, beside the target and not below it."""
+    disk = Disk()
+    (entry,) = writer(disk).write(2, SCOPE, Registry(disk)).committables
+    found = decode_file_set(entry)
+    assert {found.staged_path(file) for file in found.files} <= disk.files.keys()
+    assert [path for path in disk.files if path.startswith("orders/")] == []
+
+
+def test_a_batch_that_is_not_wanted_any_more_writes_nothing() -> None:
+    disk = Disk()
+    with pytest.raises(FencedError):
+        writer(disk).write(2, SCOPE, Registry(disk, refuses=True))
+    assert disk.files == {}
+
+
+def test_a_batch_without_rows_leaves_nothing() -> None:
+    """Neither a committable nor what lost attempts of its tasks wrote."""
+    disk = Disk()
+    staged = writer(disk).write(0, SCOPE, Registry(disk))
+    assert (staged.rows, staged.committables) == (0, ())
+    assert disk.files == {}
+
+
+def test_rows_of_which_no_file_is_made_are_rows_of_the_frame() -> None:
+    """CSV has no line for a null in its only column. Were they not counted, the region would miss
+    them among what its tasks have answered, in each attempt again."""
+
+    class OfNulls(Saver):
+        def save(self, frame: Frame, directory: StagingDirectory) -> SavedFrame:
+            super().save(frame, directory)
+            return SavedFrame(rows=frame, files=())
+
+    disk = Disk()
+    staged = replace(writer(disk), saver=OfNulls()).write(3, SCOPE, Registry(disk))
+    assert (staged.rows, staged.committables) == (3, ())
+    assert disk.files == {}
+
+
+def test_two_attempts_of_a_batch_share_no_directory() -> None:
+    """Rule `rename-settled`: a zombie cannot write over another's file."""
+    disk = Disk()
+    registry = Registry(disk)
+    for _ in range(2):
+        writer(disk).write(1, SCOPE, registry)
+    assert len({attempt.resource for attempt, _ in registry.seen}) == 2
+
+
+ROWS = pa.record_batch({"city": ["Forlì", None, "a/b"], "n": [1, 2, 3]})
+
+
+def task(directory: Path, *, by: str = "city") -> FrameTask:
+    """As it comes out of the driver."""
+    made = FrameTask(
+        files=LocalTaskFiles(),
+        form=file_format("avro", {}),
+        partitions=PartitionPaths(columns=(by,)),
+        root=str(directory.parent),
+        path=str(directory),
+        batch=BatchKey(region="main", attempt_id=2, batch_id=5),
+        checkpoint_id=9,
+    )
+    found: FrameTask = pickle.loads(pickle.dumps(made))
+    return found
+
+
+def answered(run: FrameTask, *batches: pa.RecordBatch) -> tuple[StagedFile, ...]:
+    (answer,) = run.run(iter(batches))
+    return files_of([[value.as_py() for value in answer.column("answer")]])
+
+
+def test_each_partition_has_a_whole_file_of_its_rows(tmp_path: Path) -> None:
+    """Lengths and rows are reported; names say where the rows come from."""
+    files = answered(task(tmp_path), ROWS, ROWS)
+    rows = []
+    for file in files:
+        path = tmp_path / file.staged
+        assert path.stat().st_size == file.length_bytes
+        assert file.final.rpartition("/")[2].startswith("part-000000000009-main-00000-")
+        with path.open("rb") as stream:
+            rows += [row["n"] for row in fastavro.reader(stream)]
+    assert sorted(rows) == [1, 1, 2, 2, 3, 3]
+    assert [file.rows for file in files] == [2, 2, 2]
+
+
+def test_rename_settled_two_attempts_of_a_task_share_no_file(tmp_path: Path) -> None:
+    """Neither staged nor published."""
+    first, second = (answered(task(tmp_path), ROWS) for _ in range(2))
+    assert not {f.staged for f in first} & {f.staged for f in second}
+    assert not {f.final for f in first} & {f.final for f in second}
+
+
+def test_a_task_without_rows_writes_nothing(tmp_path: Path) -> None:
+    """Not even a file with a header."""
+    assert answered(task(tmp_path / "none")) == ()
+    assert answered(task(tmp_path / "none"), ROWS.slice(0, 0)) == ()
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_a_task_refuses_keeps_its_type(tmp_path: Path) -> None:
+    """Spark would make it an error of its own, and try again."""
+    too_long = pa.record_batch({"city": ["x" * 300], "n": [1]})
+    with pytest.raises(ConfigError, match="cannot name a directory"):
+        answered(task(tmp_path), ROWS, too_long)
+
+
+def test_a_task_writes_only_where_the_driver_publishes(tmp_path: Path) -> None:
+    """Another host's disk is not that place, and the task says so at once."""
+    with pytest.raises(ConfigError, match="does not see the driver's staging directory"):
+        answered(task(tmp_path / "not" / "here"), ROWS)
+    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,6 @@
-"""A late region whose neighbours are quiet: its carries continue counting, so it ends in time."""
+"""Regions that are late, or that fail at the same time: what a regional checkpoint skips, and when it waits."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -9,14 +9,27 @@ from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     EndJob,
     Publish,
+    RegionFailed,
+    RegionRestarted,
     RegionSuspended,
+    RestartCommanded,
+    RestartRequested,
+    TriggerBarrier,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
     OnRegionFailure,
     RegionPlan,
 )
-from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.policy.handlers import (
+    Alignment,
+    CheckpointHandler,
+    GlobalCheckpointHandler,
+    HandlerDecision,
+    RegionalCheckpointHandler,
+)
+from sluice.runtime.errors import StreamError
+from sluice.runtime.failover.restart_strategies import FailureRateRestart
 from sluice.runtime.model.checkpoint_record import RegionStatus, Verdict
 from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, committable
@@ -178,3 +191,223 @@ def test_transaction_timeout_in_a_checkpoint_that_all_share_the_one_that_is_too_
     _ack_old(driver, late)
     assert [told.region for told in driver.seen(RegionSuspended)] == ["side"]
     assert not driver.seen(EndJob)
+
+
+_HANDLERS = (GlobalCheckpointHandler(), RegionalCheckpointHandler())
+_LOST = StreamError("its executor is lost", {}, "See Spark's log.")
+_DELAY_S, _KEPT_S = 30.0, 22.5
+
+
+def regions(count: int) -> tuple[RegionPlan, ...]:
+    """Continuous ones: each runs all the time, also between two barriers."""
+    return tuple(
+        RegionPlan(name=f"r{number}", source_ids=("source",), follows=True)
+        for number in range(count)
+    )
+
+
+def epoch(driver: CoreDriver, end: int, attempts: dict[str, int]) -> None:
+    """One whole checkpoint of these lives."""
+    driver.tick(1.0)
+    for name, attempt_id in attempts.items():
+        barrier = driver.poll(end, region=name, attempt_id=attempt_id)
+        driver.ack(barrier, region=name, attempt_id=attempt_id)
+
+
+def fail(driver: CoreDriver, name: str, attempt_id: int) -> None:
+    driver.tell(RegionFailed(region=name, attempt_id=attempt_id, error=_LOST))
+
+
+@pytest.mark.parametrize("handler", _HANDLERS, ids=lambda handler: type(handler).__name__)
+def test_a_lost_executor_is_one_failure_however_many_tasks_it_had(
+    handler: CheckpointHandler,
+) -> None:
+    """Each of them ends by itself between two barriers, where there is no checkpoint to abort."""
+    driver = CoreDriver(CheckpointSettings(handler=handler), regions=regions(8))
+    attempts = {f"r{number}": 0 for number in range(8)}
+    epoch(driver, 3, attempts)
+    for name in attempts:
+        fail(driver, name, 0)
+    assert not driver.core.is_over
+    attempts = {name: driver.restart(name) for name in attempts}
+    epoch(driver, 6, attempts)
+    assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
+
+
+@pytest.mark.parametrize("handler", _HANDLERS, ids=lambda handler: type(handler).__name__)
+def test_a_region_that_fails_in_each_of_its_attempts_ends_the_job(
+    handler: CheckpointHandler,
+) -> None:
+    """Whatever else ran when it was counted."""
+    settings = CheckpointSettings(handler=handler, tolerable_failures=3)
+    driver = CoreDriver(settings, regions=regions(2))
+    epoch(driver, 3, {"r0": 0, "r1": 0})
+    attempt_id = 0
+    for _ in range(3):
+        fail(driver, "r0", attempt_id)
+        assert not driver.core.is_over
+        attempt_id = driver.restart("r0")
+    fail(driver, "r0", attempt_id)
+    assert driver.core.is_over
+
+
+@pytest.mark.parametrize("handler", _HANDLERS, ids=lambda handler: type(handler).__name__)
+def test_who_grew_old_while_another_region_was_away_begins_again_at_once(
+    handler: CheckpointHandler,
+) -> None:
+    """With a delay of its own it would let the other's next epoch grow old, and so on for ever."""
+    strategy = FailureRateRestart(
+        max_failures_per_interval=2, failure_rate_interval_s=60.0, delay_s=_DELAY_S
+    )
+    settings = CheckpointSettings(handler=handler, restart_strategy=strategy, timeout_s=600.0)
+    driver = CoreDriver(settings, regions=regions(2))
+    epoch(driver, 3, {"r0": 0, "r1": 0})
+    began_s = driver.clock()
+    fail(driver, "r0", 0)
+    driver.tell(RestartRequested(region="r0"))
+    assert not driver.seen(RegionRestarted)
+    driver.tick(_DELAY_S)
+    (back,) = driver.seen(RegionRestarted)
+    driver.tick(1.0)
+    driver.poll(6, region="r0", attempt_id=back.attempt_id)
+    old(driver, driver.poll(6, region="r1"), decide_by_s=began_s + _KEPT_S)
+    driver.tick()
+    assert not driver.core.is_live("r1", 0)
+    for name in ("r0", "r1"):
+        driver.tell(RestartRequested(region=name))
+    driver.tick()  # no delay, for either
+    attempts = {begun.region: begun.attempt_id for begun in driver.seen(RegionRestarted)}
+    assert attempts.keys() == {"r0", "r1"}
+    epoch(driver, 9, attempts)
+    assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
+
+
+def old(driver: CoreDriver, barrier: Barrier | None, *, decide_by_s: float) -> None:
+    """``r1`` acknowledges what it has had open for too long."""
+    ack = driver.acknowledgement(BatchKey(region="r1", attempt_id=0, batch_id=2), barrier)
+    driver.tell(Acknowledged(ack=replace(ack, decide_by_s=decide_by_s)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedHandler(RegionalCheckpointHandler):
+    """Notes how often it was asked about a checkpoint that somebody is missing in."""
+
+    asked: list[Alignment] = field(default_factory=list)
+
+    def rule(self, alignment: Alignment, *, timeout_s: float) -> HandlerDecision:
+        self.asked.append(alignment)
+        return super().rule(alignment, timeout_s=timeout_s)
+
+
+def many(count: int, handler: RegionalCheckpointHandler) -> CoreDriver:
+    plans = [RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(count)]
+    return CoreDriver(replace(FAST, handler=handler), regions=plans)
+
+
+def epoch_many(driver: CoreDriver, count: int, end: int) -> None:
+    driver.tick(1.0)
+    names = [f"r{number}" for number in range(count)]
+    barriers = {name: driver.poll(end, region=name) for name in names}
+    for name, barrier in barriers.items():
+        assert barrier is not None
+        driver.ack(barrier, region=name)
+
+
+def test_the_handler_is_not_asked_more_often_for_more_regions() -> None:
+    asked = []
+    for count in (3, 60):
+        handler = CountedHandler()
+        driver = many(count, handler)
+        epoch_many(driver, count, 10)
+        handler.asked.clear()
+        epoch_many(driver, count, 20)
+        assert driver.core.last_committed == 2
+        asked.append(len(handler.asked))
+    assert asked[0] == asked[1]
+
+
+def test_a_failure_among_many_is_ruled_on_at_once() -> None:
+    handler = CountedHandler()
+    driver = many(4, handler)
+    driver.tick(1.0)
+    barriers = {f"r{n}": driver.poll(10, region=f"r{n}") for n in range(4)}
+    for name in ("r0", "r1", "r2"):
+        driver.ack(barriers[name], region=name)
+    assert not driver.seen(Publish)
+    driver.tell(RegionFailed(region="r3", attempt_id=0, error=RuntimeError("killed")))
+    assert handler.asked[-1].failed == {"r3"}
+    published = driver.seen(Publish)[-1]
+    assert [r.region for r in published.regions if r.snapshot_id is not None] == ["r3"]
+
+
+def test_after_the_handlers_deadline_every_acknowledgement_may_decide() -> None:
+    """Three of four late are too many to carry; two are not."""
+    driver = many(4, RegionalCheckpointHandler(region_timeout_s=2.0, max_failed_ratio=0.5))
+    driver.tick(1.0)
+    barriers = {f"r{n}": driver.poll(10, region=f"r{n}") for n in range(4)}
+    driver.ack(barriers["r0"], region="r0")
+    driver.tick(2.5)
+    assert not driver.seen(Publish)
+    driver.ack(barriers["r1"], region="r1")
+    assert driver.core.last_committed == 1
+
+
+def _fail(driver: CoreDriver, name: str) -> None:
+    driver.tell(RegionFailed(region=name, attempt_id=0, error=RuntimeError("killed")))
+
+
+def test_what_expires_begins_no_checkpoint_that_could_not_be_decided() -> None:
+    """Also where there is room for one, in the very step in which the regions are closed."""
+    settings = replace(FAST, handler=RegionalCheckpointHandler(), max_concurrent=9)
+    plans = [RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(4)]
+    driver = CoreDriver(settings, regions=plans)
+    driver.tick(1.0)
+    for plan in plans:
+        driver.poll(10, region=plan.name)
+    driver.auto = False
+    begun = len(driver.seen(TriggerBarrier))
+    driver.tick(20.0)
+    assert not any(driver.core.is_live(plan.name, 0) for plan in plans)
+    assert len(driver.seen(TriggerBarrier)) == begun
+
+
+def test_a_region_that_was_skipped_too_often_holds_up_the_next_checkpoint() -> None:
+    driver = many(4, RegionalCheckpointHandler(max_skipped_in_a_row=2))
+    driver.tick(1.0)
+    _fail(driver, "r3")
+    for end in (10, 20, 30):
+        barriers = {f"r{n}": driver.poll(end, region=f"r{n}") for n in range(3)}
+        for name, barrier in barriers.items():
+            if barrier is not None:
+                driver.ack(barrier, region=name)
+        driver.tick(1.0)
+    assert driver.core.last_committed == 2
+    assert len(driver.seen(TriggerBarrier)) == 2
+
+
+@pytest.mark.parametrize(("records", "begun"), [(5, 1), (10, 2)])
+def test_a_cut_that_leaves_records_after_begins_the_next_checkpoint_at_once(
+    records: int, begun: int
+) -> None:
+    """Else it waits for the interval."""
+    driver = CoreDriver(replace(FAST, max_concurrent=3, first_epoch_records=10))
+    driver.tick(1.0)
+    driver.poll(records)
+    assert len(driver.seen(TriggerBarrier)) == begun
+
+
+def test_a_region_whose_next_attempt_was_asked_for_while_suspended_begins_by_command() -> None:
+    settings = replace(FAST, on_region_failure=OnRegionFailure.SUSPEND)
+    settings = replace(settings, handler=RegionalCheckpointHandler())
+    plans = [RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(3)]
+    driver = CoreDriver(settings, regions=plans)
+    driver.tick(1.0)
+    error = RuntimeError("for good")
+    driver.tell(RegionFailed(region="r2", attempt_id=0, error=error, permanent=True))
+    driver.tell(RestartRequested(region="r2"))
+    driver.tick(1.0)
+    assert driver.core.is_suspended("r2")
+    assert not driver.seen(RegionRestarted)
+    driver.tell(RestartCommanded(regions=("r2",)))
+    driver.tick(1.0)
+    assert [found.region for found in driver.seen(RegionRestarted)] == ["r2"]

@@ -1,12 +1,20 @@
-"""What the servers' tooling decides without starting anything."""
+"""Embedded brokers: decisions before a start, archives of classes, and new topics."""
 
 import socket
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from typer.testing import CliRunner
 
+from sluice.connectors.kafka.client.confluent import AdminClient, KafkaError, KafkaException
+from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.broker import embedded_kafka as embedded
+from sluice.connectors.kafka.tools.broker import kafka_cli as _cli
+from sluice.connectors.kafka.tools.broker import topic_creation as new_topics
 from sluice.connectors.kafka.tools.broker.broker_properties import (
     BrokerPorts,
     BrokerSecurity,
@@ -15,7 +23,17 @@ from sluice.connectors.kafka.tools.broker.broker_properties import (
     render,
     server_properties,
 )
-from sluice.connectors.kafka.tools.broker.embedded_kafka import new_cluster_id
+from sluice.connectors.kafka.tools.broker.embedded_kafka import (
+    QUICK_START,
+    broker_classes,
+    new_cluster_id,
+    sharing_options,
+)
+from sluice.connectors.kafka.tools.broker.topic_creation import (
+    NewTopic,
+    await_controller,
+    create_topics,
+)
 from sluice.runtime.embedded.cache import cache_dir, exclusive, state_dir
 from sluice.runtime.embedded.ivy import (
     Artifact,
@@ -26,6 +44,7 @@ from sluice.runtime.embedded.ivy import (
 )
 from sluice.runtime.embedded.java import find_java, parse_version
 from sluice.runtime.embedded.ports import free_ports, is_free, require_free
+from sluice.runtime.embedded.shared_classes import Prepared
 from sluice.runtime.errors import ConfigError, MissingRequirementError, UnreachableError
 
 
@@ -245,3 +264,135 @@ def test_a_broker_that_does_not_start_leaves_no_directory(
     with pytest.raises(MissingRequirementError), embedded.EmbeddedKafka(jars=tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("cache", "new", "old"):
+        (tmp_path / name).mkdir()
+    for name in ("java", "new/kafka.jar", "old/kafka.jar"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    classes = broker_classes(tmp_path / "java", tmp_path / "new")
+    classes.prepare(_write, timeout_s=1)
+    return tmp_path / "java"
+
+
+def _write(path: Path) -> None:
+    path.write_bytes(b"classes")
+
+
+def test_broker_starts_from_the_archive_of_its_jars(java: Path) -> None:
+    """And another release's as ever."""
+    (archive,) = (java.parent / "cache").glob("kafka-classes-*.jsa")
+    options = sharing_options(java, java.parent / "new", QUICK_START)
+    assert options[-1] == f"-XX:SharedArchiveFile={archive}"
+    assert sharing_options(java, java.parent / "old", QUICK_START) == ()
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "-Xshare:off",
+        "-XX:SharedArchiveFile=/own.jsa",
+        "-XX:ArchiveClassesAtExit=/own.jsa",
+        "-XX:+AutoCreateSharedArchive",
+        "-XX:AOTCache=/own.aot",
+        "-XX:AOTCacheOutput=/own.aot",
+    ],
+)
+def test_a_callers_own_choice_is_kept(java: Path, own: str) -> None:
+    """Two archives at once may be refused by Java, as one that is read and one that is written, or
+    from Java 24 on one of the newer kind: it does not start then."""
+    assert sharing_options(java, java.parent / "new", (*QUICK_START, own)) == ()
+
+
+def test_archive_that_was_cut_short_is_not_used(java: Path) -> None:
+    """Java 17 would die of it with SIGBUS, and the broker with Java."""
+    (archive,) = (java.parent / "cache").glob("kafka-classes-*.jsa")
+    archive.write_bytes(b"clas")
+    assert sharing_options(java, java.parent / "new", QUICK_START) == ()
+
+
+def test_fetching_makes_the_archive_and_prints_the_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory alone on standard output: scripts read it."""
+    made: list[str] = []
+
+    def prepare() -> Prepared:
+        made.append("archive")
+        return Prepared(path=Path("/c/a.jsa"), elapsed_s=1.0)
+
+    monkeypatch.setattr(_cli, "kafka_jars", lambda: Path("/jars"))
+    monkeypatch.setattr(_cli, "prepare_broker", prepare)
+    answer = CliRunner().invoke(_cli.app, ["fetch"])
+    assert (answer.exit_code, answer.stdout, made) == (0, "/jars\n", ["archive"])
+
+
+@pytest.mark.parametrize(
+    "error", [MissingRequirementError("no archive", {"java": "/j"}, "Go on."), OSError("no room")]
+)
+def test_fetching_succeeds_without_an_archive(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A start without is slower, no more; one line says so, and why."""
+
+    def fail() -> Prepared:
+        raise error
+
+    monkeypatch.setattr(_cli, "kafka_jars", lambda: Path("/jars"))
+    monkeypatch.setattr(_cli, "prepare_broker", fail)
+    answer = CliRunner().invoke(_cli.app, ["fetch"])
+    assert (answer.exit_code, answer.stdout) == (0, "/jars\n")
+    assert "starts slower" in answer.stderr
+    assert str(error) in answer.stderr
+
+
+WHERE = {"servers": "fake:9092"}
+
+
+def _telling(tell: Callable[[], int], **calls: Any) -> AdminClient:
+    """An admin client of a cluster that names its controller so."""
+
+    def list_topics(*, topic: str, timeout: float) -> SimpleNamespace:
+        assert (topic, timeout > 0) == ("", True)
+        return SimpleNamespace(controller_id=tell())
+
+    return cast("AdminClient", SimpleNamespace(list_topics=list_topics, **calls))
+
+
+def test_a_controller_that_the_brokers_have_not_heard_of_is_waited_for() -> None:
+    """A client that asks for a topic meanwhile would wait until it times out."""
+    told = [-1, -1, 1]
+    await_controller(_telling(lambda: told.pop(0)), WHERE, timeout_s=60.0)
+    assert told == []
+
+
+def test_a_cluster_that_never_names_a_controller_is_given_up() -> None:
+    """By one sentence, in a bounded time."""
+    with pytest.raises(UnreachableError, match="name no controller"):
+        await_controller(_telling(lambda: -1), WHERE, timeout_s=0.02)
+
+
+def test_brokers_that_do_not_answer_are_reported() -> None:
+    """Likewise."""
+
+    def silent() -> int:
+        raise KafkaException(KafkaError(KafkaError.NETWORK_EXCEPTION))
+
+    with pytest.raises(UnreachableError, match="fake:9092"):
+        await_controller(_telling(silent), WHERE, timeout_s=60.0)
+
+
+def test_no_topic_is_asked_for_before_there_is_a_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It could only time out."""
+    admin = _telling(lambda: -1, create_topics=lambda *_, **__: pytest.fail("asked"))
+    monkeypatch.setattr(new_topics, "make_admin", lambda _: admin)
+    connection = KafkaConnection(bootstrap_servers="fake:9092")
+    with pytest.raises(UnreachableError, match="topic=orders,payments"):
+        create_topics(
+            connection,
+            [NewTopic(name, num_partitions=1) for name in ("orders", "payments")],
+            timeout_s=0.02,
+        )
