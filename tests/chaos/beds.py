@@ -13,31 +13,6 @@ from sluice.runtime.coordinator.policy.commit_failpoints import REGIONAL_FAILPOI
 from tests.chaos.programs import MARKED_FILES, MORTAL_FILES, MORTAL_ROLLING, Subject
 from tests.chaos.scenario import Kill, Setting
 
-__all__ = [
-    "ACCEPTANCE",
-    "AT_START",
-    "CHAINS",
-    "CONTINUOUS",
-    "CONTINUOUSLY",
-    "DAILY",
-    "DROP_IN_ABSENT",
-    "ELSEWHERE",
-    "FILES",
-    "IN_BATCHES",
-    "LOSSES",
-    "MARKS",
-    "OF_FILES",
-    "OF_REGIONS",
-    "REGIONAL",
-    "REPAIR",
-    "RETRIES",
-    "ROLLING",
-    "TELLING",
-    "kills",
-    "restless",
-    "twice",
-]
-
 _AT_FIRST = frozenset({"before-first", "after-first"})
 AT_START = _AT_FIRST | {"before-fencing", "after-fencing", "before-sweep", "after-sweep"}
 """Reached once, at the start of a run; the others in every epoch."""

@@ -5,8 +5,6 @@ from confluent_kafka import KafkaError, Message, Producer
 from sluice.runtime.checker import Payload, Record
 from tests.kit.threads.joined_thread import JoinedThread
 
-__all__ = ["Feeder"]
-
 _CHUNK_RECORDS = 10
 _PAUSE_S = 0.05
 _ACKNOWLEDGED_S = 300.0

@@ -9,8 +9,6 @@ from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from tests.chaos.scenario import Scenario
 
-__all__ = ["OBSTACLES", "Obstacle"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:

@@ -20,35 +20,6 @@ from sluice.runtime.checker import (
 )
 from tests.chaos.published_files import PublishedFiles
 
-__all__ = [
-    "AT_LEAST_ONCE",
-    "BOTH",
-    "COPY",
-    "COPY_IN_BATCHES",
-    "COUNT",
-    "DROP_IN",
-    "FILES_DROP_IN",
-    "MARKED_FILES",
-    "MORTAL_COPY",
-    "MORTAL_FILES",
-    "MORTAL_REGIONS",
-    "MORTAL_ROLLING",
-    "REGIONAL",
-    "REGIONAL_BOTH",
-    "RESTLESS_REGIONS",
-    "ROLLING_COPY",
-    "SECURE_COPY",
-    "SECURE_DROP_IN",
-    "STAND_IN",
-    "TWO_REGIONS",
-    "WINDOWED",
-    "WINDOWED_DROP_IN",
-    "BothVerdict",
-    "Subject",
-    "Topics",
-    "exclaim",
-]
-
 _ROOT = Path(__file__).parents[2]
 
 

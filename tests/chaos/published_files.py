@@ -18,8 +18,6 @@ from sluice.runtime.errors import StorageError
 from sluice.runtime.storage.file_system import FileSystem
 from tests.kit.threads.joined_thread import JoinedThread
 
-__all__ = ["DirectoryObserver", "PublishedFiles", "out_of_order"]
-
 _CHECKPOINT = re.compile(r"part-(\d{12})-")
 
 Rows = Iterable[tuple[int, int]]

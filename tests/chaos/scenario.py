@@ -24,8 +24,6 @@ from tests.chaos.spark_start import spark_environment
 from tests.kit.kafka.kafka_records import create_topic, unique
 from tests.kit.waiting import PATIENCE_S, wait_for
 
-__all__ = ["START_S", "Kill", "KillReport", "Scenario", "Setting", "survive"]
-
 START_S = PATIENCE_S
 """Bound of a pipeline's start on a machine that is busy with other tests."""
 

@@ -160,7 +160,6 @@ class Copy:
         seen = self.observer.total
         goal = seen + int(_PROGRESS * (self.size.records - seen))
         program = self.program
-        assert program is not None
 
         def met() -> bool:
             assert program.exit_code in (None, 0), f"{program.exit_code}\n{program.log_tail()}"

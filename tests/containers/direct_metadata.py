@@ -14,8 +14,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-__all__ = ["Led", "ask_broker"]
-
 _VERSION = 9
 _TIMEOUT_S = 5.0
 _SIZE_BYTES = 4

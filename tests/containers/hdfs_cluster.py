@@ -17,8 +17,6 @@ from sluice.runtime.embedded.hdfs.hdfs_state import takes_files
 from sluice.runtime.embedded.ports import HOST, free_ports
 from tests.kit.waiting import wait_for
 
-__all__ = ["IMAGES", "HdfsCluster"]
-
 IMAGES = ("local/hdfs:3.5.0", "apache/hadoop:3.5.0")
 _NAME_NODE = "namenode"
 _DATA_NODE = "datanode"

@@ -20,8 +20,6 @@ from tests.containers.direct_metadata import ask_broker
 from tests.kit.kafka.kafka_records import admin
 from tests.kit.waiting import wait_for
 
-__all__ = ["IMAGES", "KafkaCluster", "KafkaNode"]
-
 IMAGES = ("local/kafka:4.3.1", "apache/kafka:4.3.1")
 _NODES = 3
 _SOCKETS = "HOST://:9092,BROKER://:9093,CONTROLLER://:9094"

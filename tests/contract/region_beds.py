@@ -11,8 +11,6 @@ from sluice.runtime.service.server import CoordinatorService
 from tests.kit.coordinator.coordinated_job import Job
 from tests.kit.coordinator.region_queries import ThreadRegions
 
-__all__ = ["Bed", "HttpBed", "ThreadBed"]
-
 
 class Bed(Protocol):
     """One region, the handle of it, and what may happen to it."""

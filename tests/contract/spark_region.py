@@ -21,8 +21,6 @@ from sluice.runtime.spark.session.spark_session import prepare
 from tests.kit.kafka.kafka_records import Record, produce, unique
 from tests.kit.waiting import wait_for
 
-__all__ = ["SparkBed"]
-
 _BAD = b"bad"
 
 

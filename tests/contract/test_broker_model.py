@@ -39,7 +39,6 @@ def _state(harness: Harness, transaction: TransactionIdentity) -> tuple[Transact
     """State, and by how much the epoch is above the transaction's."""
     name = transaction.transactional_id
     described = harness.wire.describe([name], timeout_s=300)[name]
-    assert described is not None
     return described.state, described.producer_epoch - transaction.producer_epoch
 
 

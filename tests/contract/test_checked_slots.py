@@ -123,7 +123,6 @@ def test_a_follower_whose_position_was_refused_finds_another_log(
     follower = KafkaStreamingReader(reader=reader(cluster, hot_path)).follow([split(0)], None)
     followed(follower, 10)
     made = follower._reading  # noqa: SLF001 - a log that was longer the mock cannot play
-    assert made is not None
     made._read[0] = RecordsRead(10, 1)  # noqa: SLF001 - by the first leader, whose log ends at 3
     cluster.answer(_FETCH, _OUT_OF_RANGE)
     produce(cluster, b"third", 5)

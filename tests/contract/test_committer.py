@@ -262,7 +262,6 @@ def test_abort_by_endtxn_from_version_1_ending_a_transaction_fences_its_writer(
         attempt.identity.transactional_id
     ]
 
-    assert described is not None
     raised = described.producer_epoch - attempt.identity.producer_epoch
     assert raised == (1 if harness.level >= 1 else 0)
 

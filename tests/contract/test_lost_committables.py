@@ -43,7 +43,6 @@ def test_repair_replaces_a_lost_committable(store: CheckpointStore) -> None:
     """Recovery follows the repair, also of a repair (`two-phase-repair`)."""
     publish(store, record(1))
     standing = store.read(1)
-    assert standing is not None
     (lost,) = standing.committables
     first, second = committable(b"first"), committable(b"second")
     repair = {lost.payload: first}

@@ -11,8 +11,6 @@ from typing import Self
 
 from sluice.runtime.errors import MissingRequirementError, UnreachableError
 
-__all__ = ["Container", "ContainerSpec", "Engine"]
-
 _ANSWER_S = 600.0
 _FREEZES = 5
 _LABEL = "sluice-bed"

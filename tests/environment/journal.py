@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FaultEntry", "Journal", "RoundEntry", "commit_of", "read_journal"]
-
 _GIT_S = 60
 
 

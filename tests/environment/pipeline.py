@@ -21,8 +21,6 @@ from tests.environment.verdict import RoundVerdict, judge_all, with_sight
 from tests.environment.witness import Witness
 from tests.kit.kafka.kafka_records import create_topic, unique
 
-__all__ = ["SHAPES", "BedFailureError", "Pipeline", "Shape"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:

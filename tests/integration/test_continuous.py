@@ -214,7 +214,6 @@ def telling_the_task(directory: Path) -> Callable[[pa.RecordBatch], pa.RecordBat
 
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
         context = TaskContext.get()
-        assert context is not None
         (directory / str(context.taskAttemptId())).touch()
         return slowly(batch)
 
@@ -246,7 +245,6 @@ def test_a_job_that_says_nothing_has_one_long_task_for_each_core(
     store = open_store(checkpoint)
     records = [found for place in store.slots() if (found := store.read(place)) is not None]
     assignment = records[-1].assignment
-    assert assignment is not None
     assert sorted(map(len, assignment.regions.values())) == [2, 2]
     assert len(records) > 3, "several epochs"
     assert len(list(tasks.iterdir())) == 2, "a task for each region"
@@ -294,7 +292,6 @@ def test_dead_letters_are_in_the_transaction_of_their_epoch_and_counted_once(
     assert good == Counter(value for value in values if value != b"no")
     assert len(read(kafka.bootstrap, letters)) == len(poison)
     last = open_store(str(tmp_path)).read(result.last_checkpoint_id or 0)
-    assert last is not None
     totals = [
         decode_totals(entry)
         for region in last.regions

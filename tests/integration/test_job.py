@@ -206,13 +206,11 @@ def test_state_continues_after_a_restart(
     assert found == sorted(set(found))
     store = open_store(str(tmp_path))
     record = store.read(store.slots()[-1])
-    assert record is not None
     (region,) = record.regions
     assert region.query_id
     assert region.batch_id
     assert region.offset_log_version == 2
     state = region.state
-    assert state is not None
     assert state.provider.endswith("RocksDBStateStoreProvider")
     assert (state.state_version, state.state_partitions) == (region.batch_id + 1, 2)
     assert state.operators == ((0, "stateStoreSave"),)

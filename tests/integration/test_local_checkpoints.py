@@ -127,7 +127,6 @@ def test_paused_publisher_wakes_to_a_sealed_place(tmp_path: Path, failpoint: str
         paused.kill()
     assert answer.split() == ["taken"]
     standing = store.read(1)
-    assert standing is not None
     assert standing.leader_session_id == "second"
 
 

@@ -148,7 +148,6 @@ class Bed:
     def totals(self) -> RecordCounts:
         store = open_store(str(self.directory / "checkpoint"))
         record = store.read(store.slots()[-1])
-        assert record is not None
         entries = [entry for region in record.regions for entry in region.operator_states]
         return added([{"all": decode_totals(entry)} for entry in entries])["all"]
 

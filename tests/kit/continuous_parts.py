@@ -10,8 +10,6 @@ from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import SplitKey, SplitRange
 from tests.kit.coordinator.core_driver import committable
 
-__all__ = ["LogFollower", "RecordingWriter", "rows_of"]
-
 _BATCH = 10
 
 

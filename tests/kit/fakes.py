@@ -22,20 +22,6 @@ from sluice.runtime.errors import FencedError, SourceChangedError
 from sluice.runtime.model.checkpoint_record import Redistribution, StateEntry
 from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
 
-__all__ = [
-    "FakeBroker",
-    "FakeSink",
-    "FakeSource",
-    "FencedWriterError",
-    "ManualClock",
-    "Transaction",
-    "TransactionState",
-    "attempt_of",
-    "entry_of",
-    "identity_of",
-    "transactional_id",
-]
-
 
 class ManualClock:
     """Time that moves only when reported."""

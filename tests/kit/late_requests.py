@@ -19,8 +19,6 @@ from tests.kit.kafka.proxied_kafka import ProxiedKafka
 from tests.kit.kafka.transaction_harness import RealAttempt, RealHarness, committable
 from tests.kit.waiting import PATIENCE_S
 
-__all__ = ["CONCURRENT_TRANSACTIONS", "FENCED", "NOT_COORDINATOR", "LateBed"]
-
 NOT_COORDINATOR = 16
 CONCURRENT_TRANSACTIONS = 51
 FENCED = frozenset({47, 90})

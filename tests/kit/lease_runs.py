@@ -10,8 +10,6 @@ from sluice.runtime.ownership.lease import RENEWAL_INTERVAL_S, Lease, LeasedOutp
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 from tests.kit.threads.virtual_threads import Process, Timeline
 
-__all__ = ["Call", "Freeze", "Look", "Run", "RunPlan", "World"]
-
 _OWNED = LeasedOutput(kind="transactional id prefix", name="orders", remedy="Take another one.")
 _STEP_S = 1.0
 _JOIN_S = 10.0

@@ -40,8 +40,6 @@ from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.waiting import PATIENCE_S
 
-__all__ = ["CONTEXT", "MarkingSink"]
-
 CONTEXT = SinkContext(
     job_uid="job",
     job_name="orders",

@@ -10,8 +10,6 @@ import tempfile
 
 import pytest
 
-__all__ = ["close_scratch", "open_scratch"]
-
 _DIRECTORY = pytest.StashKey[str]()
 _PYTEST_ROOT = "PYTEST_DEBUG_TEMPROOT"
 

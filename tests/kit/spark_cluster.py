@@ -14,8 +14,6 @@ from sluice.runtime.embedded.ports import HOST, free_ports
 from sluice.runtime.embedded.process import ServerProcess, ServerSpec
 from tests.kit.spark_fixture import quick_python
 
-__all__ = ["SparkCluster"]
-
 _HOME = Path(pyspark.__file__).parent
 _MASTER = "org.apache.spark.deploy.master.Master"
 _EXECUTOR = "CoarseGrainedExecutorBackend"

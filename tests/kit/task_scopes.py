@@ -3,8 +3,6 @@
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.model.splits import BatchKey
 
-__all__ = ["SCOPE"]
-
 SCOPE = TaskScope(
     job_uid="j",
     operator_id="sink",

@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["PATIENCE_S", "join", "wait_for"]
-
 PATIENCE_S = 600.0
 """Bound of what a machine does as soon as it comes to it: what hangs exceeds it, what is slow does
 not, however busy the machine is."""

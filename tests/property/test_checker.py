@@ -352,7 +352,6 @@ def test_an_unknown_key_is_unexpected() -> None:
 def test_a_generated_record_says_where_it_comes_from(number: int) -> None:
     (record,) = PAYLOAD.records(1, first=number)
     origin = origin_of(record)
-    assert origin is not None
     assert (origin.run, origin.partition, origin.sequence) == ("r", *reversed(divmod(number, 3)))
 
 

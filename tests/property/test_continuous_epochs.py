@@ -275,7 +275,6 @@ class Epochs(RuleBasedStateMachine):
         """Time is up for the tasks: what none has acknowledged is committed by the driver, after a
         look at it."""
         action, asked = self.driver.committing, self.asked
-        assert action is not None
         assert asked is not None
         self.driver.committing = self.asked = None
         for entry in asked.await_acknowledged(timeout_s=0.0):

@@ -184,7 +184,6 @@ def test_progress_keeps_slots_apart_and_refuses_repeats() -> None:
     progress = RangeProgress([split(("t", 0), 0, 3), split(("t", 1), 5, 9)])
     assert progress.accept(np.array([0, 1, 0]), np.array([0, 5, 1])) is None
     wanted = progress.accept(np.array([0, 1]), np.array([1, 6]))
-    assert wanted is not None
     assert wanted.tolist() == [False, True]
     assert (progress.position(0), progress.position(1)) == (2, 7)
     assert progress.remaining == 3

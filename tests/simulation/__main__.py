@@ -21,8 +21,6 @@ from tests.simulation.profiles import profile_of
 from tests.simulation.shrink import Failure, find, shrink, story
 from tests.simulation.world import World
 
-__all__ = ["main"]
-
 _CHUNK = 100
 _MOST_FAILURES = 10
 _PROGRESS_S = 2.0

@@ -13,8 +13,6 @@ from tests.simulation.files import open_files
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Cleaner"]
-
 
 class Cleaner:
     """The command's own code, which others may overtake between any two looks and deletions.

@@ -54,8 +54,6 @@ from tests.simulation.worker import Worker, transaction_of
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-__all__ = ["ContinuousAttempt", "Engine", "Task"]
-
 
 class _Commits(NativeCommits):
     """While the driver waits for its tasks, they move: some answer in time."""

@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-__all__ = ["Ending"]
-
 _MOST_STARTS = 3
 
 

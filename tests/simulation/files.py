@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-__all__ = ["FILES", "FileTask", "Staging", "make_file_sink", "open_files"]
-
 FILES = "files"
 """Operator id of the sink."""
 

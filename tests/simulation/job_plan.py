@@ -8,8 +8,6 @@ from tests.simulation.file_watch import TARGET
 from tests.simulation.files import FILES
 from tests.simulation.profile import Profile
 
-__all__ = ["plan_of"]
-
 
 def plan_of(profile: Profile, dice: random.Random) -> JobPlan:
     """As somebody starts the job now; ``dice`` say how many regions, and of which engine."""

@@ -38,18 +38,6 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-__all__ = [
-    "CONNECTION",
-    "PREFIX",
-    "attempt_of",
-    "entry_of",
-    "identities_of",
-    "identity_of",
-    "make_sink",
-    "make_wire",
-    "open_lease_store",
-]
-
 PREFIX = "simulated"
 """Of every transactional id."""
 _TOPIC = "output"

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from sluice.runtime.model.checkpoint_record import Assignment
 
-__all__ = ["Lineages", "Standing"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:

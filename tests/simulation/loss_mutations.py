@@ -18,8 +18,6 @@ from tests.simulation.kafka import identity_of
 from tests.simulation.profiles import PROFILES
 from tests.simulation.rewriting import Rewriter
 
-__all__ = ["LOSS_MUTATIONS"]
-
 
 def commit_repairs_unrecorded(patch: pytest.MonkeyPatch) -> None:
     """Rule `two-phase-repair`: the coordinator commits a repair only after it has recorded the

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-__all__ = ["People", "RegionBrokenError"]
-
 _SINK: SinkKey = ("sink", PREFIX)
 _COMMAND_S = 0.5
 

@@ -60,8 +60,6 @@ from tests.simulation.state_logs import require_way_back
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Process"]
-
 _REMOTE = (
     Publish,
     Commit,

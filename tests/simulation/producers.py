@@ -12,8 +12,6 @@ from tests.kit.kafka.fake_kafka import Fenced
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Producers"]
-
 
 class Producers:
     """Of all workers; they write their records at the broker itself.

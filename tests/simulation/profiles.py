@@ -8,8 +8,6 @@ from typing import Any
 
 from tests.simulation.profile import Profile
 
-__all__ = ["PROFILES", "profile_of"]
-
 _LONG_RUNS: dict[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
 _ANSWERED: dict[str, Any] = {"unreached": 0.0, "unanswered": 0.0, "late": 0.0}
 _TASKS: dict[str, Any] = {"continuous": True}

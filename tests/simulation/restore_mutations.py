@@ -16,8 +16,6 @@ from sluice.runtime.coordinator.start.recovery import History
 from sluice.runtime.coordinator.start.startup import StartSequence
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
 
-__all__ = ["RESTORE_MUTATIONS"]
-
 
 def restore_again_after_a_restart(patch: pytest.MonkeyPatch) -> None:
     """A run carries out a requested restore once. A restart keeps the checkpoints of the restored

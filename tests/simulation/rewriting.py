@@ -18,8 +18,6 @@ from tests.simulation.worker import Worker, scope_of
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-__all__ = ["RewriteFailedError", "Rewriter"]
-
 
 class RewriteFailedError(StreamError):
     """A repair has failed half-way; nothing of it may be seen."""

@@ -26,8 +26,6 @@ from tests.simulation.kafka import identities_of
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-__all__ = ["RunWatch"]
-
 _UNSWEPT = ("broker", "EndTxn")
 """In the names of faults by which a sweep may have missed something."""
 

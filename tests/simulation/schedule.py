@@ -14,8 +14,6 @@ from tests.simulation.profile import Profile
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Dice", "Kind", "Move", "say"]
-
 
 class Kind:
     """Of moves; plain text, so that a schedule reads well."""

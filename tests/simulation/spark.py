@@ -27,8 +27,6 @@ from tests.simulation.worker import scope_of
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-__all__ = ["Life", "SparkLog"]
-
 _STATE = StateSnapshot(
     provider="rocksdb", checkpoint_format_version=2, state_version=1, state_partitions=1
 )

@@ -17,8 +17,6 @@ from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["StateLog", "require_way_back"]
-
 _LOST = 0.2
 _MADE = "metadata"
 

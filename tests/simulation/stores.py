@@ -14,8 +14,6 @@ from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["DiskStore", "MemoryStore", "WatchedDisk", "make_disk_store", "memory_store_of"]
-
 _READS = frozenset(
     {
         "accepted",

@@ -16,8 +16,6 @@ from tests.simulation.worker import Worker, transaction_of
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-__all__ = ["KafkaTasks", "Part", "Writer"]
-
 Part = tuple[TransactionIdentity, tuple[SplitRange, ...]]
 """What a task has pre-committed, and the ranges whose records it holds."""
 

@@ -64,7 +64,6 @@ def test_given_moves_make_the_same_world_again(monkeypatch: pytest.MonkeyPatch) 
 
     again = find(failure.seed, failure.profile, failure.moves)
 
-    assert again is not None
     assert again.moves == failure.moves
     assert again.detail.partition(";")[0] == failure.detail.partition(";")[0]
 

@@ -21,8 +21,6 @@ from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecor
 from tests.simulation.kafka import identity_of
 from tests.simulation.profiles import PROFILES
 
-__all__ = ["TORN_MUTATIONS"]
-
 
 def name_one_of_several_committables(patch: pytest.MonkeyPatch) -> None:
     """A decision names all committables of its tasks."""
@@ -58,7 +56,6 @@ def trust_one_report_for_all(patch: pytest.MonkeyPatch) -> None:
 
 def _region_of(entry: StateEntry) -> tuple[str, int]:
     name = TransactionalId.parse(identity_of(entry).transactional_id)
-    assert name is not None
     return name.region, name.attempt_id
 
 

@@ -27,8 +27,6 @@ from tests.simulation.moves import owners
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["ViolationError", "Watch"]
-
 _S = TransactionState
 _OPEN = frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT})
 _COMMITTED = frozenset({_S.PREPARE_COMMIT, _S.COMPLETE_COMMIT})

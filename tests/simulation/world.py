@@ -43,8 +43,6 @@ from tests.simulation.stores import (
 from tests.simulation.tasks import Writer
 from tests.simulation.watch import Watch
 
-__all__ = ["World"]
-
 
 class World:
     """Everything, and the seed that moves it.

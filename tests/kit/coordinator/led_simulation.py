@@ -34,8 +34,6 @@ from tests.kit.coordinator.led_logs import LedConsumer, LedLog
 from tests.kit.source.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.kit.source.source_setup import Bench
 
-__all__ = ["LedWorld"]
-
 log = logging.getLogger("sluice.connectors.kafka")
 
 _TOPIC = "orders"

@@ -12,8 +12,6 @@ from tests.kit.fakes import FakeBroker
 from tests.kit.threads.region_threads import RegionThread
 from tests.kit.waiting import PATIENCE_S
 
-__all__ = ["ThreadQuery", "ThreadRegions"]
-
 
 class ThreadQuery:
     """A `sluice.runtime.service.hosted_region.RunningAttempt` around a region's thread.

@@ -37,8 +37,6 @@ from tests.kit.fakes import (
     transactional_id,
 )
 
-__all__ = ["GRAPH", "JOB_UID", "NEVER_WRITTEN", "PLAN", "Job", "aborted", "record"]
-
 JOB_UID = "7d9f"
 GRAPH = (
     OperatorNode(operator_id="source", name="orders", kind="source", upstream=()),

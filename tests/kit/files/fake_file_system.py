@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from sluice.runtime.errors import StorageError
 from sluice.runtime.storage.file_system import Entry
 
-__all__ = ["Disk", "FakeFileSystem", "Fault", "SimulatedCrashError"]
-
 
 class SimulatedCrashError(BaseException):
     """The process died here; nothing of it runs any more, not even a ``finally`` of the store."""

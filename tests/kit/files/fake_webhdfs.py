@@ -10,8 +10,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.kit.waiting import join
 
-__all__ = ["FakeWebHdfs"]
-
 
 class FakeWebHdfs:
     """Started as a context manager; the faults may be changed while it runs.

@@ -8,8 +8,6 @@ import pyarrow as pa
 from sluice.connectors.hdfs.formats.choice import file_format
 from sluice.connectors.hdfs.formats.file_format import FileFormat
 
-__all__ = ["RFC_4180", "TEXT_COLUMNS", "rows", "task_format"]
-
 _AT = datetime.datetime(2020, 7, 1, 12, 0, 0, 123456, datetime.UTC)
 _ADA = {"name": "Ada", "seen": [_AT, None]}
 _LONG_AGO = datetime.datetime(1890, 1, 1, 0, 0, 0, 999999, datetime.UTC)  # local mean times

@@ -4,8 +4,6 @@ import getpass
 
 import urllib3
 
-__all__ = ["read_file", "write_file"]
-
 
 def write_file(web_uri: str, path: str, data: bytes) -> None:
     """Create a file; ``path`` is absolute. The NameNode reports which DataNode takes the bytes."""

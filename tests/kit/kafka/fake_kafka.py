@@ -24,8 +24,6 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import (
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.runtime.errors import UnreachableError
 
-__all__ = ["FakeBroker", "FakeWire", "Fault", "Fenced", "Written"]
-
 _S = TransactionState
 _OPEN = frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT})
 

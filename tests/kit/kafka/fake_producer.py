@@ -15,8 +15,6 @@ from typing import Any
 from sluice.connectors.kafka.client.confluent import KafkaError, KafkaException
 from sluice.connectors.kafka.sink.producers.producer_client import TopicMetadata
 
-__all__ = ["FakeClient", "FakeCluster", "FakeMessage", "FakeTransaction", "kafka_error"]
-
 
 def kafka_error(
     name: str,

@@ -18,17 +18,6 @@ from dataclasses import dataclass, field
 from sluice.runtime.embedded.ports import HOST
 from tests.kit.waiting import wait_for
 
-__all__ = [
-    "ADD_PARTITIONS_TO_TXN",
-    "END_TXN",
-    "Caught",
-    "Echoes",
-    "KafkaProxy",
-    "Request",
-    "error_codes",
-    "parse_request",
-]
-
 ADD_PARTITIONS_TO_TXN = 24
 END_TXN = 26
 

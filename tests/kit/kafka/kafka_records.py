@@ -22,23 +22,6 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 
 from tests.kit.waiting import wait_for
 
-__all__ = [
-    "Record",
-    "abandon_transaction",
-    "add_partitions",
-    "admin",
-    "await_stable",
-    "create_topic",
-    "delete_topic",
-    "end_offsets",
-    "partition_count",
-    "produce",
-    "produce_transaction",
-    "read",
-    "unique",
-    "values",
-]
-
 _CLUSTER_DEFAULT = -1  # Kafka's own sign for it
 _ANSWER_S = 120.0
 """Bound of one answer: on a machine that other tests keep busy it may take seconds."""

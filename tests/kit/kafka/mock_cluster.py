@@ -7,8 +7,6 @@ from typing import Self
 
 from sluice.connectors.kafka.client.confluent import librdkafka_path
 
-__all__ = ["MockCluster"]
-
 
 class MockCluster:
     """Brokers that answer as a test says."""

@@ -14,8 +14,6 @@ from sluice.runtime.model.splits import BatchKey
 from tests.kit.kafka.fake_producer import FakeCluster
 from tests.kit.waiting import join
 
-__all__ = ["Preparations", "Threads", "pool_of", "scope"]
-
 
 def scope(
     *,

@@ -20,8 +20,6 @@ from tests.kit.kafka.kafka_proxy import KafkaProxy
 from tests.kit.kafka.kafka_records import admin
 from tests.kit.waiting import wait_for
 
-__all__ = ["ProxiedKafka"]
-
 _COMMON = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "metadata.max.idle.interval.ms": "0",

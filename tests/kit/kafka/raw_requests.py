@@ -6,8 +6,6 @@ import struct
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from tests.kit.kafka.kafka_proxy import ADD_PARTITIONS_TO_TXN, error_codes, parse_request
 
-__all__ = ["add_partitions", "init_producer_id"]
-
 _INIT_PRODUCER_ID = 22
 # Of AddPartitionsToTxn librdkafka's, those after 3 are for brokers; of InitProducerId the newest
 # that has no tagged fields: an id's first request says nothing more in later ones.

@@ -30,20 +30,6 @@ from tests.kit.kafka.kafka_records import await_stable, create_topic, read, uniq
 from tests.kit.kafka.raw_requests import add_partitions, init_producer_id
 from tests.kit.waiting import wait_for
 
-__all__ = [
-    "Attempt",
-    "FakeHarness",
-    "Harness",
-    "RealHarness",
-    "begun",
-    "committable",
-    "done_state",
-    "end_by_hand",
-    "ended_by_hand",
-    "ended_natively",
-    "handle_of",
-]
-
 
 class Reachable(Protocol):
     """A broker, or a cluster of them."""
@@ -230,7 +216,6 @@ class FakeHarness:
             self.broker.advance(1000.0)
         self.broker.write_markers()
         described = self.broker.describe(transaction.transactional_id)
-        assert described is not None
         assert described.state is state
 
     def visible(self) -> int:

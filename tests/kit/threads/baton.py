@@ -4,8 +4,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Actor", "EndedError", "Stage", "take"]
-
 _BOUND_S = 600.0
 
 

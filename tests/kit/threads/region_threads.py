@@ -13,8 +13,6 @@ from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.fakes import FakeBroker, attempt_of, entry_of, transactional_id
 from tests.kit.waiting import join
 
-__all__ = ["RegionThread"]
-
 _POLL_S = 0.05
 _JOIN_S = 600.0
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tests.kit.threads.switched_threads import Switched
 
-__all__ = ["SwitchedFuture", "SwitchedQueue"]
-
 
 class SwitchedQueue:
     """As `queue.SimpleQueue`, and as much of `queue.Queue` as is needed here."""

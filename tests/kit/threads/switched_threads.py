@@ -19,8 +19,6 @@ from unittest.mock import patch
 from tests.kit.threads.baton import Actor, EndedError, take
 from tests.kit.threads.switched_queues import SwitchedFuture, SwitchedQueue
 
-__all__ = ["Process", "Switched", "Thread"]
-
 _STEP_S = 0.001
 
 

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tests.kit.waiting import join
 
-__all__ = ["CallQueue"]
-
 _BOUND_S = 600.0
 
 

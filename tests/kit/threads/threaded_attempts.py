@@ -9,8 +9,6 @@ from tests.kit.threads.threaded_tasks import Life, PlayedLink
 if TYPE_CHECKING:
     from tests.kit.threads.threaded_runs import Run
 
-__all__ = ["Link", "RunningAttempt"]
-
 _CANCELLED_S = 60.0
 
 

@@ -10,8 +10,6 @@ from tests.kit.threads.switched_threads import Thread
 from tests.kit.threads.threaded_runs import START_S, Run, Runs
 from tests.kit.threads.threaded_tasks import LOST_S, Faults
 
-__all__ = ["EVENTS", "FAULTS", "Plan", "pass_by"]
-
 EVENTS = (
     "another run",
     "cut off",

@@ -22,8 +22,6 @@ from tests.kit.kafka.fake_kafka import FakeBroker, FakeWire, Fault
 from tests.kit.threads.switched_threads import Switched
 from tests.kit.threads.threaded_tasks import Faults
 
-__all__ = ["Directory", "Reach", "ReachedOwner", "ReachedStore", "ReachedWire"]
-
 _AWAY_S = 3.0
 _FAULTS_BY_HAND = (Fault.LOSE_REQUEST, Fault.LOSE_ANSWER, Fault.CONCURRENT, Fault.LATE)
 

@@ -65,8 +65,6 @@ from tests.kit.threads.threaded_tasks import (
     made_ready,
 )
 
-__all__ = ["START_S", "Run", "Runs"]
-
 START_S = 30.0
 """What a start is given."""
 _PARTITIONS = 4

@@ -34,20 +34,6 @@ from tests.kit.kafka.fake_kafka import FakeBroker, Fenced
 from tests.kit.kafka.fake_producer import FakeClient, FakeCluster, kafka_error
 from tests.kit.threads.switched_threads import Process, Switched
 
-__all__ = [
-    "JOB",
-    "LOST_S",
-    "OTHER",
-    "PREFIX",
-    "SILENCE_S",
-    "Faults",
-    "Life",
-    "PlayedLink",
-    "Worker",
-    "World",
-    "made_ready",
-]
-
 PREFIX, JOB = "p", "job"
 OTHER = 100  # partitions of the second sink
 LOST_S = 60.0

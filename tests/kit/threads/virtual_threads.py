@@ -14,8 +14,6 @@ from unittest.mock import patch
 
 from tests.kit.threads.baton import Actor, EndedError, take
 
-__all__ = ["Process", "Timeline"]
-
 
 class Process:
     """One driver on a host of its own."""

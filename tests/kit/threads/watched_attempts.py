@@ -18,8 +18,6 @@ from tests.kit.coordinator.region_queries import ThreadRegions
 from tests.kit.fakes import ManualClock
 from tests.kit.waiting import PATIENCE_S
 
-__all__ = ["SETTINGS", "Watched", "watched"]
-
 SETTINGS = replace(QUICK, handler=RegionalCheckpointHandler(max_failed_ratio=0.7))
 
 

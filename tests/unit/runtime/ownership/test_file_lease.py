@@ -163,7 +163,6 @@ def test_lease_guards_outputs_a_run_that_ends_gives_its_files_back(runs: Runs) -
     """The next one may have its directory somewhere else. Whose they were stays on record."""
     runs.claimed(CONTEXT).close()
     left = LeaseRecord.decode(runs.disk.files[f"{ROOT}/.sluice-lease"].decode())
-    assert left is not None
     assert (left.is_ended, left.session, left.checkpoint_uri) == (
         True,
         "first",

@@ -47,7 +47,6 @@ def test_the_address_says_where_its_coordinator_has_sealed_and_where_that_is_to_
 def test_a_source_runner_gets_its_barrier(client: CoordinatorClient, source: FakeSource) -> None:
     """Whole: ranges, topic ids, and the same one again until it is acknowledged."""
     barrier = wait_for(lambda: client.poll_barrier("main", 0, wait_s=0.2))
-    assert barrier is not None
     assert (barrier.checkpoint_id, barrier.attempt_id) == (1, 0)
     assert barrier.splits == source.cut(
         [dataclasses.replace(barrier.splits[0], end_offset=0)], max_records=None, timeout_s=1.0

@@ -9,7 +9,6 @@ from sluice.runtime.errors import ConfigError
 def test_servers_on_the_command_line_win_over_those_of_the_options() -> None:
     """As with every option that is given in both places."""
     made = connection_of("given:9092", {"kafka.bootstrap.servers": "file:9092"})
-    assert made is not None
     assert made.bootstrap_servers == "given:9092"
 
 

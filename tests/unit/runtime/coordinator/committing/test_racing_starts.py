@@ -56,7 +56,6 @@ def test_fence_first_of_two_first_starts_the_slower_one_seals() -> None:
     assert not found.is_new
     assert found.record.job_uid == fast.record.job_uid
     fencing_record = CheckpointStore(FakeFileSystem(disk)).read(1)
-    assert fencing_record is not None
     assert (fencing_record.verdict, fencing_record.leader_session_id) == (Verdict.ABORTED, "slow")
 
 

@@ -145,7 +145,6 @@ def test_an_asked_batch_has_a_barrier_without_records_once_its_time_has_come() -
     assert driver.poll(3) is None
     driver.tick(1.0)
     asked = driver.poll(3)
-    assert asked is not None
     assert [(s.start_offset, s.end_offset) for s in asked.splits] == [(3, 3)]
     assert driver.poll(3) == asked
     driver.ack(asked)
@@ -193,12 +192,10 @@ def test_the_last_batch_of_a_bounded_run_knows_that_it_is(end: int) -> None:
     driver = CoreDriver(FAST, regions=BOUNDED)
     driver.tick()
     first = driver.poll(3)
-    assert first is not None
     assert not first.is_last
     driver.ack(first, keeps=True, again_in_s=60.0)
     driver.tick(1.0)
     last = driver.poll(end, finished=True)
-    assert last is not None
     assert last.is_last
     driver.ack(last)
     assert driver.seen(Publish)[-1].kind is CheckpointKind.FINAL
@@ -235,7 +232,6 @@ def test_a_quiet_state_has_a_batch_where_it_has_something_to_give_and_no_other()
     driver.ack(driver.poll(3), state_is_due=True)
     driver.tick(1.0)
     barrier = driver.poll(3)
-    assert barrier is not None
     assert all(found.is_empty for found in barrier.splits)
     driver.ack(barrier)
     driver.tick(1.0)
@@ -280,13 +276,11 @@ def test_a_bounded_state_has_a_batch_after_its_last_records() -> None:
     driver = CoreDriver(FAST, regions=[region])
     driver.tick()
     with_records = driver.poll(3, finished=True)
-    assert with_records is not None
     assert not with_records.is_last
     driver.ack(with_records, state_is_due=True)
     assert not driver.seen(EndJob)
     driver.tick()  # nobody waits for an interval, which may be long
     behind_them = driver.poll(3, finished=True)
-    assert behind_them is not None
     assert behind_them.is_last
     assert all(each.is_empty for each in behind_them.splits)
     driver.ack(behind_them)

@@ -110,7 +110,6 @@ def test_the_next_barrier_continues_where_the_last_ended() -> None:
     driver.epoch(3)
     driver.tick(1.0)
     barrier = driver.poll(8)
-    assert barrier is not None
     assert [(s.start_offset, s.end_offset) for s in barrier.splits] == [(3, 8), (3, 8)]
 
 
@@ -249,7 +248,6 @@ def test_repair_aborts_later_work_of_the_region_first() -> None:
     driver.poll(0, region="slow")
     driver.tick(1.0)
     later = driver.poll(6)
-    assert later is not None
     assert later.checkpoint_id == 2
     driver.ack(later)
     driver.auto = True

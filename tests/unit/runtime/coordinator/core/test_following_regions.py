@@ -69,7 +69,6 @@ def test_a_bounded_one_ends_when_a_cut_finds_nothing() -> None:
     driver = _driver()
     driver.tick(1.0)
     barrier = driver.poll(100, finished=True)
-    assert barrier is not None
     assert not barrier.is_last
     driver.tell(Acknowledged(ack=_ack(driver, barrier, 0, end=40)))
     assert not driver.seen(EndJob)

@@ -484,7 +484,6 @@ def _driver(
     driver = CoreDriver()
     driver.tick(1.0)
     barrier = driver.poll(decided_to)
-    assert barrier is not None
     known = {"leader_epoch": leader_epoch, "leader_epoch_end": leader_epoch_end}
     _tell(driver, 1, replace(barrier.splits[0], **known))
     assert driver.core.last_committed == 1

@@ -90,7 +90,6 @@ def test_restore_by_attempt_a_split_moves_with_a_decision_and_continues_at_its_e
     assert _owned(driver) == {"main": {}, "side": {"input-1": 5, "input-0": 5}}
     driver.tick(1.0)
     barrier = driver.poll(9, region="side")
-    assert barrier is not None
     assert set(barrier.splits) == {split(0, 5, 9), split(1, 5, 9)}
     assert driver.poll(9) is None
 
@@ -117,7 +116,6 @@ def test_restore_by_attempt_regions_that_are_skipped_neither_give_nor_take() -> 
         driver.ack(driver.poll(5, region=region), region=region)
     assert [seen.keys() for seen in wishes.seen] == [{"side", "third"}]
     assignment = driver.seen(Publish)[0].assignment
-    assert assignment is not None
     assert assignment.regions["main"] == {split(0, 0, 0).key}
 
 

@@ -79,7 +79,6 @@ def test_restore_by_attempt_a_new_split_is_on_record_where_it_begins_though_its_
     attempt_id = driver.restart()
     driver.tick(1.0)
     barrier = driver.poll(9, attempt_id=attempt_id)
-    assert barrier is not None
     assert split(2, 7, 9) in barrier.splits
 
 
@@ -94,7 +93,6 @@ def test_restore_by_attempt_a_batch_that_reads_a_split_of_another_region_is_refu
     _discover(driver, 3)  # side's
     driver.tick()
     barrier = driver.poll(5)
-    assert barrier is not None
     stolen = dataclasses.replace(barrier, splits=(*barrier.splits, split(foreign, 0, 5)))
     batch = BatchKey(region="main", attempt_id=0, batch_id=1)
     with pytest.raises(IllegalTransitionError, match=f"splits=input-{foreign}"):

@@ -302,7 +302,6 @@ def test_lease_guards_outputs_an_end_waits_for_no_sweep_of_a_run_that_was_replac
     sink.is_lost = True
     coordinator._slept = lambda: 3_600.0  # noqa: SLF001
     threads = coordinator._threads  # noqa: SLF001
-    assert threads is not None
     before = sink.sweeps
     assert threads._sweep_whole()  # noqa: SLF001
     assert sink.sweeps == before
@@ -310,5 +309,4 @@ def test_lease_guards_outputs_an_end_waits_for_no_sweep_of_a_run_that_was_replac
 
 def sweep_soon(coordinator: BarrierCoordinator) -> None:
     threads = coordinator._threads  # noqa: SLF001
-    assert threads is not None
     assert threads.sweep_soon().wait(PATIENCE_S)

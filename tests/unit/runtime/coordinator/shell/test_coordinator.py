@@ -150,7 +150,6 @@ def test_a_savepoint_is_taken_when_asked_for_and_kept(job: Job) -> None:
     checkpoint_id = coordinator.trigger(CheckpointKind.SAVEPOINT, requested_by="user")
     wait_for(lambda: coordinator.last_committed == checkpoint_id, poll_s=0.01)
     record = job.store.read(checkpoint_id)
-    assert record is not None
     assert (record.kind, record.requested_by) == (CheckpointKind.SAVEPOINT, "user")
     coordinator.cancel()
     region.stop()

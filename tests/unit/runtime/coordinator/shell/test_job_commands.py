@@ -102,7 +102,6 @@ def directory(coordinator: BarrierCoordinator, hosts: Hosts, tmp_path: Path) -> 
 
 def suspend(coordinator: BarrierCoordinator, region: str = "left") -> None:
     started = coordinator.started
-    assert started is not None
     coordinator.fail(region, started.attempt_id, NO_USE)
     assert coordinator.is_suspended(region)
 
@@ -183,7 +182,6 @@ def test_a_running_region_is_restarted_off_a_host(
     assert shown == "restarted: right\nended executors on excluded hosts: 3\n"
     assert hosts.excluded == ["bad"]
     started = coordinator.started
-    assert started is not None
     assert not coordinator.is_live("right", started.attempt_id)
 
 
@@ -208,7 +206,6 @@ def test_what_makes_no_sense_is_refused_whole(
         run("restart", str(directory), *arguments)
     assert not hosts.excluded
     started = coordinator.started
-    assert started is not None
     assert coordinator.is_live("left", started.attempt_id)
 
 

@@ -120,10 +120,8 @@ def test_a_lost_transaction_of_a_vanished_region_is_one_of_its_heirs() -> None:
     """Regions of one source have the same functions: any of them may write it again."""
     (lost, _) = two_regions(2).regions
     heir = plan_of("main").heir_of(lost)
-    assert heir is not None
     assert heir.name == "main"
     kept = plan_of("main-0", "main-9").heir_of(lost)
-    assert kept is not None
     assert kept.name == "main-0"
     other = JobPlan(name="job", regions=(RegionPlan(name="x", source_ids=("other",)),))
     assert other.heir_of(lost) is None

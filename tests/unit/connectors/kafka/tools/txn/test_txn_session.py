@@ -217,7 +217,6 @@ def test_a_commit_of_all_that_is_decided_leaves_what_no_decision_names(
     _cli_txn.commit(store.uri, force=force)
     assert list(broker.visible) == [decided]
     described = broker.describe(orphan.transactional_id)
-    assert described is not None
     assert described.state is TransactionState.ONGOING
 
 
