@@ -1,6 +1,5 @@
 """The command line: registration, errors, exit codes and tables."""
 
-import json
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
@@ -14,7 +13,6 @@ from typer.testing import CliRunner
 
 from sluice.runtime import cli
 from sluice.runtime.cli import ENTRY_POINT_GROUP, build_app, main
-from sluice.runtime.cli_output import describe_error, print_facts, print_json, print_table
 from sluice.runtime.errors import ConfigError, StreamError
 from tests.unit.connectors.kafka.tools.verify.test_verify_command import app, run, written
 
@@ -100,12 +98,6 @@ def test_one_broken_group_leaves_the_others(
     assert "no_such_module" in capsys.readouterr().err
 
 
-def test_error_text_names_every_place() -> None:
-    """Each entry of ``where`` has a line."""
-    text = describe_error(ConfigError("w", {"a": 1, "b": 2}, "r")).plain
-    assert text.splitlines() == ["Error: w.", "  a: 1", "  b: 2", "r"]
-
-
 def test_every_registered_command_loads() -> None:
     """Nothing that this distribution registers is broken."""
     for entry in entry_points(group=ENTRY_POINT_GROUP):
@@ -134,51 +126,12 @@ def _commands(
         yield from _commands(each, *path, name)
 
 
-def test_the_usage_of_every_command_says_once_what_may_be_repeated() -> None:
-    """Typer puts the dots and brackets there; a metavar with its own shows them twice."""
-    commands = _commands(get_command(build_app(entry_points(group=ENTRY_POINT_GROUP))))
-    told = [option.metavar for _, command in commands for option in command.params]
-    assert "TRANSACTIONAL_ID" in told
-    assert [each for each in told if each and ("..." in each or "[" in each)] == []
-
-
 def test_the_version_is_reported_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     """It is what checkpoints have on record."""
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert not caught.value.code
     assert capsys.readouterr().out == f"sluice {version('sluice-spark')}\n"
-
-
-def test_a_table_shows_each_value_literally_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Text that looks like a style stays text; a row of a pipe is not folded at 80 columns."""
-    print_table(("id", "detail"), [(None, "[bold]" + "x" * 120)], title="Found")
-    title, head, _, row = (
-        line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()
-    )
-    assert title == "Found"
-    assert head.split() == ["id", "detail"]
-    assert row.split() == ["-", "[bold]" + "x" * 120]
-
-
-def test_facts_without_a_value_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """Zero and False are values; lists and mappings are one line each."""
-    print_facts({"a": 0, "b": None, "c": [1, None], "d": {"x": 2}, "e": [], "f": False})
-    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
-    assert [[name, value.strip()] for name, value in lines] == [
-        ["a", "0"],
-        ["c", "1, -"],
-        ["d", "x=2"],
-        ["f", "False"],
-    ]
-
-
-def test_json_holds_names_that_are_no_unicode(capsys: pytest.CaptureFixture[str]) -> None:
-    """A file's name may hold any bytes, and a script must be able to read it back."""
-    print_json({"file": "\udcff.json"})
-    shown = capsys.readouterr().out
-    assert shown.isascii()
-    assert json.loads(shown) == {"file": "\udcff.json"}
 
 
 def test_what_is_compared_with_itself_is_refused(tmp_path: Path) -> None:

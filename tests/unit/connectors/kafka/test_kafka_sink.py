@@ -90,13 +90,6 @@ def test_a_sink_and_its_writer_factory_travel_by_pickle() -> None:
     assert pickle.loads(pickle.dumps(made.writer_factory())) == made.writer_factory()
 
 
-def test_the_operators_name_follows_from_the_topic() -> None:
-    """Two sinks of a job with different topics need no names of their own."""
-    assert sink().name == "kafka-sink-out"
-    assert sink(topic=None).name == "kafka-sink-by-record"
-    assert sink(name="mine").name == "mine"
-
-
 @dataclass
 class Type:
     text: str
@@ -145,15 +138,6 @@ def test_a_wrong_option_of_the_drop_in_is_refused(option: str, value: str, words
     """The nearest right name is in the message."""
     with pytest.raises(ConfigError, match=words):
         KafkaSink.from_options({**OPTIONS, option: value})
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("900", 900), ("1.5 s", 1.5), ("2 minutes", 120), ("1h", 3600)]
-)
-def test_durations(text: str, seconds: float) -> None:
-    """Seconds, or a number and a unit."""
-    made = KafkaSink.from_options({**OPTIONS, "transactionTimeout": text})
-    assert made.settings()["transaction_timeout_s"] == f"{seconds:g}"
 
 
 def test_the_drop_in_checks_the_frames_schema() -> None:

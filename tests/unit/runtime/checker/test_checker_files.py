@@ -47,29 +47,6 @@ def both_ways(directory: Path, batch: pa.RecordBatch) -> list[list[bytes | None]
     return [values_in(directory / name) for name in ("json", "parquet")]
 
 
-def test_other_rows_are_canonical_json(tmp_path: Path) -> None:
-    """The order of fields in a file does not matter."""
-    (tmp_path / "a.jsonl").write_text('{"b": 1, "a": "x"}\n', "utf-8")
-    pq.write_table(pa.Table.from_pylist([{"a": "x", "b": 1}]), tmp_path / "b.parquet")
-    values = [record.value for record, _ in read_files(tmp_path, topic="out")]
-    assert values == [b'{"a":"x","b":1}'] * 2 == [row_value({"b": 1, "a": "x"})] * 2
-
-
-def test_text_and_numbers_in_a_column_of_values(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('{"key": "k", "value": "v"}\n{"value": 3}\n', "utf-8")
-    found = [(record.key, record.value) for record, _ in read_files(tmp_path, topic="out")]
-    assert found == [(b"k", b"v"), (None, b'{"value":3}')]
-
-
-def test_hidden_names_are_passed_over_at_every_level(tmp_path: Path) -> None:
-    for name in ("_SUCCESS", ".part.json.crc", "_staged/part.json", "day=1/.tmp/part.json"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("no JSON at all", "utf-8")
-    (tmp_path / "day=1" / "part.json").write_text('{"value": "v"}\n', "utf-8")
-    assert [record.value for record, _ in read_files(tmp_path, topic="out")] == [b"v"]
-
-
 def test_a_partition_column_may_begin_with_an_underscore(tmp_path: Path) -> None:
     """Spark reads such directories, and names columns so that have no name (``_c0``)."""
     (tmp_path / "_c0=1").mkdir()
@@ -160,10 +137,6 @@ def test_an_unknown_format_and_a_missing_place_are_refused(tmp_path: Path) -> No
         list(read_files(tmp_path / "absent", topic="out"))
 
 
-def test_an_empty_directory_holds_no_record(tmp_path: Path) -> None:
-    assert not list(read_files(tmp_path, topic="out"))
-
-
 def test_bytes_and_times_have_a_text(tmp_path: Path) -> None:
     assert json.loads(row_value({"a": b"\x00"})) == {"a": "AA=="}
 
@@ -185,15 +158,6 @@ def test_decimals_and_doubles_read_the_same_from_json_and_parquet(tmp_path: Path
     cells = zip([1.5, *amounts[1:]], [1, *counts[1:]], [*doubles[:3], "-Infinity"], strict=True)
     rows = [{"amount": a, "count": c, "double": d} for a, c, d in cells]
     assert from_json == [row_value(row) for row in rows]
-
-
-def test_decimals_that_are_one_double_are_two_values(tmp_path: Path) -> None:
-    texts = ("12345678901234567.89", "12345678901234567.11", "0.12345678901234567891")
-    for text in texts:
-        (tmp_path / f"{text}.json").write_text(f'{{"amount":{text}}}\n', "utf-8")
-    assert len({float(text) for text in texts[:2]}) == 1
-    assert set(values_in(tmp_path)) == {row_value({"amount": Decimal(text)}) for text in texts}
-    assert len(set(values_in(tmp_path))) == 3
 
 
 @pytest.mark.parametrize("text", ["1.9999999999999998E23", "2.0E23", "2e+23"])

@@ -19,7 +19,7 @@ from sluice.runtime.checkpoint.format.committable_kinds import (
     installed_kinds,
 )
 from sluice.runtime.checkpoint.inspect.checkpoint_cli import app
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store
 from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.checkpoint.run_record import LEADER_FILE, RunRecord, RunRecordStore
 from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
@@ -249,13 +249,6 @@ def test_list_does_not_need_to_know_who_leads(directory: Path) -> None:
     assert len(found["checkpoints"]) == 6
 
 
-def test_list_as_a_table_shows_every_row_and_the_damage(directory: Path) -> None:
-    lines = _run("list", f"file:{directory}").splitlines()
-    for words in (("0", "decided"), ("2", "committed,"), ("3", "fencing"), ("42", "unfinished")):
-        assert any(tuple(line.split()[:2]) == words for line in lines), words
-    assert any("43" in line and "damaged" in line for line in lines)
-
-
 def test_inspect_shows_offsets_names_committables_and_state(directory: Path) -> None:
     """Everything of the record, with operators by name."""
     found = _json("inspect", str(directory))
@@ -272,26 +265,6 @@ def test_inspect_shows_offsets_names_committables_and_state(directory: Path) -> 
     assert found["regions"][1]["snapshot_id"] == 41
     assert found["assignment"]["version"] == 3
     assert found["assignment"]["regions"]["r0"][1]["partitions"] == [3, 11]
-
-
-def test_inspect_as_text_has_the_same_facts(directory: Path) -> None:
-    """A person sees offsets per split, topic ids and committables too."""
-    text = _run("inspect", str(directory))
-    for fact in (
-        "orders ü",
-        "unfinished",
-        str(2**40),
-        "5nZ0dQ8iQ4uVn6l2p1m3xg",
-        "running-count v3",
-    ):
-        assert fact in text
-
-
-@pytest.mark.parametrize("suffix", ["", "/", "/_metadata"])
-def test_inspect_takes_the_path_of_one_checkpoint(directory: Path, suffix: str) -> None:
-    found = _json("inspect", f"{directory}/{slot_name(1)}{suffix}")
-    assert found["checkpoint_id"] == 1
-    assert _json("inspect", f"{directory}/{slot_name(1)}", "--id", "2")["checkpoint_id"] == 2
 
 
 def test_drop_in_location_is_found_below(tmp_path: Path) -> None:
@@ -327,21 +300,6 @@ def test_looking_changes_nothing(directory: Path, tmp_path: Path) -> None:
     _run("list", str(directory))
     _run("inspect", str(directory), "--id", "1")
     assert stamps() == before
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/a/b", ("/a/b", None)),
-        ("/a/chk-000000000042", ("/a", 42)),
-        ("chk-000000000042/", (".", 42)),
-        ("hdfs://h:1/a/chk-000000000042/_metadata", ("hdfs://h:1/a", 42)),
-        ("/a/chk-42", ("/a/chk-42", None)),
-    ],
-)
-def test_a_path_may_name_a_place(path: str, expected: tuple[str, int | None]) -> None:
-    """Directory and id."""
-    assert split_slot(path) == expected
 
 
 def test_kafka_transactions_are_shown_decoded() -> None:
@@ -479,12 +437,6 @@ def test_graph_of_an_older_checkpoint(directory_job: Path) -> None:
     assert older == run("graph", f"{directory_job}/{slot_name(0)}")
     assert "checkpoint 0" in older
     assert "orders-2" not in older
-
-
-def test_graph_of_a_drop_in_query_is_found_below(tmp_path: Path) -> None:
-    """Its checkpointLocation holds the store in ``sluice``."""
-    open_store(str(tmp_path / "sluice")).publish(run_of(1, 0), timeout_s=60)
-    assert "orders[0] out[0]" in run("graph", str(tmp_path))
 
 
 @pytest.mark.parametrize(

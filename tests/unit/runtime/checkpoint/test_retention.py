@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from random import Random
 from unittest.mock import patch
 
 import pytest
@@ -36,7 +35,6 @@ from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.coordinator.core_driver import FAST, CoreDriver
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.run_io_executor import hands_of
-from tests.kit.threads.switched_threads import Process, Switched
 
 
 def _place(checkpoint_id: int, **changes: object) -> SlotFacts:
@@ -66,41 +64,12 @@ def test_newest_decisions_and_checkpoint_0_are_kept(retain: int) -> None:
     assert _kept(places, retain) == [0, *range(10 - retain, 10)]
 
 
-def test_nothing_is_retired_while_there_is_little() -> None:
-    """Three or fewer stay."""
-    assert retirable([]) == []
-    assert retirable([_place(0), _place(1), _place(2)]) == []
-
-
-def test_unfinished_decision_is_never_retired() -> None:
-    """Rule `retire-after-commit`: its record is all that recovery has to commit it by, however old
-    it is."""
-    places = [_place(each) for each in range(10)]
-    places[2] = replace(places[2], is_committed=False)
-    assert _kept(places) == [0, 2, 7, 8, 9]
-
-
-def test_newest_decision_stays_even_with_nothing_to_commit() -> None:
-    """An empty decision is what a start continues from."""
-    empty = replace(_place(1), has_committables=False, is_committed=False)
-    places = [_place(0), *(replace(empty, checkpoint_id=each) for each in range(1, 6))]
-    assert _kept(places, 1) == [0, 4, 5]
-
-
 def test_what_a_new_run_started_from_stays_until_that_has_decided() -> None:
     """An older run that still retires, with what it knew before, must not delete the checkpoint
     that a start from an older one continues from."""
     places = [*(_place(each) for each in range(10)), _fence(10, restored_from=4)]
     assert _kept(places) == [0, 4, 7, 8, 9, 10]
     assert 4 not in _kept([*places, _place(11, restored_from=4)])
-
-
-def test_seals_are_never_retired() -> None:
-    """Rule `fence-first`: a paused coordinator's next place is a seal, and must not be empty when
-    it wakes."""
-    places = [_place(0), _place(1), _fence(2), *(_place(each) for each in range(3, 6))]
-    places += [_fence(6), *(_place(each) for each in range(7, 12))]
-    assert _kept(places) == [0, 2, 6, 9, 10, 11]
 
 
 def test_starts_take_no_place_of_what_people_look_for() -> None:
@@ -134,35 +103,12 @@ def test_last_record_stays_so_that_ids_are_never_used_twice() -> None:
     assert _kept(places, retain=2) == [0, 4, 5, 10, 11]
 
 
-def test_skipped_from_is_kept_and_what_that_one_names() -> None:
-    """Nothing that a kept record names is deleted."""
-    places = [_place(each) for each in range(10)]
-    places[9] = replace(places[9], names=frozenset({4}))
-    places[4] = replace(places[4], names=frozenset({2}))
-    assert _kept(places, 2) == [0, 2, 4, 8, 9]
-
-
-def test_savepoints_are_kept_beside_the_newest() -> None:
-    """A savepoint is the user's; only the user deletes it."""
-    places = [_place(each) for each in range(10)]
-    places[3] = replace(places[3], kind=CheckpointKind.SAVEPOINT)
-    assert _kept(places) == [0, 3, 7, 8, 9]
-
-
 def test_superseded_decisions_do_not_count_as_the_newest() -> None:
     """After a start from checkpoint 2, what it left after does not push out what counts."""
     places = [_place(each) for each in range(6)]
     places[3:6] = [replace(place, is_superseded=True) for place in places[3:6]]
     places += [_fence(6), _place(7)]
     assert _kept(places) == [0, 1, 2, 6, 7]
-
-
-def test_superseded_but_uncommitted_is_settled_not_forgotten() -> None:
-    """Left after is still decided: it goes only once its committables are settled."""
-    places = [_place(each) for each in range(6)]
-    places[5] = replace(places[5], is_superseded=True, is_committed=False)
-    places += [_fence(6), *(_place(each) for each in range(7, 10))]
-    assert _kept(places) == [0, 5, 6, 7, 8, 9]
 
 
 # --- Spark's own batches --------------------------------------------------------------------------
@@ -414,30 +360,3 @@ def test_retire_after_commit_what_a_record_kept_that_was_retired_beside_a_newer_
     drive(hands_of(store, kept=kept, attempt_id=2).perform(Retire(retained=1)))
     assert 1 not in store.records
     assert kept.entries() == (state("a"),)
-
-
-def test_whoever_sweeps_has_what_is_kept_while_records_come_and_go() -> None:
-    """A sweep that failed by them would leave work open, or be the end of a bounded job."""
-    for seed in range(20):
-        assert asked_meanwhile(Random(seed)) == [(state("a"), state("b"))] * 5
-
-
-def asked_meanwhile(random: Random) -> list[tuple[StateEntry, ...]]:
-    switched, told = Switched(random.randrange), list[tuple[StateEntry, ...]]()
-    module = "sluice.runtime.checkpoint.retained_states"
-    with switched.in_modules(module), switched.at_each_line(module, pauses_s=lambda: 0.0):
-        kept = KeptStates()
-        kept.note(record_kept(1, "a", "b"))
-
-        def decide() -> None:
-            for checkpoint_id in (2, 3, 4):
-                kept.note(record_kept(checkpoint_id, "a", "b"))
-                kept.forget([checkpoint_id - 1])
-
-        def ask() -> None:
-            told.extend(kept.entries() for _ in range(5))
-
-        for name, target in (("steps", decide), ("housekeeper", ask)):
-            switched.spawn(target, process=Process("driver"), name=name)
-        assert switched.run(lambda: not switched.living, most_turns=10_000)
-    return told

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService, TaskHeartbeat
-from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
+from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult
 from sluice.runtime.errors import ConfigError, FencedError, PoisonRecordsError, UnreachableError
 from sluice.runtime.functions.at_most_once import Drops, dropped_in_all, encode_drops
 from sluice.runtime.functions.function_run import ChainedFunction
@@ -14,7 +14,6 @@ from sluice.runtime.functions.record_counts import decode_totals
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.on_error import DeadLetters, Skip
 from sluice.runtime.model.splits import Barrier, BatchKey
-from sluice.runtime.service import service_json as wire
 from tests.kit.coordinator.core_driver import committable, split
 from tests.kit.fakes import ManualClock
 
@@ -127,17 +126,6 @@ def test_too_many_failed_records_refuse_the_epoch() -> None:
     with pytest.raises(PoisonRecordsError, match="no number"):
         _barrier_service(coordinator).acknowledge(_result(0, read=10_000, skipped=9_000))
     assert not coordinator.acks
-
-
-def test_functions_that_count_nothing_are_in_no_counts() -> None:
-    coordinator = PlayedCoordinator()
-    plain = ChainedFunction(name="trim", operator_id="t", function=lambda batch: batch)
-    book = AttemptEpochs(region="main", attempt_id=7, functions=(plain, _FUNCTION))
-    barrier_service = _barrier_service(coordinator, book)
-    barrier_service.acknowledge(replace(_result(0), counts=(), examples=(), failed_rows=()))
-    (ack,) = coordinator.acks
-    assert ack.counts == {"parse": RecordCounts()}
-    assert [entry.operator_id for entry in ack.region.operator_states] == ["f"]
 
 
 def test_what_was_left_out_before_is_on_record_in_each_epoch() -> None:
@@ -299,16 +287,6 @@ def test_an_attempt_that_is_over_is_not_asked_to_commit(how: str) -> None:
         with pytest.raises(FencedError):
             barrier_service.next_barrier("main", 7, wait_s=0.0, has_read=False)
     assert not barrier_service.commits.request([committable("epoch 0")]).entries
-
-
-def test_messages_survive_json() -> None:
-    """Bytes, counts and ranges come back as they were."""
-    result = _result(3)
-    assert wire.from_json(EpochResult, wire.to_json(result)) == result
-    told = NextBarrier(barrier=None, committed_batch=2, to_commit=(3, 4))
-    assert wire.from_json(NextBarrier, wire.to_json(told)) == told
-    epoch = CommittedEpoch(batch_id=3, operators=("a", "b"))
-    assert wire.from_json(CommittedEpoch, wire.to_json(epoch)) == epoch
 
 
 def test_a_task_that_owes_nothing_and_asks_nothing_is_missed() -> None:

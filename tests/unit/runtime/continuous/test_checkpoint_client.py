@@ -132,21 +132,6 @@ def test_a_silent_coordinator_is_asked_again_and_the_acknowledgement_is_kept() -
     assert [ack.checkpoint_id for ack in link.acks] == [4]
 
 
-def test_a_coordinator_that_stays_silent_ends_the_task() -> None:
-    """After ``coordinator_lost_timeout_s``, and not before."""
-    clock = ManualClock()
-    link = PlayedLink(
-        answers=[UnreachableError("silent", {}, "") for _ in range(100)],
-        on_silence=lambda: clock.advance(7.0),
-    )
-    checkpoint_client = _checkpoint_client(link, clock)
-    checkpoint_client.start()
-    wait_for(lambda: _has_failed(checkpoint_client))
-    assert 8 <= link.asked <= 10
-    with pytest.raises(UnreachableError, match="not answered for too long"):
-        checkpoint_client.take_barrier()
-
-
 @pytest.mark.parametrize("lost_timeout_s", [60.0, 8.0])
 def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up(
     lost_timeout_s: float,
@@ -366,21 +351,6 @@ def test_a_task_that_waits_for_brokers_hears_from_its_courier_that_it_shall_end(
         registry.waits(batch, "a producer", why="away")
     registry.waited(batch, "a producer")
     assert told == ["a producer: away", "a producer: over"]
-
-
-def test_a_task_that_waits_hears_what_has_ended_its_courier() -> None:
-    link = PlayedLink(answers=[FencedError("superseded", {}, "")])
-    checkpoint_client = _checkpoint_client(link, ManualClock())
-    checkpoint_client.start()
-
-    def has_ended() -> bool:
-        try:
-            checkpoint_client.require_running()
-        except FencedError as err:
-            return "superseded" in str(err)
-        return False
-
-    wait_for(has_ended)
 
 
 class SilentClient:

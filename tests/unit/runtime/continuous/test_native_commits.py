@@ -220,15 +220,6 @@ def test_continuous_order_a_silent_task_is_waited_for_once_and_not_for_each_sink
     assert wanted == [(), (4,)]
 
 
-def test_where_no_task_lives_nothing_is_waited_for() -> None:
-    """All of a decision is another engine's, or of attempts that are over."""
-    rig = Rig()
-    for region in _REGIONS:
-        rig.commits.end(region, 7)
-    assert set(rig.commit().values()) == {"by hand"}
-    assert rig.handed == [(["main", "side"], False)]
-
-
 def test_outcome_from_broker_what_is_given_up_is_aborted_by_the_driver_alone() -> None:
     """No task is asked: it might have died with it, and its next one fences it."""
     rig = Rig()
@@ -334,15 +325,6 @@ def test_it_is_a_minute_where_the_sinks_allow_that() -> None:
     assert chosen.seconds == 60.0
 
 
-@pytest.mark.parametrize("timeout_s", [15.0, 60.0, 119.0, 120.0])
-def test_it_is_shorter_where_a_sink_needs_that(timeout_s: float) -> None:
-    """Unless the user has said something else; the shortest of several sinks counts."""
-    chosen = LostTimeout(None)
-    for each in (900.0, timeout_s, 600.0):
-        chosen.allow(each)
-    assert 0 < chosen.seconds < timeout_s / 2
-
-
 @pytest.mark.parametrize("timeout_s", [59.0, 60.0])
 def test_what_the_user_has_asked_for_is_refused_where_it_is_not_below_half(
     timeout_s: float,
@@ -350,13 +332,6 @@ def test_what_the_user_has_asked_for_is_refused_where_it_is_not_below_half(
     """With both numbers, and what to do."""
     with pytest.raises(ConfigError, match="coordinator_lost_timeout_s=30"):
         LostTimeout(30.0).allow(timeout_s)
-
-
-def test_what_the_user_has_asked_for_is_kept_where_it_is() -> None:
-    """Also if it is more than the default."""
-    chosen = LostTimeout(400.0)
-    chosen.allow(900.0)
-    assert chosen.seconds == 400.0
 
 
 def test_the_start_check_of_a_sink_refuses_it_by_what_its_cluster_allows() -> None:

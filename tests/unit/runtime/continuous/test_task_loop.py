@@ -10,9 +10,8 @@ from sluice.runtime.continuous.checkpoint_client import EndedEpoch
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.errors import DeliveryError, FencedError, UnreachableError
-from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
+from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.model.on_error import Skip
 from sluice.runtime.model.splits import Barrier, SplitRange
 from tests.kit.continuous_parts import LogFollower, RecordingWriter
 from tests.kit.coordinator.core_driver import split
@@ -108,22 +107,6 @@ def test_a_barrier_ends_the_epoch_where_it_is_and_the_next_one_begins_there() ->
     first, second = bench.writers
     assert first.events == ["write", "write", "write", "write", "end", "pre-commit"]
     assert sorted(first.records + second.records) == sorted(set(first.records + second.records))
-
-
-def test_an_epoch_reports_of_how_many_rows_its_functions_failed() -> None:
-    def fail(_batch: pa.RecordBatch) -> pa.RecordBatch:
-        raise ValueError("no")
-
-    function = ChainedFunction(name="f", operator_id="f", function=fail, policy=Skip())
-    bench = Bench({0: 100}, lambda: FunctionRun([function]))
-    bench.step()
-    bench.give(4, split(0, 0, 10))
-    bench.step()
-    (ended,) = bench.checkpoint_client.ended
-    result = ended.pre_commit()
-    (counts,) = dict(result.counts).values()
-    assert counts.failed > 0
-    assert dict(result.failed_rows) == {"f": counts.failed}
 
 
 @pytest.mark.parametrize(
@@ -305,23 +288,6 @@ def test_a_split_is_not_silent_while_the_task_does_something_else() -> None:
     bench.follower.logs = {0: 5, 1: 5}
     bench.step(4)
     assert len(bench.checkpoint_client.ended) == 1
-
-
-def test_a_split_that_is_read_again_was_not_silent_since_it_was_there_before() -> None:
-    """Others ended its epoch right after a look at it, and the next barrier came late."""
-    bench = Bench({0: 0, 1: 10, 2: 0})
-    bench.give(4, split(0, 0, 5), split(1, 0, 10), split(2, 0, 0))
-    bench.step()
-    assert len(bench.checkpoint_client.ended) == 1
-    bench.follower.logs[0] = 60
-    bench.step(6)
-    bench.looks(130.0)
-    bench.give(5, split(0, 0, 60), split(1, 10, 20))  # the third one was given away
-    bench.follower.logs = {}  # a new consumer has nothing yet
-    bench.step()
-    bench.follower.logs = {0: 60, 1: 20}
-    bench.step(8)
-    assert len(bench.checkpoint_client.ended) == 2
 
 
 def test_a_split_that_was_given_away_takes_the_epoch_with_it() -> None:

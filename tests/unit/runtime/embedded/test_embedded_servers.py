@@ -210,16 +210,6 @@ def test_archive_is_made_once_and_found(classes: SharedClasses) -> None:
     assert classes.find() == made.path
 
 
-@pytest.mark.parametrize("content", [b"class", b"classes and more", b""])
-def test_archive_of_another_size_is_not_used(classes: SharedClasses, content: bytes) -> None:
-    """Java 17 would die of one that was cut short, with SIGBUS; the next making mends it."""
-    made = classes.prepare(_write, timeout_s=1)
-    made.path.write_bytes(content)
-    assert classes.find() is None
-    classes.prepare(_write, timeout_s=1)
-    assert classes.find() == made.path
-
-
 @pytest.mark.parametrize("changed", ["java", "jars/a.jar", "jars/b.jar"])
 def test_archive_of_another_java_or_other_jars_is_not_used(
     classes: SharedClasses, changed: str
@@ -230,14 +220,6 @@ def test_archive_of_another_java_or_other_jars_is_not_used(
     path.unlink(missing_ok=True)
     path.touch()
     assert classes.find() is None
-
-
-def test_archive_of_another_class_path_is_not_used(classes: SharedClasses, tmp_path: Path) -> None:
-    """The same jars after another directory are another class path."""
-    classes.prepare(_write, timeout_s=1)
-    places = (tmp_path, *classes.places)
-    other = SharedClasses(program="p", java=classes.java, places=places, jars=classes.jars)
-    assert other.find() is None
 
 
 def test_lost_java_or_cache_is_no_error(
@@ -296,13 +278,6 @@ def test_archives_that_were_used_last_are_kept(classes: SharedClasses, tmp_path:
     kept = {path.name for path in cache.glob("p-*.jsa")}
     assert kept == {made.path.name, *(f"p-classes-{number}-1.jsa" for number in (3, 4, 5))}
     assert (cache / "q-classes-0-1.jsa").exists()
-
-
-def test_use_of_an_archive_keeps_it(classes: SharedClasses) -> None:
-    made = classes.prepare(_write, timeout_s=1)
-    os.utime(made.path, (1, 1))
-    classes.find()
-    assert made.path.stat().st_mtime > 1
 
 
 def test_options_silence_java_about_an_archive_that_does_not_fit() -> None:

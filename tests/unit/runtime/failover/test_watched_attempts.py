@@ -388,29 +388,6 @@ def test_a_host_that_does_not_answer_for_too_long_ends_the_job(watched: Watched)
     wait_for(is_given_up, poll_s=0.005)
 
 
-def test_the_way_to_a_new_attempt_is_gone_without_pauses(watched: Watched) -> None:
-    watched.begin(
-        "left", "right", settings=replace(SETTINGS, on_region_failure=OnRegionFailure.SUSPEND)
-    )
-    watched.fail_once("left")
-    watched.job.source.ends |= {0: 5, 1: 5}
-    watched.run()
-    assert not watched.attempts.is_restarting
-    left = watched.regions.queries["left"][0]
-    wait_for(lambda: not left.is_active, poll_s=0.005)
-    watched.attempts.watch()
-    assert watched.attempts.is_restarting
-    watched.clock.advance(5.0)
-    assert not watched.attempts.is_restarting, "what takes so long waits for something else"
-    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
-    assert not watched.attempts.is_restarting
-    error = DeliveryError("too large", {"topic": "t"}, "Make room.")
-    watched.coordinator.fail("left", watched.regions.attempt_ids["left"][-1], error)
-    wait_for(lambda: watched.coordinator.is_suspended("left"), poll_s=0.005)
-    watched.attempts.watch()
-    assert not watched.attempts.is_restarting
-
-
 def test_an_attempt_of_which_nobody_knows_whether_it_began_is_asked_for_without_pauses(
     watched: Watched,
 ) -> None:

@@ -72,14 +72,6 @@ def test_good_records_of_a_failing_batch_continue_in_order_and_once() -> None:
     assert task.run.counts == {"id-f": RecordCounts(read=8, dead_lettered=3)}
 
 
-def test_skipped_records_are_counted_and_written_nowhere() -> None:
-    task = Task(chained(numbers, Skip()))
-    assert task.through(source_rows(b"x", b"1")) == [b"1"]
-    assert task.buried == []
-    assert task.run.counts == {"id-f": RecordCounts(read=2, skipped=1)}
-    assert "orders-3@0 pyarrow.lib.ArrowInvalid" in task.run.examples["id-f"]
-
-
 def test_an_example_is_text_that_can_be_sent_and_recorded_whatever_the_function_says() -> None:
     """JSON may spell half a surrogate pair; an error that quotes it must not end the task as well,
     for the same range would be read again for ever."""
@@ -95,19 +87,6 @@ def test_an_example_is_text_that_can_be_sent_and_recorded_whatever_the_function_
     assert task.through(source_rows(b'{"name":"\\ud800!"}', b'{"name":"ok"}')) == [b'{"name":"ok"}']
     assert task.run.examples["id-f"].encode() == b"orders-3@0 ValueError: not a name: ?!"
     assert task.dead() == [b'{"name":"\\ud800!"}']
-
-
-def test_a_batch_without_poison_is_one_call_and_one_batch() -> None:
-    """A policy costs nothing while all goes well."""
-    calls: list[int] = []
-
-    def counted(batch: pa.RecordBatch) -> pa.RecordBatch:
-        calls.append(batch.num_rows)
-        return batch
-
-    run = FunctionRun([chained(counted)])
-    assert len(list(run.applied(iter([source_rows(b"1", b"2")]), Task().write_dead_letter))) == 1
-    assert calls == [2]
 
 
 def test_one_poison_record_costs_a_logarithm_of_calls() -> None:

@@ -40,7 +40,7 @@ from sluice.runtime.functions.at_most_once import (
     drops_after,
     encode_drops,
 )
-from sluice.runtime.functions.record_counts import added, decode_totals, encode_totals, totals_after
+from sluice.runtime.functions.record_counts import decode_totals, encode_totals, totals_after
 from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.graph.job_graph import require_chained
 from sluice.runtime.job.job import Job as StartingJob
@@ -95,14 +95,6 @@ def test_totals_continue_from_the_record_before() -> None:
     }
 
 
-def test_parts_are_added_by_key() -> None:
-    assert added([]) == {}
-    assert added([{"a": COUNTS}, {}, {"a": COUNTS, "b": COUNTS}]) == {
-        "a": RecordCounts(read=24, skipped=6, dead_lettered=4),
-        "b": COUNTS,
-    }
-
-
 def acknowledge(driver: CoreDriver, end: int, *, region: str = "main", attempt_id: int = 0) -> None:
     """A batch with counts, and with totals in its region's record."""
     barrier = driver.poll(end, region=region, attempt_id=attempt_id)
@@ -146,17 +138,6 @@ def test_a_region_without_a_batch_counts_nothing_and_keeps_its_totals() -> None:
     assert told(driver, State.MARKED)[1:] == [{"parse": COUNTS}]
     totals = [decode_totals(*region.operator_states) for region in driver.seen(Publish)[-1].regions]
     assert totals == [COUNTS, COUNTS]
-
-
-def test_counts_ask_for_no_batch_of_their_own() -> None:
-    """Unlike what a sink keeps, they want nothing done."""
-    driver = CoreDriver(FAST)
-    driver.tick()
-    acknowledge(driver, 3)
-    driver.tell(RegionFailed(region="main", attempt_id=0, error=StreamError("x", {}, "")))
-    attempt_id = driver.restart()
-    driver.tick(1.0)
-    assert driver.poll(3, attempt_id=attempt_id) is None
 
 
 def test_a_function_that_counted_may_leave_the_job() -> None:
@@ -231,17 +212,6 @@ def test_the_sum_continues_and_the_ranges_are_those_of_the_epoch() -> None:
     (second,) = drops_after(first, ())
     assert decode_drops(second) == Drops(in_all=7)
     assert dropped_in_all((second, *drops_after((), (split(0, 0, 2),)))) == 9
-
-
-def test_drops_ask_for_no_batch_of_their_own() -> None:
-    """Unlike what a sink keeps, they want nothing done."""
-    driver = CoreDriver(FAST)
-    driver.tick()
-    acknowledge_dropped(driver, 3)
-    driver.tell(RegionFailed(region="main", attempt_id=0, error=StreamError("x", {}, "")))
-    attempt_id = driver.restart()
-    driver.tick(1.0)
-    assert driver.poll(3, attempt_id=attempt_id) is None
 
 
 # --- bounds ---------------------------------------------------------------------------------------

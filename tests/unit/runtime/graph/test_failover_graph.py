@@ -61,46 +61,6 @@ def test_a_rescale_by_key_is_refused_by_name() -> None:
         )
 
 
-def test_a_forward_job_is_as_many_regions_as_it_has_subtasks() -> None:
-    """Each has its own part of the source, and a number after the source's name."""
-    graph = JobGraph(
-        vertices=(vertex("orders", 2), vertex("clean", 2), vertex("out", 2)),
-        edges=(edge("orders", "clean"), edge("clean", "out")),
-    )
-    assert regions(graph) == {
-        "orders-0": ["orders[0]", "clean[0]", "out[0]"],
-        "orders-1": ["orders[1]", "clean[1]", "out[1]"],
-    }
-
-
-def test_a_join_takes_both_sources_and_leaves_the_rest_regional() -> None:
-    """Two joined sources with two sinks are one region, beside a copy in three."""
-    graph = JobGraph(
-        vertices=(
-            vertex("orders", 2),
-            vertex("payments", 3),
-            vertex("log", 3),
-            vertex("paid", 2),
-            vertex("out", 2),
-            vertex("audit", 1),
-            vertex("copy", 3),
-        ),
-        edges=(
-            edge("orders", "paid", Distribution.KEY_BY),
-            edge("payments", "paid", Distribution.KEY_BY),
-            edge("paid", "out"),
-            edge("paid", "audit", Distribution.RESCALE),
-            edge("log", "copy"),
-        ),
-    )
-    assert {name: len(found) for name, found in regions(graph).items()} == {
-        "orders": 10,
-        "log-0": 2,
-        "log-1": 2,
-        "log-2": 2,
-    }
-
-
 def test_what_spark_deals_out_counts_as_one_subtask() -> None:
     """A shuffle into it joins every part of the source; one after it goes with it."""
     graph = JobGraph(

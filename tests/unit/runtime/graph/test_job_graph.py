@@ -9,9 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.distribution import Distribution
-from sluice.runtime.graph.failover_regions import FailoverRegion
-from sluice.runtime.graph.graph_model import JobGraph, Subtask, Vertex
-from sluice.runtime.graph.graph_view import GraphView, view_of_record
+from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.graph.job_graph import Region, regions_of
 from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph, operator_id
 from sluice.runtime.graph.pipeline import Pipeline
@@ -158,19 +156,6 @@ def test_a_rescale_forced_on_state_is_refused() -> None:
         regions_of([rescaled()], [True], parts=3)
 
 
-def test_names_of_regions_are_frozen() -> None:
-    """They are in transactional ids and in checkpoints: a change would orphan both."""
-    pipelines = two_pipelines()
-    names = {
-        parts: [r.name for r in regions_of(pipelines, [False] * 2, parts=parts)[1]]
-        for parts in (1, 3)
-    }
-    assert names == {
-        1: ["orders-in", "payments"],
-        3: ["orders-in-0", "orders-in-1", "orders-in-2", "payments"],
-    }
-
-
 def test_operators_are_recorded_with_the_parts_that_they_run_in() -> None:
     """0 is Spark's; it is no part of an operator's id."""
     alone, _ = regions_of(two_pipelines(), [False] * 2)
@@ -213,22 +198,6 @@ def test_a_drop_in_query_is_one_region_of_its_own_name() -> None:
     assert [(each.name, len(each.subtasks)) for each in shown.regions] == [("query", 1)]
 
 
-def test_a_region_without_known_subtasks_is_listed_all_the_same() -> None:
-    shown = view_of_record(replace(record(5), graph=()))
-    assert [each.subtasks for each in shown.regions] == [()] * len(record(5).regions)
-    assert "completed" in shown.text()
-    assert "Edges\n  none" in shown.text()
-
-
-def test_neighbouring_subtasks_are_shown_as_a_range() -> None:
-    """A region of hundreds of subtasks is a short line."""
-    vertex = Vertex(vertex_id="v", name="orders", kind="source", parallelism=9)
-    subtasks = tuple(Subtask("v", index) for index in (0, 1, 2, 5, 7, 8))
-    region = FailoverRegion(name="orders", subtasks=subtasks)
-    shown = GraphView(graph=JobGraph(vertices=(vertex,)), regions=(region,))
-    assert shown.text().endswith("orders  orders[0-2,5,7-8]")
-
-
 def test_a_job_without_a_source_has_no_graph() -> None:
     """As it cannot run."""
     with pytest.raises(ConfigError, match="no source"):
@@ -244,12 +213,6 @@ def test_two_sources_whose_regions_would_share_a_name_are_refused() -> None:
     for ask in (lambda: regions_of(pipelines, [False] * 2), job_of(pipelines).graph):
         with pytest.raises(ConfigError, match="one name"):
             ask()
-
-
-def test_a_view_is_a_value() -> None:
-    """Two descriptions of one job are equal."""
-    one: GraphView = job_of(two_pipelines()).graph()
-    assert one == job_of(two_pipelines()).graph()
 
 
 SOURCE = OperatorSpec(kind="source", name="orders")
@@ -302,15 +265,6 @@ def test_uid_and_path_never_collide() -> None:
     assert operator_id(kind="sink", name="x", upstream=(), uid="x") != operator_id(
         kind="sink", name="x", upstream=()
     )
-
-
-def test_equal_names_without_uid_are_refused_and_both_named() -> None:
-    """Else the second one's state would go to the first."""
-    with pytest.raises(ConfigError) as refused:
-        build_graph([SOURCE, ENRICH, replace(SINK, name="orders")])
-    assert "source 'orders' (operator 1)" in str(refused.value)
-    assert "sink 'orders' (operator 3)" in str(refused.value)
-    build_graph([SOURCE, ENRICH, replace(SINK, name="orders", uid="out")])
 
 
 def test_equal_uids_are_refused_and_both_named() -> None:

@@ -76,13 +76,6 @@ def test_what_the_user_says_wins_and_nobody_is_asked(name: str) -> None:
     assert [factory.settings.codec for factory in factories(region)] == [None]
 
 
-def test_an_unknown_compression_leaves_the_sink_as_it_is() -> None:
-    """librdkafka's own default then holds: none."""
-    Source.codec = None
-    (region,) = regions(sink())
-    assert [factory.settings.codec for factory in factories(region)] == [None]
-
-
 def test_the_parts_of_a_chained_task_are_smaller_than_those_of_two_processes() -> None:
     """A transform reads in one process, and writes in another."""
     (chained,) = regions(sink(), kind="map_batches")

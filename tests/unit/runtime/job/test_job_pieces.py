@@ -148,14 +148,6 @@ def test_rows_that_continue_into_files_are_those_that_the_tasks_answer_for(
         require_all_rows_passed([TaskResult(records_out=rows) for rows in answered], staged)
 
 
-def test_offset_is_self_contained() -> None:
-    """Rule `restore-by-attempt`: the barrier comes back whole from Spark's offset log."""
-    barrier = Barrier(checkpoint_id=4, region="r", attempt_id=3, splits=(split(2, 3, 9, "a-b"),))
-    assert offsets.decode(offsets.encode(barrier)) == barrier
-    assert not offsets.is_initial(offsets.encode(barrier))
-    assert offsets.is_initial(offsets.encode(barrier, initial=True))
-
-
 def test_offset_of_a_later_version_is_refused() -> None:
     with pytest.raises(UnsupportedFormatError):
         offsets.decode({"format": offsets.FORMAT + 1})

@@ -32,18 +32,6 @@ def test_an_ended_epoch_that_nobody_takes_is_aborted_at_its_sinks() -> None:
     assert bench.writers[1].events == []
 
 
-def test_an_epoch_reports_whether_it_has_records_from_its_first_one_to_its_end() -> None:
-    """By that a coordinator gives a barrier where the sources have nothing new."""
-    bench = Bench({0: 10})
-    assert not bench.checkpoint_client.has_read
-    bench.step()
-    assert bench.checkpoint_client.has_read
-    bench.give(4, split(0, 0, 10))
-    bench.step()
-    assert len(bench.checkpoint_client.ended) == 1
-    assert not bench.checkpoint_client.has_read
-
-
 def test_an_epoch_that_ends_before_it_begins_is_never_reported() -> None:
     """A position that went back: its range would be decided over another's."""
     bench = Bench({0: 100, 1: 100})

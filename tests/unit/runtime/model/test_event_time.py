@@ -205,24 +205,6 @@ def test_a_quiet_hour_does_not_lower_the_rate() -> None:
     assert rate.rate == 1_000
 
 
-def test_a_small_epoch_that_is_late_does() -> None:
-    """Whatever was slow, more of it would take longer."""
-    rate = _limited()
-    _epoch(rate, records=900, took_s=3.0)
-    assert rate.rate is not None
-    assert rate.rate < 300
-
-
-def test_an_outage_lowers_the_rate_tenfold_and_not_more() -> None:
-    """And never below the least rate; what it cost is not made up for later."""
-    rate = _limited()
-    _epoch(rate, records=1_000, took_s=600.0)
-    assert rate.rate == 100
-    rate = _limited(initial=100_000.0)
-    _epoch(rate, records=100_000, took_s=600.0)
-    assert rate.rate == 10_000
-
-
 def test_an_epoch_that_is_given_up_is_measured_when_it_is_read_again() -> None:
     """Not from the first try's barrier."""
     rate = _limited()
@@ -245,24 +227,6 @@ def test_settings_out_of_range_are_refused_rate(settings: dict[str, float]) -> N
 
 
 # --- in the coordinator ---------------------------------------------------------------------------
-
-
-def test_the_next_cut_has_the_rate_of_the_last_epoch() -> None:
-    """And the smaller of all limits wins."""
-    driver = CoreDriver(FAST, regions=(LIMITED,))
-    driver.tick()
-    assert driver.asked_cut().max_records == 1_000
-    barrier = driver.poll(1_000)
-    driver.tick(2.0)
-    driver.ack(barrier)
-    driver.tick(1.0)
-    assert driver.asked_cut().max_records == 400
-    least = RegionPlan(
-        name="main", source_ids=("source",), max_records=50, rate_limit=LIMITED.rate_limit
-    )
-    driver = CoreDriver(FAST, regions=(least,))
-    driver.tick()
-    assert driver.asked_cut().max_records == 50
 
 
 def test_a_limited_region_that_is_after_keeps_to_the_interval() -> None:

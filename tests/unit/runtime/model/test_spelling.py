@@ -45,16 +45,6 @@ def test_a_name_that_says_more_or_less_is_guessed(given: str, meant: str | None)
     assert nearest(given, known) == meant
 
 
-def test_only_a_close_name_is_a_guess() -> None:
-    """The closest of all."""
-    assert nearest("ack", {"acks", "batch.size"}) == "acks"
-    assert nearest("zzz", frozenset({"acks"})) is None
-
-
-def test_a_choice_is_read_in_any_case() -> None:
-    assert choice_of(HotPath, " Native ", setting="hotPath") is HotPath.NATIVE
-
-
 @pytest.mark.parametrize(
     ("text", "remedy", "told"),
     [

@@ -273,16 +273,6 @@ def test_lease_guards_outputs_of_two_that_start_at_once_one_is_refused() -> None
         _claim(Racing(), session="s1").acquire()
 
 
-def test_renewals_change_the_record_every_time() -> None:
-    store = FakeStore()
-    claim = _claim(store, session="s1")
-    claim.acquire()
-    for _ in range(3):
-        claim.renew()
-
-    assert [record.renewals for record in store.written] == [1, 2, 3, 4]
-
-
 @dataclass
 class SlowAnswers(FakeStore):
     """Each call takes its time; when the writes landed."""

@@ -27,15 +27,13 @@ from sluice.runtime.coordinator.policy.handlers import (
 )
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop
-from sluice.runtime.embedded.ports import free_ports
-from sluice.runtime.errors import RegionUnansweredError, UnreachableError
+from sluice.runtime.errors import RegionUnansweredError
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import RegionRecord, Verdict
 from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.process.host_clock import SleepByBootTime, SleepByWallSteps, age_clock, slept_s
-from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock, PauseTolerantTime
-from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.process.pause_tolerant_clock import PauseTolerantTime
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 from tests.kit.coordinator.fake_store import FakeStore
@@ -216,22 +214,6 @@ def test_a_sleep_over_open_work_is_a_failure_like_any_other(
     assert driver.core.last_committed == 0
 
 
-@_ANY_HANDLER
-def test_a_laptop_that_commits_between_two_nights_ends_no_job(handler: CheckpointHandler) -> None:
-    """A decision resets the number of failures in a row."""
-    driver = CoreDriver(replace(FAST, handler=handler, tolerable_failures=1))
-    attempt_id = 0
-    for _ in range(3):
-        attempt_id = night(driver, attempt_id, "at work")
-        driver.tick(1.0)
-        (end,) = driver.core.positions()["main"]
-        barrier = driver.poll(end.end_offset + 3, attempt_id=attempt_id)
-        driver.ack(barrier, attempt_id=attempt_id)
-        assert driver.core.last_committed == attempt_id + 1
-        attempt_id = driver.restart()
-    assert not driver.core.is_over
-
-
 def test_transaction_timeout_a_decision_on_its_way_is_looked_at_again_after_a_sleep() -> None:
     """It was asked for before, and the thread that makes it woke after."""
     driver = CoreDriver(FAST)
@@ -304,16 +286,6 @@ def test_a_look_counts_no_more_than_its_step() -> None:
     assert attended.advance(103.0 + _LONG_S) == 8.0
     assert attended.advance(0.0) == 8.0
     assert attended.advance(2.0) == 10.0 == attended.passed_s
-
-
-def test_a_clock_that_is_looked_at_often_is_the_one_it_is_made_from() -> None:
-    clock = ManualClock()
-    attended = PauseTolerantClock(clock, longest_step_s=5.0)
-    for _ in range(100):
-        clock.advance(4.0)
-        assert attended() == clock()
-    clock.advance(_LONG_S)
-    assert attended() == clock() - _LONG_S + 5.0
 
 
 # --- the coordinator ------------------------------------------------------------------------------
@@ -419,29 +391,3 @@ def test_a_regions_host_was_not_away_while_the_driver_was_paused(run: Run) -> No
 
     with pytest.raises(RegionUnansweredError):
         asked_in_each_second()
-
-
-# --- the coordinator, seen by a task --------------------------------------------------------------
-
-
-def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up() -> None:
-    clock = ManualClock()
-    looks: list[float] = []
-
-    def stops_at_each_look() -> float:
-        clock.advance(_LONG_S)
-        looks.append(clock())
-        return clock()
-
-    (port,) = free_ports(1)
-    address = CoordinatorAddress(
-        address=f"http://127.0.0.1:{port}", token="t", leader_session_id="s", job_uid="u"
-    )
-    batch = BatchKey(region="main", attempt_id=1, batch_id=1)
-    attempt = RegisteredAttempt(batch=batch, operator_id="sink", resource="id", checkpoint_id=1)
-    with (
-        CoordinatorClient(address, deadline_s=60.0, clock=stops_at_each_look) as client,
-        pytest.raises(UnreachableError, match=str(port)),
-    ):
-        client.register(attempt)
-    assert len(looks) >= 6, "it was asked several times, and not for ever"

@@ -6,8 +6,7 @@ import traceback
 
 import pytest
 
-from sluice.runtime.errors import ConfigError
-from sluice.runtime.process.failed_tasks import in_short, raised_in, task_failed
+from sluice.runtime.process.failed_tasks import raised_in, task_failed
 from sluice.runtime.process.side_thread import SideThread
 from tests.kit.waiting import PATIENCE_S, wait_for
 
@@ -49,11 +48,6 @@ def test_it_works_as_long_as_it_is_entered() -> None:
         wait_for(lambda: counting.counted() > 2, poll_s=0.001)
     assert not counting.is_running
     counting.close()
-
-
-def test_one_that_was_never_entered_can_be_closed() -> None:
-    """As what an exit stack had not come to."""
-    Counting().close()
 
 
 def test_what_has_ended_it_is_reported_whoever_asks() -> None:
@@ -108,29 +102,11 @@ def test_the_functions_own_error_is_at_the_end_of_its_traceback(said: str, found
     assert raised_in(said) == found
 
 
-def test_the_stack_of_java_after_a_traceback_is_left_out() -> None:
-    """Spark puts what its worker said first."""
-    worker = _trace(ValueError("not this time"))
-    error = RuntimeError(f"Lost task 0.0: {worker}\n\tat org.apache.spark.A.b(A.scala:1)\n\tat C.d")
-    failed = task_failed("the task failed", error, region="main", attempt_id=3)
-    assert failed.args[1]["error"] == "ValueError: not this time"
-    assert "org.apache" not in str(failed)
-    assert "raise error from cause" in str(failed)
-    assert failed.__cause__ is error
-
-
 def test_what_spark_says_of_its_query_is_left_out() -> None:
     error = RuntimeError("no worker\n=== Streaming Query ===\nIdentifier: x\nState: ACTIVE")
     failed = task_failed("the query failed", error, region="main", attempt_id=3)
     assert failed.args[1]["error"] == "RuntimeError: no worker"
     assert "Identifier" not in str(failed)
-
-
-def test_failed_work_in_short_is_where_and_what_was_raised() -> None:
-    error = _raised(ValueError("no"))
-    failed = task_failed("the task failed", error, region="main", attempt_id=3)
-    short = "StreamError: the task failed [region=main attempt_id=3 error=ValueError: no]"
-    assert in_short(failed) == short
 
 
 def test_failed_work_crosses_processes_without_the_error_itself() -> None:
@@ -143,9 +119,3 @@ def test_failed_work_crosses_processes_without_the_error_itself() -> None:
     again = pickle.loads(pickle.dumps(failed))
     assert str(again) == str(failed)
     assert again.__cause__ is None
-
-
-@pytest.mark.parametrize("error", [ValueError("no"), ConfigError("no", {"traceback_s": 1}, "Do.")])
-def test_any_other_error_in_short_is_its_type_and_text(error: Exception) -> None:
-    """Its remedy, too."""
-    assert in_short(error) == f"{type(error).__name__}: {error}"

@@ -24,7 +24,6 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop
 from sluice.runtime.coordinator.shell.run_threads import Housekeeper, RunThreads
-from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
@@ -247,16 +246,6 @@ def _status(address: CoordinatorAddress) -> StreamError:
         client.status()
     assert _TOKEN not in str(raised.value)
     return raised.value
-
-
-def test_a_port_where_nothing_listens_is_reported_as_that() -> None:
-    """The driver has ended, or is at another port."""
-    (port,) = free_ports(1)
-    error = _status(_at(f"http://127.0.0.1:{port}"))
-    assert type(error) is UnreachableError
-    assert "nothing listens at the coordinator's address" in str(error)
-    assert f"127.0.0.1:{port} path=/v1/status" in str(error)
-    assert "Check that the driver process runs" in str(error)
 
 
 def test_a_request_that_is_taken_and_not_answered_is_a_wait() -> None:

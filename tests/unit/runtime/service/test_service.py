@@ -19,7 +19,6 @@ from sluice.runtime.errors import (
     UnreachableError,
     WrongJobError,
 )
-from sluice.runtime.model.splits import Barrier
 from sluice.runtime.service import server
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient
@@ -52,35 +51,6 @@ def test_a_source_runner_gets_its_barrier(client: CoordinatorClient, source: Fak
         [dataclasses.replace(barrier.splits[0], end_offset=0)], max_records=None, timeout_s=1.0
     )
     assert client.poll_barrier("main", 0, wait_s=0.2) == barrier
-
-
-def test_a_poll_without_records_waits_and_says_none(
-    client: CoordinatorClient, source: FakeSource
-) -> None:
-    """A short long-poll, no longer than asked for."""
-    source.ends[0] = 0
-    before_s = time.monotonic()
-    assert client.poll_barrier("main", 0, wait_s=0.1) is None
-    assert 0.1 <= time.monotonic() - before_s < 300.0
-
-
-def test_a_poll_returns_as_soon_as_there_is_something(
-    client: CoordinatorClient, coordinator: BarrierCoordinator, source: FakeSource
-) -> None:
-    """An idle barrier is armed: records do not wait for the poll to end."""
-    source.ends[0] = 0
-    answers: list[Barrier | None] = []
-    thread = threading.Thread(
-        # A client's poll is cut short by the service: it would end in time anyway.
-        target=lambda: answers.append(coordinator.poll_barrier("main", 0, wait_s=10 * PATIENCE_S)),
-        daemon=True,
-    )
-    thread.start()
-    wait_for(lambda: source.limits, poll_s=0.005)
-    source.ends[0] = 3
-    join(thread)
-    assert answers == [client.poll_barrier("main", 0, wait_s=0.0)]
-    assert answers[0] is not None
 
 
 def test_a_task_registers_and_may_repeat_it(client: CoordinatorClient) -> None:
@@ -148,21 +118,6 @@ def test_status_shows_the_job(client: CoordinatorClient) -> None:
     assert job["state"] == "running"
     assert job["pending"][0]["state"] == "aligning"
     assert job["regions"][0]["splits"] == {"input-0": 5}
-
-
-def test_status_shows_why_a_region_came_back(
-    client: CoordinatorClient, coordinator: BarrierCoordinator
-) -> None:
-    """Its attempts: attempt, when by the wall clock, why, and how long until it committed."""
-    before_ms = int(time.time() * 1000)
-    coordinator.fail("main", 0, UnreachableError("a broker went away", {}, "Try again."))
-    (region,) = client.status()["job"]["regions"]
-    (attempt,) = region["attempts"]
-    assert (region["is_open"], region["ended"], region["begins_ms"]) == (False, 1, None)
-    assert attempt["attempt_id"] == 0
-    assert "a broker went away" in attempt["why"]
-    assert attempt["committed_after_s"] is None
-    assert before_ms - 1_000 <= attempt["ended_ms"] <= int(time.time() * 1000) + 1_000
 
 
 def test_metrics_count_checkpoints(

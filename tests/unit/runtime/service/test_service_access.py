@@ -2,22 +2,18 @@
 
 import contextlib
 import dataclasses
-import json
 import logging
-import pickle
 import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 import urllib3
 
 from sluice.runtime import errors
-from sluice.runtime.contracts import OpenWork, RegionAttempt, RegionRegistration
+from sluice.runtime.contracts import RegionAttempt
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
-from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
@@ -32,10 +28,10 @@ from sluice.runtime.model.checkpoint_record import (
     RegionStatus,
     StateSnapshot,
 )
-from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
+from sluice.runtime.model.splits import Barrier
 from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.server import CoordinatorService
-from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.service.service_client import CoordinatorClient
 from sluice.runtime.service.service_json import from_json, to_json
 from tests.kit.coordinator.coordinated_service import BATCH
 from tests.kit.coordinator.core_driver import committable, split
@@ -91,18 +87,6 @@ def test_a_head_without_end_is_hung_up_on(service: CoordinatorService, start: by
         connection.sendall(start + more)
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
         assert connection.recv(1 << 16) == b""
-
-
-def test_a_long_body_after_a_short_head_is_taken(service: CoordinatorService) -> None:
-    """Epochs of many splits are long."""
-    response = urllib3.request(
-        "POST",
-        f"{service.address}/v1/barrier",
-        json={"job_uid": "u" * 1_000_000},
-        headers={"Authorization": f"Bearer {service.coordinator_address.token}"},
-        timeout=PATIENCE_S,
-    )
-    assert response.status == 422
 
 
 def test_peoples_token_is_good_for_no_message_whatever_the_host_is_called(
@@ -163,13 +147,6 @@ def test_a_service_that_others_reach_says_that_nothing_is_encrypted(
     assert "docs/guide/security.md" in warning
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
-def test_a_service_on_loopback_warns_of_nothing(
-    caplog: pytest.LogCaptureFixture, host: str
-) -> None:
-    assert warned_of(caplog, host) == []
-
-
 @pytest.mark.parametrize("name", sorted(set(errors.__all__)))
 def test_every_error_crosses_as_itself(name: str) -> None:
     """Class, text and place; what JSON cannot hold becomes text."""
@@ -184,33 +161,6 @@ def test_an_error_of_a_later_version_is_still_an_error() -> None:
     """Its class is not known here."""
     got = wire.error_from_json({"type": "Future", "what": "a", "where": {}, "remedy": "b"})
     assert type(got) is StreamError
-
-
-def test_a_barrier_crosses_whole() -> None:
-    barrier = Barrier(
-        checkpoint_id=4,
-        region="main",
-        attempt_id=2,
-        splits=(
-            SplitRange(
-                source_id="s",
-                topic="t",
-                topic_id="u",
-                partition=1,
-                start_offset=2,
-                end_offset=2**53 + 1,
-                leader_epoch=3,
-                largest_timestamp_ms=4,
-            ),
-        ),
-    )
-    assert wire.from_json(Barrier, wire.to_json(barrier)) == barrier
-
-
-def test_an_address_travels_by_pickle(service: CoordinatorService) -> None:
-    """Into tasks and source runners."""
-    address = service.coordinator_address
-    assert pickle.loads(pickle.dumps(address)) == address
 
 
 def test_the_client_is_light() -> None:
@@ -248,21 +198,6 @@ def test_a_client_asks_until_it_is_answered(coordinator: BarrierCoordinator) -> 
         join(thread)
     client.close()
     assert len(answers) == 1
-
-
-def test_a_client_gives_up_at_its_deadline() -> None:
-    """With a typed error that names the address."""
-    (port,) = free_ports(1)
-    address = CoordinatorAddress(
-        address=f"http://127.0.0.1:{port}", token="t", leader_session_id="s", job_uid="u"
-    )
-    before_s = time.monotonic()
-    with (
-        CoordinatorClient(address, deadline_s=0.3) as client,
-        pytest.raises(UnreachableError, match=str(port)),
-    ):
-        client.poll_barrier("main", 0, wait_s=0.0)
-    assert time.monotonic() - before_s < 300.0
 
 
 def test_not_yet_is_tried_again_and_named_at_the_end() -> None:
@@ -315,23 +250,6 @@ RECORD = RegionRecord(
     operator_states=(committable("\u00ff held"),),
 )
 LIFE = RegionAttempt(attempt_id=7, restored=RECORD, after=4)
-REGISTRATION = RegionRegistration(
-    region="main",
-    attempt_id=7,
-    acknowledged=None,
-    address="http://driver:4711",
-    open=(
-        OpenWork(
-            batch=BatchKey(region="main", attempt_id=7, batch_id=1),
-            committables=(committable("one"), committable("two")),
-        ),
-    ),
-)
-
-
-@pytest.mark.parametrize("value", [LIFE, REGISTRATION, RECORD], ids=lambda v: type(v).__name__)
-def test_a_value_arrives_as_it_was_sent(value: object) -> None:
-    assert from_json(type(value), json.loads(json.dumps(to_json(value)))) == value
 
 
 @pytest.mark.parametrize(

@@ -82,14 +82,6 @@ def test_a_look_that_fails_is_no_answer(tmp_path: Path, look: str) -> None:
     assert (tmp_path / "other").read_bytes() == b"x"
 
 
-def test_what_is_below_a_file_is_not_there(tmp_path: Path) -> None:
-    """That is an answer."""
-    (tmp_path / "file").write_bytes(b"x")
-    fs = LocalFileSystem(tmp_path)
-    assert not fs.exists("file/below")
-    assert fs.length_bytes("file/below") is None
-
-
 @pytest.mark.parametrize("error", [errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN])
 def test_a_mount_whose_server_is_away_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
@@ -138,13 +130,6 @@ def test_a_partition_must_be_marked_after_its_newest_file(
 
 
 KEPT = {"below/file": b"kept"}
-
-
-@pytest.mark.parametrize("directory", ["", "below", "new"])
-def test_a_directory_that_takes_files_is_left_as_it_was(directory: str) -> None:
-    disk = Disk(files=dict(KEPT))
-    require_writable(FakeFileSystem(disk), directory)
-    assert disk.files == KEPT
 
 
 def test_what_was_not_written_whole_is_deleted_again() -> None:

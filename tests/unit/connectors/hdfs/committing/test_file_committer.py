@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -95,22 +94,6 @@ def test_a_file_that_was_seen_is_published_by_one_call() -> None:
     assert report.outcome is CommitOutcome.COMMITTED
     assert steps == ["mkdir", "move", "move", "sync", "delete"]
     assert not looks
-
-
-def test_no_thread_of_a_committer_outlives_it() -> None:
-    """A job has one for each of its attempts, and each has eight threads."""
-
-    def living() -> set[threading.Thread]:
-        return {each for each in threading.enumerate() if each.name.startswith("sluice-files")}
-
-    others = living()
-    entry = entry_of("fake:///data", [f"part-{n}" for n in range(20)])
-    disk = Disk(files={f".s/a/s{n}": b"x" for n in range(20)})
-    committer = FileCommitter(lambda uri: FakeFileSystem(disk, uri=uri))
-    committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
-    assert living() - others
-    committer.close()
-    assert not living() - others
 
 
 def test_a_directory_that_somebody_deletes_between_two_calls_is_made_again(tmp_path: Path) -> None:

@@ -12,12 +12,8 @@ from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoor
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_root
 from sluice.runtime.contracts import (
     Frame,
-    FrameSink,
-    Sink,
     SinkContext,
-    SinkCoordinator,
     SweepView,
-    TaskSink,
 )
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StorageError
 from sluice.runtime.model.splits import BatchKey
@@ -34,14 +30,6 @@ ROOT = staging_root("orders", job_uid="job", operator_id="op")
 
 class TestSettings:
     """What is said before anything runs."""
-
-    def test_it_is_a_sink_that_sparks_writers_write(self) -> None:
-        """By which of the two contracts a region reports how to run it."""
-        sink: Sink = HdfsSink("/data/orders")
-        assert isinstance(sink, FrameSink)
-        assert not isinstance(sink, TaskSink)
-        coordinator: SinkCoordinator = sink.coordinator()
-        coordinator.close()
 
     @pytest.mark.parametrize(
         ("settings", "said"),
@@ -65,21 +53,6 @@ class TestSettings:
     def test_mistakes_are_named(self, settings: dict[str, Any], said: str) -> None:
         with pytest.raises(ConfigError, match=said):
             HdfsSink(**settings)
-
-    def test_values_that_sparks_tasks_take_are_taken(self) -> None:
-        """As Java and Hadoop read numbers; a separator may be any, and a limit of 0 is none."""
-        HdfsSink("/data/x", options={"maxRecordsPerFile": 0, "parquet.block.size": " +1048576 "})
-        HdfsSink("/data/x", options={"maxrecordsperfile": "-1", "parquet.block.size": "0x100000"})
-        for separator in ("\t", "||", " "):
-            HdfsSink("/data/x", format="csv", options={"sep": separator})
-
-    def test_a_relative_path_names_one_place(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Whatever the process's directory later is."""
-        monkeypatch.chdir(tmp_path)
-        for path in ("out/rows", Path("out") / "rows"):
-            assert HdfsSink(path).settings()["path"] == f"file://{tmp_path}/out/rows"
 
     def test_one_name_is_one_column(self) -> None:
         """And not its letters."""

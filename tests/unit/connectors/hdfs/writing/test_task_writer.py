@@ -2,10 +2,9 @@
 
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -100,15 +99,6 @@ def test_every_row_is_in_the_file_of_its_partition_in_order(tmp_path: Path) -> N
     files = writer.finish()
     assert len(files) == 3
     assert _numbers(tmp_path, files) == _expected(3)
-
-
-def test_final_names_say_where_a_file_comes_from(tmp_path: Path) -> None:
-    """As those of files that Spark's writers staged."""
-    writer = _writer(str(tmp_path), by=())
-    writer.write(_ROWS)
-    (file,) = writer.finish()
-    expected = f"part-000000000042-r0-00003-{_ATTEMPT.attempt}-c000.snappy.parquet"
-    assert file.final == expected
 
 
 def test_no_rows_no_file(tmp_path: Path) -> None:
@@ -266,21 +256,6 @@ def test_a_batch_without_rows_leaves_nothing() -> None:
     assert disk.files == {}
 
 
-def test_rows_of_which_no_file_is_made_are_rows_of_the_frame() -> None:
-    """CSV has no line for a null in its only column. Were they not counted, the region would miss
-    them among what its tasks have answered, in each attempt again."""
-
-    class OfNulls(Saver):
-        def save(self, frame: Frame, directory: StagingDirectory) -> SavedFrame:
-            super().save(frame, directory)
-            return SavedFrame(rows=frame, files=())
-
-    disk = Disk()
-    staged = replace(writer(disk), saver=OfNulls()).write(3, SCOPE, Registry(disk))
-    assert (staged.rows, staged.committables) == (3, ())
-    assert disk.files == {}
-
-
 def test_two_attempts_of_a_batch_share_no_directory() -> None:
     """Rule `rename-settled`: a zombie cannot write over another's file."""
     disk = Disk()
@@ -311,20 +286,6 @@ def task(directory: Path, *, by: str = "city") -> FrameTask:
 def answered(run: FrameTask, *batches: pa.RecordBatch) -> tuple[StagedFile, ...]:
     (answer,) = run.run(iter(batches))
     return files_of([[value.as_py() for value in answer.column("answer")]])
-
-
-def test_each_partition_has_a_whole_file_of_its_rows(tmp_path: Path) -> None:
-    """Lengths and rows are reported; names say where the rows come from."""
-    files = answered(task(tmp_path), ROWS, ROWS)
-    rows = []
-    for file in files:
-        path = tmp_path / file.staged
-        assert path.stat().st_size == file.length_bytes
-        assert file.final.rpartition("/")[2].startswith("part-000000000009-main-00000-")
-        with path.open("rb") as stream:
-            rows += [row["n"] for row in fastavro.reader(stream)]
-    assert sorted(rows) == [1, 1, 2, 2, 3, 3]
-    assert [file.rows for file in files] == [2, 2, 2]
 
 
 def test_rename_settled_two_attempts_of_a_task_share_no_file(tmp_path: Path) -> None:

@@ -43,13 +43,6 @@ def test_options_of_others_are_left_alone() -> None:
     assert connection.options == {}
 
 
-def test_sparks_case_does_not_matter() -> None:
-    connection = KafkaConnection.of({"Kafka.Bootstrap.Servers": "a:1", "KAFKA.client.id": "me"})
-
-    assert connection.bootstrap_servers == "a:1"
-    assert connection.options == {"client.id": "me"}
-
-
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
@@ -67,12 +60,6 @@ def test_a_misspelt_option_names_the_nearest_right_one(written: str, meant: str)
 
     assert f"Did you mean {meant}?" in str(caught.value)
     assert CANARY not in str(caught.value)
-
-
-def test_a_hopeless_name_is_an_error_without_a_guess() -> None:
-    """Better no advice than a wrong one."""
-    with pytest.raises(ConfigError, match="Remove it"):
-        KafkaConnection.of({**SERVERS, "kafka.zzz": "1"})
 
 
 @pytest.mark.parametrize(
@@ -170,12 +157,6 @@ def test_a_broker_that_hangs_is_waited_for_as_long_as_the_java_client_does(
     assert connection_with().librdkafka(role)["socket.timeout.ms"] == 30_000
     told = KafkaConnection.of({**SERVERS, f"kafka.{name}": "9000"}).librdkafka(role)
     assert told[name if role is Role.PRODUCER else "socket.timeout.ms"] == "9000"
-
-
-@pytest.mark.parametrize(("java", "ours"), [("600000", "300000"), ("9000", "9000"), ("x", "x")])
-def test_a_longer_wait_than_librdkafka_takes_is_its_longest(java: str, ours: str) -> None:
-    told = translate_names({"request.timeout.ms": java}, Role.CONSUMER)
-    assert told == {"socket.timeout.ms": ours}
 
 
 _VALUES: dict[str, object] = {
@@ -304,26 +285,6 @@ def test_librdkafka_logs_through_pythons_logging(
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "level"),
-    [
-        ("Connect to ipv4#10.0.0.1:9092 failed: Connection refused (after 0ms)", logging.INFO),
-        ("Disconnected (after 81ms in state UP)", logging.INFO),
-        ("Disconnected: verify that security.protocol is correctly configured", logging.ERROR),
-        ("SASL authentication error: Authentication failed (after 3ms)", logging.ERROR),
-        ("SSL handshake failed: certificate verify failed", logging.ERROR),
-    ],
-)
-def test_a_lost_connection_is_no_error_of_the_log(
-    caplog: pytest.LogCaptureFixture, text: str, level: int
-) -> None:
-    log = logging.getLogger("sluice.connectors.kafka.librdkafka")
-    with caplog.at_level(logging.INFO, logger=log.name):
-        broker = "[thrd:sasl_ssl://b:9093/1]: sasl_ssl://b:9093/1"
-        log.log(logging.ERROR, "%s [%s] %s", "FAIL", "rdkafka#producer-1", f"{broker}: {text}")
-    assert [record.levelno for record in caplog.records] == [level]
-
-
 def test_a_lost_connection_is_silent_where_no_log_is_set_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -357,12 +318,6 @@ def test_a_name_that_does_not_resolve_is_reported_once_a_minute(
     clock.pass_time(1)
     assert told("localhst:9092")
     assert any(isinstance(each, OncePerMinute) for each in log.filters)
-
-
-def test_librdkafkas_own_name_for_the_servers_is_theirs_everywhere() -> None:
-    connection = KafkaConnection.of({"kafka.metadata.broker.list": "new:9092"})
-    assert connection.librdkafka(Role.PRODUCER)["bootstrap.servers"] == "new:9092"
-    assert connection.wire()["bootstrap_servers"] == ["new:9092"]
 
 
 def test_servers_are_one_cluster_by_whatever_name() -> None:

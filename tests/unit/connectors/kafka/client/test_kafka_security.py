@@ -133,12 +133,6 @@ def test_incomplete_or_contradictory_security_is_refused_at_once(options: dict[s
     assert "kafka." in str(caught.value)
 
 
-def test_no_servers_is_one_clear_sentence() -> None:
-    """The most common mistake."""
-    with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers"):
-        KafkaConnection.of({"topic": "x"})
-
-
 def test_no_text_of_a_connection_holds_a_secret() -> None:
     """repr, str, settings for checkpoints, pickled copies, both clients' configurations."""
     secrets = {

@@ -7,7 +7,6 @@ import pickle
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,22 +74,6 @@ def test_the_last_token_is_used_until_it_expires() -> None:
     with pytest.raises(UnreachableError):
         kept.get()
     assert kept.get().value == "t4"
-
-
-def test_a_wall_clock_that_is_set_back_makes_nobody_wait_longer() -> None:
-    """It waits in the client's callback, and holds up whatever polls it."""
-    issuer = Issuer(*[AWAY] * 100)
-    set_back_s = iter(range(1_000_000, 0, -3600))
-    kept = KeptToken(
-        issuer,
-        clock=issuer.clock,
-        wall_clock=lambda: float(next(set_back_s)),
-        sleep=issuer.clock.advance,
-    )
-    began_s = issuer.clock()
-    with pytest.raises(UnreachableError):
-        kept.get(retry_for_s=5.0)
-    assert issuer.clock() - began_s <= 5.0
 
 
 def test_an_issuer_that_stays_away_is_no_refusal() -> None:
@@ -307,16 +290,6 @@ def test_extensions_go_with_every_token() -> None:
     assert connection.librdkafka(Role.PRODUCER)["oauth_cb"]("")[3] == wanted
     assert connection.wire()["sasl_oauth_token"]().extensions == wanted
     assert pickle.loads(pickle.dumps(connection)) == connection
-
-
-def test_extensions_of_a_token_itself_win() -> None:
-    def function() -> OAuthToken:
-        return OAuthToken(value="t", expires_at_s=time.time() + 60, extensions={"a": "mine"})
-
-    connection = KafkaConnection.of(
-        {**SASL, "kafka.sasl.oauthbearer.extensions": "a=1,b=2"}, oauth_token=function
-    )
-    assert connection.wire()["sasl_oauth_token"]().extensions == {"a": "mine", "b": "2"}
 
 
 def test_extensions_that_cannot_be_read_are_refused_without_their_text() -> None:

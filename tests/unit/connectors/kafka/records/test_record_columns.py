@@ -70,20 +70,6 @@ def test_schema_is_the_one_spark_expects_of_its_kafka_source(headers: bool) -> N
     )
 
 
-def test_bytes_are_kept_null_and_empty_apart() -> None:
-    rows = build(
-        ("key", "value"),
-        message(key=None, value=b""),
-        message(key=b"", value=None),
-        message(key=b"\x00\xff", value=b"v"),
-    )
-    assert rows == [
-        {"key": None, "value": b""},
-        {"key": b"", "value": None},
-        {"key": b"\x00\xff", "value": b"v"},
-    ]
-
-
 def test_headers_are_kept_in_order_repeated_and_null() -> None:
     """A record without headers has null there, as in Spark."""
     rows = build(

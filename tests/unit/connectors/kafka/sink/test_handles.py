@@ -190,13 +190,6 @@ def test_a_registered_attempt_names_its_transaction(name: str, producer: int, ep
     assert TransactionIdentity.parse(identity.resource) == identity
 
 
-@pytest.mark.parametrize("resource", ["", "id", "id|1", "id|x|1", "id|1|-1"])
-def test_a_resource_that_names_no_transaction_is_an_error(resource: str) -> None:
-    """Another sink's attempt is not read as one of ours."""
-    with pytest.raises(InvalidHandleError):
-        TransactionIdentity.parse(resource)
-
-
 @pytest.mark.parametrize("wrong", [{"prefix": ""}, {"attempt_id": -1}, {"slot": -1}])
 def test_an_id_that_names_nobody_cannot_be_made(wrong: dict[str, object]) -> None:
     """Without a prefix the sweep would take every job's transactions for its own."""

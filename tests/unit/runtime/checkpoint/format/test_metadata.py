@@ -94,13 +94,6 @@ def test_digest_rule_is_the_documented_one() -> None:
     assert hashlib.sha256(data.replace(said, b"0" * 64)).hexdigest().encode() == said
 
 
-def test_equal_records_give_equal_bytes() -> None:
-    """Settings in another order are the same record."""
-    settings = {"a": "1", "b": "2"}
-    turned = dict(reversed(settings.items()))
-    assert encode(record(settings=settings)) == encode(record(settings=turned))
-
-
 def test_a_reason_may_quote_any_text() -> None:
     """A function's error may hold half a surrogate pair, which has no UTF-8; the record of the
     abort is written all the same."""

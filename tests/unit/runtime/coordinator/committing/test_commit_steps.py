@@ -234,20 +234,6 @@ def test_a_mark_waits_until_the_sinks_have_followed() -> None:
     assert len(streaming.told) == 2
 
 
-def test_a_region_that_does_not_write_to_a_sink_does_not_count_for_it() -> None:
-    """Neither its failure nor its progress is the sink's."""
-    job = _job()
-    streaming = _Following(job)
-    main, side = _TWO.regions
-    plan = dataclasses.replace(_TWO, regions=(main, dataclasses.replace(side, sink_ids=())))
-    committers = SharedCommitters({"sink": job.sink}, plan)
-    gone = dataclasses.replace(_main(), region="gone")  # by a start with other regions: it may have
-    assert committers.writers("sink", [_main(), _carried(), gone]) == {"main", "gone"}
-    _decide(job, 1, _main(job.pre_commit("done")), _carried())
-    job.start(plan=plan)
-    assert [region.region for region in streaming.told[0][1]] == ["main"]
-
-
 def test_a_decision_that_forgets_held_work_of_a_completed_region_stops_the_job() -> None:
     """It would be published though no record says so, or lost."""
     job = _job()
@@ -264,19 +250,6 @@ def test_a_decision_that_forgets_held_work_of_a_completed_region_stops_the_job()
 
 
 # --- the detail -----------------------------------------------------------------------------------
-
-
-def test_the_detail_names_the_regions_whose_work_is_held() -> None:
-    """Several tasks of one region are one region."""
-    tasks = tuple(
-        FailedTask(subtask_id=number, task_name=name, reason=FailureReason.ERROR)
-        for name in ("main", "side")
-        for number in range(2)
-    )
-    detail = RegionCheckpointFailedDetail(
-        checkpoint_id=1, scope=FailedScope.BOTH, failed_tasks=tasks
-    )
-    assert detail.failed_regions == {"main", "side"}
 
 
 _TASK = FailedTask(subtask_id=0, task_name="main", reason=FailureReason.EXPIRED)
@@ -359,12 +332,6 @@ def test_a_repair_at_a_start_is_of_this_run() -> None:
     """Older attempts are swept there."""
     view = SweepView(job_uid="uid", attempt_ids={"main": _RUN}, protected=(), orphans=())
     assert not view.is_attempt_over("main", _written_under(1))
-
-
-def test_a_repair_says_what_it_has_fixed(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING"):
-        _written_under(1)
-    assert "lost transactions were written again: checkpoint_id=9 regions=main" in caplog.text
 
 
 @pytest.mark.parametrize("error", [None, DataLostError("gone", {"range": "input-1[3,9)"}, "Stop.")])

@@ -1,8 +1,6 @@
 """After a decision: commits are retried until all succeed, and each step waits for its answer."""
 
 import dataclasses
-import logging
-import threading
 from dataclasses import dataclass, replace
 
 import pytest
@@ -13,7 +11,6 @@ from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Action,
     Commit,
-    CoreEvent,
     EndJob,
     FailBatches,
     MarkCommitted,
@@ -24,11 +21,9 @@ from sluice.runtime.coordinator.core.events import (
     Repair,
     Repaired,
     ReturnBatches,
-    StepFailed,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnLost, RegionPlan
 from sluice.runtime.coordinator.region.status_views import JobStatus
-from sluice.runtime.coordinator.shell.core_loop import StepThread
 from sluice.runtime.errors import (
     FencedError,
     TransactionLostError,
@@ -38,11 +33,6 @@ from sluice.runtime.errors import (
 from sluice.runtime.model.checkpoint_record import Verdict
 from sluice.runtime.service.metrics import RegionMetrics
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, committable
-from tests.kit.coordinator.fake_store import FakeStore
-from tests.kit.coordinator.run_io_executor import hands_of
-from tests.kit.fakes import ManualClock
-from tests.kit.waiting import PATIENCE_S, wait_for
-from tests.unit.runtime.ownership.test_lease_watch import publish
 
 
 def test_a_checkpoint_takes_its_steps_in_order() -> None:
@@ -71,29 +61,6 @@ def test_no_step_begins_before_the_one_before_is_answered() -> None:
     assert driver.seen(ReturnBatches)
 
 
-def test_the_decision_waits_for_every_region() -> None:
-    """One region's acknowledgement decides nothing."""
-    driver = CoreDriver(FAST, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3))
-    assert not driver.seen(Publish)
-    driver.ack(driver.poll(3, region="side"), region="side")
-    (published,) = driver.seen(Publish)
-    assert [record.region for record in published.regions] == ["main", "side"]
-
-
-def test_a_region_without_records_acknowledges_same_offsets() -> None:
-    """Rule `one-batch-per-checkpoint`: at most one batch per region and checkpoint, and none where
-    nothing is read."""
-    driver = CoreDriver(FAST, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3))
-    assert driver.poll(0, region="side") is None
-    (published,) = driver.seen(Publish)
-    assert published.regions[1].batch_id is None
-    assert published.regions[1].committables == ()
-
-
 def test_a_barrier_is_given_again_until_it_is_acknowledged() -> None:
     """Contract of `poll_barrier`."""
     driver = CoreDriver(FAST)
@@ -102,15 +69,6 @@ def test_a_barrier_is_given_again_until_it_is_acknowledged() -> None:
     assert driver.poll(9) == barrier
     driver.ack(barrier)
     assert driver.poll(9) is None
-
-
-def test_the_next_barrier_continues_where_the_last_ended() -> None:
-    """No offset is cut twice and none is skipped."""
-    driver = CoreDriver(FAST, partitions=2)
-    driver.epoch(3)
-    driver.tick(1.0)
-    barrier = driver.poll(8)
-    assert [(s.start_offset, s.end_offset) for s in barrier.splits] == [(3, 8), (3, 8)]
 
 
 @pytest.mark.parametrize("outcome", [CommitOutcome.PENDING, CommitOutcome.UNKNOWN])
@@ -323,19 +281,6 @@ def test_publish_whole_the_end_of_the_job_is_no_answer_to_a_step_that_hangs() ->
     assert driver.core.last_committed == 1
 
 
-def test_each_step_has_all_the_time() -> None:
-    """A store and brokers that are slow, but return."""
-    driver = _hanging(Publish)
-    for step in (Publish, Commit, MarkCommitted):
-        _watch(driver, HUNG.hung_after_s - 1.0)
-        (asked,) = driver.held
-        assert isinstance(asked, step)
-        driver.held.clear()
-        driver.answer(asked)
-    assert driver.core.last_committed == 1
-    assert not driver.seen(EndJob)
-
-
 def test_no_step_could_return_while_the_whole_driver_was_stopped() -> None:
     """After a pause it has as long as it had before."""
     driver = _hanging(Publish)
@@ -357,39 +302,6 @@ def test_two_phase_repair_a_repair_takes_as_long_as_it_takes() -> None:
     replaced = {b"main.0.1": committable("replacement")}
     driver.tell(Repaired(checkpoint_id=1, outcome=PublishOutcome.OURS, replaced=replaced))
     assert driver.core.last_committed == 1
-
-
-def test_a_step_that_does_not_return_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """Again and again, and that it has returned."""
-    caplog.set_level(logging.WARNING)
-    store, clock = FakeStore(), ManualClock()
-    hangs, answers = threading.Event(), threading.Event()
-
-    def hang(_: str) -> None:
-        hangs.set()
-        assert answers.wait(PATIENCE_S)
-
-    store.on_call = hang
-    told: list[CoreEvent] = []
-    thread = StepThread(hands_of(store), told.append, overdue_s=30.0, clock=clock)
-    thread.start()
-    thread.put(publish(Verdict.ABORTED))
-    assert hangs.wait(PATIENCE_S)
-    for seconds, lines in ((29.0, 0), (1.0, 1), (29.0, 1), (1.0, 2)):
-        clock.advance(seconds)
-        thread.log_overdue()
-        thread.log_overdue()
-        assert len(caplog.messages) == lines
-    assert caplog.messages[0] == (
-        "remote step has not returned: step=Publish checkpoint_id=1 running_s=30"
-    )
-    answers.set()
-    wait_for(lambda: told, poll_s=0.001)
-    thread.stop(timeout_s=PATIENCE_S)
-    thread.log_overdue()
-    assert caplog.messages[2:] == [
-        "remote step has returned: step=Publish checkpoint_id=1 elapsed_s=60"
-    ]
 
 
 @dataclass(frozen=True)
@@ -433,24 +345,6 @@ def test_a_decision_that_cannot_be_committed_is_seen_though_no_lag_grows() -> No
     assert pending_s(driver) == 0.0
 
 
-def test_an_epoch_that_a_region_does_not_acknowledge_is_seen() -> None:
-    """From the first region's barrier on."""
-    driver = CoreDriver(FAST, regions=TWO)
-    driver.tick()
-    driver.poll(5)
-    driver.clock.advance(4.0)
-    assert pending_s(driver) == 4.0
-
-
-def test_a_quiet_job_has_no_checkpoint_under_way() -> None:
-    driver = CoreDriver(FAST)
-    driver.tick()
-    assert driver.poll(0) is None
-    driver.clock.advance(700.0)
-    assert pending_s(driver) == 0.0
-    assert [each.age_s for each in driver.status().pending] == [None]
-
-
 def test_fence_first_a_takeover_that_is_found_while_the_job_stops_ends_it_no_second_time() -> None:
     driver = CoreDriver(FAST)
     driver.auto = False
@@ -465,18 +359,3 @@ def test_fence_first_a_takeover_that_is_found_while_the_job_stops_ends_it_no_sec
     assert "taken over" in str(failed.error)
     assert len(driver.seen(EndJob)) == 1
     assert driver.core.is_fenced
-
-
-def test_a_takeover_that_is_found_twice_is_reported_once() -> None:
-    """By the lease, and by a place that was taken meanwhile."""
-    driver = CoreDriver(FAST)
-    driver.auto = False
-    driver.epoch(3)
-    fenced = FencedError("another job uses this prefix", {}, "Stop one of them.")
-    driver.tell(StepFailed(checkpoint_id=0, error=fenced))
-    log = list(driver.log)
-    (publish,) = driver.held
-    assert isinstance(publish, Publish)
-    taken = Published(checkpoint_id=publish.checkpoint_id, outcome=PublishOutcome.TAKEN)
-    assert driver.tell(taken) == []
-    assert driver.log == log

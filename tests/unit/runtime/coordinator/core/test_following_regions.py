@@ -64,24 +64,6 @@ def test_the_next_epoch_begins_where_the_last_one_said_that_it_ends() -> None:
     assert driver.core.last_committed == 3
 
 
-def test_a_bounded_one_ends_when_a_cut_finds_nothing() -> None:
-    """A cut up to the end says nothing of where the task was."""
-    driver = _driver()
-    driver.tick(1.0)
-    barrier = driver.poll(100, finished=True)
-    assert not barrier.is_last
-    driver.tell(Acknowledged(ack=_ack(driver, barrier, 0, end=40)))
-    assert not driver.seen(EndJob)
-    driver.tick(1.0)
-    barrier = driver.poll(100, finished=True)
-    assert barrier is not None
-    driver.tell(Acknowledged(ack=_ack(driver, barrier, 1, end=100)))
-    driver.tick(1.0)
-    assert driver.poll(100, finished=True) is None
-    driver.tick()
-    assert [end.finished for end in driver.seen(EndJob)] == [True]
-
-
 def test_two_phase_repair_a_repair_ends_the_attempt_that_has_written_on() -> None:
     driver = _driver(replace(FAST, on_lost=OnLost.REPAIR))
     driver.outcomes[b"main.0.0"] = CommitOutcome.ABORTED
@@ -231,21 +213,6 @@ def _driver_post() -> CoreDriver:
 def _told(driver: CoreDriver) -> list[int]:
     """End offsets that lag tools were reported."""
     return [action.positions[0].end_offset for action in driver.seen(PublishPositions)]
-
-
-def test_short_epochs_share_their_group_offsets() -> None:
-    """Brokers take longer for them than for a commit; the newest ones are reported in the end."""
-    driver = _driver_post()
-    for end in (3, 6, 9):
-        driver.epoch(end)
-        driver.tick(0.2)
-    assert _told(driver) == [3]
-    assert driver.core.deadline_s() is not None
-    driver.tick(1.0)
-    assert _told(driver) == [3, 9]
-    assert len(driver.seen(Retire)) == 2
-    driver.tick(5.0)
-    assert _told(driver) == [3, 9], "nothing new to tell"
 
 
 def test_the_newest_positions_are_reported_when_the_job_is_stopped() -> None:

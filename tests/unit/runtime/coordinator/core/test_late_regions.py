@@ -12,7 +12,6 @@ from sluice.runtime.coordinator.core.events import (
     RegionFailed,
     RegionRestarted,
     RegionSuspended,
-    RestartCommanded,
     RestartRequested,
     TriggerBarrier,
 )
@@ -218,22 +217,6 @@ def fail(driver: CoreDriver, name: str, attempt_id: int) -> None:
 
 
 @pytest.mark.parametrize("handler", _HANDLERS, ids=lambda handler: type(handler).__name__)
-def test_a_lost_executor_is_one_failure_however_many_tasks_it_had(
-    handler: CheckpointHandler,
-) -> None:
-    """Each of them ends by itself between two barriers, where there is no checkpoint to abort."""
-    driver = CoreDriver(CheckpointSettings(handler=handler), regions=regions(8))
-    attempts = {f"r{number}": 0 for number in range(8)}
-    epoch(driver, 3, attempts)
-    for name in attempts:
-        fail(driver, name, 0)
-    assert not driver.core.is_over
-    attempts = {name: driver.restart(name) for name in attempts}
-    epoch(driver, 6, attempts)
-    assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
-
-
-@pytest.mark.parametrize("handler", _HANDLERS, ids=lambda handler: type(handler).__name__)
 def test_a_region_that_fails_in_each_of_its_attempts_ends_the_job(
     handler: CheckpointHandler,
 ) -> None:
@@ -303,28 +286,6 @@ def many(count: int, handler: RegionalCheckpointHandler) -> CoreDriver:
     return CoreDriver(replace(FAST, handler=handler), regions=plans)
 
 
-def epoch_many(driver: CoreDriver, count: int, end: int) -> None:
-    driver.tick(1.0)
-    names = [f"r{number}" for number in range(count)]
-    barriers = {name: driver.poll(end, region=name) for name in names}
-    for name, barrier in barriers.items():
-        assert barrier is not None
-        driver.ack(barrier, region=name)
-
-
-def test_the_handler_is_not_asked_more_often_for_more_regions() -> None:
-    asked = []
-    for count in (3, 60):
-        handler = CountedHandler()
-        driver = many(count, handler)
-        epoch_many(driver, count, 10)
-        handler.asked.clear()
-        epoch_many(driver, count, 20)
-        assert driver.core.last_committed == 2
-        asked.append(len(handler.asked))
-    assert asked[0] == asked[1]
-
-
 def test_a_failure_among_many_is_ruled_on_at_once() -> None:
     handler = CountedHandler()
     driver = many(4, handler)
@@ -337,18 +298,6 @@ def test_a_failure_among_many_is_ruled_on_at_once() -> None:
     assert handler.asked[-1].failed == {"r3"}
     published = driver.seen(Publish)[-1]
     assert [r.region for r in published.regions if r.snapshot_id is not None] == ["r3"]
-
-
-def test_after_the_handlers_deadline_every_acknowledgement_may_decide() -> None:
-    """Three of four late are too many to carry; two are not."""
-    driver = many(4, RegionalCheckpointHandler(region_timeout_s=2.0, max_failed_ratio=0.5))
-    driver.tick(1.0)
-    barriers = {f"r{n}": driver.poll(10, region=f"r{n}") for n in range(4)}
-    driver.ack(barriers["r0"], region="r0")
-    driver.tick(2.5)
-    assert not driver.seen(Publish)
-    driver.ack(barriers["r1"], region="r1")
-    assert driver.core.last_committed == 1
 
 
 def _fail(driver: CoreDriver, name: str) -> None:
@@ -370,20 +319,6 @@ def test_what_expires_begins_no_checkpoint_that_could_not_be_decided() -> None:
     assert len(driver.seen(TriggerBarrier)) == begun
 
 
-def test_a_region_that_was_skipped_too_often_holds_up_the_next_checkpoint() -> None:
-    driver = many(4, RegionalCheckpointHandler(max_skipped_in_a_row=2))
-    driver.tick(1.0)
-    _fail(driver, "r3")
-    for end in (10, 20, 30):
-        barriers = {f"r{n}": driver.poll(end, region=f"r{n}") for n in range(3)}
-        for name, barrier in barriers.items():
-            if barrier is not None:
-                driver.ack(barrier, region=name)
-        driver.tick(1.0)
-    assert driver.core.last_committed == 2
-    assert len(driver.seen(TriggerBarrier)) == 2
-
-
 @pytest.mark.parametrize(("records", "begun"), [(5, 1), (10, 2)])
 def test_a_cut_that_leaves_records_after_begins_the_next_checkpoint_at_once(
     records: int, begun: int
@@ -393,20 +328,3 @@ def test_a_cut_that_leaves_records_after_begins_the_next_checkpoint_at_once(
     driver.tick(1.0)
     driver.poll(records)
     assert len(driver.seen(TriggerBarrier)) == begun
-
-
-def test_a_region_whose_next_attempt_was_asked_for_while_suspended_begins_by_command() -> None:
-    settings = replace(FAST, on_region_failure=OnRegionFailure.SUSPEND)
-    settings = replace(settings, handler=RegionalCheckpointHandler())
-    plans = [RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(3)]
-    driver = CoreDriver(settings, regions=plans)
-    driver.tick(1.0)
-    error = RuntimeError("for good")
-    driver.tell(RegionFailed(region="r2", attempt_id=0, error=error, permanent=True))
-    driver.tell(RestartRequested(region="r2"))
-    driver.tick(1.0)
-    assert driver.core.is_suspended("r2")
-    assert not driver.seen(RegionRestarted)
-    driver.tell(RestartCommanded(regions=("r2",)))
-    driver.tick(1.0)
-    assert [found.region for found in driver.seen(RegionRestarted)] == ["r2"]

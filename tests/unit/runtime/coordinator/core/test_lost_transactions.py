@@ -427,21 +427,6 @@ def test_fence_first_a_withdrawal_in_a_place_that_is_taken_ends_the_run() -> Non
     assert not driver.seen(AbortWork)
 
 
-def test_pauses_between_tries_grow_up_to_a_bound() -> None:
-    """A broken store is not hammered."""
-    driver = CoreDriver(FAST)
-    driver.auto = False
-    driver.epoch(3)
-    pauses = []
-    for _ in range(5):
-        driver.tell(Published(checkpoint_id=1, outcome=UNKNOWN))
-        deadline = driver.core.deadline_s()
-        assert deadline is not None
-        pauses.append(round(deadline - driver.clock(), 6))
-        driver.tick(1.0)
-    assert pauses == [0.1, 0.2, 0.4, 0.4, 0.4]
-
-
 def test_nothing_is_aborted_before_its_abort_is_on_record() -> None:
     """Section 4: the ABORTED record first, then the transactions."""
     driver = CoreDriver(FAST, regions=TWO)

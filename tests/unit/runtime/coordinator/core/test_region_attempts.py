@@ -133,15 +133,6 @@ def test_a_permanent_error_stops_the_job_with_itself() -> None:
     assert [published.verdict for published in driver.seen(Publish)] == [Verdict.ABORTED]
 
 
-def test_a_failure_of_any_text_is_shown() -> None:
-    driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=0))
-    driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("half \ud800")))
-    status = driver.status()
-    (attempt,) = status.regions[0].attempts
-    assert attempt.why == "RuntimeError: half ?"
-    assert "cause=RuntimeError: half ?]" in status.error
-
-
 def test_the_echo_of_a_failure_is_not_counted_twice() -> None:
     """Callback, query and engine all report it."""
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=1))
@@ -188,16 +179,6 @@ def test_a_stop_tells_whoever_waits_why_the_job_ends() -> None:
     assert [each.error for each in told] == [error]
 
 
-def test_a_stop_of_an_idle_job_publishes_nothing() -> None:
-    """An armed barrier is not worth a record."""
-    driver = CoreDriver(FAST)
-    driver.tick()
-    driver.poll(0)
-    driver.tell(StopRequested())
-    assert not driver.seen(Publish)
-    assert driver.core.is_idle
-
-
 def test_a_bounded_job_ends_with_a_final_checkpoint() -> None:
     """The last epoch's checkpoint is the final one."""
     driver = CoreDriver(FAST)
@@ -207,18 +188,6 @@ def test_a_bounded_job_ends_with_a_final_checkpoint() -> None:
     assert (published.kind, published.requested_by) == (CheckpointKind.FINAL, "end")
     assert driver.seen(EndJob) == [EndJob(error=None, finished=True)]
     assert isinstance(driver.tell_poll()[0], NothingDue)
-
-
-def test_a_bounded_job_without_records_ends_too() -> None:
-    """Nothing to read is read to its end."""
-    driver = CoreDriver(FAST, regions=TWO)
-    driver.tick()
-    assert driver.poll(0, finished=True) is None
-    assert not driver.seen(Publish)
-    assert driver.poll(0, region="side", finished=True) is None
-    assert driver.poll(0, finished=True) is None
-    assert driver.seen(Publish)[0].kind is CheckpointKind.FINAL
-    assert driver.seen(EndJob) == [EndJob(error=None, finished=True)]
 
 
 def test_a_job_continues_while_one_region_has_more_to_read() -> None:

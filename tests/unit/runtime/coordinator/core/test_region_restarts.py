@@ -22,7 +22,7 @@ from sluice.runtime.errors import (
     RegionGivenUpError,
     StorageUnreachableError,
 )
-from sluice.runtime.failover.restart_strategies import ExponentialDelayRestart, FixedDelayRestart
+from sluice.runtime.failover.restart_strategies import FixedDelayRestart
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionStatus, Verdict
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 
@@ -210,57 +210,6 @@ def test_an_error_that_would_come_again_ends_the_job_at_once() -> None:
     error = DeliveryError("too large", {"topic": "t"}, "Make room.")
     driver.tell(RegionFailed(region="main", attempt_id=0, error=error, permanent=True))
     assert driver.seen(EndJob)[0].error is error
-
-
-def test_a_stop_does_not_wait_for_a_delay() -> None:
-    """A region that is to come back in an hour has nothing left to settle."""
-    strategy = ExponentialDelayRestart(initial_backoff_s=3600.0, max_backoff_s=3600.0)
-    driver = CoreDriver(replace(FAST, restart_strategy=strategy))
-    driver.tick()
-    driver.poll(3)
-    fail(driver)
-    driver.tell(RestartRequested(region="main"))
-    assert driver.status().regions[0].begins_ms == 3_600_000
-    driver.stop()
-    assert driver.core.is_idle
-    assert driver.core.deadline_s() is None
-
-
-def test_jitter_is_drawn_for_each_restart() -> None:
-    """The random number is given in."""
-    strategy = ExponentialDelayRestart(initial_backoff_s=10.0, jitter_factor=0.5)
-    driver = CoreDriver(replace(FAST, restart_strategy=strategy))
-    driver.drawn = 0.0
-    fail(driver)
-    assert driver.status().regions[0].begins_ms == 5_000
-    attempt_id = come_back(driver)
-    driver.drawn = 0.75
-    fail(driver, attempt_id=attempt_id)
-    assert driver.status().regions[0].begins_ms == 5_000 + 18_750
-
-
-def test_the_status_reports_the_attempts_of_each_region() -> None:
-    """Attempt, when, why, and how long until the region committed again."""
-    driver = CoreDriver(REGIONAL, regions=TWO)
-    driver.tick()
-    driver.poll(3)
-    driver.ack(driver.poll(3, region="side"), region="side")
-    driver.tick(2.0)
-    fail(driver)
-    attempt_id = come_back(driver)
-    view = driver.status().regions[0]
-    assert view.ended == 1
-    (attempt,) = view.attempts
-    assert (attempt.attempt_id, attempt.ended_ms) == (0, 2_000)
-    assert attempt.why == "RuntimeError: a task failed four times"
-    assert attempt.committed_after_s is None
-    driver.tick(1.0)
-    driver.ack(driver.poll(3, attempt_id=attempt_id), attempt_id=attempt_id)
-    driver.ack(driver.poll(6, region="side"), region="side")
-    assert driver.core.last_committed > attempt_id
-    (attempt,) = driver.status().regions[0].attempts
-    assert attempt.committed_after_s == pytest.approx(6.0)
-    assert not driver.status().regions[1].attempts
 
 
 def test_a_checkpoint_that_skips_a_region_is_no_commit_of_it() -> None:

@@ -13,7 +13,6 @@ from sluice.runtime.coordinator.core.events import (
     Progress,
     Publish,
     RegionFailed,
-    Report,
     SweepOrphans,
     Triggered,
 )
@@ -107,16 +106,6 @@ def test_a_region_that_fails_before_any_barrier_is_counted() -> None:
         driver.tick(1.0)
     _fail(driver, "side", attempt_id)
     assert driver.seen(EndJob)
-
-
-def test_a_region_that_fails_after_its_acknowledgement_is_not_counted() -> None:
-    """It has got on: the checkpoint contains it."""
-    driver = CoreDriver(replace(_REGIONAL, tolerable_failures=0), regions=TWO)
-    driver.tick()
-    driver.poll(3)
-    driver.ack(driver.poll(3, region="side"), region="side")
-    _fail(driver, "side")
-    assert not driver.seen(EndJob)
 
 
 def test_an_outage_before_any_barrier_is_not_counted() -> None:
@@ -294,25 +283,6 @@ def test_a_global_checkpoint_waits_for_a_new_attempt() -> None:
     assert len(_decided(driver)) == 1
 
 
-def test_more_new_attempts_than_may_be_skipped_are_waited_for() -> None:
-    """The limits hold for them, too; none of it is given up."""
-    driver = _all_closed()
-    attempt_ids = {plan.name: driver.restart(plan.name) for plan in _FOUR}
-    driver.tick(1.0)
-    for name in ("r0", "r1"):
-        barrier = driver.poll(3, region=name, attempt_id=attempt_ids[name])
-        driver.ack(barrier, region=name, attempt_id=attempt_ids[name])
-    assert len(_decided(driver)) == 1, "two of four may be skipped"
-    driver.tick(1.0)
-    driver = _all_closed()
-    attempt_ids = {plan.name: driver.restart(plan.name) for plan in _FOUR}
-    driver.tick(1.0)
-    barrier = driver.poll(3, region="r0", attempt_id=attempt_ids["r0"])
-    driver.ack(barrier, region="r0", attempt_id=attempt_ids["r0"])
-    assert not _decided(driver)
-    assert all(driver.core.is_live(name, attempt_id) for name, attempt_id in attempt_ids.items())
-
-
 def _progress(checkpoint_id: int, state: State, **more: Any) -> Progress:
     return Progress(
         checkpoint_id=checkpoint_id,
@@ -355,19 +325,3 @@ def test_a_run_without_a_checkpoint_says_so() -> None:
     with RegionLines(out):
         pass
     assert out.getvalue() == "last_checkpoint=none\n"
-
-
-def test_the_core_reports_the_values_of_the_lines() -> None:
-    """Here a region has failed once."""
-    out, driver = io.StringIO(), CoreDriver(FAST, regions=TWO)
-    driver.tell(RegionFailed(region="side", attempt_id=0, error=RuntimeError("a task failed")))
-    again = driver.restart("side")
-    driver.tick(1.0)
-    driver.ack(driver.poll(3))
-    driver.ack(driver.poll(3, region="side", attempt_id=again), region="side", attempt_id=again)
-    with RegionLines(out) as lines:
-        for report in driver.seen(Report):
-            lines.on_progress(report.progress)
-    checkpoint, *ends = out.getvalue().splitlines()
-    assert checkpoint.startswith("checkpoint=2 completed=main,side skipped=- records=6 ")
-    assert ends == ["region=main attempts=1", "region=side attempts=2", "last_checkpoint=2"]

@@ -240,29 +240,6 @@ def test_restore_by_attempt_a_new_attempt_begins_with_the_splits_that_the_decisi
     assert set(restored["side"]) == {split(1, 0, 5), split(0, 5, 5)}
 
 
-def test_loads_tell_what_was_cut_and_what_waits_after_it() -> None:
-    """By split, with the region's speed from barrier to acknowledgement."""
-    wishes = _Wishes("nobody", "nobody")
-    driver = _driver(wishes)
-    driver.tick()
-    driver.tell(BarrierPolled(region="main", attempt_id=0))
-    cut = RegionBarrierOffsets(
-        checkpoint_id=1,
-        region="main",
-        attempt_id=0,
-        splits=(split(0, 0, 50),),
-        finished=False,
-        waiting={split(0, 0, 0).key: 7},
-    )
-    given = [a for a in driver.tell(cut) if isinstance(a, GiveBarrier)]
-    driver.clock.advance(2.0)
-    driver.ack(given[0].barrier)
-    assert driver.poll(0, region="side") is None
-    loads = wishes.seen[0]
-    assert loads["main"] == RegionLoad(records={split(0, 0, 0).key: 57}, records_per_s=25.0)
-    assert loads["side"] == RegionLoad(records={split(1, 0, 0).key: 0}, records_per_s=None)
-
-
 def test_splits_are_not_moved_while_another_checkpoint_is_under_way() -> None:
     """A later epoch could hold what a move gives away."""
     with pytest.raises(ConfigError, match="max_concurrent=2"):

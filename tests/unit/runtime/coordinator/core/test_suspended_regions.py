@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.runtime.contracts import FailureReason, PublishOutcome
+from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Acknowledged,
     BarrierPolled,
-    Commit,
     EndJob,
     Publish,
     Published,
@@ -74,7 +73,6 @@ def record_of(driver: CoreDriver, region: str) -> RegionRecord:
     return next(r for r in decided(driver)[-1].regions if r.region == region)
 
 
-# --- suspended-------------------------------------------------------------------------------------
 # --------------------------------------------------------------------------------------------------
 
 
@@ -98,31 +96,11 @@ def test_an_error_that_would_come_again_suspends_its_region_alone(
     assert (told.region, told.cause) == ("main", NO_USE)
 
 
-def test_without_the_setting_it_ends_the_job() -> None:
-    """As ever."""
-    driver = suspended(FAST)
-    assert driver.seen(EndJob)[0].error is NO_USE
-    assert not driver.seen(RegionSuspended)
-
-
 @BOTH
 def test_the_last_region_that_is_left_ends_the_job(settings: CheckpointSettings) -> None:
     driver = suspended(settings)
     break_for_good(driver, "side")
     assert driver.seen(EndJob)[0].error is NO_USE
-
-
-def test_a_strategy_that_gives_a_region_up_suspends_it() -> None:
-    """With the region's name, attempts and last cause."""
-    driver = CoreDriver(
-        replace(REGIONAL, restart_strategy=FixedDelayRestart(attempts=0)), regions=TWO
-    )
-    driver.tell(RegionFailed(region="main", attempt_id=0, error=ValueError("the cause")))
-    assert not driver.seen(EndJob)
-    (told,) = driver.seen(RegionSuspended)
-    assert isinstance(told.cause, RegionGivenUpError)
-    assert "region=main attempts=1" in str(told.cause)
-    assert "cause=ValueError: the cause" in str(told.cause)
 
 
 @BOTH
@@ -275,13 +253,6 @@ def test_what_it_held_for_the_next_checkpoint_is_aborted() -> None:
     assert aborted == [b"main.0.2"]
 
 
-def test_committers_are_reported_that_it_is_suspended() -> None:
-    """Not just that it failed: they may wait for it for ever."""
-    driver = suspended(REGIONAL)
-    side_epoch(driver, 6)
-    assert driver.seen(Commit)[-1].skipped == {"main": FailureReason.SUSPENDED}
-
-
 def test_its_splits_stay_and_new_ones_go_to_others() -> None:
     """A partition that was discovered shall be read."""
     driver = suspended(REGIONAL)
@@ -289,18 +260,6 @@ def test_its_splits_stay_and_new_ones_go_to_others() -> None:
     side_epoch(driver, 6)
     assert {found.partition for found in record_of(driver, "main").splits} == {0}
     assert {found.partition for found in record_of(driver, "side").splits} == {1, 7, 8}
-
-
-def test_it_is_shown() -> None:
-    """Since when and why; it has no pressure, and the end of its attempt is reported."""
-    driver = suspended(REGIONAL)
-    side_epoch(driver, 6)
-    main, side = driver.status().regions
-    assert main.suspended is not None
-    assert (main.suspended.since_ms, main.suspended.why.split(":")[0]) == (0, "DeliveryError")
-    assert main.pressure is None
-    assert side.suspended is None
-    assert side.snapshot_age_s == 0.0
 
 
 # --- by command -----------------------------------------------------------------------------------

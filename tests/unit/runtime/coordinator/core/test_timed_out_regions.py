@@ -1,6 +1,5 @@
 """A region whose query stops requesting barriers is restarted; an idle job polls its sources less often."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,35 +14,15 @@ from sluice.runtime.coordinator.core.events import (
     RegionFailed,
     RegionRegistered,
 )
-from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.region.liveness import HeartbeatTimeout
-from sluice.runtime.coordinator.region.pacing import IdleTime
 from sluice.runtime.model.splits import Barrier
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 
 _ONE = TWO[:1]
 _SILENCE_S = 60  # a core whose time-out is shorter waits as long, too
 _FIRST_QUESTION_S = 120  # and so long for what comes before the first question
-
-
-def _asking_s(regions: int) -> float:
-    """Processor time of a question, and the look after it, where so many ask one after another."""
-    liveness = HeartbeatTimeout()
-    names = [f"region-{number}" for number in range(regions)]
-    for name in names:
-        liveness.polled(name, 0.0)
-    began_s = time.process_time()
-    for name in names:
-        liveness.polled(name, 1.0)
-        assert not liveness.may_time_out(_SILENCE_S)
-    return (time.process_time() - began_s) / regions
-
-
-def test_to_look_for_who_is_silent_costs_the_same_among_many() -> None:
-    """It is done at each step; a plain dict would be looked through from where it once began."""
-    of_few_s = min(_asking_s(500) for _ in range(5))
-    assert min(_asking_s(40_000) for _ in range(3)) < 5 * of_few_s
 
 
 def _wait(driver: CoreDriver, seconds: int, *asking: str) -> None:
@@ -148,16 +127,6 @@ def test_attempts_that_never_ask_end_the_job_as_any_that_fail() -> None:
     assert "never requested" in str(end.error)
 
 
-def test_an_attempt_that_never_asks_costs_its_neighbours_nothing_in_regional_checkpoints() -> None:
-    """They are quiet, and asked all the time."""
-    driver = CoreDriver(replace(FAST, handler=RegionalCheckpointHandler()), regions=TWO)
-    _started(driver)
-    _started(driver, "side")
-    _wait(driver, _FIRST_QUESTION_S + 1, "main")
-    assert not driver.core.is_live("side", 0)
-    assert driver.core.is_live("main", 0)
-
-
 def test_the_first_question_of_a_slow_start_is_soon_enough() -> None:
     """Its start is over then, and no time of it counts as liveness."""
     driver = CoreDriver(FAST)
@@ -223,21 +192,6 @@ def test_a_checkpoint_that_a_replay_made_late_is_nobodys_failure() -> None:
     _wait(driver, round(FAST.timeout_s) + 1)
     assert driver.core.is_live("side", 0)
     assert not driver.core.is_live("main", 0)
-    assert not driver.seen(EndJob)
-
-
-def test_one_replay_is_nobodys_failure_however_long_it_takes() -> None:
-    settings = replace(FAST, tolerable_failures=0)
-    driver = CoreDriver(settings, regions=(TWO[0], replace(TWO[1], stateful=True)))
-    _started(driver, "side")
-    attempt_id = 0
-    for tasks in range(20):
-        _replays(driver, tasks, "side")
-        driver.tick(1.0)
-        driver.ack(driver.poll(3, attempt_id=attempt_id), attempt_id=attempt_id)
-        _wait(driver, round(FAST.timeout_s) + 1)
-        attempt_id = driver.restart()
-    assert driver.core.is_live("side", 0)
     assert not driver.seen(EndJob)
 
 
@@ -361,17 +315,6 @@ def test_a_new_attempt_that_takes_long_to_begin_is_not_silent() -> None:
     assert driver.core.is_live("main", attempt_id)
 
 
-def test_regions_had_no_chance_to_ask_while_the_whole_driver_was_stopped() -> None:
-    """The first look after a pause finds all of them silent for as long as it was."""
-    driver = CoreDriver(FAST, regions=TWO)
-    _at_work(driver)
-    driver.tick(100 * _SILENCE_S)
-    _wait(driver, _SILENCE_S - 10)
-    _wait(driver, 1, "main", "side")
-    assert driver.core.is_live("main", 0)
-    assert driver.core.is_live("side", 0)
-
-
 def test_a_checkpoint_that_expired_in_a_pause_of_the_driver_blames_no_silent_region() -> None:
     driver = CoreDriver(FAST, regions=TWO)
     _at_work(driver)
@@ -392,17 +335,6 @@ def test_silence_begins_when_somebody_was_heard_of(
     liveness.watch(2.5)
     for limit_s, found in ((1.0, ["main"]), (2.0, [])):
         assert [*liveness.timed_out(limit_s), *liveness.never_polled(limit_s)] == found
-
-
-def test_a_start_that_is_reported_again_after_the_first_question_changes_nothing() -> None:
-    """An attempt registers as often as it likes; what it has asked for, it has asked for."""
-    liveness = HeartbeatTimeout()
-    liveness.started("main", 0.0, replayed=1)
-    assert liveness.is_replaying("main")
-    liveness.polled("main", 1.0)
-    liveness.started("main", 2.0, replayed=3)
-    assert liveness.never_polled(0.0) == []
-    assert not liveness.is_replaying("main")
 
 
 LEAST_S = 0.05
@@ -435,15 +367,6 @@ def test_a_record_waits_a_quarter_of_an_interval_at_most() -> None:
         driver.tick(LEAST_S)
         waited_s += LEAST_S
     assert waited_s <= FAST.idle_refresh_s + LEAST_S
-
-
-def test_after_an_epoch_with_records_it_is_looked_at_as_often_as_at_first() -> None:
-    driver = CoreDriver(FAST)
-    looks_in(driver, 60.0)
-    driver.tick(FAST.idle_refresh_s)
-    driver.ack(driver.poll(10))
-    driver.tick(1.0)
-    assert looks_in(driver, 0.5) == 10
 
 
 def test_one_batch_per_checkpoint_a_quiet_region_answers_at_once_when_another_one_has_records() -> (
@@ -493,27 +416,3 @@ def test_a_look_is_reported_when_the_next_one_is_worth_it() -> None:
         driver.tick(LEAST_S)
     assert told[0].poll_in_s is not None
     assert 0 < told[0].poll_in_s <= FAST.idle_refresh_s
-
-
-@pytest.mark.parametrize(
-    ("interval_s", "longest_s"), [(None, 0.05), (0.1, 0.05), (1.0, 0.25), (60.0, 1.0)]
-)
-def test_the_longest_pause_is_a_share_of_the_interval(
-    interval_s: float | None, longest_s: float
-) -> None:
-    settings = CheckpointSettings(interval_s=interval_s)
-    assert settings.idle_refresh_s == longest_s
-    assert replace(settings, idle_poll_s=2.0).idle_refresh_s == 2.0
-
-
-def test_the_pause_is_a_tenth_of_the_quiet_time() -> None:
-    quiet = IdleTime()
-    bounds = {"least_s": 0.05, "longest_s": 0.25}
-    assert quiet.left_s(7, 100.0) == 0.0
-    assert quiet.found_nothing(7, 100.0, **bounds) == 0.05
-    assert quiet.left_s(7, 100.0) == 0.0, "the poller keeps short pauses by itself"
-    assert quiet.found_nothing(7, 101.0, **bounds) == pytest.approx(0.1)
-    assert quiet.left_s(7, 101.04) == pytest.approx(0.06)
-    assert quiet.found_nothing(7, 110.0, **bounds) == 0.25
-    assert quiet.left_s(8, 110.0) == 0.0, "another barrier is another matter"
-    assert quiet.found_nothing(8, 110.0, **bounds) == 0.05

@@ -77,29 +77,6 @@ def test_a_region_that_is_idle_excuses_no_other(handler: CheckpointHandler) -> N
 
 
 @_EACH_HANDLER
-def test_a_region_that_is_back_and_idle_excuses_no_other_for_ever(
-    handler: CheckpointHandler,
-) -> None:
-    """It is back with the first checkpoint that it takes part in, with a batch or without."""
-    settings = replace(FAST, handler=handler, restart_strategy=_STRATEGY)
-    driver = _at_work(settings, _regions("main", "other"))
-    error = RuntimeError("a task failed")
-    driver.tell(RegionFailed(region="other", attempt_id=0, error=error))
-    driver.tick(5.0)
-    attempt_id = driver.restart("other")
-    driver.tick(1.0)
-    driver.ack(driver.poll(6))
-    driver.poll(0, region="other", attempt_id=attempt_id)
-    assert driver.core.last_committed > 1
-    driver.tick(1.0)
-    barrier = driver.poll(9)
-    driver.poll(0, region="other", attempt_id=attempt_id)
-    _old(driver, "main", barrier, 3, decide_by_s=driver.clock() - 0.5)
-    driver.tick()
-    assert _restarts(driver) == {"main": 1, "other": 1}
-
-
-@_EACH_HANDLER
 def test_whoever_never_asks_is_named_as_cause_for_work_that_grew_old_meanwhile(
     handler: CheckpointHandler,
 ) -> None:

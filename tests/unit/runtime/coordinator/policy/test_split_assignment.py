@@ -113,14 +113,6 @@ def _job(assignment: Assignment | None, *, side: tuple[int, ...] = ()) -> Job:
     return Job(record(0), made, committed=(0, 1))
 
 
-def test_a_run_continues_with_the_assignment_on_record() -> None:
-    assignment = Assignment(version=5, regions={"main": _keys(1), "side": _keys(0)})
-    found = _job(assignment, side=(1,)).start(plan=_TWO_PLAN)
-    assert found.assignment == assignment
-    assert found.regions["main"].splits == (split(1, 4, 4),)
-    assert found.regions["side"].splits == (split(0, 10, 10),)
-
-
 def test_a_record_of_format_version_1_leaves_every_split_where_it_is() -> None:
     """It has no assignment; the next decision records one."""
     found = _job(None, side=(1,)).start(plan=_TWO_PLAN)

@@ -221,12 +221,6 @@ def test_a_batch_under_way_counts_and_an_hour_ago_does_not() -> None:
     assert pending.ratio(3600.0) == 0
 
 
-def test_three_words_for_a_ratio() -> None:
-    """The bounds belong to the lower word."""
-    words = [Pressure.of(ratio).value for ratio in (0.0, 0.10, 0.11, 0.5, 0.51, 1.0)]
-    assert words == ["ok", "ok", "low", "low", "high", "high"]
-
-
 def test_status_and_metrics_show_the_region_that_is_after() -> None:
     """By name; a region without a barrier so far has neither ratio nor word."""
     driver = CoreDriver(FAST, regions=TWO)
@@ -275,21 +269,6 @@ def test_a_small_epoch_says_nothing() -> None:
     assert pace.limit == 100_000
 
 
-def test_one_stall_does_not_cost_more_than_a_factor_of_ten() -> None:
-    """A broker that was away for a minute says little about the next epoch."""
-    pace = Pace(limit=100_000)
-    _epoch(pace, records=100_000, took_s=60.0)
-    assert pace.limit == 10_000
-
-
-def test_slow_epochs_do_not_shrink_to_nothing() -> None:
-    """The fixed part of an epoch may alone exceed the target; a backlog must still go down."""
-    pace = Pace(limit=100_000)
-    for _ in range(20):
-        _epoch(pace, records=pace.limit, took_s=3.0)
-    assert pace.limit == 1_000
-
-
 def test_an_expired_epoch_is_cut_smaller_without_a_floor() -> None:
     """Rule `restore-by-attempt`: the same records would expire again; only time-outs go below the
     floor."""
@@ -309,15 +288,6 @@ def test_late_epochs_do_not_shrink_to_nothing() -> None:
         pace.begin((_split(pace.limit),), 0.0)
         pace.timed_out()
     assert pace.limit == 1_000
-
-
-def test_a_small_late_epoch_says_nothing() -> None:
-    """Most of its time is Spark's own; and a limit below the floor was learnt from time-outs."""
-    for limit in (100_000, 10):
-        pace = Pace(limit=limit)
-        pace.begin((_split(10),), 0.0)
-        pace.timed_out()
-        assert pace.limit == limit
 
 
 def test_an_epoch_without_records_that_expires_says_nothing_of_their_number() -> None:

@@ -230,36 +230,6 @@ def test_a_commit_does_not_wait_for_a_sweep() -> None:
         join(thread)
 
 
-class _NeverVisible:
-    """Commits, but a broker that serves readers is away."""
-
-    def __init__(self, committer: Committer) -> None:
-        self.commit, self.abort = committer.commit, committer.abort
-        self.asked = threading.Event()
-
-    def await_visible(self, *, timeout_s: float) -> bool:
-        self.asked.set()
-        threading.Event().wait(timeout_s)
-        return False
-
-
-def test_a_job_that_waits_until_readers_see_its_end_can_be_stopped(job: Job) -> None:
-    """Everything is committed on record by then; the wait is a courtesy of up to 15 minutes."""
-    sink = FakeSink(job.broker)
-    blind = _NeverVisible(sink.committer)
-    sink.committer = blind
-    job.source.bounded = True
-    job.source.ends = {0: 5, 1: 7}
-    coordinator = job.coordinator(sink=sink)
-    coordinator.start(300.0)
-    region = job.region(coordinator)
-    wait_for(blind.asked.is_set, timeout_s=WAIT_S)
-    stopping = threading.Thread(target=coordinator.stop)
-    stopping.start()
-    join(stopping)
-    region.stop()
-
-
 @pytest.mark.parametrize("bounded", [True, False])
 def test_the_ends_of_a_source_are_the_same_after_its_lock(*, bounded: bool) -> None:
     source = FakeSource("source", {0: 5, 1: 7}, bounded=bounded)

@@ -1,7 +1,5 @@
 """Attempts of regions and runs: what is remembered of them, which of them waits, and their replacement."""
 
-import copy
-import pickle
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
@@ -22,7 +20,6 @@ from sluice.runtime.coordinator.shell.restart_waits import (
 from sluice.runtime.errors import (
     FencedError,
     StorageUnreachableError,
-    StreamError,
     UnreachableError,
     WaitedTooLongError,
 )
@@ -189,17 +186,6 @@ def test_an_answer_that_is_a_wait_of_its_own_is_reported_as_it_is() -> None:
     with pytest.raises(WaitedTooLongError) as raised:
         result_within(answer, 1.0, {"waits_for": "trigger"})
     assert raised.value is error
-
-
-def test_a_wait_that_took_too_long_is_one_error_everywhere_a_stream_error_and_a_time_out() -> None:
-    error = WaitedTooLongError("nobody came", {"waited_s": 3.0, "who": "main"}, "Ask again.")
-    for found in (error, pickle.loads(pickle.dumps(error)), copy.copy(error)):
-        assert isinstance(found, StreamError)
-        assert isinstance(found, UnreachableError)
-        assert isinstance(found, TimeoutError)
-        assert found.args == ("nobody came", {"waited_s": 3.0, "who": "main"}, "Ask again.")
-        assert str(found) == "nobody came [waited_s=3.0 who=main]. Ask again."
-        assert (found.errno, found.filename) == (None, None), "no number, and no path"
 
 
 def test_abort_before_skip_a_new_attempt_does_not_begin_between_its_answer_and_its_sweep() -> None:

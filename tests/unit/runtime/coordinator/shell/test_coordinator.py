@@ -1,7 +1,6 @@
 """The coordinator with its threads, on fakes: what engines, tasks and listeners rely on."""
 
 import gc
-import itertools
 import threading
 import tracemalloc
 from dataclasses import replace
@@ -115,32 +114,6 @@ def test_new_partitions_are_read_from_their_first_record(job: Job) -> None:
     coordinator.cancel()
     region.stop()
     assert started.attempt_id == 0
-
-
-def test_an_idle_job_writes_nothing(job: Job) -> None:
-    """An epoch without data costs no transaction and no record."""
-    coordinator, _ = job.started()
-    region = job.region(coordinator)
-    polls = len(job.source.limits)
-    wait_for(lambda: len(job.source.limits) > polls + 5, poll_s=0.01)
-    coordinator.cancel()
-    region.stop()
-    assert [record.checkpoint_id for record in job.store.history] == [0]
-    assert not job.broker.transactions
-
-
-def test_retained_checkpoints_are_bounded(job: Job) -> None:
-    """Besides the first record of each session, only the newest are kept
-    (`retire-after-commit`)."""
-    coordinator, _ = job.started()
-    region = job.region(coordinator)
-    for number in range(1, 13):
-        job.source.ends[0] = number
-        _await_committed(coordinator, number)
-    wait_for(lambda: len(job.store.slots()) <= 4, poll_s=0.01)
-    assert job.store.slots() == [0, 10, 11, 12]
-    coordinator.cancel()
-    region.stop()
 
 
 def test_a_savepoint_is_taken_when_asked_for_and_kept(job: Job) -> None:
@@ -337,15 +310,6 @@ def test_a_poller_can_be_called_away(job: Job) -> None:
     coordinator.wake_waiters()
     join(poller)
     assert found == [None]
-
-
-def test_a_poller_for_whom_nothing_is_due_waits(job: Job) -> None:
-    """Each look is a step of the coordinator, and takes the turn of others."""
-    coordinator, _ = job.started(CheckpointSettings(interval_s=None))
-    looks = itertools.count()
-    found = coordinator.poll_barrier("main", 0, wait_s=0.2, until=lambda: next(looks) > 1_000)
-    assert found is None
-    assert next(looks) < 20
 
 
 def test_whether_a_batch_is_committed_can_be_asked_at_any_time(job: Job) -> None:

@@ -20,7 +20,7 @@ from sluice.runtime.errors import (
 from sluice.runtime.model.checkpoint_record import RegionStatus, Verdict
 from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.coordinated_job import QUICK, Job, restart
-from tests.kit.fakes import FakeSink, TransactionState, attempt_of, transactional_id
+from tests.kit.fakes import FakeSink, attempt_of, transactional_id
 from tests.kit.waiting import PATIENCE_S, wait_for
 
 
@@ -30,35 +30,6 @@ def _wait(event: threading.Event) -> None:
 
 def _await_committed(coordinator: BarrierCoordinator, checkpoint_id: int) -> None:
     wait_for(lambda: coordinator.last_committed >= checkpoint_id, poll_s=0.002)
-
-
-def test_a_region_comes_back_alone_under_a_new_attempt(job: Job) -> None:
-    """Its open work is aborted; the other region is never touched; everything is read once."""
-    job.regions = ("left", "right")
-    coordinator, _ = job.started()
-    right = job.region(coordinator, "right")
-    failing = threading.Event()
-
-    def fail_once(barrier: Barrier) -> None:
-        if not failing.is_set():
-            failing.set()
-            raise UnreachableError("a broker went away", {}, "Try again.")
-
-    left = job.region(coordinator, "left", before_ack=fail_once)
-    job.source.ends[0] = 7
-    left.join()
-    restarted = restart(coordinator, "left")
-    again = job.region(coordinator, "left", attempt_id=restarted.attempt_id)
-    job.source.ends[1] = 4
-    wait_for(lambda: job.visible() == job.expected(), poll_s=0.01)
-    assert restarted.attempt_id > 0
-    first_life = [t for t in job.broker.transactions.values() if "/left.0/" in t.transactional_id]
-    assert [t.state for t in first_life] == [TransactionState.ABORTED]
-    assert job.store.records[restarted.attempt_id].verdict is Verdict.ABORTED
-    assert right.error is None
-    coordinator.cancel()
-    right.stop()
-    again.stop()
 
 
 def test_abort_before_skip_nothing_of_a_failed_attempt_is_open_when_the_next_one_begins(
@@ -158,19 +129,6 @@ def test_what_a_region_reads_and_is_gone_suspends_it_alone(job: Job) -> None:
     assert not coordinator.is_over
     coordinator.cancel()
     right.stop()
-
-
-def test_a_source_that_does_not_answer_is_asked_again(job: Job) -> None:
-    """An unreachable broker is no reason to stop a running job."""
-    coordinator, _ = job.started()
-    job.source.error = UnreachableError("no answer", {}, "Wait.")
-    job.source.ends[0] = 4
-    region = job.region(coordinator)
-    wait_for(lambda: len(job.source.limits) > 3, poll_s=0.01)
-    job.source.error = None
-    wait_for(lambda: job.visible()[0] == [0, 1, 2, 3], poll_s=0.01)
-    coordinator.cancel()
-    region.stop()
 
 
 def test_a_refused_record_stops_the_job_and_nothing_of_its_epoch_is_visible(job: Job) -> None:

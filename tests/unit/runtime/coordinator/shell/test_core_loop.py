@@ -1,6 +1,5 @@
 """The thread that owns the core, and the one that does its remote steps: what they survive."""
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -18,7 +17,6 @@ from sluice.runtime.coordinator.core.events import (
     FailBatches,
     Published,
     RegionFailed,
-    StepFailed,
     StopRequested,
     Tick,
     TriggerRequested,
@@ -28,14 +26,11 @@ from sluice.runtime.coordinator.policy.handlers import (
     HandlerDecision,
     RegionalCheckpointHandler,
 )
-from sluice.runtime.coordinator.shell.core_loop import CoreLoop, StepThread
-from sluice.runtime.errors import CoordinatorLostError, FencedError, UnreachableError
-from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
+from sluice.runtime.coordinator.shell.core_loop import CoreLoop
+from sluice.runtime.errors import CoordinatorLostError, UnreachableError
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
-from tests.kit.coordinator.fake_store import FakeStore
-from tests.kit.coordinator.run_io_executor import hands_of
 from tests.kit.waiting import PATIENCE_S, join, wait_for
-from tests.unit.runtime.ownership.test_lease_watch import fenced, publish
 
 T = TypeVar("T")
 
@@ -247,43 +242,6 @@ def test_nobody_waits_for_a_loop_whose_thread_was_ended(
             )
         )
     assert "stops after an internal error" in caplog.text
-
-
-@pytest.mark.parametrize("is_fenced", [True, False])
-def test_a_step_that_fails_is_reported_and_only_a_bug_is_logged(
-    is_fenced: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A takeover is no error of this process: the core says so once, without a traceback."""
-    store = FakeStore()
-
-    def crash(name: str) -> None:
-        raise ValueError(name)
-
-    store.on_call = crash
-    told: list[CoreEvent] = []
-    thread = StepThread(hands_of(store, before_decision=fenced), told.append)
-    thread.start()
-    thread.put(publish(Verdict.DECIDED if is_fenced else Verdict.ABORTED))
-    wait_for(lambda: told, poll_s=0.001)
-    thread.stop(timeout_s=PATIENCE_S)
-    (failed,) = told
-    assert isinstance(failed, StepFailed)
-    assert failed.checkpoint_id == 1
-    assert isinstance(failed.error, FencedError if is_fenced else ValueError)
-    errors = [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
-    assert bool(errors) is not is_fenced
-
-
-def test_a_step_that_has_returned_is_overdue_no_more(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[CoreEvent] = []
-    thread = StepThread(hands_of(FakeStore()), told.append, overdue_s=0.0)
-    thread.start()
-    thread.put(publish(Verdict.ABORTED))
-    wait_for(lambda: told, poll_s=0.001)
-    thread.stop(timeout_s=PATIENCE_S)
-    caplog.clear()
-    thread.log_overdue()
-    assert "has not returned" not in caplog.text
 
 
 def test_what_is_queued_after_a_stop_is_answered_when_the_thread_dies(bench: Bench) -> None:

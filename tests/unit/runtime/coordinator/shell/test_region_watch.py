@@ -35,11 +35,6 @@ def test_a_region_that_is_suspended_meanwhile_has_no_alarm() -> None:
     assert alarm.look(1.0, {}) == ((), ("a",))
 
 
-def test_without_a_limit_there_is_none() -> None:
-    alarm = PressureAlarm(limit_s=None)
-    assert alarm.look(0.0, {"a": 1.0}) == alarm.look(1e9, {"a": 1.0}) == ((), ())
-
-
 @given(st.lists(st.tuples(st.floats(0, 50), st.floats(0, 1)), max_size=30), st.floats(0, 100))
 def test_beginnings_and_ends_take_turns(looks: list[tuple[float, float]], limit_s: float) -> None:
     """Whatever a region does; and an alarm needs all of the limit without a lower look."""
@@ -119,14 +114,6 @@ def test_what_retention_takes_from_a_suspended_region_is_an_error(
     assert lost == ["1", "3", "7", "15", "31", "63"]
 
 
-class Unknowing(FakeSource):
-    """A source that has not been reported yet where a partition ends."""
-
-    def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
-        """See `SplitEnumerator.lag_records`."""
-        return None if positions[0].partition == 0 else super().lag_records(positions)
-
-
 def looked(
     splits: Sequence[SplitRange], *sources: FakeSource, is_suspended: bool = False
 ) -> RegionStatusView:
@@ -143,12 +130,6 @@ def looked(
     watch.refresh()
     (told,) = watch.with_lags(CoreDriver(FAST).status()).regions
     return told
-
-
-def test_a_split_whose_lag_is_not_known_yet_is_left_out() -> None:
-    """The status is shown all the same."""
-    told = looked((split(0, 0, 5), split(1, 0, 5)), Unknowing("source", {0: 9, 1: 8}))
-    assert (told.lags, told.lag_records) == ({"input-1": 3}, 3)
 
 
 @pytest.mark.parametrize("is_suspended", [False, True])

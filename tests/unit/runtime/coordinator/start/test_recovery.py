@@ -1,7 +1,6 @@
 """Where a run begins: which checkpoint, which seal, what is settled first; on a store in memory."""
 
 import dataclasses
-from unittest.mock import patch
 
 import pytest
 
@@ -12,7 +11,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.startup import Found
 from sluice.runtime.errors import TransactionLostError, TransactionUnknownError, UnreachableError
-from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry, Verdict
+from sluice.runtime.model.checkpoint_record import StateEntry, Verdict
 from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.coordinator.core_driver import split
 from tests.kit.coordinator.starting_job import NEVER_WRITTEN, PLAN, Job, aborted, record
@@ -84,26 +83,6 @@ def test_a_start_seals_the_first_empty_place() -> None:
     assert (fencing_record.restored_from, fencing_record.run_attempt) == (1, 2)
     assert (found.attempt_id, found.record.checkpoint_id) == (2, 1)
     assert [s.end_offset for s in job.source.restored] == [10]
-
-
-def test_a_start_does_not_read_every_seal_that_reports_the_same() -> None:
-    """A program that ends after its seal, again and again, would end for good at some time: its
-    start takes longer each time."""
-    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
-    job.start(session="back", restore_from=1)
-    for number in range(30):
-        job.start(session=f"again-{number}")
-    read: list[int] = []
-    reading = job.store.read
-
-    def noted(self: object, checkpoint_id: int) -> CheckpointRecord | None:
-        read.append(checkpoint_id)
-        return reading(checkpoint_id)
-
-    with patch.object(type(job.store), "read", noted):
-        found = job.start()
-    assert (found.record.checkpoint_id, found.attempt_id) == (1, 34)
-    assert len(set(read)) < 10
 
 
 def test_nothing_remote_is_changed_before_the_seal() -> None:

@@ -143,27 +143,6 @@ def test_regions_that_cannot_be_exchanged_are_refused_by_name(changed: JobPlan, 
     assert set(job.store.records) == {0, 2}
 
 
-def test_a_refusal_says_what_was_what_is_and_what_to_do() -> None:
-    old = two_regions(2)
-    regions = (replace(old.regions[0], state=_STATE), old.regions[1])
-    job = Job(record(0), replace(old, regions=regions), committed=(0, 2))
-    with pytest.raises(WrongJobError) as raised:
-        job.start(plan=plan_of("main", source_ids=("source", "new")))
-    said = str(raised.value)
-    assert "checkpoint_id=2 before=2 (main-0,main-1) now=1 (main)" in said
-    assert "main reads new, of which the checkpoint has no positions" in said
-    assert "main-0 keeps state, but the job has no such region now" in said
-    assert "Start with the old regions= and the old pipelines" in said
-    assert "keep its uid" in said
-
-
-def test_a_refusal_names_a_bounded_number_of_regions() -> None:
-    """A job may have thousands."""
-    job = Job(record(0), two_regions(2), committed=(0, 2))
-    with pytest.raises(WrongJobError, match=r"now=30 \(r00,.*,r19,…\)"):
-        job.start(plan=plan_of(*(f"r{n:02}" for n in range(30)), stateful=True))
-
-
 def test_a_new_source_under_the_name_of_an_old_region_is_refused() -> None:
     """Its name is made from the topics that the old one has read; it has no positions here, and
     would begin at the earliest record, or never."""

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
-from sluice.runtime.coordinator.start import recovery
-from sluice.runtime.coordinator.start.recovery import History, Slot
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -316,32 +314,6 @@ class _ReadingStore(FakeStore):
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
         """As the test wants it."""
         return self._replaced(checkpoint_id)
-
-
-def test_the_newest_decision_is_found_after_seals_and_aborts() -> None:
-    """Whatever lies above it; superseded ones do not count."""
-    history = History(
-        ids=(1, 2, 3, 4),
-        slots=(
-            Slot(
-                record=aborted(4, requested_by="fencing"), is_committed=False, is_superseded=False
-            ),
-            Slot(record=record(3), is_committed=True, is_superseded=True),
-            Slot(record=aborted(2), is_committed=False, is_superseded=False),
-            Slot(record=record(1), is_committed=True, is_superseded=False),
-        ),
-    )
-    assert recovery.resume_point(history, restore_from=None) == 1
-
-
-def test_only_a_seal_leaves_something_after() -> None:
-    """Each record says where its run began, and lies above what that run has decided before."""
-    later = record(6, restored_from=3)
-    fencing_record = aborted(6, requested_by=FENCING, restored_from=3)
-    for above, is_left in ((later, False), (fencing_record, True)):
-        place = Slot(record=above, is_committed=False, is_superseded=False)
-        assert recovery.is_bypassed(5, [place]) is is_left
-        assert not recovery.is_bypassed(3, [place])
 
 
 # --- another job ----------------------------------------------------------------------------------

@@ -51,12 +51,6 @@ def test_local_session_gets_the_archive_and_the_daemon(cache: Path, master: str)
     assert len(settings) == 2
 
 
-@pytest.mark.usefixtures("cache")
-def test_without_an_archive_only_the_daemon_is_set() -> None:
-    """Nothing is made, nothing is missed."""
-    assert set(fast_start("local[2]")) == {_DAEMON}
-
-
 @pytest.mark.parametrize("master", ["yarn", "spark://host:7077", "local-cluster[2,1,1024]", ""])
 def test_other_masters_get_nothing(cache: Path, master: str) -> None:
     """Executors on other machines have neither the archive nor, perhaps, the package."""
@@ -104,17 +98,6 @@ def test_archive_is_left_out_where_java_would_refuse_it(
     assert set(fast_start("local")) == {_DAEMON}
 
 
-def test_path_that_spark_would_split_is_left_out(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A blank in the user's name must not end in options that no Java knows."""
-    odd = cache.parent / "the cache"
-    odd.mkdir()
-    monkeypatch.setenv("SLUICE_CACHE", str(odd))
-    _put_archive(odd)
-    assert set(fast_start("local")) == {_DAEMON}
-
-
 @pytest.mark.usefixtures("cache")
 def test_workers_with_another_interpreter_keep_sparks_daemon(
     monkeypatch: pytest.MonkeyPatch,
@@ -140,16 +123,6 @@ def test_preparing_names_the_directory_in_the_way(
     with pytest.raises(ConfigError, match="configuration directory"):
         prepare_archive()
     assert list(cache.iterdir()) == []
-
-
-def test_archives_are_surplus_whichever_way_leads_to_them(tmp_path: Path) -> None:
-    """A virtual environment may be reached over a link; Spark's script resolves it."""
-    library = tmp_path / "site" / "pyspark" / "python" / "lib"
-    library.mkdir(parents=True)
-    (library / "pyspark.zip").touch()
-    (tmp_path / "link").symlink_to(tmp_path / "site")
-    archive = str(library / "pyspark.zip")
-    assert list(surplus_archives([archive], tmp_path / "link" / "pyspark", None)) == [archive]
 
 
 def test_only_archives_of_the_same_installation_are_surplus() -> None:

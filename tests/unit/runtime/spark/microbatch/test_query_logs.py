@@ -90,24 +90,6 @@ def test_a_batch_without_records_repeats_the_offset_and_reads_nothing() -> None:
     assert ranges_read(fs, 3) == (split(9, 12), split(4, 4, partition=1))
 
 
-def test_two_sources_of_one_topic_are_kept_apart() -> None:
-    """Each reads at its own pace: where one has got to says nothing about the other."""
-    disk = Disk()
-    for number, splits in enumerate([(split(0, 9), split(0, 5)), (split(9, 9), split(5, 9))]):
-        lines = [
-            json.dumps(
-                offsets.encode(
-                    Barrier(checkpoint_id=number, region="query", attempt_id=0, splits=(one,))
-                )
-            )
-            for one in splits
-        ]
-        disk.files[f"offsets/{number}"] = "\n".join(["v1", "{}", *lines]).encode()
-    fs = FakeFileSystem(disk)
-    assert ranges_read(fs, 1) == (split(9, 9), replace(split(5, 9), source_id="s-2"))
-    assert len({s.key for s in ranges_read(fs, 1)}) == 2
-
-
 def test_a_batch_that_is_not_logged_has_no_ranges() -> None:
     assert ranges_read(logged(), 3) == ()
 
@@ -310,30 +292,6 @@ def test_entries_that_spark_has_merged_since_are_the_same_plan() -> None:
     assert _with_files({"7.compact": [_file("x", 7)]}) != decided
     own = {"9.compact": [_file("a", 8), _file("c", 9)]}
     assert _with_files(own, offset=9) == _with_files({"9": [_file("c", 9)]}, offset=9)
-
-
-def test_a_merged_entry_is_found_whatever_lies_beside_it() -> None:
-    """Hadoop's checksums, and entries that were not merged yet."""
-    lines = [_file("a", 8), _file("c", 9)]
-    decided = _with_files({"8": [_file("a", 8)]})
-    beside = {".19.compact.crc": [], "9": [_file("c", 9)], "20": [_file("d", 20)], "_tmp": []}
-    assert _with_files({"19.compact": lines, **beside}) == decided
-    assert _with_files(beside) != decided
-
-
-def test_a_source_whose_offset_is_no_number_of_a_log_is_reported_by_its_line_alone() -> None:
-    """Another format may have a log of its own, which says nothing about that."""
-
-    def digest(line: str, **logs: bytes) -> str:
-        text = "\n".join(["v1", "{}", offset_of((split(0, 5),)), line])
-        disk = Disk(files={"offsets/0": text.encode(), **logs})
-        return digest_of(FakeFileSystem(disk))
-
-    for line in (json.dumps({"version": 8}), json.dumps({"logOffset": "8"})):
-        logged_beside = {
-            f"sources/1/{name}": f"v1\n{_file('a', 8)}".encode() for name in ("8", "9.compact")
-        }
-        assert digest(line, **logged_beside) == digest(line)
 
 
 def test_what_a_source_of_files_has_planned_is_read_once_while_it_has_no_news() -> None:
@@ -540,16 +498,6 @@ def test_start_offsets_once_nothing_is_read_up_to_an_initial_offset_or_between_e
     assert made.partitions(later, initial) == []
     assert made.partitions(later, dict(later)) == []
     assert made.partitions(initial, logged_source(barrier(9, split_source(0, 90, 90)))) == []
-
-
-def test_latest_offset_is_the_barrier_that_is_due() -> None:
-    """Asked for this region's run alone; whole, so that the batch needs nothing else
-    (`restore-by-attempt`)."""
-    due = barrier(8, split_source(0, 50, 90))
-    client = Client(due)
-    made = reader(client)
-    assert offsets.decode(made.latestOffset(made.initialOffset(), LIMIT)) == due
-    assert client.asked == [("main", GENERATION)]
 
 
 @pytest.mark.parametrize("answer", [None, UnreachableError("no answer", {}, "Wait.")])

@@ -36,7 +36,6 @@ from sluice.runtime.spark.tasks.region_tasks import TaskResult
 from sluice.runtime.storage.file_system import Entry
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.coordinator.region_simulation import (
-    ADDRESS,
     Answers,
     CountingWriter,
     RegionWorld,
@@ -48,10 +47,6 @@ from tests.kit.fakes import ManualClock
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
 KEY = BatchKey(region="main", attempt_id=3, batch_id=1)
-
-
-def test_an_attempt_says_where_its_source_runner_asks() -> None:
-    assert RegionWorld().query.registration().address == ADDRESS.address
 
 
 def test_callback_after_commit_the_callback_returns_once_its_batch_is_committed_on_record() -> None:

@@ -20,7 +20,7 @@ from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
 from sluice.runtime.spark.run import region_layout as layouts
 from sluice.runtime.spark.run.engine_choice import choose_engine, choose_parts, hindrance_of
 from sluice.runtime.spark.run.job_spec import JobSpec
-from sluice.runtime.spark.run.region_layout import lay_out, refusals
+from sluice.runtime.spark.run.region_layout import lay_out
 from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource, identity
 
 
@@ -271,19 +271,6 @@ def test_a_sink_that_refuses_its_check_is_closed() -> None:
     assert asked.closed == 1
 
 
-def test_a_sink_that_cannot_be_closed_is_logged_and_hinders_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Whatever a user's own sink raises; nor does it hide what its check has said."""
-    sink = _Sink(_Asked(900.0, close_error=RuntimeError("no")))
-    assert refusals({"s": sink}, between_barriers_s=1.0, lost_timeout_s=None) == {}
-    assert "not closed: what=sink kafka-sink-out" in caplog.text
-    wrong = ConfigError("wrong", {}, "Mend it.")
-    sink = _Sink(_Asked(900.0, error=wrong, close_error=RuntimeError("no")))
-    with pytest.raises(ConfigError, match="wrong"):
-        refusals({"s": sink}, between_barriers_s=1.0, lost_timeout_s=None)
-
-
 def _source(options: Mapping[str, str] | None = None, **more: object) -> KafkaSource:
     return KafkaSource(
         bootstrap_servers="broker:9092",
@@ -406,12 +393,6 @@ def test_other_regions_of_the_job_keep_a_core() -> None:
         choose_engine(Engine.MICRO_BATCH, regions, slots=9, interval_s=1.0, is_approximate=False)
         == frozenset()
     )
-
-
-def test_an_engine_that_does_not_exist_is_refused_by_name() -> None:
-    """With those that do."""
-    with pytest.raises(ConfigError, match="auto, micro-batch, continuous"):
-        Job("j", None, checkpoint_dir="d", engine="flink")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A file system that is away: what is said of it, and how long a region waits for it."""
 
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.coordinator.core.events import EndJob, RegionFailed, StopRequested
 from sluice.runtime.errors import StorageError, StorageUnreachableError
-from sluice.runtime.process.wait_log import WaitLog
 from sluice.runtime.spark.run.outages import Outages
 from sluice.runtime.storage.hadoop_errors import FailureKind, JavaException, failure_kind
 from sluice.runtime.storage.local_fs import LocalFileSystem
@@ -220,22 +218,3 @@ def test_a_full_local_disk_says_where_there_is_no_room(tmp_path: Path) -> None:
         LocalFileSystem(tmp_path).write_temporary("file", b"rows")
     assert not isinstance(raised.value, StorageUnreachableError)
     assert str(tmp_path) in str(raised.value)
-
-
-def test_a_wait_is_said_now_and_then_and_its_end_as_well(caplog: pytest.LogCaptureFixture) -> None:
-    """Short ones are not worth a line."""
-    clock = ManualClock()
-    log = WaitLog(logging.getLogger("waits"), clock)
-    log.waits("short", "x")
-    log.is_over("short")
-    for _ in range(41):
-        log.waits("hdfs://n:9000/lake", "refused")
-        clock.advance(1.0)
-    log.is_over("hdfs://n:9000/lake")
-    assert [record.getMessage() for record in caplog.records] == [
-        *(
-            f"waiting for hdfs://n:9000/lake since {since} s: why=refused"
-            for since in (2, 12, 22, 32)
-        ),
-        "no longer waiting for hdfs://n:9000/lake: waited_s=41",
-    ]

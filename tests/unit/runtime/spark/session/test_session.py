@@ -431,19 +431,3 @@ def test_a_host_that_was_lost_may_be_excluded() -> None:
     exclusion.require(["bad"])
     assert exclusion.exclude(["bad"]) == 0
     assert cluster.wanted is None
-
-
-def test_an_executor_that_takes_its_time_is_reported_once() -> None:
-    """To be reported again would change the number that the session wants."""
-    cluster, clock = Cluster({"0": "bad", "1": "good"}, ends_at_once=False), ManualClock()
-    exclusion = HostExclusion(cluster, clock=clock)
-    exclusion.exclude(["bad"])
-    for _ in range(3):
-        clock.advance(1.0)
-        exclusion.enforce()
-    assert cluster.told == ["0"]
-    cluster.hosts["2"] = "bad"
-    clock.advance(1.0)
-    exclusion.enforce()
-    assert cluster.told == ["0", "2"]
-    assert cluster.wanted == 1

@@ -25,7 +25,7 @@ from sluice.runtime.errors import (
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals
 from sluice.runtime.model.acknowledgement import RecordCounts
-from sluice.runtime.model.on_error import DeadLetters, Policy, Skip
+from sluice.runtime.model.on_error import DeadLetters, Policy
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough, TaskResults
@@ -87,15 +87,6 @@ def _failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Exception:
     with pytest.raises((LookupError, FunctionFailedError)) as caught:
         list(chain.copy_ranges(3, ()))
     return caught.value
-
-
-def test_a_task_reports_of_how_many_rows_its_functions_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (row,) = _chain(ValueError("no"), monkeypatch, policy=Skip()).copy_ranges(3, ())
-    (result,) = results_of([[row.column("result")[0].as_py()]])
-    assert result.counts == {"f": RecordCounts(read=1, skipped=1)}
-    assert result.failed_rows == {"f": 1}
 
 
 @pytest.mark.parametrize(
@@ -178,15 +169,6 @@ def test_a_batch_without_tasks_keeps_the_totals() -> None:
     world.batch(2, barrier(8), results=())
     assert world.coordinator.counts[-1] == {"parse": RecordCounts()}
     assert totals(world) == RecordCounts(read=5, dead_lettered=1)
-
-
-def test_functions_without_a_policy_leave_the_record_as_it_was() -> None:
-    """So an older version still reads it."""
-    world = RegionWorld(functions=(replace(PARSE, policy=None),))
-    world.batch(1, barrier())
-    assert world.coordinator.counts == [{}]
-    assert world.coordinator.region is not None
-    assert world.coordinator.region.operator_states == ()
 
 
 def test_an_epoch_with_too_many_failures_is_never_acknowledged() -> None:

@@ -19,7 +19,6 @@ from sluice.connectors.kafka.sink.committer.transaction_sweep import Sweeper, or
 from sluice.connectors.kafka.sink.handles import TransactionalId, TransactionIdentity
 from sluice.runtime.contracts import RegisteredAttempt, SweepView
 from sluice.runtime.errors import AuthenticationError
-from sluice.runtime.model.checkpoint_record import Redistribution, StateEntry
 from sluice.runtime.model.splits import BatchKey
 from tests.kit.kafka.fake_kafka import FakeWire, Fault
 from tests.kit.kafka.transaction_harness import JOB_UID, FakeHarness, committable
@@ -135,28 +134,6 @@ def test_ids_never_reused_other_programs_ids_are_never_touched(text: str) -> Non
     one = dataclasses.replace(_open(NAME), transactional_id=text)
 
     assert _found(VIEW, one) == ()
-
-
-@pytest.mark.parametrize("state", [state for state in TransactionState if state.value != "Ongoing"])
-def test_only_open_transactions_are_swept(state: TransactionState) -> None:
-    one = dataclasses.replace(_open(dataclasses.replace(NAME, attempt_id=1)), state=state)
-
-    assert _found(VIEW, one) == ()
-
-
-def test_committables_of_other_sinks_do_not_disturb() -> None:
-    """A view may name files of another sink."""
-    file = StateEntry(
-        operator_id="files",
-        state_name="committables",
-        kind="hdfs-file",
-        version=1,
-        redistribution=Redistribution.SPLIT,
-        payload=b"",
-    )
-    one = _open(dataclasses.replace(NAME, attempt_id=1))
-
-    assert _found(dataclasses.replace(VIEW, protected=(file,)), one) == (one.identity,)
 
 
 names = st.builds(  # mostly ours, so that something is swept

@@ -1,6 +1,5 @@
 """Embedded brokers: decisions before a start, archives of classes, and new topics."""
 
-import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from sluice.connectors.kafka.client.confluent import AdminClient, KafkaError, KafkaException
+from sluice.connectors.kafka.client.confluent import AdminClient
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.broker import embedded_kafka as embedded
 from sluice.connectors.kafka.tools.broker import kafka_cli as _cli
@@ -20,13 +19,11 @@ from sluice.connectors.kafka.tools.broker.broker_properties import (
     BrokerSecurity,
     SecurityProtocol,
     format_arguments,
-    render,
     server_properties,
 )
 from sluice.connectors.kafka.tools.broker.embedded_kafka import (
     QUICK_START,
     broker_classes,
-    new_cluster_id,
     sharing_options,
 )
 from sluice.connectors.kafka.tools.broker.topic_creation import (
@@ -34,16 +31,14 @@ from sluice.connectors.kafka.tools.broker.topic_creation import (
     await_controller,
     create_topics,
 )
-from sluice.runtime.embedded.cache import cache_dir, exclusive, state_dir
+from sluice.runtime.embedded.cache import exclusive
 from sluice.runtime.embedded.ivy import (
     Artifact,
     Bundle,
     ivy_description,
-    parse_checksums,
     pinned_checksums,
 )
 from sluice.runtime.embedded.java import find_java, parse_version
-from sluice.runtime.embedded.ports import free_ports, is_free, require_free
 from sluice.runtime.embedded.shared_classes import Prepared
 from sluice.runtime.errors import ConfigError, MissingRequirementError, UnreachableError
 
@@ -86,11 +81,6 @@ def test_too_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert caught.value.args[1] == {str(program): 8}
 
 
-def test_checksum_file_is_read() -> None:
-    """As ``sha256sum`` writes it, in text or binary mode."""
-    assert parse_checksums("AB12  a.jar\n\ncd34 *b.jar\n") == {"a.jar": "ab12", "b.jar": "cd34"}
-
-
 def test_every_pinned_jar_has_a_whole_checksum() -> None:
     """The shipped file pins the broker, its logging, and nothing by half."""
     pinned = pinned_checksums("kafka-4.3.1")
@@ -113,17 +103,6 @@ def test_ivy_is_asked_for_all_artifacts_at_once() -> None:
     assert 'name="y" rev="2" conf="default->default" transitive="false"' in text
 
 
-def test_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own variable wins over the desktop standard's."""
-    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    monkeypatch.setenv("XDG_STATE_HOME", "/y")
-    monkeypatch.delenv("SLUICE_CACHE", raising=False)
-    monkeypatch.delenv("SLUICE_STATE", raising=False)
-    assert (cache_dir(), state_dir()) == (Path("/x/sluice"), Path("/y/sluice"))
-    monkeypatch.setenv("SLUICE_CACHE", "/own")
-    assert cache_dir() == Path("/own")
-
-
 def test_lock_excludes_and_is_free_again(tmp_path: Path) -> None:
     """A second holder gets an error when its time runs out, not a wait for ever."""
     lock = tmp_path / "lock"
@@ -135,21 +114,6 @@ def test_lock_excludes_and_is_free_again(tmp_path: Path) -> None:
         pass
     with exclusive(lock, timeout_s=0):
         pass
-
-
-def test_free_ports_are_different_and_free() -> None:
-    """As many as asked for."""
-    ports = free_ports(5)
-    assert len(set(ports)) == 5
-    assert all(map(is_free, ports))
-
-
-def test_occupied_port_is_refused() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(MissingRequirementError, match="so Kafka cannot listen"):
-            require_free(taken.getsockname()[1], server="Kafka")
 
 
 def _properties(security: BrokerSecurity | None, **overrides: str) -> dict[str, str]:
@@ -168,11 +132,6 @@ def test_open_broker_has_no_second_listener() -> None:
     properties = _properties(None)
     assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1"
     assert not any("sasl" in key for key in properties)
-
-
-def test_overrides_win() -> None:
-    """A caller may change any property."""
-    assert _properties(None, **{"node.id": "7"})["node.id"] == "7"
 
 
 def test_idle_broker_writes_nothing() -> None:
@@ -206,17 +165,6 @@ def test_unknown_mechanism_is_refused() -> None:
     """GSSAPI needs a key distribution centre, which is not embedded."""
     with pytest.raises(ConfigError, match="mechanism"):
         BrokerSecurity(mechanisms=("GSSAPI",))
-
-
-def test_properties_file_escapes_backslashes() -> None:
-    """In a properties file a backslash begins an escape."""
-    assert render({"a": "x\\y"}) == "a=x\\\\y\n"
-
-
-def test_cluster_ids_are_made_as_kafka_makes_them() -> None:
-    """16 bytes as 22 letters, another one each time."""
-    assert {len(new_cluster_id()) for _ in range(20)} == {22}
-    assert new_cluster_id() != new_cluster_id()
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), UnreachableError("no", {}, "Look.")])
@@ -307,13 +255,6 @@ def test_a_callers_own_choice_is_kept(java: Path, own: str) -> None:
     assert sharing_options(java, java.parent / "new", (*QUICK_START, own)) == ()
 
 
-def test_archive_that_was_cut_short_is_not_used(java: Path) -> None:
-    """Java 17 would die of it with SIGBUS, and the broker with Java."""
-    (archive,) = (java.parent / "cache").glob("kafka-classes-*.jsa")
-    archive.write_bytes(b"clas")
-    assert sharing_options(java, java.parent / "new", QUICK_START) == ()
-
-
 def test_fetching_makes_the_archive_and_prints_the_jars(monkeypatch: pytest.MonkeyPatch) -> None:
     """The directory alone on standard output: scripts read it."""
     made: list[str] = []
@@ -371,16 +312,6 @@ def test_a_cluster_that_never_names_a_controller_is_given_up() -> None:
     """By one sentence, in a bounded time."""
     with pytest.raises(UnreachableError, match="name no controller"):
         await_controller(_telling(lambda: -1), WHERE, timeout_s=0.02)
-
-
-def test_brokers_that_do_not_answer_are_reported() -> None:
-    """Likewise."""
-
-    def silent() -> int:
-        raise KafkaException(KafkaError(KafkaError.NETWORK_EXCEPTION))
-
-    with pytest.raises(UnreachableError, match="fake:9092"):
-        await_controller(_telling(silent), WHERE, timeout_s=60.0)
 
 
 def test_no_topic_is_asked_for_before_there_is_a_controller(

@@ -238,15 +238,6 @@ def test_a_topic_that_is_deleted_meanwhile_is_reported(monkeypatch: pytest.Monke
     assert not admin.asked
 
 
-def test_another_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, with the topic and the servers that were asked."""
-    monkeypatch.setattr(
-        history, "make_admin", lambda _: _Admin(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    )
-    with pytest.raises(StreamError, match="topic=orders servers=broker:9092"):
-        topic_ends(_CONNECTION, "orders")
-
-
 def test_a_topic_that_stays_without_leaders_is_out_of_reach(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -84,14 +84,6 @@ def test_a_corrupted_record_is_reported_apart_by_its_name(tmp_path: Path) -> Non
     assert result.exit_code == 3
 
 
-def test_a_table_says_what_it_cannot_tell_apart(tmp_path: Path) -> None:
-    result = run(tmp_path, ["a"], [])
-    assert result.exit_code == 3
-    assert "NOT exactly once" in result.stdout
-    assert "--name-by" in result.stdout
-    assert "--checkpoint" in result.stdout
-
-
 def test_a_mapping_says_what_a_record_must_become(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,12 +280,6 @@ def test_a_topic_without_servers_is_refused_with_what_to_give(tmp_path: Path) ->
     assert "--bootstrap-servers" in str(result.exception)
 
 
-def test_an_option_without_its_prefix_is_refused(tmp_path: Path) -> None:
-    result = run(tmp_path, [], [], "--config", "security.protocol=SSL")
-    assert isinstance(result.exception, ConfigError)
-    assert "kafka.security.protocol" in str(result.exception)
-
-
 @pytest.mark.parametrize("side", ["--input", "--output"])
 def test_timestamps_of_files_are_refused_because_there_are_none(tmp_path: Path, side: str) -> None:
     """Every record would count as lost."""
@@ -337,13 +323,6 @@ def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*places, "--findings", str(absent / "f")])
     assert isinstance(result.exception, StorageError)
     assert "findings" in str(result.exception)
-
-
-def test_nothing_is_left_on_disk(tmp_path: Path) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    run(tmp_path, ["a", "b"], ["b"], "--scratch", str(scratch))
-    assert not list(scratch.iterdir())
 
 
 def rows_by_day(directory: Path, rows: Sequence[tuple[str, str]]) -> str:
@@ -394,20 +373,6 @@ def test_directories_of_whole_records_are_said_not_to_be_compared(tmp_path: Path
     assert "not compared: the columns day, id" in result.stdout
     result = compare(tmp_path / "json", given, moved, "--json")
     assert facts(result)["not_compared"] == ["day", "id"]
-
-
-def test_that_order_is_judged_within_a_file_is_said(tmp_path: Path) -> None:
-    """A key in two files, or partitions, may be in any order there."""
-    result = run(tmp_path, ["a"], ["a"])
-    assert "order is judged within each file of the output" in result.stdout
-    (tmp_path / "json").mkdir()
-    assert facts(run(tmp_path / "json", ["a"], ["a"], "--json"))["order_within"] == "file"
-
-
-def test_progress_goes_to_standard_error(tmp_path: Path) -> None:
-    result = run(tmp_path, ["a"], ["a"], "--json")
-    assert "reading the input" in result.stderr
-    assert facts(result)["exactly_once"]
 
 
 def test_where_nothing_was_expected_it_says_so(tmp_path: Path) -> None:
