@@ -32,6 +32,19 @@ _NOBODY = CoordinatorAddress(
 )
 
 
+def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
+    """The record in the checkpoint directory ends it long before its deadline."""
+    store = RunRecordStore(LocalFileSystem(tmp_path))
+    gone = replace(_NOBODY, checkpoint_uri=tmp_path.as_uri())
+    store.announce(RunRecord(leader_session_id="first", address=gone.address, attempt_id=4))
+    with CoordinatorClient(gone, deadline_s=0.1) as client, pytest.raises(UnreachableError):
+        client.poll_barrier("main", 0, wait_s=0.0)
+    elsewhere = "http://elsewhere"
+    store.announce(RunRecord(leader_session_id="second", address=elsewhere, attempt_id=7))
+    with CoordinatorClient(gone) as client, pytest.raises(FencedError, match="elsewhere"):
+        client.poll_barrier("main", 0, wait_s=0.0)
+
+
 def test_a_start_that_slept_after_its_seal_announces_itself_over_no_later_run() -> None:
     """People and tasks would be sent to it for as long as that one runs."""
     leaders = RunRecordStore(FakeFileSystem(Disk()))

@@ -128,6 +128,17 @@ def test_too_many_failed_records_refuse_the_epoch() -> None:
     assert not coordinator.acks
 
 
+def test_functions_that_count_nothing_are_in_no_counts() -> None:
+    coordinator = PlayedCoordinator()
+    plain = ChainedFunction(name="trim", operator_id="t", function=lambda batch: batch)
+    book = AttemptEpochs(region="main", attempt_id=7, functions=(plain, _FUNCTION))
+    barrier_service = _barrier_service(coordinator, book)
+    barrier_service.acknowledge(replace(_result(0), counts=(), examples=(), failed_rows=()))
+    (ack,) = coordinator.acks
+    assert ack.counts == {"parse": RecordCounts()}
+    assert [entry.operator_id for entry in ack.region.operator_states] == ["f"]
+
+
 def test_what_was_left_out_before_is_on_record_in_each_epoch() -> None:
     """Approximate recovery is bounded over all attempts of a job, of both engines."""
     coordinator = PlayedCoordinator()

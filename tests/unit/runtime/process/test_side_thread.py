@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from sluice.runtime.process.failed_tasks import raised_in, task_failed
+from sluice.runtime.process.failed_tasks import in_short, raised_in, task_failed
 from sluice.runtime.process.side_thread import SideThread
 from tests.kit.waiting import PATIENCE_S, wait_for
 
@@ -107,6 +107,13 @@ def test_what_spark_says_of_its_query_is_left_out() -> None:
     failed = task_failed("the query failed", error, region="main", attempt_id=3)
     assert failed.args[1]["error"] == "RuntimeError: no worker"
     assert "Identifier" not in str(failed)
+
+
+def test_failed_work_in_short_is_where_and_what_was_raised() -> None:
+    error = _raised(ValueError("no"))
+    failed = task_failed("the task failed", error, region="main", attempt_id=3)
+    short = "StreamError: the task failed [region=main attempt_id=3 error=ValueError: no]"
+    assert in_short(failed) == short
 
 
 def test_failed_work_crosses_processes_without_the_error_itself() -> None:

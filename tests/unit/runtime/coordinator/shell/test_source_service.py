@@ -118,6 +118,15 @@ def test_a_look_that_was_not_answered_is_taken_again_soon_and_not_too_often() ->
     assert bench.looked.count == found
 
 
+def test_a_short_interval_is_not_stretched_by_a_failure() -> None:
+    """The pause is never longer than the interval."""
+    bench = Bench(settings=CheckpointSettings(discovery_interval_s=0.0))
+    bench.source.discovery_error = AWAY
+    for _ in range(3):
+        bench.discover()
+    assert bench.looked.count == 3
+
+
 def test_no_source_has_come_to_its_end_while_nobody_knows_its_splits() -> None:
     """Else a bounded job would end well, without the partition that was new at its start."""
     bench = Bench()

@@ -25,7 +25,7 @@ from sluice.runtime.errors import (
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals
 from sluice.runtime.model.acknowledgement import RecordCounts
-from sluice.runtime.model.on_error import DeadLetters, Policy
+from sluice.runtime.model.on_error import DeadLetters, Policy, Skip
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough, TaskResults
@@ -87,6 +87,15 @@ def _failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Exception:
     with pytest.raises((LookupError, FunctionFailedError)) as caught:
         list(chain.copy_ranges(3, ()))
     return caught.value
+
+
+def test_a_task_reports_of_how_many_rows_its_functions_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (row,) = _chain(ValueError("no"), monkeypatch, policy=Skip()).copy_ranges(3, ())
+    (result,) = results_of([[row.column("result")[0].as_py()]])
+    assert result.counts == {"f": RecordCounts(read=1, skipped=1)}
+    assert result.failed_rows == {"f": 1}
 
 
 @pytest.mark.parametrize(
