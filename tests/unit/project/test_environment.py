@@ -21,7 +21,7 @@ from tests.chaos.programs import Topics, exclaim
 from tests.chaos.published_files import PublishedFiles
 from tests.environment.containers import Container, ContainerSpec
 from tests.environment.faults import make_fault
-from tests.environment.journal import FaultEntry, Journal, RoundEntry, commit_of, read_journal
+from tests.environment.journal import FaultEntry, RoundEntry, commit_of
 from tests.environment.pipeline import BedFailureError
 from tests.environment.plan import BROKERS, KINDS, TRANSACTION_TIMEOUT_S, PlannedFault, bursts, plan
 from tests.environment.report import summary, table
@@ -389,30 +389,6 @@ _ROUND = RoundEntry(
 def _row(text: str, kind: str) -> list[str]:
     (line,) = [line for line in text.splitlines() if line.startswith(f"| {kind} |")]
     return [cell.strip() for cell in line.strip("|").split("|")]
-
-
-def test_a_journal_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Line by line, over several runs."""
-    journal = Journal(tmp_path / "deep" / "faults.jsonl")
-    journal.write(_FAULT)
-    journal.write(_ROUND)
-    assert read_journal([tmp_path / "deep" / "faults.jsonl"]) == [_FAULT, _ROUND]
-
-
-def test_faults_of_clean_rounds_are_counted_with_median_and_longest() -> None:
-    later = replace(_FAULT, number=1, outage_s=6.0, checkpoint_s=2.5, visible_s=9.0)
-    shown = table([_FAULT, later, _ROUND])
-    assert _row(shown, "kill")[2:] == ["2", "0", "5.0 (6.0)", "2.2 (2.5)", "6.0 (9.0)"]
-    assert all(_row(shown, name)[2] == "0" for name in KINDS if name != "kill")
-    assert "faults survived: 2" in summary([_FAULT, later, _ROUND])
-    assert "records checked in topics and files: 200" in summary([_FAULT, later, _ROUND])
-
-
-def test_seconds_are_those_of_faults_that_came_alone() -> None:
-    beside = replace(_FAULT, number=1, outage_s=60.0, together=3)
-    shown = table([_FAULT, beside, _ROUND])
-    assert _row(shown, "kill")[2:] == ["2", "1", "4.0 (4.0)", "2.0 (2.0)", "3.0 (3.0)"]
-    assert _row(table([beside, _ROUND]), "kill")[2:] == ["1", "1", "-", "-", "-"]
 
 
 def test_a_round_that_lost_something_counts_for_nothing_and_is_named() -> None:
