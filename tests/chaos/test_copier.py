@@ -255,7 +255,6 @@ def bounce_driver(copy: Copy, report: Report, *, clean: bool) -> None:
 
 
 def bounce_executor(copy: Copy, report: Report, *, clean: bool) -> None:
-    """Each of the two, three rounds; Spark's master replaces them."""
     for _ in range(_ROUNDS):
         for number in (0, 1):
             if not copy.await_progress():
@@ -276,7 +275,6 @@ def bounce_coordinator(copy: Copy, report: Report, *, clean: bool) -> None:
 
 
 def bounce_brokers(copy: Copy, report: Report, *, clean: bool) -> None:
-    """All of them, one after the other."""
     for node in copy.brokers.node_ids:
         if not copy.await_progress():
             return

@@ -28,7 +28,6 @@ def broken(kafka: EmbeddedKafka, directory: Path, fault: str) -> Scenario:
 
 @pytest.mark.extended
 def test_a_correct_pipeline_passes_all_kills(scenario: Scenario) -> None:
-    """Each start is killed at another place; the last one runs to the end."""
     for failpoint in KILLS:
         report = scenario.kill_at(Kill(failpoint=failpoint))
         assert report.exit_code == -9

@@ -14,7 +14,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)
 
 
 def setting(kafka: SecureKafka, password: str) -> Setting:
-    """Both clients of the program log in by SCRAM over TLS."""
     login = (
         "org.apache.kafka.common.security.scram.ScramLoginModule required "
         f'username="{kafka.username}" password="{password}";'

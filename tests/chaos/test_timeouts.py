@@ -60,7 +60,6 @@ class _Absence(Scenario):
         self._wire = TransactionWire(self.topics.connection)
 
     def close_wire(self) -> None:
-        """After everything else."""
         self._wire.close()
 
     def on_lost(self, what: str) -> None:

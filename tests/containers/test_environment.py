@@ -45,7 +45,6 @@ _LEAST_S = 0.8 * _BULK_BYTES * 8 / (_KBIT * 1000)
 
 @pytest.fixture
 def directory(engine: None, tmp_path: Path) -> Path:
-    """For what a container writes; needs root and its tools."""
     require_tools()
     build_clock(tmp_path / "clock.so")
     return tmp_path
@@ -128,7 +127,6 @@ def _arrived(container: Container) -> int:
 def test_a_cut_drops_one_direction_or_both_until_it_is_fixed(
     talker: Container, listener: socket.socket, incoming: bool, outgoing: bool
 ) -> None:
-    """Each direction is looked at by itself."""
     wait_for(lambda: _is_heard(talker, listener), what="the host's voice")
     link = Link(talker.pid)
     link.cut(incoming=incoming, outgoing=outgoing)
@@ -184,7 +182,6 @@ def _seconds(transfer: Callable[[], bool]) -> float:
 
 @pytest.fixture
 def bulk(directory: Path) -> Iterator[_Bulk]:
-    """Both ports answer."""
     (directory / "bulk").write_bytes(bytes(_BULK_BYTES))
     (directory / "taken").touch()
     with Engine(subnet="10.231.78") as engine:
@@ -246,8 +243,6 @@ def test_a_full_disk_takes_no_byte_until_it_is_cleared(
 
 
 def test_a_clock_jumps_and_comes_back(talker: Container, directory: Path, clock: Clock) -> None:
-    """Ahead and back, at once, by ten minutes."""
-
     def off_s() -> float:
         return int((directory / "clock").read_text(encoding="utf-8")) - time.time()
 
@@ -259,7 +254,6 @@ def test_a_clock_jumps_and_comes_back(talker: Container, directory: Path, clock:
 def test_a_paused_container_is_silent_and_attempts(
     talker: Container, listener: socket.socket
 ) -> None:
-    """And continues where it was."""
     talker.pause()
     assert not _hears(listener)
     assert talker.runs
@@ -270,7 +264,6 @@ def test_a_paused_container_is_silent_and_attempts(
 def test_a_killed_container_starts_again_on_its_disk(
     talker: Container, listener: socket.socket, disk: Disk
 ) -> None:
-    """With another first process, and so another network."""
     first, before = talker.pid, (disk.directory / "file").read_bytes()
     talker.kill()
     assert not talker.runs

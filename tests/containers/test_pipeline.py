@@ -49,7 +49,6 @@ def _state(cluster: KafkaCluster, scenario: Scenario) -> str:
 def test_pipeline_outlives_a_broker_that_is_killed_and_comes_back(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Each leader in turn is killed and started again under load."""
     with Scenario(COPY, cluster.bootstrap, tmp_path) as scenario:
         program = scenario.start()
         _await_progress(cluster, scenario, program, 300)

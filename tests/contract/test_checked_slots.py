@@ -83,7 +83,6 @@ def borrowed(cluster: MockCluster, hot_path: str) -> PooledConsumer:
 
 
 def followed(follower: KafkaRecordStream, count: int) -> list[bytes]:
-    """So many values of what it gives next."""
     found: list[bytes] = []
 
     def has_come() -> bool:
@@ -134,7 +133,6 @@ def test_a_follower_whose_position_was_refused_finds_another_log(
 def test_a_follower_whose_position_was_refused_continues_in_the_same_log(
     cluster: MockCluster, hot_path: str
 ) -> None:
-    """Nothing comes twice."""
     follower = KafkaStreamingReader(reader=reader(cluster, hot_path)).follow([split(0)], None)
     assert followed(follower, 10) == [b"first"] * 3 + [b"second"] * 7
     cluster.answer(_FETCH, _OUT_OF_RANGE)

@@ -208,7 +208,6 @@ def test_abort_by_endtxn_abort_with_a_stale_epoch_leaves_the_live_transaction_al
 
 
 def test_abort_by_endtxn_abort_is_idempotent(harness: Harness, committer: KafkaCommitter) -> None:
-    """Aborting again says aborted again."""
     _, entry = _left(harness, 3)
 
     for _ in range(3):

@@ -50,7 +50,6 @@ def _jaas(mechanism: str, username: str, password: str) -> str:
 
 
 def _options(secure: SecureKafka, mechanism: str, *, password: str | None = None) -> dict[str, str]:
-    """As a Spark user writes them, for a Java client."""
     return {
         "kafka.bootstrap.servers": secure.bootstrap,
         "kafka.security.protocol": "SASL_SSL",
@@ -107,7 +106,6 @@ def test_sasl_ssl_reaches_both_clients_and_shows_no_secret(
 def test_topics_are_made_on_a_cluster_that_asks_for_a_log_in(
     secure_kafka: SecureKafka, tmp_path: Path
 ) -> None:
-    """By options in a file, as `sluice txn` and `sluice verify` take them."""
     options, topic = tmp_path / "options", unique("topic")
     lines = [f"{name}={value}" for name, value in _options(secure_kafka, "SCRAM-SHA-512").items()]
     options.write_text("\n".join(lines), "utf-8")

@@ -75,7 +75,6 @@ def test_what_is_unsettled_and_what_is_accepted_is_read_back(store: CheckpointSt
 def test_two_phase_repair_what_was_accepted_as_lost_is_not_written_again(
     store: CheckpointStore,
 ) -> None:
-    """By a start that slept in its repair, say."""
     standing = _two_committables()
     publish(store, standing)
     first, second = standing.committables

@@ -54,8 +54,6 @@ def test_outcome_from_broker_a_native_commit_whose_answer_is_lost_is_found(
 
 
 def test_a_native_commit_that_is_acknowledged_counts(harness: Harness) -> None:
-    """And is visible when that is waited for (`commit-acknowledged`)."""
-
     def answered(attempt: Attempt, commits: NativeCommits) -> None:
         _commit_natively(attempt)
         commits.report("main", 1, [CommittedEpoch(batch_id=0, operators=("sink-1",))])

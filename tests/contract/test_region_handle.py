@@ -53,7 +53,6 @@ def http(job: Job) -> Iterator[HttpBed]:
 
 @pytest.fixture(params=["threads", "http", pytest.param("spark", marks=pytest.mark.integration)])
 def bed(request: pytest.FixtureRequest) -> Bed:
-    """Each kind of region."""
     name = {"threads": "thread_bed", "http": "http", "spark": "spark_bed"}[request.param]
     made: Bed = request.getfixturevalue(name)
     return made
@@ -179,7 +178,6 @@ def test_callback_after_commit_a_stop_is_bounded_and_continues(quick: ThreadBed)
 def test_an_attempt_that_cannot_begin_leaves_nothing_and_may_be_tried_again(
     quick: ThreadBed,
 ) -> None:
-    """The error arrives as what it is."""
     attempt = quick.attempt()
     quick.regions.error = StorageUnreachableError("away", {"uri": "hdfs://n/"}, "Start it.")
     with pytest.raises(StorageUnreachableError, match="away"):
@@ -190,7 +188,6 @@ def test_an_attempt_that_cannot_begin_leaves_nothing_and_may_be_tried_again(
 
 
 def test_an_attempt_that_is_over_says_what_keeps_the_next_from_writing(quick: ThreadBed) -> None:
-    """Looked for when asked, and not before."""
     attempt = quick.attempt()
     quick.handle.start(attempt, timeout_s=SOON_S)
     assert quick.handle.stop(attempt.attempt_id, timeout_s=SOON_S)

@@ -122,7 +122,6 @@ class FileRemote:
 
 @pytest.fixture(params=["kafka", "memory files", "local files"])
 def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Remote]:
-    """Each connector's remote, without a server."""
     if request.param == "kafka":
         yield KafkaRemote()
         return
@@ -202,7 +201,6 @@ class Coordinator:
         self.committer: SharedCommitter = RegionalCommitter(self.inner)
 
     def write(self, checkpoint_id: int, *regions: str) -> dict[str, list[StateEntry]]:
-        """Each region pre-commits two pieces for a checkpoint."""
         work = {
             region: [self.remote.write(f"{region}{checkpoint_id}-{part}") for part in range(2)]
             for region in regions
@@ -450,7 +448,6 @@ def test_a_sink_learns_how_far_its_regions_are_once_all_is_published(
 
 
 def test_a_connectors_committer_that_follows_nothing_is_done_at_once(remote: Remote) -> None:
-    """Following is a sink's choice."""
     committer = RegionalCommitter(remote.committer())
     report = committer.regions_published(1, (), timeout_s=1.0)
     assert report.outcome is CommitOutcome.COMMITTED

@@ -208,7 +208,6 @@ def test_every_call_is_bounded_when_nothing_answers(
 
 
 def test_a_closed_wire_says_so(real: RealHarness) -> None:
-    """No call after close hangs or revives the client."""
     wire = TransactionWire(real.connection)
     wire.close()
     wire.close()

@@ -65,7 +65,6 @@ def source_of(kafka: EmbeddedKafka, *topics: str) -> KafkaSource:
 def test_the_newest_batch_reports_whatever_stands_after_it(
     kafka: EmbeddedKafka, topic: TopicFactory, codec: str
 ) -> None:
-    """Also of a topic whose last offsets are markers of transactions."""
     name = topic()
     fill(kafka, name, codec)
     assert source_of(kafka, name).compression(timeout_s=TIMEOUT_S) == codec
@@ -120,7 +119,6 @@ def test_a_job_writes_as_its_source_is_compressed(
     codec: str,
     engine: str,
 ) -> None:
-    """Without a setting, in both engines, exactly once."""
     name, copy = topic(), topic()
     fill(kafka, name, codec)
     _copy(spark, kafka, name, copy, tmp_path, engine=engine)
@@ -131,7 +129,6 @@ def test_a_job_writes_as_its_source_is_compressed(
 def test_what_the_user_sets_wins(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """By Java's name, over a source that is compressed otherwise."""
     name, copy = topic(), topic()
     fill(kafka, name, "gzip")
     _copy(spark, kafka, name, copy, tmp_path, options={"kafka.compression.type": "lz4"})

@@ -265,7 +265,6 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_dead_letters_are_in_the_transaction_of_their_epoch_and_counted_once(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """And the totals in the last record are those of the whole run."""
     source, sink, letters = topic(partitions=2), topic(partitions=2), topic()
     poison = {3, 4, 9_999}
     values = [b"no" if n in poison else b"%d" % n for n in range(10_000)]
@@ -304,7 +303,6 @@ def test_dead_letters_are_in_the_transaction_of_their_epoch_and_counted_once(
 def test_a_transform_cannot_be_continuous_and_says_so(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Before anything is written anywhere."""
     source, sink = topic(), topic()
     job = Job("refused", spark, checkpoint_dir=str(tmp_path / "c"), engine="continuous")
     job.source(

@@ -120,7 +120,6 @@ def test_node_that_is_only_a_controller_starts(tmp_path: Path) -> None:
 
 
 def test_unknown_feature_level_is_refused() -> None:
-    """There are three levels."""
     with pytest.raises(ConfigError, match=r"transaction\.version"):
         EmbeddedKafka(transaction_version=3)
 
@@ -166,7 +165,6 @@ def test_each_mechanism_logs_in_over_tls(secure_kafka: SecureKafka, mechanism: s
 
 
 def test_wrong_password_is_refused_by_the_broker(secure_kafka: SecureKafka) -> None:
-    """By the log-in, and not for want of an answer."""
     told: list[str] = []
     options = secure_kafka.librdkafka("PLAIN") | {
         "sasl.password": "wrong",
@@ -179,7 +177,6 @@ def test_wrong_password_is_refused_by_the_broker(secure_kafka: SecureKafka) -> N
 
 
 def test_sasl_without_tls(tmp_path: Path) -> None:
-    """SASL_PLAINTEXT needs no certificate."""
     security = BrokerSecurity(
         protocol=SecurityProtocol.SASL_PLAINTEXT, users={"bob": "pw"}, mechanisms=("PLAIN",)
     )

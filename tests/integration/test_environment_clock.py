@@ -80,7 +80,6 @@ def test_a_wait_after_a_jump_is_as_long_as_ever(poller: _Poller, jump_s: int) ->
 
 
 def test_a_jump_in_a_wait_changes_nothing(poller: _Poller) -> None:
-    """Neither to 600 s ahead, nor back from there."""
     for jump_s in (600, 0):
         poller.begin(3.0)
         time.sleep(_WAITS_S)

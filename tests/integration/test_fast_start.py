@@ -81,7 +81,6 @@ def test_archive_that_does_not_fit_is_harmless(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_broken_archive_is_harmless(tmp_path: Path) -> None:
-    """Anything may lie in a cache."""
     content = b"no classes at all\n" * 10_000
     name = SparkClasses.of_this_process().shared.archive_name(len(content))
     (tmp_path / name).write_bytes(content)
@@ -153,7 +152,6 @@ def test_who_plans_a_source_forks_with_what_it_needs(tmp_path: Path) -> None:
 
 
 def test_a_sitecustomize_of_the_users_own_is_run(tmp_path: Path) -> None:
-    """Ours stands in front of it."""
     (tmp_path / "sitecustomize.py").write_text("import smtplib\n", "utf-8")
     assert "import 'smtplib'" in _prepared(tmp_path, "-m", "pyspark.find_spark_home")
 

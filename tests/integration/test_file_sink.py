@@ -92,7 +92,6 @@ def files_of(directory: Path) -> list[str]:
 
 
 def staged_below(directory: Path) -> list[str]:
-    """All files but the record of who had the staging last."""
     return [name for name in files_of(directory) if not name.endswith(f"/{LEASE_FILE}")]
 
 
@@ -277,7 +276,6 @@ def test_a_batch_whose_rows_are_all_left_out_writes_no_file(
 def test_the_example_writes_what_its_help_says(
     kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """As a user starts it; and ``sluice files`` finds its files published."""
     source, target, checkpoint = topic(partitions=2), tmp_path / "lake" / "rows", tmp_path / "chk"
     produce(kafka.bootstrap, source, [Record(value=b"%d" % n, partition=n % 2) for n in range(4)])
     flags = {
@@ -321,7 +319,6 @@ def test_what_a_format_does_not_take_is_said_before_anything_is_written(
     column: str,
     partition_by: list[str],
 ) -> None:
-    """By column, at the start; nothing is made, not even a checkpoint."""
     job, stream = bounded(spark, kafka, "never-read", tmp_path)
     sink = HdfsSink(str(tmp_path / "out" / "rows"), format=format_name, partition_by=partition_by)
     stream.transform(lambda frame: frame.selectExpr("key", column)).sink(sink)
@@ -361,7 +358,6 @@ def test_options_that_a_writer_does_not_take_are_said_before_anything_is_written
 def test_options_that_a_writer_takes_are_no_reason_to_refuse(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """In any case of their names."""
     sink = HdfsSink(
         str(tmp_path / "out" / "rows"),
         format="csv",
@@ -396,7 +392,6 @@ def test_fields_of_a_struct_that_differ_in_case_alone_are_said_before_anything_i
 def test_columns_that_differ_in_case_alone_are_said_before_anything_is_written(
     spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path, settings: dict[str, list[str]]
 ) -> None:
-    """Spark's writer takes them for one."""
     job, stream = bounded(spark, kafka, "never-read", tmp_path)
     sink = HdfsSink(str(tmp_path / "out" / "rows"), **settings)
     columns = ("value", "topic AS day", "topic AS Day")

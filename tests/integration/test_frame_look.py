@@ -54,7 +54,6 @@ def value_of(change: Function) -> Function:
 def looked(
     spark: SparkSession, function: Function, *, output_mode: str | None = None
 ) -> PlanAnalysis:
-    """At a pipeline of one transform."""
     pipeline = Pipeline(KafkaSource(bootstrap_servers="nowhere:1", topics=["in"]))
     Stream(pipeline).transform(function, output_mode=output_mode)
     return analyse_plan(spark, pipeline)
@@ -89,12 +88,10 @@ STATEFUL: dict[str, Function] = {
 def test_steps_are_classed_as_spark_classes_them(
     spark: SparkSession, function: Function, keeps_state: bool
 ) -> None:
-    """Also inside what a WITH has given a name, and never those of a table."""
     assert looked(spark, function).keeps_state is keeps_state
 
 
 def test_a_name_that_is_used_twice_reads_its_stream_twice(spark: SparkSession) -> None:
-    """As Spark runs it; a checkpoint holds one position."""
     twice = by_sql(f"{NAMED} SELECT value FROM even UNION ALL SELECT value FROM even")
     with pytest.raises(ConfigError, match="its source twice"):
         looked(spark, twice)
@@ -165,7 +162,6 @@ class Counter(StatefulProcessor):
 
 
 def counter(records: DataFrame, initial: GroupedData | None) -> DataFrame:
-    """As state of the user's own."""
     return records.groupBy("key").transformWithState(
         Counter(), "value string", "append", "processingTime", initialState=initial
     )
@@ -200,7 +196,6 @@ def test_a_whole_result_changes_with_records_alone_where_nothing_has_timeouts(
 def test_a_statement_with_named_queries_runs(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """From one topic to another."""
     source, sink = topic(), topic()
     produce(kafka.bootstrap, source, [b"%d" % n for n in range(6)])
     job = Job("named", spark, checkpoint_dir=str(tmp_path), interval_s=0.2)

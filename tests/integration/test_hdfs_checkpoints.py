@@ -192,7 +192,6 @@ def _name_node(hdfs: EmbeddedHdfs) -> ServerProcess:
 
 
 def test_unreachable_name_node_is_a_typed_error_in_time(hadoop_client: Any) -> None:
-    """Nothing listens there."""
     began = time.monotonic()
     with pytest.raises(StorageError, match="NameNode"):
         open_store("hdfs://127.0.0.1:1/x", hadoop_client).publish(record(0), timeout_s=1)
@@ -223,7 +222,6 @@ def test_two_name_nodes_of_which_none_is_there_are_a_typed_error_in_time(
 
 
 def test_a_private_file_is_its_owners_alone(uri: str, hadoop_client: Any) -> None:
-    """Whatever the umask, also when it takes the place of an older one."""
     fs = HadoopFileSystem(uri, hadoop_client)
     fs.replace("_command", b"for everybody")
     fs.replace("_command", b"a token", is_private=True)

@@ -156,7 +156,6 @@ def framed(number: int, value: dict[str, object]) -> bytes:
 def test_each_record_is_read_with_its_writers_schema_of_a_registry(
     registry: HTTPServer, shown: dict[str, Any]
 ) -> None:
-    """As in a worker, which has a copy; each schema is asked for once."""
     url = f"http://127.0.0.1:{registry.server_port}"
     made = cloudpickle.loads(cloudpickle.dumps(shown["FromRegistry"](url, NEW)))
     column = pa.array([framed(7, {"id": 1}), None, framed(7, {"id": 2})])

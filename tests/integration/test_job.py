@@ -100,7 +100,6 @@ def test_retained_checkpoints_are_bounded(
 def test_a_job_starts_from_an_older_checkpoint_when_its_newest_is_damaged(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """As the refusal says."""
     source, sink = topic(), topic()
     produce(kafka.bootstrap, source, [b"1"])
     older = copy_job(spark, kafka, source, sink, tmp_path).run().last_checkpoint_id
@@ -312,7 +311,6 @@ def test_directory_of_another_job_is_refused(
 
 
 def test_a_job_without_a_source_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """Before anything is made."""
     with pytest.raises(ConfigError, match="nothing to do"):
         Job("empty", spark, checkpoint_dir=str(tmp_path)).run()
     assert list(tmp_path.iterdir()) == []
@@ -321,7 +319,6 @@ def test_a_job_without_a_source_is_refused(spark: SparkSession, tmp_path: Path) 
 def test_a_chained_function_may_use_broadcast_variables_and_accumulators(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """As in any other function that Spark runs in its workers."""
     source, sink = topic(), topic()
     produce(kafka.bootstrap, source, [b"a", b"b"])
     suffix = spark.sparkContext.broadcast(b"?")

@@ -213,7 +213,6 @@ def test_local_uris_are_read_as_hadoop_reads_them(uri: str, path: str) -> None:
     ],
 )
 def test_uris_without_a_tested_no_replace_step_are_refused(uri: str, named: str) -> None:
-    """By name, before anything is touched."""
     with pytest.raises(ConfigError, match=named):
         open_store(uri)
 

@@ -252,7 +252,6 @@ def names(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("engine", ["micro-batch", "continuous"])
 def test_an_error_that_has_no_utf8_ends_nothing(bed: Bed, engine: str) -> None:
-    """JSON may spell half a surrogate pair."""
     poison, good = rb'{"name":"\ud800!"}', b'{"name":"ok"}'
     produce(bed.kafka.bootstrap, bed.source, [Record(value=v, partition=0) for v in (poison, good)])
     job = Job(
@@ -274,7 +273,6 @@ def test_an_error_that_has_no_utf8_ends_nothing(bed: Bed, engine: str) -> None:
 
 
 def test_totals_continue_over_runs_and_files_have_no_poison(bed: Bed) -> None:
-    """With a sink of files after Kafka's, through which the good rows pass."""
     files = HdfsSink(bed.directory / "files" / "rows", columns=["value"])
     bed.fill(10, {(0, 0), (1, 5)})
     bed.run(bed.kafka_sink(), files)
@@ -289,7 +287,6 @@ def test_totals_continue_over_runs_and_files_have_no_poison(bed: Bed) -> None:
 
 
 def test_a_dead_letter_topic_that_does_not_exist_is_refused_at_the_start(bed: Bed) -> None:
-    """As an output topic is; nothing is written, and no topic is made."""
     bed.fill(1, set())
     missing = unique("no-such-topic")
     with pytest.raises(SourceChangedError, match=missing):

@@ -83,7 +83,6 @@ def batches(spark: SparkSession) -> Iterator[Batches]:
 
 @pytest.fixture
 def copy(spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path) -> Copy:
-    """Between two fresh topics."""
     return Copy(
         session=spark,
         kafka=kafka,

@@ -45,7 +45,6 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def source_of(kafka: EmbeddedKafka, topic: str) -> KafkaSource:
-    """All of the topic, and no more."""
     return KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[topic], bounded=True)
 
 
@@ -64,7 +63,6 @@ def by_a_job(session: SparkSession, kafka: EmbeddedKafka, topics: list[str], at:
 
 
 def as_a_drop_in(session: SparkSession, kafka: EmbeddedKafka, topics: list[str], at: Path) -> None:
-    """By Spark's own trigger."""
     source, output = topics
     session.conf.set(SINK_EVOLUTION, "false")  # in Python a sink cannot be given a name
     sluice.install(session)

@@ -258,7 +258,6 @@ def test_a_superseded_decision_is_not_committed_without_force(
 def test_what_a_decision_names_is_not_aborted(
     tmp_path: Path, real: RealHarness, store: CheckpointStore
 ) -> None:
-    """An abort would lose decided records."""
     attempt = _opened(real)
     store.publish(_record(real, 1, _entry(attempt, checkpoint_id=1)), timeout_s=30)
     name = attempt.identity.transactional_id

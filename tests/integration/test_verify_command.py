@@ -176,7 +176,6 @@ def test_part_of_a_transaction_is_torn(
 def test_an_open_transaction_is_waited_for_and_then_named(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
-    """Else what it holds back would be called lost."""
     source, output = topic(), topic()
     produce(kafka.bootstrap, source, [Record(value=b"a")])
     producer = abandon_transaction(kafka.bootstrap, output, [b"a"])

@@ -64,7 +64,6 @@ def root() -> str:
 
 @pytest.fixture
 def files(hdfs: EmbeddedHdfs) -> WebHdfsTaskFiles:
-    """As tasks get it."""
     return _files(hdfs)
 
 
@@ -204,7 +203,6 @@ def test_killed_writer_leaves_a_shorter_file_that_its_owner_may_delete(
 def test_abandoned_file_may_be_deleted_at_once(
     hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str
 ) -> None:
-    """As a failed task leaves it."""
     file = _begun(files, f"{root}/abandoned")
     file.abandon()
     assert _ask(hdfs, "DELETE", f"{root}/abandoned", "DELETE") == (200, {"boolean": True})
@@ -224,7 +222,6 @@ def test_stranger_may_not_delete_or_write(
 def test_a_name_that_is_too_long_is_an_error_of_the_rows(
     files: WebHdfsTaskFiles, root: str
 ) -> None:
-    """Not of a disk: no later try is given a shorter one."""
     file = files.create(f"{root}/day={'x' * 300}/rows")
     file.stream.write(b"row")
     with pytest.raises(ConfigError, match="name that is too long"):

@@ -137,7 +137,6 @@ def test_a_split_of_another_region_is_refused(
 
 
 def test_an_assignment_gives_a_split_to_one_region() -> None:
-    """By construction."""
     key = split(0, 0, 0).key
     with pytest.raises(ConfigError):
         Assignment(version=1, regions={"a": frozenset({key}), "b": frozenset({key})})
@@ -167,7 +166,6 @@ def test_restore_by_attempt_regions_continue_where_the_record_says_with_what_it_
 def test_a_record_without_an_assignment_leaves_every_split_where_it_is(
     regions: tuple[RegionRecord, ...],
 ) -> None:
-    """As format version 1 has it."""
     assert hand_over(regions, recorded(record(regions=regions))) == regions
 
 

@@ -109,7 +109,6 @@ def _slow(*, records: int = 1_000) -> dict[str, RegionLoad]:
 
 
 def test_a_region_is_relieved_after_as_many_checkpoints_as_patience_says() -> None:
-    """And again only after as many more."""
     balancer = LoadBalancer(patience=3)
     choice = Choice()
     moves = []
@@ -130,7 +129,6 @@ def test_no_more_splits_move_at_a_time_than_it_was_reported() -> None:
 
 
 def test_a_region_that_has_waited_is_relieved_though_a_more_loaded_one_has_not() -> None:
-    """Each is patient for itself."""
     keys = [_key(number) for number in range(5)]
     places = dict(zip(keys, "aabbc", strict=True))
     records = dict(zip(keys, (3_000, 3_000, 2_000, 2_000, 0), strict=True))
@@ -175,6 +173,5 @@ def test_small_loads_and_unknown_speeds_move_nothing() -> None:
     "wrong", [{"ratio": 1.0}, {"least_s": 0.0}, {"patience": 0}, {"max_moves": 0}]
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
-    """By name."""
     with pytest.raises(ConfigError, match="load balancing"):
         LoadBalancer(**wrong)  # type: ignore[arg-type]

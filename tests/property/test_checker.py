@@ -417,7 +417,6 @@ def test_no_number_is_too_long_to_be_unexpected() -> None:
 def test_of_a_run_that_has_ended_every_window_before_the_watermark_is_asked_for(
     times: list[int],
 ) -> None:
-    """Also the newest ones, and where nothing at all was emitted."""
     closed_ms = max(times) - 500
     whole = closed(times, before_ms=closed_ms)
     verdict = check_windows(times, whole, window_ms=1000, delay_ms=500)

@@ -61,7 +61,6 @@ _handlers: st.SearchStrategy[CheckpointHandler] = st.one_of(
 def test_a_checkpoint_that_all_acknowledged_is_decided_by_both(
     handler: CheckpointHandler, found: Alignment
 ) -> None:
-    """However late, and whatever it is."""
     everybody = found.acknowledged | found.failed | found.waiting
     whole = dataclasses.replace(
         found, acknowledged=everybody, failed=frozenset(), waiting=frozenset()

@@ -73,7 +73,6 @@ def resealed(data: bytes) -> bytes:
 @_EACH_READER
 @given(data=st.binary(max_size=300))
 def test_rubbish_is_damage(name: str, data: bytes) -> None:
-    """Also after the first bytes of an Avro file."""
     for prefix in (b"", b"Obj\x01", (_DATA / name).read_bytes()[:200]):
         with pytest.raises(DamagedCheckpointError):
             _READERS[name](prefix + data)
@@ -146,7 +145,6 @@ def test_every_golden_payload_is_tried() -> None:
 
 @pytest.mark.parametrize("place", [-1, 2, True])
 def test_a_held_file_of_no_staging_directory_is_damage(place: object) -> None:
-    """Not an index out of range, and not the last directory of the list."""
     content = json.loads((_DATA / "pending-files-v1.json").read_bytes())
     content["files"][0][1] = place
     with pytest.raises(DamagedCheckpointError):
@@ -221,5 +219,4 @@ def test_what_lies_beside_a_decision_is_read_or_an_error_of_ours(
 @example(text="[" * 100_000)
 @example(text='{"v": 1, "uid": 1, "uri": 1, "session": 1, "host": 1, "time": Infinity, "n": 1}')
 def test_what_stands_in_place_of_a_lease_is_nobodys(text: str) -> None:
-    """Any client may commit offset metadata under any group."""
     LeaseRecord.decode(text)

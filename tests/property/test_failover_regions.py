@@ -94,7 +94,6 @@ def test_every_subtask_is_in_exactly_one_region(graph: JobGraph) -> None:
 
 @given(graphs())
 def test_two_subtasks_share_a_region_if_and_only_if_they_are_connected(graph: JobGraph) -> None:
-    """Judged by walking every single channel."""
     pairs = list(channels(graph))
     assert parts_of(graph) == {reached(subtask, pairs) for subtask in total_of(graph)}
 
@@ -137,7 +136,6 @@ def test_order_and_names_of_regions_are_stable(graph: JobGraph) -> None:
 
 @given(st.integers(1, 60), st.integers(1, 60))
 def test_a_rescale_has_the_most_regions_and_a_skew_of_one_channel_at_most(p: int, q: int) -> None:
-    """Any two numbers; every subtask has a channel."""
     sent = rescale_channels(p, q)
     received = [sum(target in targets for targets in sent) for target in range(q)]
     for side in ([len(targets) for targets in sent], received):
@@ -194,5 +192,4 @@ def two_vertices(p: int, q: int, distribution: Distribution) -> JobGraph:
 @settings(max_examples=50)
 @given(st.integers(1, 20), st.integers(1, 20), st.sampled_from(JOINING))
 def test_a_joining_edge_makes_one_region(p: int, q: int, distribution: Distribution) -> None:
-    """Whatever the numbers."""
     assert len(parts_of(two_vertices(p, q, distribution))) == 1

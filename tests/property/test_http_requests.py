@@ -96,7 +96,6 @@ def request_of(method: str, target: str, headers: Pairs, *, body: bytes = b"") -
 
 
 def is_no_failure(status: int | None) -> bool:
-    """Never an error of the service's own; 503 is one of ours."""
     return status is None or status < 500 or status == 503
 
 
@@ -113,7 +112,6 @@ def judged(status: int | None, body: bytes) -> bytes | StreamError:
 
 
 def asked(service: CoordinatorService, target: str) -> bytes | StreamError:
-    """By who may ask."""
     headers = [("Host", "h"), ("Connection", "close"), token_of(service)]
     return judged(*answered(service, request_of("GET", target, headers)))
 
@@ -292,7 +290,6 @@ def test_what_is_no_request_is_refused(service: CoordinatorService, data: bytes)
 def test_a_request_with_some_bytes_changed_is_answered_or_hung_up_on(
     service: CoordinatorService, data: st.DataObject
 ) -> None:
-    """Whichever: of its first line, of a header's name, of a line's end."""
     query = urllib.parse.urlencode(whole_query(service))
     headers = [("Host", "h"), ("Accept", "*/*"), token_of(service)]
     whole = request_of("GET", f"{_DECIDED}?{query}", headers)

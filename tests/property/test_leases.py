@@ -77,7 +77,6 @@ def _plans(
 
 
 def _world(plans: Sequence[RunPlan], *, deleted_s: Sequence[float] = ()) -> World:
-    """All that happens to them, and what becomes of it."""
     ends_s = [80.0 + plan.begins_s + _paused_s(plan) + _CALM_S for plan in plans]
     world = World(plans, until_s=max(ends_s), deleted_s=deleted_s)
     world.pass_by()
@@ -97,7 +96,6 @@ def _paused_s(plan: RunPlan) -> float:
 def test_lease_guards_outputs_one_run_at_most_continues(
     plans: list[RunPlan], deleted_s: list[float]
 ) -> None:
-    """Whatever happens: once it is over, all others have found out."""
     world = _world(plans, deleted_s=deleted_s)
     assert len([run for run in world.runs if run.took_s is not None and not run.ended_by]) <= 1
 

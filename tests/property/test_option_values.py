@@ -70,7 +70,6 @@ def some_of(*names: str) -> st.SearchStrategy[dict[str, str]]:
 def test_options_of_a_source(
     given_options: Mapping[str, str], *, bounded: bool, stream: bool
 ) -> None:
-    """Those of ``readStream`` and of ``read``."""
     found = {"subscribe": "in", **_SERVERS, **given_options}
     if {"assign", "subscribePattern"} & set(given_options):
         del found["subscribe"]
@@ -83,7 +82,6 @@ def test_options_of_a_source(
 @settings(max_examples=80)
 @given(options=some_of(*SOURCE_OPTIONS, *_KAFKA_OPTIONS))
 def test_options_of_a_jobs_source(options: Mapping[str, str]) -> None:
-    """The same by arguments of `KafkaSource`."""
     with contextlib.suppress(StreamError):
         KafkaSource(bootstrap_servers="127.0.0.1:1", topics=["in"], options=options)
 
@@ -156,6 +154,5 @@ def test_what_librdkafka_refuses_is_an_error_of_ours(name: str, value: str) -> N
     ],
 )
 def test_a_number_that_no_client_takes_is_refused_by_name(name: str, value: str) -> None:
-    """Not where it is used, much later, by whatever it overflows."""
     with pytest.raises(ConfigError, match=name):
         SourceOptions.of({"subscribe": "in", **_SERVERS, name: value}, bounded=False, stream=True)

@@ -218,7 +218,6 @@ def test_writers_couriers_zombies_and_the_end_disturb_no_pool(fails: int, runs: 
 
 
 def test_writers_have_successors_and_are_reported_them() -> None:
-    """Or those runs prove little."""
     lived = [Worker(Random(seed), fails=30) for seed in range(5)]
     for worker in lived:
         worker.live(attempt_ids=2, tasks=3)

@@ -138,7 +138,6 @@ def corrupts(lane: list[Record], rng: random.Random) -> None:
 
 
 def delays(lane: list[Record], rng: random.Random) -> None:
-    """By more than fits into little memory."""
     del rng
     lane.append(lane.pop(0))
 
@@ -162,7 +161,6 @@ def test_the_verdict_on_disk_is_the_one_in_memory(
     rows: int,
     seed: int,
 ) -> None:
-    """All counts, examples and findings, however little memory there is."""
     rng = random.Random(seed)
     lanes = [[r for r in output(count) if r.partition == number] for number in range(PARTITIONS)]
     for fault in faults:
@@ -246,7 +244,6 @@ def test_the_bound_is_not_below_what_is_out_of_order(tmp_path: Path, moved: int)
 
 
 def test_a_corrupted_record_is_named_with_its_source(tmp_path: Path) -> None:
-    """Neither lost nor unexpected, and its transaction is whole."""
     found = output(60)
     found[7] = found[7]._replace(value=(found[7].value or b"") + b"?")
     findings: list[Finding] = []

@@ -59,12 +59,10 @@ _plans = st.builds(
 def test_fence_first_and_continuous_order_whichever_driver_lives_readers_see_each_record_once_and_in_order(
     plan: Plan,
 ) -> None:
-    """And of those that have a successor nothing continues."""
     pass_by(plan)
 
 
 def test_drivers_have_successors_and_all_of_them_commit() -> None:
-    """Or those runs prove little."""
     found = [pass_by(Plan(seed)) for seed in range(4)]
     started = [run for runs in found for run in runs.runs if run.started is not None]
     assert len(started) > 2 * len(found), "most starts come to their end"
@@ -83,7 +81,6 @@ def _nobody_asks_who_owns(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_fence_first_a_seal_alone_stops_an_older_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the lease says."""
     _nobody_asks_who_owns(monkeypatch)
     for seed in range(3):
         pass_by(Plan(seed, events=_SUCCESSORS))
@@ -166,8 +163,6 @@ def _a_sweep_skips_an_id(patch: pytest.MonkeyPatch) -> None:
 
 
 def _tasks_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """For a coordinator that is silent."""
-
     def call_forever(self: CheckpointClient, call: Callable[[], Any]) -> Any:
         while True:
             try:
@@ -264,7 +259,6 @@ _BROKEN = {
 
 @pytest.mark.parametrize("name", _BROKEN)
 def test_runs_notice_a_broken_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what goes wrong then."""
     breaks, what = _BROKEN[name]
     breaks(monkeypatch)
     plan = Plan(

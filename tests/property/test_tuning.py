@@ -143,7 +143,6 @@ def test_a_fetch_is_never_smaller_than_a_message(options: dict[str, Any]) -> Non
     ],
 )
 def test_what_cannot_be_is_refused_by_name(options: dict[str, str], words: str) -> None:
-    """With the option, or the setting that is too small."""
     with pytest.raises(ConfigError, match=words):
         read_settings(TaskMemory.of_mib(256, claimed_bytes=claimed_by_reader(options)), options)
 
@@ -158,6 +157,5 @@ def test_a_batch_never_outgrows_the_offsets_of_an_arrow_column() -> None:
 
 
 def test_a_sink_that_may_send_larger_messages_than_fit_is_refused() -> None:
-    """Its queue would never take one."""
     with pytest.raises(ConfigError, match="sink's largest message"):
         write_settings(TaskMemory(), {"message.max.bytes": "100000000"})

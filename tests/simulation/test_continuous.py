@@ -27,7 +27,6 @@ def test_continuous_order_tasks_run_ahead_and_commit_natively() -> None:
 def test_worlds_notice_a_broken_rule_about_continuous_tasks(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the very promise that is broken."""
     mutation, rough, what = CONTINUOUS_MUTATIONS[name]
     mutation(monkeypatch)
     profile = Profile(**{"processes": 8, **rough})

@@ -127,14 +127,12 @@ _BROKEN: Mapping[str, Callable[[], None]] = {
 
 @pytest.mark.parametrize("what", _BROKEN)
 def test_a_broken_promise_is_seen(what: str) -> None:
-    """By its name, when the watch is reported what breaks it."""
     with pytest.raises(ViolationError) as raised:
         _BROKEN[what]()
     assert raised.value.what == what
 
 
 def test_a_promise_that_is_kept_is_none() -> None:
-    """Else the files of the tests above might break it by themselves."""
     world = _world()
     for at in (1, 2):
         _publish(world, _decide(world, at, at - 1))

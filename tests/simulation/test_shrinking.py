@@ -100,7 +100,6 @@ def test_the_command_runs_schedules_and_reports_what_they_did(
 def test_the_command_prints_seed_and_story_of_a_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The seed alone makes it happen again."""
     MUTATIONS["sweep open batches"][0](monkeypatch)
     assert main(["--schedules", "200", "--workers", "1"]) == 1
     first = capsys.readouterr().out.splitlines()[0]
@@ -115,7 +114,6 @@ def test_the_command_prints_seed_and_story_of_a_failure(
 
 
 def test_schedules_are_of_every_kind_and_rough() -> None:
-    """All profiles, all levels of the broker; each kind of move is drawn."""
     worlds = [World(seed, profile_of(seed)[1]) for seed in range(300)]
     assert {profile_of(seed)[0] for seed in range(2000)} == set(PROFILES)
     assert {world.broker.level for world in worlds} == {0, 1, 2}

@@ -187,7 +187,6 @@ def test_worlds_notice_a_broken_rule(name: str, monkeypatch: pytest.MonkeyPatch)
 def test_ids_never_reused_two_workers_with_one_owner_are_seen_when_the_id_changes_hands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the invariant about ids, before any record is lost by it."""
     mutation, rough, what = MUTATIONS["one owner for all workers"]
     mutation(monkeypatch)
     profile = Profile(**{"processes": 8, **rough})
@@ -238,7 +237,6 @@ class JobMachine(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: len(self.world.processes) < 8)
     def a_coordinator_starts(self) -> None:
-        """Also beside another one."""
         self.world.start_process()
 
     @rule(number=st.integers(0, 7), steps=st.integers(1, 40))
@@ -269,12 +267,10 @@ class JobMachine(RuleBasedStateMachine):
 
     @invariant()
     def readers_see_a_prefix(self) -> None:
-        """At every moment; the watch looks at each step."""
         if hasattr(self, "world"):
             self.world.ending.check_readers()
 
     def teardown(self) -> None:
-        """In the calm everything becomes visible, once."""
         if hasattr(self, "world"):
             self.world.ending.settle()
 

@@ -69,7 +69,6 @@ def misshapen(source: str) -> list[str]:
 
 @pytest.mark.parametrize("tree", TREES)
 def test_modules_and_functions_are_short_and_flat(tree: str) -> None:
-    """See the limits above."""
     modules = sorted((ROOT / tree).rglob("*.py"))
     assert modules
     found = {str(path.relative_to(ROOT)): misshapen(path.read_text("utf-8")) for path in modules}
@@ -130,7 +129,6 @@ def unexplained(source: str) -> list[int]:
 
 @pytest.mark.parametrize("tree", TREES)
 def test_an_ignore_names_its_code_and_its_reason(tree: str) -> None:
-    """That it is needed at all, Ruff (RUF100) and mypy (strict) see to."""
     texts = {path: path.read_text("utf-8") for path in (ROOT / tree).rglob("*.py")}
     found = {str(path): unexplained(text) for path, text in texts.items()}
     assert {path: lines for path, lines in found.items() if lines} == {}

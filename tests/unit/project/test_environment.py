@@ -30,7 +30,6 @@ from tests.environment.verdict import RoundVerdict, judge_all, with_sight
 
 
 def test_a_seed_makes_the_same_faults_again() -> None:
-    """So a failed round can be run again, as far as the machine allows."""
     assert plan(7, 200) == plan(7, 200)
     assert plan(7, 200) != plan(8, 200)
 
@@ -41,7 +40,6 @@ def test_a_shorter_plan_is_the_beginning_of_a_longer_one() -> None:
 
 
 def test_every_kind_and_every_target_comes() -> None:
-    """None is left out by a slip of weights; each within its bounds."""
     planned = plan(1, 3_000, may_lapse=True)
     struck = {(fault.kind, fault.target) for fault in planned}
     assert struck == {(name, target) for name, kind in KINDS.items() for target in kind.targets}
@@ -51,7 +49,6 @@ def test_every_kind_and_every_target_comes() -> None:
 
 
 def test_only_named_kinds_come_and_no_target_that_is_left_out() -> None:
-    """The soak leaves out the driver."""
     planned = plan(1, 300, kinds=["kill", "zombie"], without=["driver"])
     assert {fault.kind for fault in planned} == {"kill"}
     assert "driver" not in {fault.target for fault in planned}
@@ -70,7 +67,6 @@ def absences(count: int) -> Sequence[PlannedFault]:
 
 
 def test_an_unknown_kind_and_an_empty_choice_are_refused_by_name() -> None:
-    """Else a misspelt kind would be a run without it."""
     with pytest.raises(ConfigError, match="kinds=kil"):
         plan(1, 1, kinds=["kil"])
     with pytest.raises(ConfigError, match="no fault is left"):
@@ -102,7 +98,6 @@ def test_faults_that_come_alone_keep_the_order_of_the_plan() -> None:
 
 
 def test_the_first_that_waits_begins_the_next_group() -> None:
-    """So none waits for ever, whatever overtakes it."""
     planned = list(plan(3, 200))
     for burst in bursts(planned, 4):
         assert burst[0] == planned[0]
@@ -184,7 +179,6 @@ def zombie(*, exit_code: int) -> Drivers:
 
 
 def test_a_zombie_ends_with_an_error() -> None:
-    """The second driver is in charge by then."""
     drivers = zombie(exit_code=1)
     assert drivers.restarts == ["driver-1, fenced, ended with 1"]
     assert drivers.active == "driver-2"
@@ -192,7 +186,6 @@ def test_a_zombie_ends_with_an_error() -> None:
 
 @pytest.mark.parametrize("exit_code", [0, 128 + 9])
 def test_a_zombie_that_ends_otherwise_fails_the_round(exit_code: int) -> None:
-    """As if nothing had been wrong; or not by itself."""
     with pytest.raises(BedFailureError, match=f"driver-1, fenced, ended with {exit_code}"):
         zombie(exit_code=exit_code)
 
@@ -226,12 +219,10 @@ def in_place(records: Sequence[Record]) -> Records:
 
 
 def written(topics: Topics, records: Sequence[Record]) -> Records:
-    """As the job writes them into the topic, after one another."""
     return in_place([copy for record in records for copy in exclaim(topics)(record)])
 
 
 def rows(topics: Topics, records: Sequence[Record]) -> Records:
-    """As rows of a file."""
     return [copy._replace(headers=()) for record in records for copy in exclaim(topics)(record)]
 
 
@@ -255,7 +246,6 @@ class Round:
             pq.write_table(pa.table(columns), self.directory / path)
 
     def judge(self, *, writes_files: bool = True) -> RoundVerdict:
-        """As `tests.environment.pipeline` does."""
         return judge_all(self.topics, sent=len(_SENT), writes_files=writes_files)
 
 
@@ -288,7 +278,6 @@ _BROKEN = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("writes_files", [False, True])
 def test_a_round_of_which_all_is_there_is_clean(left: Round, writes_files: bool) -> None:
-    """In one output or in two."""
     verdict = left.judge(writes_files=writes_files)
     assert (verdict.faults, verdict.records) == ((), len(_SENT))
     assert verdict.outputs == 1 + writes_files
@@ -323,7 +312,6 @@ def test_files_that_are_broken_are_caught(
 
 
 def test_files_of_a_later_checkpoint_with_earlier_rows_are_caught(left: Round) -> None:
-    """Each file by itself is in order."""
     copies = rows(left.topics, left.held["in"])
     left.write(output=left.held["out"], files={_FILE: copies[24:], _LATER: copies[:24]})
     verdict = left.judge()
@@ -354,7 +342,6 @@ _CLEAN = RoundVerdict(records=40, outputs=1)
 def test_what_a_reader_saw_must_be_a_prefix(
     topics: Topics, wrong: Callable[[Records], Records], torn: int
 ) -> None:
-    """However clean the output is in the end."""
     final = written(topics, _SENT)
     verdict = with_sight(_CLEAN, History.of(in_place(wrong(final))), History.of(final))
     assert verdict.faults[0].startswith("a reader: ")
@@ -362,7 +349,6 @@ def test_what_a_reader_saw_must_be_a_prefix(
 
 
 def test_a_reader_that_saw_a_part_of_each_partition_saw_a_prefix(topics: Topics) -> None:
-    """All of it, or less."""
     final = written(topics, _SENT)
     for seen in (final, final[:7]):
         verdict = with_sight(_CLEAN, History.of(seen), History.of(final))
@@ -392,7 +378,6 @@ def _row(text: str, kind: str) -> list[str]:
 
 
 def test_a_round_that_lost_something_counts_for_nothing_and_is_named() -> None:
-    """Not even its other faults."""
     entries = [_FAULT, replace(_ROUND, wrong="lost 1 (e.g. in-0@7)\nmore", lost=1)]
     assert _row(table(entries), "kill")[2] == "0"
     assert "seed 1 (copy) ended after 2 of 2 faults: lost 1 (e.g. in-0@7)" in summary(entries)
@@ -458,14 +443,12 @@ def _samples(count: int, change: Callable[[int], dict[str, float]]) -> Sequence[
 
 
 def test_what_moves_up_and_down_is_flat() -> None:
-    """And what fills in the first minutes, then stays."""
     assert not growth(_samples(60, lambda n: {"driver_mib": 600 + 50 * (n % 3)}))
     assert not growth(_samples(60, lambda n: {"driver_mib": min(300 + 40 * n, 700)}))
 
 
 @pytest.mark.parametrize("name", MEASURES)
 def test_a_leak_is_named(name: str) -> None:
-    """Each measure by itself, in steps of 1 % of where it began, or of one."""
     began = getattr(_QUIET, name)
     grown = growth(_samples(120, lambda n: {name: began + n * max(1, began // 100)}))
     assert [line.partition(":")[0] in MEASURES[name].title for line in grown] == [True]
@@ -479,6 +462,5 @@ def test_attempts_of_a_driver_are_not_mixed() -> None:
 
 
 def test_too_little_is_no_verdict() -> None:
-    """A soak of a minute proves nothing."""
     assert "no sample" in growth([])[0]
     assert "too few" in growth(_samples(8, lambda n: {}))[0]

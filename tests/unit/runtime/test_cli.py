@@ -33,7 +33,6 @@ def fail() -> None:
 
 @group.command()
 def interrupted() -> None:
-    """As if Ctrl-C was pressed."""
     raise KeyboardInterrupt
 
 
@@ -76,14 +75,12 @@ def test_error_is_a_block_without_a_traceback(
 
 
 def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the shell expects."""
     assert _run(monkeypatch, ["group", "interrupted"]) == 130
 
 
 def test_wrong_usage_exits_with_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An unknown command is reported as such."""
     assert _run(monkeypatch, ["group", "helo"]) == 2
     assert "hello" in capsys.readouterr().err
 
@@ -127,7 +124,6 @@ def _commands(
 
 
 def test_the_version_is_reported_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is what checkpoints have on record."""
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert not caught.value.code
@@ -135,7 +131,6 @@ def test_the_version_is_reported_without_a_command(capsys: pytest.CaptureFixture
 
 
 def test_what_is_compared_with_itself_is_refused(tmp_path: Path) -> None:
-    """It is exactly once, always."""
     source = written(tmp_path / "in", ["a"])
     for output in (source, f"{source}/", f"file://{source}", f"{source}/../in"):
         result = CliRunner().invoke(app, ["--input", source, "--output", output])
@@ -182,7 +177,6 @@ def test_a_time_that_is_no_number_is_wrong_usage(tmp_path: Path) -> None:
 
 
 def test_a_side_without_a_name_is_wrong_usage(tmp_path: Path) -> None:
-    """As an unset variable of a shell gives it."""
     source = written(tmp_path / "in", ["a"])
     for arguments in (["--input", "", "--output", source], ["--input", source, "--output", ""]):
         result = CliRunner().invoke(app, [*arguments, "--bootstrap", "b:1"])

@@ -23,7 +23,6 @@ def bench_of(log: FakeLog, **options: str) -> Bench:
 def test_a_start_after_an_open_transaction_waits_for_its_end(
     fails: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And reads nothing that lies before the start, however long that takes."""
     bench = bench_of(FakeLog(latest=500, end=1000), failOnDataLoss=fails)
     position = bench.start()
     for _ in range(4):

@@ -68,7 +68,6 @@ def test_a_weaker_guarantee_needs_no_prefix_and_allows_what_it_does_not_need(
 
 
 def test_secrets_are_in_no_text_of_a_sink() -> None:
-    """Not in its settings, which go into checkpoints, nor in its repr."""
     secret = sink(
         options={
             "security.protocol": "SASL_SSL",
@@ -83,7 +82,6 @@ def test_secrets_are_in_no_text_of_a_sink() -> None:
 
 
 def test_a_sink_and_its_writer_factory_travel_by_pickle() -> None:
-    """From the driver to executors, and through Spark's planner."""
     made = sink(uid="u", name="n", transaction_timeout_s=60)
     copy = pickle.loads(pickle.dumps(made))
     assert (copy.name, copy.uid, copy.settings()) == ("n", "u", made.settings())
@@ -141,7 +139,6 @@ def test_a_wrong_option_of_the_drop_in_is_refused(option: str, value: str, words
 
 
 def test_the_drop_in_checks_the_frames_schema() -> None:
-    """Before any task runs."""
     good = Schema([Field("value", Type("binary"))])
     KafkaSink.from_options(OPTIONS, good)
     with pytest.raises(ConfigError, match="value must be of type"):

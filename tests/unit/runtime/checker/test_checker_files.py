@@ -142,7 +142,6 @@ def test_bytes_and_times_have_a_text(tmp_path: Path) -> None:
 
 
 def test_decimals_and_doubles_read_the_same_from_json_and_parquet(tmp_path: Path) -> None:
-    """And one mapping says both, whatever scale it gives a decimal."""
     amounts = [Decimal("1.50"), Decimal("12345678901234567.89"), Decimal("-3.00"), Decimal("0.01")]
     counts = [Decimal(1), Decimal(10**25), Decimal(-3), Decimal(0)]
     doubles = [1.5, 1e22, -0.1, float("-inf")]
@@ -238,7 +237,6 @@ def test_a_row_that_may_be_no_record_is_compared_whole(
 
 
 def test_a_table_with_a_key_and_without_values_has_no_records(tmp_path: Path) -> None:
-    """Also where all its other columns are null."""
     batch = pa.record_batch({"key": pa.array(["a", "value"]), "id": pa.array([1, None])})
     from_json, from_parquet = both_ways(tmp_path, batch)
     assert from_json == from_parquet == [row_value({"key": "a", "id": 1}), b'{"key":"value"}']
@@ -327,7 +325,6 @@ def test_a_time_that_python_cannot_hold_whole_is_refused_by_name(
 
 
 def test_times_of_the_day_that_some_write_in_nanoseconds_are_read(tmp_path: Path) -> None:
-    """All of whole microseconds they are what others write."""
     for kind, at in (("us", 1_000_001), ("ns", 1_000_001_000)):
         pq.write_table(
             pa.table({"at": pa.array([at], pa.time64(kind))}), tmp_path / f"{kind}.parquet"
@@ -337,7 +334,6 @@ def test_times_of_the_day_that_some_write_in_nanoseconds_are_read(tmp_path: Path
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    """One of them would not be compared."""
     columns = [pa.array([1]), pa.array([2])]
     pq.write_table(pa.Table.from_arrays(columns, ["id", "id"]), tmp_path / "part.parquet")
     with pytest.raises(StorageError, match="two columns"):

@@ -68,7 +68,6 @@ def test_version_1_of_what_is_unsettled_is_read_and_written() -> None:
 
 
 def test_version_1_of_what_is_accepted_is_read_and_written() -> None:
-    """As above."""
     data = (_DATA / "accepted-v1.json").read_bytes()
     assert decode_accepted(data, 42, where={}) == {work.digest: work for work in _ACCEPTED_1}
     assert json.loads(encode_accepted(42, _ACCEPTED_1)) == json.loads(data)

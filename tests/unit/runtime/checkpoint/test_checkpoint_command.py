@@ -220,7 +220,6 @@ def test_list_says_how_each_checkpoint_stands(directory: Path) -> None:
 
 
 def test_list_says_what_a_start_from_an_older_checkpoint_has_left_after(directory: Path) -> None:
-    """And which start it was; nothing continues from there by itself."""
     open_store(str(directory)).mark_superseded(2, by=3)
     (left,) = [c for c in _json("list", str(directory))["checkpoints"] if c["checkpoint_id"] == 2]
     assert left["standing"] == "superseded"
@@ -232,7 +231,6 @@ def test_list_says_what_a_start_from_an_older_checkpoint_has_left_after(director
 def test_a_place_that_is_retired_while_all_are_read_is_none(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As beside a running job; it is not one that cannot be read."""
     read = CheckpointStore.read
     monkeypatch.setattr(
         CheckpointStore, "read", lambda store, each: None if each == 1 else read(store, each)
@@ -291,8 +289,6 @@ def test_what_cannot_be_shown_is_a_typed_error(
 
 
 def test_looking_changes_nothing(directory: Path, tmp_path: Path) -> None:
-    """Neither a file nor its time is touched."""
-
     def stamps() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
 
@@ -363,7 +359,6 @@ class Jvm:
 
 @pytest.fixture
 def jvm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Jvm:
-    """After it any hdfs path is our directory, or is empty."""
     made = Jvm()
 
     def opened(uri: str, client: object) -> CheckpointStore:
@@ -376,7 +371,6 @@ def jvm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Jvm:
 
 
 def test_a_directory_on_hdfs_is_read_with_a_jvm_that_ends_with_the_command(jvm: Jvm) -> None:
-    """Without a Spark session; also where nothing is found there."""
     with command_store("hdfs://h:1/a") as store:
         assert jvm.attempts
         assert store.slots()
@@ -426,7 +420,6 @@ def test_graph_shows_the_newest_decision(directory_job: Path) -> None:
 
 
 def test_graph_as_mermaid_is_a_diagram_and_nothing_else(directory_job: Path) -> None:
-    """So that it may be written to a file."""
     shown = run("graph", str(directory_job), "--mermaid")
     assert shown == view_of_record(run_of(3, 1)).mermaid() + "\n"
     assert shown.startswith("flowchart LR\n")

@@ -76,7 +76,6 @@ def test_publish_whole_a_lost_answer_is_settled_by_looking_however_little_time_i
 
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.REFUSED, Fault.LATE])
 def test_publish_whole_a_place_that_somebody_took_is_taken(fault: Fault) -> None:
-    """However the step answers, also if it lands later: it replaces nothing."""
     disk = Disk()
     assert store(disk).publish(THEIRS, timeout_s=3) is PublishOutcome.OURS
     assert store(disk, place=fault).publish(OURS, timeout_s=3) is PublishOutcome.TAKEN

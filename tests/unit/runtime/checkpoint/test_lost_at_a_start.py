@@ -99,7 +99,6 @@ def test_two_phase_repair_a_start_commits_what_is_not_lost_before_it_ends() -> N
 
 
 def test_two_phase_repair_a_start_tells_a_loss_in_time_though_the_rest_stays_open() -> None:
-    """Its own limit is the bound."""
     job = half_lost()
     away(job, "side-open")
     began_s = job.clock()
@@ -198,7 +197,6 @@ class _HalfAble(Rewriter):
 def test_two_phase_repair_a_region_is_written_again_though_anothers_range_is_gone(
     unable: str,
 ) -> None:
-    """Only what cannot be is named, and is all that a person gives up."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = _HalfAble(job, unable)

@@ -97,7 +97,6 @@ def _sealed(checkpoint_id: int, session: str) -> CheckpointRecord:
 
 
 def test_last_record_stays_so_that_ids_are_never_used_twice() -> None:
-    """After aborted checkpoints the next id continues above them."""
     places = [*(_place(each) for each in range(6)), *(_aborted(each) for each in range(6, 12))]
     assert _kept(places, retain=1) == [0, 5, 11]
     assert _kept(places, retain=2) == [0, 4, 5, 10, 11]
@@ -158,7 +157,6 @@ def test_skipped_region_counts_from_the_batch_it_stands_for() -> None:
 
 
 def test_savepoint_in_sparks_own_directory_stops_all_deletion() -> None:
-    """Until its files are copied no count of batches is large enough."""
     saved = _stateful(1, 0, kind=CheckpointKind.SAVEPOINT)
     assert spark_batches_to_retain([saved], {}) == EVERY_BATCH
     copied = replace(_STATE, files=(FileReference(path="f", length_bytes=1, sha256="0" * 64),))
@@ -178,8 +176,6 @@ def test_a_run_asks_spark_to_keep_what_its_directory_names() -> None:
 
 
 def test_spark_keeps_everything_while_a_record_cannot_be_read() -> None:
-    """It may name any batch."""
-
     class Damaged(FakeStore):
         def read(self, checkpoint_id: int) -> CheckpointRecord | None:
             raise DamagedCheckpointError("cut short", {"checkpoint_id": checkpoint_id}, "Restore.")
@@ -188,7 +184,6 @@ def test_spark_keeps_everything_while_a_record_cannot_be_read() -> None:
 
 
 def test_retire_after_commit_the_state_of_any_region_of_a_record_stays_loadable() -> None:
-    """Also after regions of it that keep none, or have run no batch yet."""
     kept = StateSnapshot(
         provider="rocksdb", checkpoint_format_version=2, state_version=1, state_partitions=1
     )
@@ -319,8 +314,6 @@ def test_retire_after_commit_a_run_that_was_taken_over_retires_nothing() -> None
 
 
 def test_a_record_that_is_retired_while_a_start_reads_keeps_nothing() -> None:
-    """By the run that lives on until this start's seal."""
-
     class Retiring(FakeStore):
         """A store whose first place goes once it was listed."""
 

@@ -110,7 +110,6 @@ class _Proxy(BaseHTTPRequestHandler):
 def test_a_client_that_a_proxy_answers_in_its_drivers_place_learns_who_leads(
     tmp_path: Path,
 ) -> None:
-    """That is no answer of the coordinator either."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Proxy)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -194,7 +193,6 @@ def test_the_newest_run_is_the_one_whose_record_is_the_last() -> None:
 
 
 def test_a_record_that_is_retired_while_it_is_looked_at_was_not_the_last() -> None:
-    """It is looked again, a few times."""
     disk = Disk()
     sealed(disk, 0, "first")
 

@@ -206,7 +206,6 @@ def test_a_commit_hurries_no_barrier_and_a_barrier_no_task() -> None:
 
 
 def test_callback_after_commit_an_older_attempt_gets_no_barrier_and_is_not_heard() -> None:
-    """Also if it only woke up late: its region continues elsewhere."""
     coordinator = PlayedCoordinator()
     barrier_service = _barrier_service(coordinator)
     barrier_service.open(AttemptEpochs(region="main", attempt_id=9))
@@ -218,7 +217,6 @@ def test_callback_after_commit_an_older_attempt_gets_no_barrier_and_is_not_heard
 
 
 def test_outcome_from_broker_an_id_is_free_again_once_its_epoch_is_committed_on_record() -> None:
-    """That an epoch was reported, or decided, is not enough."""
     coordinator = PlayedCoordinator()
     barrier_service = _barrier_service(coordinator)
     barrier_service.acknowledge(_result(0))
@@ -272,7 +270,6 @@ def test_a_task_is_reported_what_to_commit_and_its_answer_is_heard() -> None:
 
 
 def test_callback_after_commit_what_an_older_attempt_says_of_commits_is_not_heard() -> None:
-    """It gets no answer but that it is over."""
     barrier_service = _barrier_service(PlayedCoordinator())
     barrier_service.open(AttemptEpochs(region="main", attempt_id=9))
     barrier_service.acknowledge(replace(_result(0), batch=replace(_batch(0), attempt_id=9)))

@@ -106,7 +106,6 @@ def _result(checkpoint_id: int) -> EpochResult:
 
 
 def test_the_next_barrier_is_asked_for_once_the_last_epoch_is_acknowledged() -> None:
-    """So acknowledgements keep their order."""
     link = PlayedLink(answers=[_barrier(4), _barrier(5)])
     checkpoint_client = _checkpoint_client(link, ManualClock())
     checkpoint_client.start()
@@ -150,7 +149,6 @@ def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up(
 
 
 def test_a_coordinator_that_is_silent_after_that_too_is_given_up() -> None:
-    """As much later as it takes to ask, and no later."""
     clock = ManualClock()
     tries_s = iter([10_000.0] + [11.0] * 99)  # once; again and again it would not be known
     link = PlayedLink(
@@ -165,7 +163,6 @@ def test_a_coordinator_that_is_silent_after_that_too_is_given_up() -> None:
 
 
 def test_tries_that_always_take_too_long_end_the_task_too() -> None:
-    """Whatever it is that makes them so long."""
     clock = ManualClock()
     link = PlayedLink(
         answers=[UnreachableError("silent", {}, "") for _ in range(100)],
@@ -208,7 +205,6 @@ def test_a_superseded_coordinator_ends_the_task_at_once() -> None:
 
 
 def test_what_is_decided_is_committed_once_and_reported_with_the_next_question() -> None:
-    """Between two barriers; its producer carries nothing more."""
     told = NextBarrier(barrier=None, to_commit=(4,))
     link = PlayedLink(answers=[_barrier(4), told, told, _barrier(5)])
     checkpoint_client = _checkpoint_client(link, ManualClock())
@@ -227,7 +223,6 @@ def test_what_is_decided_is_committed_once_and_reported_with_the_next_question()
 
 
 def test_what_a_lost_answer_reported_is_reported_again() -> None:
-    """Until the coordinator has heard it."""
     silence = UnreachableError("silent", {}, "")
     told = NextBarrier(barrier=None, to_commit=(4,))
     link = PlayedLink(answers=[_barrier(4), told, silence, silence])
@@ -288,7 +283,6 @@ def test_ids_never_reused_an_epoch_is_let_go_before_its_ids_may_be_used_again() 
 
 
 def test_a_task_that_ends_lets_go_of_what_is_not_decided() -> None:
-    """And ends nothing of it: whether it is decided, its coordinator knows."""
     link = PlayedLink(answers=[_barrier(4), FencedError("over", {}, "")])
     checkpoint_client = _checkpoint_client(link, ManualClock())
     epoch = PlayedEpoch(4)
@@ -381,7 +375,6 @@ _ATTEMPT = RegisteredAttempt(
 
 
 def test_a_task_that_registers_hears_from_its_courier_that_the_coordinator_is_lost() -> None:
-    """It does not wait for as long once more."""
     clock = ManualClock()
     checkpoint_client = _checkpoint_client(
         PlayedLink(answers=[FencedError("superseded", {}, "")]), clock
@@ -449,7 +442,6 @@ def test_a_task_that_rests_is_woken_by_what_its_courier_has_heard(
 
 
 def test_a_task_that_rests_does_so_until_its_time_is_up() -> None:
-    """Each look at few records costs as much as one at many."""
     checkpoint_client = _checkpoint_client(PlayedLink(), ManualClock())
     began_s = time.monotonic()
     checkpoint_client.wait(0.05)
@@ -488,7 +480,6 @@ def test_a_courier_that_asks_ends_with_its_task(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_attempt_that_is_stopped_after_its_barrier_waits_for_no_epoch() -> None:
-    """Its task may be about to write for long."""
     link = PlayedLink(answers=[replace(_barrier(4), to_commit=(3,))])  # then it is over
     checkpoint_client = _checkpoint_client(link, ManualClock())
     checkpoint_client.start()

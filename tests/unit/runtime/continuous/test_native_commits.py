@@ -71,8 +71,6 @@ class Rig:
         self.commits.report(region, attempt_id, epochs)
 
     def commit(self, *asked: Callable[[], None], after_crash: bool = False) -> dict[str, str]:
-        """Both epochs are decided; what tasks do when they are asked."""
-
         def wake() -> None:
             for act in asked:
                 act()
@@ -93,7 +91,6 @@ class Rig:
 
 
 def test_what_tasks_have_committed_is_not_ended_manually() -> None:
-    """Both acknowledged it."""
     rig = Rig()
     found = rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side"))
     assert set(found.values()) == {"the task's commit was accepted"}
@@ -131,7 +128,6 @@ def test_an_attempt_that_is_over_is_not_waited_for(successor: bool) -> None:
 
 
 def test_an_attempt_that_ends_while_it_is_waited_for_ends_the_wait() -> None:
-    """From another thread, as it happens."""
     rig = Rig()
     ends = threading.Timer(0.05, lambda: rig.commits.end("side", 7))
     rig.commit(lambda: rig.answer("main"), ends.start)
@@ -155,7 +151,6 @@ def test_what_no_living_task_has_written_goes_straight_to_the_driver() -> None:
 
 
 def test_a_second_try_is_the_drivers_alone() -> None:
-    """As every recovery: the tasks are not asked."""
     rig = Rig()
     rig.commit(after_crash=True)
     assert rig.handed == [(["main", "side"], True)]
@@ -198,7 +193,6 @@ def test_an_answer_is_forgotten_once_its_epoch_is_committed_on_record() -> None:
 
 
 def test_what_nobody_has_asked_for_is_not_heard() -> None:
-    """An answer to an earlier question, say."""
     rig = Rig(report_s=0.05)
     rig.answer("main")
     rig.commit(lambda: rig.answer("side"))
@@ -318,7 +312,6 @@ def test_a_sink_without_transactions_bounds_nothing() -> None:
 
 
 def test_it_is_a_minute_where_the_sinks_allow_that() -> None:
-    """Kafka's maximum is fifteen."""
     chosen = LostTimeout(None)
     assert chosen.seconds == 60.0
     chosen.allow(900.0)
@@ -329,7 +322,6 @@ def test_it_is_a_minute_where_the_sinks_allow_that() -> None:
 def test_what_the_user_has_asked_for_is_refused_where_it_is_not_below_half(
     timeout_s: float,
 ) -> None:
-    """With both numbers, and what to do."""
     with pytest.raises(ConfigError, match="coordinator_lost_timeout_s=30"):
         LostTimeout(30.0).allow(timeout_s)
 

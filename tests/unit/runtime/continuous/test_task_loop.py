@@ -157,7 +157,6 @@ def test_what_a_leader_wrote_that_was_elected_after_the_cut_is_in_no_decision(
 
 
 def test_continuous_order_the_sinks_have_the_old_epoch_before_the_new_one_is_written() -> None:
-    """Else records of one partition would change places."""
     bench = Bench({0: 100})
     bench.step(2)
     bench.give(4, split(0, 0, 50))
@@ -328,7 +327,6 @@ def test_a_split_that_begins_further_on_takes_the_epoch_with_it() -> None:
 
 
 def test_an_error_aborts_the_epoch_that_is_written_and_not_the_one_that_has_ended() -> None:
-    """That one may be acknowledged, and decided, by now."""
     bench = Bench({0: 100})
     bench.step()
     bench.give(4, split(0, 0, 50))
@@ -359,7 +357,6 @@ def test_a_task_whose_abort_fails_leaves_no_courier_after() -> None:
 def test_pre_commit_confirmed_an_epoch_whose_pre_commit_fails_is_aborted_and_never_reported() -> (
     None
 ):
-    """The task ends with the error."""
     bench = Bench({0: 100})
     bench.step()
     bench.writers[0].failure = DeliveryError("too large", {}, "")

@@ -22,7 +22,6 @@ _GONE = Identity(pid=2**22 + 1, created_at=1.0)  # above the largest process id 
 
 
 def test_unusable_directory_is_one_sentence(tmp_path: Path) -> None:
-    """A file stands in the way."""
     (tmp_path / "file").touch()
     with pytest.raises(MissingRequirementError, match="cannot be used") as caught:
         require_directory(tmp_path / "file" / "below")
@@ -61,7 +60,6 @@ def test_server_is_found_as_long_as_one_of_its_processes_attempts(state: Path) -
 
 
 def test_server_is_gone_with_its_last_process(state: Path) -> None:
-    """The file alone says nothing."""
     remember(_server(state, _GONE, _GONE))
     assert recall("hdfs") is None
 
@@ -159,7 +157,6 @@ def test_silent_start_is_given_up(tmp_path: Path, clock: ManualClock) -> None:
 
 
 def test_any_of_the_logs_breaks_the_silence(tmp_path: Path, clock: ManualClock) -> None:
-    """Two servers make one HDFS."""
     first, second = tmp_path / "first", tmp_path / "second"
     patience = _patience(clock, first, second)
     for log in (first, second, first):
@@ -169,7 +166,6 @@ def test_any_of_the_logs_breaks_the_silence(tmp_path: Path, clock: ManualClock) 
 
 
 def test_start_that_talks_for_ever_is_given_up(tmp_path: Path, clock: ManualClock) -> None:
-    """A loop of warnings is no start."""
     log = tmp_path / "log"
     patience = _patience(clock, log)
     for _ in range(10):
@@ -214,7 +210,6 @@ def test_archive_is_made_once_and_found(classes: SharedClasses) -> None:
 def test_archive_of_another_java_or_other_jars_is_not_used(
     classes: SharedClasses, changed: str
 ) -> None:
-    """Whether exchanged or added."""
     classes.prepare(_write, timeout_s=1)
     path = classes.java.parent / changed
     path.unlink(missing_ok=True)
@@ -232,8 +227,6 @@ def test_lost_java_or_cache_is_no_error(
 
 
 def test_failed_making_leaves_nothing(classes: SharedClasses, tmp_path: Path) -> None:
-    """Neither half an archive nor a directory; and the lock is free."""
-
     def fail(path: Path) -> None:
         path.write_bytes(b"cla")
         raise OSError("no room")

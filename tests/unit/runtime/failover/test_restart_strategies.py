@@ -60,7 +60,6 @@ def test_what_has_no_limit_is_said_so() -> None:
 
 
 def test_failure_rate_gives_up_at_one_failure_too_many_in_its_interval() -> None:
-    """As many failures as come, further apart than that."""
     strategy = FailureRateRestart(
         max_failures_per_interval=2, failure_rate_interval_s=60.0, delay_s=3.0
     )
@@ -69,7 +68,6 @@ def test_failure_rate_gives_up_at_one_failure_too_many_in_its_interval() -> None
 
 
 def test_a_rate_remembers_no_more_failures_than_it_counts() -> None:
-    """A region may fail for years."""
     strategy = FailureRateRestart(max_failures_per_interval=3, failure_rate_interval_s=60.0)
     past = Restarts()
     for number in range(1_000):
@@ -96,13 +94,11 @@ def test_a_rate_remembers_no_more_failures_than_it_counts() -> None:
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name(kind: Any, wrong: dict[str, Any]) -> None:
-    """Before anything starts."""
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         kind(**wrong)
 
 
 def test_a_history_keeps_its_newest_and_counts_all() -> None:
-    """Also long errors do not make it large."""
     history = AttemptHistory()
     for attempt_id in range(1_000):
         history.ended(attempt_id, RuntimeError("x" * 10_000), float(attempt_id))
@@ -162,7 +158,6 @@ def test_a_job_refuses_a_value_that_is_out_of_range(name: str, value: object) ->
 
 
 def test_drop_in_queries_refuse_an_address_at_which_nobody_is_reached() -> None:
-    """Before anything is started, as a Job does."""
     with pytest.raises(ConfigError, match=r"host=0\.0\.0\.0"):
         sluice.install(cast(Any, None), host="0.0.0.0")
 
@@ -189,7 +184,6 @@ def test_what_a_job_can_use_is_taken(tmp_path: Path) -> None:
 
 
 def test_members_of_an_enumeration_are_taken_for_their_texts() -> None:
-    """As a Job takes its engine."""
     sink = _sink(guarantee=Guarantee.AT_LEAST_ONCE, hot_path=HotPath.PLAIN)
     assert sink.settings() == _sink(guarantee="at-least-once", hot_path="plain").settings()
     assert not sink.is_exactly_once
@@ -197,7 +191,6 @@ def test_members_of_an_enumeration_are_taken_for_their_texts() -> None:
 
 
 def test_topics_that_can_be_read_but_once_are_kept() -> None:
-    """As those of a list."""
     assert _source(topics=(each for each in ["a", "b"])).name == _source(topics=["a", "b"]).name
 
 
@@ -255,7 +248,6 @@ _BUILT: dict[str, Callable[[], object]] = {
 def test_parts_of_a_job_refuse_values_that_are_out_of_range(
     says: str, build: Callable[[], object]
 ) -> None:
-    """By name."""
     with pytest.raises(ConfigError, match=says):
         build()
 
@@ -276,7 +268,6 @@ def test_a_run_without_a_session_is_one_clear_sentence(spark: Any) -> None:
 
 
 def test_a_run_in_a_session_that_has_been_stopped_is_one_clear_sentence() -> None:
-    """Py4J would speak of None."""
     job = _job(spark=SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)))
     job.source(_source()).sink(_sink())
     with pytest.raises(ConfigError, match="has been stopped"):
@@ -284,6 +275,5 @@ def test_a_run_in_a_session_that_has_been_stopped_is_one_clear_sentence() -> Non
 
 
 def test_a_run_of_nothing_is_one_clear_sentence() -> None:
-    """Before Spark is asked for anything."""
     with pytest.raises(ConfigError, match=r"nothing to do.*job\.source"):
         _job().run()

@@ -320,7 +320,6 @@ class LosingHandle:
 def test_attempts_are_begun_and_brought_back_once_whatever_answers_are_lost(
     watched: Watched,
 ) -> None:
-    """Both regions fail twice; every call loses four answers of ten."""
     watched.begin("left", "right")
     handles = {name: LosingHandle(watched.regions.handle(name), seed=7) for name in watched.names}
     watched.attempts = RegionAttempts(watched.coordinator, handles, outage_limit_s=20.0)
@@ -371,7 +370,6 @@ def test_an_attempt_that_somebody_has_ended_without_a_word_ends_the_job(watched:
 
 
 def test_a_host_that_does_not_answer_for_too_long_ends_the_job(watched: Watched) -> None:
-    """With its own error; the limit is that of an outage."""
     watched.begin("left")
     handle = LosingHandle(watched.regions.handle("left"), seed=1)
     watched.attempts = RegionAttempts(watched.coordinator, {"left": handle}, outage_limit_s=0.05)
@@ -391,7 +389,6 @@ def test_a_host_that_does_not_answer_for_too_long_ends_the_job(watched: Watched)
 def test_an_attempt_of_which_nobody_knows_whether_it_began_is_asked_for_without_pauses(
     watched: Watched,
 ) -> None:
-    """The answer to its start is lost."""
     watched.begin("left")
     handle = LosingHandle(watched.regions.handle("left"), seed=1)
     handle.share = 1.0

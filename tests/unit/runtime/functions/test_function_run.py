@@ -105,7 +105,6 @@ def test_one_poison_record_costs_a_logarithm_of_calls() -> None:
 
 
 def test_without_a_policy_the_first_error_is_the_functions_own() -> None:
-    """As ever: nothing is called again."""
     task = Task(chained(numbers, None))
     with pytest.raises(pa.ArrowInvalid):
         task.through(source_rows(b"1", b"x"))
@@ -113,7 +112,6 @@ def test_without_a_policy_the_first_error_is_the_functions_own() -> None:
 
 
 def test_a_function_without_a_policy_fails_the_task_also_after_one_with() -> None:
-    """Its errors are not the other one's."""
     task = Task(chained(lambda batch: batch, name="first"), chained(numbers, None, name="second"))
     with pytest.raises(pa.ArrowInvalid):
         task.through(source_rows(b"1", b"x"))
@@ -121,8 +119,6 @@ def test_a_function_without_a_policy_fails_the_task_also_after_one_with() -> Non
 
 
 def test_the_function_that_failed_is_named_and_the_source_record_is_the_letter() -> None:
-    """Whatever an earlier function has made of it; each by its own policy."""
-
     def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
         value = pc.binary_join_element_wise(batch.column("value"), b"!", b"")
         return pa.record_batch({"value": value})  # no key, no position
@@ -169,8 +165,6 @@ def test_a_failure_of_the_whole_batch_alone_is_an_error_and_not_hidden() -> None
 
 
 def test_a_part_that_fails_without_a_record_to_blame_is_not_hidden_by_another_poison() -> None:
-    """Each failure needs a record of its own part."""
-
     def fussy(batch: pa.RecordBatch) -> pa.RecordBatch:
         values = values_of([batch])
         if b"x" in values or {b"1", b"2"} <= set(values):
@@ -323,7 +317,6 @@ def test_the_limit_trips_after_a_function_that_makes_several_rows_of_a_record() 
 
 
 def test_a_pipeline_must_not_read_its_own_dead_letters() -> None:
-    """They would fail for ever."""
     split = SplitRange(
         source_id="s", topic="dead", topic_id="t", partition=0, start_offset=0, end_offset=1
     )
@@ -398,7 +391,6 @@ def test_a_dead_letter_is_the_source_record_with_headers_after_its_own() -> None
 
 
 def test_the_sink_takes_dead_letters_as_they_are() -> None:
-    """To the topic named, wherever the source's columns point."""
     rows = dead_letter_rows(source_rows(b"a"), [failure(0)], job_name="j")
     columns = RecordColumns.of(rows.schema, "dead")
     assert (columns.partition, columns.timestamp, columns.topic_column) == (None, None, None)
@@ -437,7 +429,6 @@ def test_a_record_without_a_timestamp_has_none_in_its_letter() -> None:
     ids=["builtin", "empty", "without text", "surrogate", "long", "module"],
 )
 def test_any_exception_fits_into_the_headers(error: Exception, name: bytes, message: bytes) -> None:
-    """Bounded, and in UTF-8, whatever it says."""
     rows = dead_letter_rows(source_rows(b"a"), [failure(0, error)], job_name="j")
     found = dict(headers_of(rows, 0))
     assert (found["sluice.error.class"], found["sluice.error.message"]) == (name, message)

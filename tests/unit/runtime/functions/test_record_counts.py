@@ -338,7 +338,6 @@ def _run(attempt: int, *, most: int, monkeypatch: pytest.MonkeyPatch) -> tuple[T
 def test_a_second_attempt_drops_what_it_may_and_reads_what_it_may_not(
     attempt: int, most: int, dropped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers for its ranges either way."""
     result, reads = _run(attempt, most=most, monkeypatch=monkeypatch)
     assert (result.dropped, reads) == (dropped, 0 if dropped else 1)
     assert result.ranges == (split(0, 5, 9),)
@@ -375,7 +374,6 @@ def test_a_transform_is_refused_by_name() -> None:
 
 
 def test_the_graph_reports_that_the_job_is_at_most_once_for_failed_tasks() -> None:
-    """Before it runs, and from its checkpoints."""
     job = _job(recovery="approximate", max_dropped_records=5)
     job.source(KafkaSource(bootstrap_servers="b:1", topics=["in"]))
     assert job.graph().text().endswith(f"Recovery\n  {AT_MOST_ONCE}")

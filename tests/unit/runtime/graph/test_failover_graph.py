@@ -93,7 +93,6 @@ def test_two_regions_of_one_name_are_refused(names: tuple[str, str]) -> None:
 def test_a_graph_that_makes_no_sense_is_refused(
     vertices: list[Vertex], edges: list[Edge], reason: str
 ) -> None:
-    """With the operators by name."""
     with pytest.raises(ConfigError, match=reason):
         JobGraph(vertices=tuple(vertices), edges=tuple(edges))
 

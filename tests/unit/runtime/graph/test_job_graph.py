@@ -26,7 +26,6 @@ from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource, identit
 
 
 def same(frame: DataFrame) -> DataFrame:
-    """No change."""
     return frame
 
 
@@ -140,7 +139,6 @@ def test_a_transform_is_run_in_parts_where_a_rescale_is_forced() -> None:
 
 
 def test_one_transform_that_may_shuffle_joins_the_parts_of_a_rescaled_one() -> None:
-    """Whichever of the two comes first."""
     for forced_first in (True, False):
         pipeline = Pipeline(StubSource())
         stream = Stream(pipeline)
@@ -174,7 +172,6 @@ def test_a_diagram_frames_each_region_and_reports_how_it_stands() -> None:
 
 
 def test_a_diagram_is_whole_whatever_the_names() -> None:
-    """Quotes and markup in a name are text."""
     pipeline = Pipeline(StubSource('a "b" <i>\n#1'), [], [StubSink("x|y]")])
     shown = job_of([pipeline]).graph().mermaid()
     assert '(["a #34;b#34; #60;i#62; #35;1[0]"])' in shown
@@ -199,7 +196,6 @@ def test_a_drop_in_query_is_one_region_of_its_own_name() -> None:
 
 
 def test_a_job_without_a_source_has_no_graph() -> None:
-    """As it cannot run."""
     with pytest.raises(ConfigError, match="no source"):
         job_of([]).graph()
 
@@ -254,7 +250,6 @@ def test_id_is_the_same_whatever_parallelism_and_whatever_follows() -> None:
 
 
 def test_uid_keeps_the_id_through_renaming_and_moving() -> None:
-    """With a uid, name, kind and place in the graph may change."""
     given = build_graph([SOURCE, replace(ENRICH, uid="e1")])
     moved = build_graph([OperatorSpec(kind="transform", name="new", uid="e1")])
     assert moved[0].operator_id == given[1].operator_id
@@ -268,7 +263,6 @@ def test_uid_and_path_never_collide() -> None:
 
 
 def test_equal_uids_are_refused_and_both_named() -> None:
-    """A uid belongs to one operator."""
     with pytest.raises(ConfigError, match="same uid 'u'") as refused:
         build_graph([replace(SOURCE, uid="u"), replace(ENRICH, uid="u")])
     assert "map_batches 'enrich' (operator 2)" in str(refused.value)

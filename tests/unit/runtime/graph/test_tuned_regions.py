@@ -62,7 +62,6 @@ def factories(region: Region) -> Sequence[KafkaWriterFactory]:
 
 
 def test_regions_of_one_source_are_compressed_as_it_is_and_ask_once() -> None:
-    """Each sink of each region."""
     found = regions(sink(), sink("other"), parts=3)
     assert Source.asked == 1
     assert [f.settings.codec for r in found for f in factories(r)] == ["zstd"] * 6
@@ -70,7 +69,6 @@ def test_regions_of_one_source_are_compressed_as_it_is_and_ask_once() -> None:
 
 @pytest.mark.parametrize("name", ["kafka.compression.type", "compression.codec"])
 def test_what_the_user_says_wins_and_nobody_is_asked(name: str) -> None:
-    """Under either of librdkafka's names."""
     (region,) = regions(sink(**{name: "lz4"}))
     assert Source.asked == 0
     assert [factory.settings.codec for factory in factories(region)] == [None]

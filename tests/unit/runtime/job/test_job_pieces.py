@@ -97,13 +97,11 @@ class StubSink:
 
 
 def identity(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """No change."""
     return batch
 
 
 @given(st.lists(st.integers(0, 1000), max_size=20), st.integers(1, 8))
 def test_deal_gives_every_record_to_exactly_one_task(sizes: Sequence[int], tasks: int) -> None:
-    """No range is lost or read twice, and no task is empty."""
     splits = [split(i, 5, 5 + size) for i, size in enumerate(sizes)]
     io_executor = assign(splits, tasks)
     dealt = sorted((s for hand in io_executor for s in hand), key=lambda s: s.partition)
@@ -253,7 +251,6 @@ def test_kafka_reads_uncommitted_records_into_no_exactly_once_sink() -> None:
 
 
 def test_a_jobs_settings_are_its_coordinators() -> None:
-    """Each argument, and the defaults."""
     nowhere = cast(SparkSession, None)
     given: dict[str, Any] = {
         "interval_s": 7.0,
@@ -304,7 +301,6 @@ DEAD = DeadLetters(topic="dead")
 
 
 def kafka_source(**settings: Any) -> KafkaSource:
-    """With the columns that a test gives."""
     return KafkaSource(bootstrap_servers="b:9092", topics=["in"], **settings)
 
 
@@ -315,7 +311,6 @@ def kafka_sink(topic: str = "out", **settings: Any) -> KafkaSink:
 
 
 def test_dead_letters_without_a_kafka_sink_are_refused() -> None:
-    """There would be no transaction to write them in; to skip needs none."""
     pipeline = Pipeline(kafka_source())
     Stream(pipeline).map_batches(identity, on_error=DEAD).sink(StubSink("files"))
     with pytest.raises(ConfigError, match=r"without a Kafka sink.*topics=dead sinks=files"):

@@ -22,7 +22,6 @@ def test_sinks_are_reported_the_ranges_that_were_read_and_of_no_other() -> None:
 
 
 def test_an_ended_epoch_that_nobody_takes_is_aborted_at_its_sinks() -> None:
-    """Else readers wait for the sweep."""
     bench = Bench({0: 30})
     bench.step()
     bench.give(4, split(0, 0, 30))
@@ -51,7 +50,6 @@ def _ranges(bench: Bench) -> tuple[SplitRange, ...]:
 
 
 def test_a_split_that_has_nothing_to_read_is_not_silent() -> None:
-    """However many barriers it is in beside one that has."""
     bench = Bench({0: 100_000, 1: 5})
     bench.step(3)
     bench.give(4, split(0, 0, 100_000), split(1, 0, 5))

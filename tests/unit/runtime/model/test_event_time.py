@@ -51,7 +51,6 @@ def test_a_watermark_trails_the_newest_timestamp_and_never_goes_back() -> None:
 
 
 def test_a_range_without_timestamps_leaves_a_split_without_watermark() -> None:
-    """There is nothing to count from."""
     assert advanced(at(0, None), None, EventTime()) == at(0, None)
 
 
@@ -68,14 +67,12 @@ def test_the_least_live_split_is_the_progress_of_the_region() -> None:
 
 
 def test_where_all_splits_are_idle_all_of_them_count() -> None:
-    """Silence is no progress."""
     idle = [at(0, 7, idle_since_ms=0), at(1, 5, idle_since_ms=0)]
     assert least_watermark_ms(idle, EventTime(idle_timeout_ms=1), now_ms=100) == 5
 
 
 @pytest.mark.parametrize("wrong", [{"delay_ms": -1}, {"idle_timeout_ms": 0}])
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    """Before anything runs."""
     with pytest.raises(ConfigError):
         EventTime(**wrong)
 
@@ -127,14 +124,11 @@ def test_what_the_tasks_reported_is_counted_for_the_range_they_read() -> None:
 
 
 def test_a_reader_without_timestamps_is_refused() -> None:
-    """Partitions would never be passed."""
     with pytest.raises(ConfigError, match="no timestamps"):
         times(Told()).reader(object())  # type: ignore[arg-type]
 
 
 def test_sinks_that_do_not_ask_cost_nothing() -> None:
-    """And where several ask, the most patient one is heard."""
-
     class Asks:
         name = "files"
         uid = None
@@ -206,7 +200,6 @@ def test_a_quiet_hour_does_not_lower_the_rate() -> None:
 
 
 def test_an_epoch_that_is_given_up_is_measured_when_it_is_read_again() -> None:
-    """Not from the first try's barrier."""
     rate = _limited()
     rate.cut(1_000, splits=1, now_s=0.0)
     rate.given_up()
@@ -250,7 +243,6 @@ def test_a_barrier_is_given_again_as_it_was_cut() -> None:
 
 
 def test_a_region_that_comes_back_continues_at_its_rate() -> None:
-    """The time it was away is no epoch's."""
     driver = CoreDriver(FAST, regions=(LIMITED,))
     driver.tick()
     driver.poll(1_000)
@@ -288,7 +280,6 @@ def _plan(source: KafkaSource, *, interval_s: float) -> RegionPlan:
 
 
 def test_a_source_is_limited_in_each_region() -> None:
-    """And the limit stands in the settings of the checkpoints."""
     source = KafkaSource(bootstrap_servers="b:1", topics=["in"], rate_limit=PidRateLimit())
     assert _plan(source, interval_s=1.0).rate_limit == PidRateLimit()
     with pytest.raises(ConfigError, match="interval_s"):

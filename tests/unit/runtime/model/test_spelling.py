@@ -40,7 +40,6 @@ def test_a_missing_argument_is_named(make: Callable[[], object], missing: str) -
     ],
 )
 def test_a_name_that_says_more_or_less_is_guessed(given: str, meant: str | None) -> None:
-    """Before one that only looks alike."""
     known = ["checkpoint_dir", "interval_s", "bootstrap_servers", "subscribe", "subscribepattern"]
     assert nearest(given, known) == meant
 

@@ -51,7 +51,6 @@ class Runs:
 
     @property
     def waited_s(self) -> float:
-        """Since the first one began."""
         return self.clock() - self.began_s
 
     def _open(self, uri: str) -> FakeFileSystem:
@@ -173,7 +172,6 @@ def test_lease_guards_outputs_a_run_that_ends_gives_its_files_back(runs: Runs) -
 
 
 def test_lease_guards_outputs_other_jobs_write_into_the_same_directory(runs: Runs) -> None:
-    """Each stages for itself, and so does each sink of a job."""
     sinks = [
         runs.claimed(CONTEXT),
         runs.claimed(replace(COPY, job_uid="other")),
@@ -193,7 +191,6 @@ def test_before_its_claim_a_sink_has_nothing_to_renew(runs: Runs) -> None:
 def test_a_store_that_fails_at_the_end_leaves_the_record_to_be_watched(
     runs: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A job that ends does not fail by that."""
     first = runs.claimed(CONTEXT)
     runs.fault = Fault.REFUSED
     with caplog.at_level(logging.INFO):

@@ -389,7 +389,6 @@ def test_lease_guards_outputs_who_was_taken_over_ends_though_it_writes_over_the_
 def test_lease_guards_outputs_who_was_taken_over_ends_though_the_record_was_given_back_meanwhile() -> (
     None
 ):
-    """Between its two looks, by a run that has swept."""
     store = PausingStore()
     older, newer = _claim(store, session="s1"), _claim(store, session="s2")
     older.acquire()
@@ -429,7 +428,6 @@ def test_lease_guards_outputs_a_record_that_somebody_deletes_is_written_again() 
 
 
 def test_lease_guards_outputs_who_renews_in_time_looks_once() -> None:
-    """A decision may wait for it."""
     store = FakeStore()
     claim = _claim(store, session="s1")
     claim.acquire()

@@ -354,7 +354,6 @@ def test_lease_guards_outputs_a_run_that_has_ended_decides_nothing_that_nobody_h
 def test_lease_guards_outputs_who_waits_for_a_look_is_reported_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """At once, and not by a warning of a renewal that hangs."""
     away, time = HangingSink(), Time()
     with watch(away, time) as owners:
         try:
@@ -371,7 +370,6 @@ def test_lease_guards_outputs_who_waits_for_a_look_is_reported_the_end(
 def test_lease_guards_outputs_who_waits_is_reported_at_once_of_a_fence_that_a_look_under_way_finds() -> (
     None
 ):
-    """After a pause the record's own thread is often the first to look."""
     sink, time = Sink(), Time()
     at_renewal, go_on = threading.Event(), threading.Event()
 

@@ -45,7 +45,6 @@ _KEPT_S = 30.0  # for so long a broker keeps what is open
 
 
 def sleep(*clocks: ManualClock, seconds: float) -> None:
-    """Only clocks that continue while the host sleeps are moved."""
     for clock in clocks:
         clock.advance(seconds)
 
@@ -96,7 +95,6 @@ def test_a_wall_clock_that_is_kept_right_is_no_sleep() -> None:
 
 
 def test_a_thread_that_was_off_its_core_between_two_clocks_has_not_slept() -> None:
-    """It reads both again."""
     running, wall = ManualClock(), ManualClock()
     pauses = iter([0.0, 30.0])
 
@@ -279,7 +277,6 @@ _LONG_S = 100_000.0
 
 
 def test_a_look_counts_no_more_than_its_step() -> None:
-    """And a clock that goes back takes nothing away."""
     attended = PauseTolerantTime(longest_step_s=5.0)
     assert attended.advance(100.0) == 0.0
     assert attended.advance(103.0) == 3.0

@@ -20,7 +20,6 @@ class Ring:
 
 @pytest.fixture(autouse=True)
 def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As a new process finds it, and as it was, afterwards."""
     monkeypatch.setattr(lasting_objects, "_frozen_in", None)
     before = gc.get_freeze_count()
     yield

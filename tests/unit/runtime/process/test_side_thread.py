@@ -31,7 +31,6 @@ class Counting(SideThread):
         self._error = error
 
     def counted(self) -> int:
-        """So far."""
         self._require_sound()
         return self.count
 
@@ -98,7 +97,6 @@ def _trace(error: Exception, cause: Exception | None = None) -> str:
     ],
 )
 def test_the_functions_own_error_is_at_the_end_of_its_traceback(said: str, found: str) -> None:
-    """Without the frames, which say where it was called."""
     assert raised_in(said) == found
 
 
@@ -117,8 +115,6 @@ def test_failed_work_in_short_is_where_and_what_was_raised() -> None:
 
 
 def test_failed_work_crosses_processes_without_the_error_itself() -> None:
-    """Whose class only the worker may know."""
-
     class Local(ValueError):
         pass
 

@@ -133,7 +133,6 @@ def test_a_service_that_does_not_start_leaves_no_port_open(monkeypatch: pytest.M
 
 
 def test_a_service_that_is_slow_to_start_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread, too."""
     ended = threading.Event()
 
     def run(self: uvicorn.Server, sockets: object) -> None:
@@ -195,7 +194,6 @@ class _Attempt(ThreadQuery):
 def test_an_attempt_that_cannot_be_reported_its_stop_is_stopped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Else it would write on beside its successor."""
     attempt = _Attempt()
     region = HostedRegion("main", lambda _: attempt)
     restored = RegionRecord(region="main", attempt_id=1)
@@ -249,7 +247,6 @@ def _status(address: CoordinatorAddress) -> StreamError:
 
 
 def test_a_request_that_is_taken_and_not_answered_is_a_wait() -> None:
-    """The driver hangs."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = _at(f"http://127.0.0.1:{silent.getsockname()[1]}")
         with (
@@ -270,7 +267,6 @@ def test_a_request_that_is_taken_and_not_answered_is_a_wait() -> None:
 def test_other_ways_to_get_no_answer_are_reported_apart(
     error: urllib3.exceptions.HTTPError, says: str
 ) -> None:
-    """Each is tried again."""
     found = no_connection(error, address="http://h:1", path="/p", timeout_s=1.0)
     with pytest.raises(UnreachableError, match=says):
         raise found
@@ -278,7 +274,6 @@ def test_other_ways_to_get_no_answer_are_reported_apart(
 
 @pytest.mark.parametrize("address", ["", "driver:99", "http://[::1", "ftp://h:1", "http://h:port"])
 def test_what_is_no_address_is_refused_at_once(address: str) -> None:
-    """To try again would not help."""
     error = _status(_at(address))
     assert isinstance(error, ConfigError)
     assert "http://host:port" in str(error)
@@ -307,7 +302,6 @@ def test_a_token_that_no_request_can_carry_is_refused_and_not_shown(token: str) 
 def test_the_page_of_a_proxy_is_reported_as_that(
     status: int, kind: type[StreamError], says: str
 ) -> None:
-    """With its status and what it calls itself, and without its HTML."""
     headers = {"Content-Type": "text/html", "Location": "http://login/"}
     with _answering(status, _HTML, headers) as address:
         error = _status(_at(address))

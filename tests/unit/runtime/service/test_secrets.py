@@ -208,7 +208,6 @@ def test_a_line_that_is_no_option_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_no_log_line_of_a_request_holds_its_token(caplog: pytest.LogCaptureFixture) -> None:
-    """Also with all libraries at DEBUG."""
     with caplog.at_level(logging.DEBUG), started_service() as service:
         address = service.coordinator_address
         with CoordinatorClient(address) as client:

@@ -102,7 +102,6 @@ def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(
 def test_a_writer_learns_that_its_batch_is_decided(
     client: CoordinatorClient, coordinator: BarrierCoordinator, broker: FakeBroker
 ) -> None:
-    """By (region, attempt, batch id)."""
     assert not client.is_decided(BATCH)
     region = RegionThread(coordinator, broker).start()
     wait_for(lambda: client.is_decided(BATCH), poll_s=0.01)
@@ -123,7 +122,6 @@ def test_status_shows_the_job(client: CoordinatorClient) -> None:
 def test_metrics_count_checkpoints(
     service: CoordinatorService, coordinator: BarrierCoordinator, broker: FakeBroker
 ) -> None:
-    """In Prometheus' text form, after the same token."""
     region = RegionThread(coordinator, broker).start()
 
     def text() -> str:
@@ -164,7 +162,6 @@ class _Handler:
 
 
 def test_a_drop_in_query_reaches_its_handler() -> None:
-    """Without a coordinator of the service's own; errors keep their class."""
     handler = _Handler()
     with CoordinatorService() as service:
         service.mount("key", handler)

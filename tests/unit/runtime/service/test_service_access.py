@@ -49,7 +49,6 @@ from tests.kit.waiting import PATIENCE_S, join
 def test_only_who_belongs_to_this_run_is_answered(
     service: CoordinatorService, wrong: dict[str, str], error: type[StreamError]
 ) -> None:
-    """Each message names job and leader session, and skips the token."""
     address = dataclasses.replace(service.coordinator_address, **wrong)
     with CoordinatorClient(address) as client, pytest.raises(error):
         client.poll_barrier("main", 0, wait_s=0.0)
@@ -57,7 +56,6 @@ def test_only_who_belongs_to_this_run_is_answered(
 
 @pytest.mark.parametrize("path", ["/v1/status", "/metrics", "/v1/batches/decided"])
 def test_nothing_is_shown_without_the_token(service: CoordinatorService, path: str) -> None:
-    """Not even numbers."""
     response = urllib3.request("GET", f"{service.address}{path}")
     assert response.status == 401
 
@@ -69,7 +67,6 @@ def connected(service: CoordinatorService) -> socket.socket:
 
 
 def test_who_has_no_token_is_answered_before_the_body(service: CoordinatorService) -> None:
-    """It is never taken in."""
     head = f"POST /v1/epochs HTTP/1.1\r\nHost: h\r\nContent-Length: {1 << 40}\r\n\r\n{{"
     with connected(service) as connection:
         connection.sendall(head.encode())
@@ -100,7 +97,6 @@ def test_peoples_token_is_good_for_no_message_whatever_the_host_is_called(
 
 
 def test_the_token_is_in_no_repr_and_no_error(service: CoordinatorService) -> None:
-    """It may end up in a log otherwise."""
     address = service.coordinator_address
     assert address.token not in repr(address)
     with (
@@ -116,7 +112,6 @@ def test_the_service_listens_on_loopback_unless_reported(service: CoordinatorSer
 
 
 def test_a_message_of_another_version_is_refused_by_name(service: CoordinatorService) -> None:
-    """Fields are named, values are not."""
     token = service.coordinator_address.token
     response = urllib3.request(
         "POST",
@@ -141,7 +136,6 @@ def warned_of(caplog: pytest.LogCaptureFixture, host: str) -> list[str]:
 def test_a_service_that_others_reach_says_that_nothing_is_encrypted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Without TLS a token may be read on its way; never the token itself."""
     (warning,) = warned_of(caplog, "0.0.0.0")
     assert warning.startswith("service listens beyond this machine, without TLS: address=http://")
     assert "docs/guide/security.md" in warning
@@ -158,7 +152,6 @@ def test_every_error_crosses_as_itself(name: str) -> None:
 
 
 def test_an_error_of_a_later_version_is_still_an_error() -> None:
-    """Its class is not known here."""
     got = wire.error_from_json({"type": "Future", "what": "a", "where": {}, "remedy": "b"})
     assert type(got) is StreamError
 
@@ -212,7 +205,6 @@ def test_not_yet_is_tried_again_and_named_at_the_end() -> None:
 
 
 def test_an_occupied_port_is_one_clear_sentence() -> None:
-    """With host and port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(MissingRequirementError, match=f"port={port}"):
@@ -220,7 +212,6 @@ def test_an_occupied_port_is_one_clear_sentence() -> None:
 
 
 def test_a_stop_may_be_repeated(service: CoordinatorService) -> None:
-    """And ends the address."""
     service.stop()
     service.stop()
     with (
@@ -264,6 +255,5 @@ LIFE = RegionAttempt(attempt_id=7, restored=RECORD, after=4)
 def test_what_is_not_such_a_value_is_refused(
     field: str, wrong: object, error: type[Exception]
 ) -> None:
-    """By its types, and by the value's own checks."""
     with pytest.raises(error):
         from_json(RegionAttempt, to_json(LIFE) | {field: wrong})

@@ -39,7 +39,6 @@ def test_publish_whole_a_record_is_on_the_disk_before_it_has_its_name(
 
 @pytest.mark.parametrize("below", ["", "further/below"])
 def test_a_file_in_the_place_of_a_directory_is_reported_as_that(tmp_path: Path, below: str) -> None:
-    """The disk is well."""
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(StorageError, match="the path is no directory") as caught:
         LocalFileSystem(tmp_path / "file" / below).entries("")
@@ -86,8 +85,6 @@ def test_a_look_that_fails_is_no_answer(tmp_path: Path, look: str) -> None:
 def test_a_mount_whose_server_is_away_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    """As HDFS is; a disk that fails is not."""
-
     def failed(*_: object, **__: object) -> None:
         raise OSError(error, os.strerror(error))
 
@@ -117,7 +114,6 @@ WRITTEN_S = 1_000
 def test_a_partition_must_be_marked_after_its_newest_file(
     tmp_path: Path, marked_s: int | None, is_fault: bool
 ) -> None:
-    """A directory without files needs no mark."""
     directory = tmp_path / "files" / "slice=0"
     (tmp_path / "files" / "slice=1").mkdir(parents=True)
     for name, at_s in ((FILE, WRITTEN_S), ("_SUCCESS", marked_s)):
@@ -133,7 +129,6 @@ KEPT = {"below/file": b"kept"}
 
 
 def test_what_was_not_written_whole_is_deleted_again() -> None:
-    """Without a DataNode the name is there all the same."""
     disk = Disk(files=dict(KEPT))
     faults = {"write": Fault.ANSWER_LOST}
     with pytest.raises(StorageError, match="step=write"):

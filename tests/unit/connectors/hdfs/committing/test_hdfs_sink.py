@@ -55,7 +55,6 @@ class TestSettings:
             HdfsSink(**settings)
 
     def test_one_name_is_one_column(self) -> None:
-        """And not its letters."""
         shown = HdfsSink("/d/x", columns="value", partition_by="key").settings()
         assert (shown["columns"], shown["partition_by"]) == ("value", "key")
 
@@ -115,7 +114,6 @@ class TestCoordinator:
     def test_a_claim_makes_both_directories_and_leaves_nothing_in_them(
         self, tmp_path: Path
     ) -> None:
-        """A rename between them has been tried."""
         coordinator = self.on(tmp_path)
         coordinator.claim(CONTEXT, timeout_s=1)
         assert list((tmp_path / "orders").iterdir()) == []
@@ -125,7 +123,6 @@ class TestCoordinator:
 
     @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST])
     def test_a_rename_that_fails_is_said_before_the_first_decision(self, fault: Fault) -> None:
-        """And the probe is deleted, wherever it is."""
         disk = Disk()
 
         def opened(uri: str) -> FileSystem:
@@ -218,7 +215,6 @@ class TestCoordinator:
     def test_partitions_are_marked_where_that_was_asked_for(
         self, tmp_path: Path, commit: PartitionCommit | None
     ) -> None:
-        """Without them the object stands in any number of jobs."""
         sink = HdfsSink(tmp_path / "orders", partition_by=["dt"], partition_commit=commit)
         first, second = sink.coordinator(), sink.coordinator()
         first.claim(CONTEXT, timeout_s=1)
@@ -233,7 +229,6 @@ class TestCoordinator:
             first.close()
 
     def test_a_sink_whose_job_runs_can_be_sent_to_workers(self, tmp_path: Path) -> None:
-        """Without what this process keeps for the run: threads and locks."""
         sink = HdfsSink(tmp_path / "x", partition_by=["dt"], partition_commit=PartitionCommit())
         coordinator = sink.coordinator()
         coordinator.claim(CONTEXT, timeout_s=1)

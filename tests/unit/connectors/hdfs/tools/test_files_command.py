@@ -123,7 +123,6 @@ def job(tmp_path: Path) -> Ended:
 
 
 def test_each_file_that_a_checkpoint_names_is_reported_where_it_is(job: Ended) -> None:
-    """Staged, published, or neither."""
     staged, published, missing = (job.stage(1, f"part-{n}")[1] for n in range(3))
     for number, entry in enumerate((staged, published, missing)):
         job.decide(number, entry)
@@ -205,7 +204,6 @@ def test_retire_after_commit_what_newer_checkpoints_hold_is_safe_while_older_one
 
 
 def test_nothing_is_called_an_orphan_beside_a_checkpoint_that_cannot_be_read(job: Ended) -> None:
-    """It may name any of them."""
     job.stage(1)
     job.decide(0)
     job.decide(3)

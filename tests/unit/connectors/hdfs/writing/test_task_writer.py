@@ -92,7 +92,6 @@ def _expected(batches: int = 1) -> dict[str, list[int]]:
 
 
 def test_every_row_is_in_the_file_of_its_partition_in_order(tmp_path: Path) -> None:
-    """Over several batches; lengths and rows are those of the files."""
     writer = _writer(str(tmp_path))
     for _ in range(3):
         writer.write(_ROWS)
@@ -102,7 +101,6 @@ def test_every_row_is_in_the_file_of_its_partition_in_order(tmp_path: Path) -> N
 
 
 def test_no_rows_no_file(tmp_path: Path) -> None:
-    """An empty batch is none."""
     writer = _writer(str(tmp_path))
     writer.write(_ROWS.slice(0, 0))
     assert writer.finish() == ()
@@ -156,7 +154,6 @@ def test_abandoned_files_are_closed_without_a_word(
 
 
 def test_failed_file_fails_the_task(fake: FakeWebHdfs) -> None:
-    """Over WebHDFS: the name is taken, so this attempt is not whole."""
     address = WebHdfsAddress(name_nodes=(fake.address,), user="ada")
     first, second = (
         _writer("/staging", files=WebHdfsTaskFiles(address=address), by=()) for _ in range(2)
@@ -171,7 +168,6 @@ def test_failed_file_fails_the_task(fake: FakeWebHdfs) -> None:
 
 
 def test_schema_is_checked_before_a_file_is_made(tmp_path: Path) -> None:
-    """A partition column that is not there."""
     with pytest.raises(ConfigError, match="town"):
         _writer(str(tmp_path), by=("town",))
 
@@ -249,7 +245,6 @@ def test_a_batch_that_is_not_wanted_any_more_writes_nothing() -> None:
 
 
 def test_a_batch_without_rows_leaves_nothing() -> None:
-    """Neither a committable nor what lost attempts of its tasks wrote."""
     disk = Disk()
     staged = writer(disk).write(0, SCOPE, Registry(disk))
     assert (staged.rows, staged.committables) == (0, ())
@@ -269,7 +264,6 @@ ROWS = pa.record_batch({"city": ["Forlì", None, "a/b"], "n": [1, 2, 3]})
 
 
 def task(directory: Path, *, by: str = "city") -> FrameTask:
-    """As it comes out of the driver."""
     made = FrameTask(
         files=LocalTaskFiles(),
         form=file_format("avro", {}),
@@ -289,14 +283,12 @@ def answered(run: FrameTask, *batches: pa.RecordBatch) -> tuple[StagedFile, ...]
 
 
 def test_rename_settled_two_attempts_of_a_task_share_no_file(tmp_path: Path) -> None:
-    """Neither staged nor published."""
     first, second = (answered(task(tmp_path), ROWS) for _ in range(2))
     assert not {f.staged for f in first} & {f.staged for f in second}
     assert not {f.final for f in first} & {f.final for f in second}
 
 
 def test_a_task_without_rows_writes_nothing(tmp_path: Path) -> None:
-    """Not even a file with a header."""
     assert answered(task(tmp_path / "none")) == ()
     assert answered(task(tmp_path / "none"), ROWS.slice(0, 0)) == ()
     assert not (tmp_path / "none").exists()

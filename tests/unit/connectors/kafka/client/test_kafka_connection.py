@@ -119,7 +119,6 @@ def test_what_is_for_producers_does_nothing_in_a_source() -> None:
 
 
 def test_a_number_that_is_none_is_named() -> None:
-    """In Java's unit; with none it is no traceback of ours."""
     with pytest.raises(ConfigError, match=r"kafka\.buffer\.memory value=64m"):
         translate_names({"buffer.memory": "64m"}, Role.PRODUCER)
 

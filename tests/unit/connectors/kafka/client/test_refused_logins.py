@@ -68,7 +68,6 @@ def test_outcome_from_broker_an_end_whose_log_in_is_refused_is_asked_for_again(
 
 
 def test_a_decided_transaction_is_committed_after_one_refused_log_in(wire_over: Made) -> None:
-    """Else it would stay open until the broker aborts it."""
     wire = wire_over(PlayedClient(refusing={"FindCoordinatorRequest": REFUSED}), PlayedClient())
     (report,) = KafkaCommitter(wire).commit_transactions([OURS], timeout_s=5)
     assert report.outcome is CommitOutcome.COMMITTED
@@ -145,7 +144,6 @@ class PlayedAdmin:
             self._tell(self._waiting.pop(0))
 
     def list_topics(self, timeout: float) -> Any:
-        """All topics."""
         if self.unanswered > 0:
             self.unanswered -= 1
             self.refusals += self.is_refused
@@ -190,7 +188,6 @@ def test_a_log_in_that_was_refused_is_tried_again_while_there_is_time(
 def test_a_first_call_that_is_refused_until_its_time_is_up_says_so(
     admin: tuple[KafkaCluster, PlayedAdmin],
 ) -> None:
-    """A wrong password is reported at once."""
     cluster, client = admin
     cluster._refusals.has_answered = False  # noqa: SLF001
     client.is_refused, client.unanswered = True, 1
@@ -344,8 +341,6 @@ def test_refusals_with_an_answer_between_them_are_not_one_that_lasts(
 
 
 def test_a_question_that_finds_no_broker_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the network makes of it."""
-
     def connect(settings: object, deadline: float) -> WireClient:
         raise ConnectionRefusedError("nobody listens")
 
@@ -357,8 +352,6 @@ def test_a_question_that_finds_no_broker_is_asked_again(monkeypatch: pytest.Monk
 def test_a_question_that_no_log_in_can_ask_is_refused_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By a broker that does not speak the mechanism."""
-
     def connect(settings: object, deadline: float) -> WireClient:
         raise kafka_errors.UnsupportedSaslMechanismError("GSSAPI")
 

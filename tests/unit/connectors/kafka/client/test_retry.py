@@ -99,12 +99,10 @@ _PARTITIONS = 50
     ],
 )
 def test_partitions_are_counted_from_javas_hash(text: str, java_hash: int) -> None:
-    """Values of ``String.hashCode``."""
     assert partition_of(text, _PARTITIONS) == java_hash % _PARTITIONS
 
 
 def test_each_partition_has_an_id_of_the_prefix() -> None:
-    """In the order of the partitions."""
     ids = id_for_each_partition("prefix/job/", _PARTITIONS)
 
     assert all(one.startswith("prefix/job/") for one in ids)

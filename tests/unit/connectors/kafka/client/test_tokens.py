@@ -64,7 +64,6 @@ def test_a_fetch_that_fails_once_is_repeated() -> None:
 
 
 def test_the_last_token_is_used_until_it_expires() -> None:
-    """Without a pause: it is renewed long before."""
     issuer = Issuer(None, AWAY, AWAY)
     kept = issuer.kept()
     assert kept.get().value == "t1"
@@ -200,7 +199,6 @@ GOOD = json.dumps({"access_token": "t", "expires_in": 60}).encode()
     ],
 )
 def test_what_an_answer_means(status: int, content: bytes, told: type[StreamError]) -> None:
-    """Whether it is worth another try."""
     with endpoint(status, content) as url, pytest.raises(told) as caught:
         ClientCredentials(token_url=url, client_id="me", client_secret=CANARY)()
     assert CANARY not in str(caught.value)

@@ -137,7 +137,6 @@ def test_endtxn_version_version_5_is_sent_only_where_its_level_is_finalised(
 
 
 def test_endtxn_version_no_request_goes_out_where_the_level_cannot_be_read() -> None:
-    """Not even in version 4: the same broker is asked again."""
     net = TableNet(
         {
             "FindCoordinatorRequest": coordinators,
@@ -326,7 +325,6 @@ def log_of(*leaders: int, brokers: tuple[int, ...] = (1, 2), error_code: int = 0
 
 
 def all_loaded(request: Any, node_id: int | None) -> Any:
-    """Each id is answered for: there is none."""
     return said(
         transaction_states=[row(i, error_code=NOT_FOUND) for i in request.transactional_ids]
     )

@@ -258,7 +258,6 @@ class Bench:
 
 
 def test_an_id_that_no_coordinator_gives_is_given_up_when_time_is_up() -> None:
-    """And reported as one that may yet be given."""
     bench = Bench()
     began_s = bench.clock()
     with pytest.raises(UnansweredError) as caught:
@@ -268,7 +267,6 @@ def test_an_id_that_no_coordinator_gives_is_given_up_when_time_is_up() -> None:
 
 
 def test_a_coordinator_that_is_slow_is_waited_for_as_long_as_there_is_time() -> None:
-    """Only refused credentials are given up before."""
     bench = Bench()
     bench.client.answers_at_s = bench.clock() + 35.0
     bench.producer.prepare(topic=None, timeout_s=40.0)
@@ -276,7 +274,6 @@ def test_a_coordinator_that_is_slow_is_waited_for_as_long_as_there_is_time() -> 
 
 
 def test_a_client_that_has_given_up_is_the_reason_and_not_the_time_that_ran_out() -> None:
-    """By its fatal error; what it answers then says nothing."""
     bench = Bench()
     bench.client.error = kafka_error("_FENCED", fatal=True)
     with pytest.raises(UnansweredError) as caught:
@@ -307,7 +304,6 @@ def test_ids_never_reused_an_abort_without_statistics_after_it_is_not_reported_a
 
 
 def test_a_client_that_is_heard_to_give_up_ends_the_epoch_of_its_writer() -> None:
-    """Whichever thread has heard it."""
     bench = Bench()
     bench.client.answers_at_s = 0.0
     bench.producer.prepare(topic=None, timeout_s=20.0)

@@ -191,6 +191,5 @@ def test_the_partition_is_javas(data: bytes, signed: int) -> None:
 
 
 def test_a_topic_without_partitions_is_refused() -> None:
-    """A mistake of the caller's, named."""
     with pytest.raises(ConfigError):
         partition_for_key(b"a", 0)

@@ -36,7 +36,6 @@ def test_a_column_without_values_is_null() -> None:
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_timestamps_of_every_unit(unit: str) -> None:
-    """Floored to Kafka's milliseconds."""
     stamps = pa.array([datetime(2020, 1, 1, tzinfo=UTC), None], pa.timestamp(unit, "UTC"))
     assert listed(rows(timestamp=stamps), "timestamps_ms") == [1_577_836_800_000, 0]
 
@@ -62,7 +61,6 @@ def test_a_timestamp_column_of_another_type_is_somebody_elses() -> None:
 
 
 def test_headers_of_a_slice_belong_to_its_rows() -> None:
-    """Arrow's children do not know of a slice."""
     batch = pa.record_batch(
         {
             "value": [b"%d" % n for n in range(4)],
@@ -144,7 +142,6 @@ def test_rows_that_arrow_cannot_reorder_are_written_as_they_come() -> None:
     ],
 )
 def test_wrong_columns_are_named(schema: dict[str, pa.DataType], words: str) -> None:
-    """Each with the column and its type."""
     with pytest.raises(ConfigError, match=words):
         RecordColumns.of(pa.schema(schema), None)
 

@@ -103,7 +103,6 @@ def test_another_kind_or_a_later_version_is_named(kind: str, version: int) -> No
     ],
 )
 def test_a_damaged_payload_is_a_typed_error(damage: bytes) -> None:
-    """Restored bytes are never trusted."""
     with pytest.raises(DamagedCheckpointError):
         decode_handle(_entry(damage))
 
@@ -199,7 +198,6 @@ def test_an_id_that_names_nobody_cannot_be_made(wrong: dict[str, object]) -> Non
 
 
 def test_a_count_of_more_than_a_topic_and_a_partition_is_damage() -> None:
-    """Not a sum of what some other version may have meant."""
     content = json.loads(encode_handle(HANDLE, operator_id="op").payload)
     content["outputs"] = [["out", 0, 7, 5]]
     with pytest.raises(DamagedCheckpointError):

@@ -130,7 +130,6 @@ def open_transactions(cluster: FakeCluster) -> list[str]:
 
 
 def test_two_phase_repair_what_is_written_again_has_as_many_records_as_were_lost() -> None:
-    """And stays open: it is committed once it is on record."""
     cluster, gone = FakeCluster(), lost(1, ("out", 5))
     again = decode_handle(repaired(cluster, Log(5), gone)[gone.payload])
     assert (again.record_count, again.outputs) == (5, decode_handle(gone).outputs)

@@ -131,7 +131,6 @@ def test_appended_bytes_are_damage() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"Obj\x01", b"{}", b"\0" * 5000])
 def test_other_files_are_damage_and_say_where(data: bytes) -> None:
-    """The error names the file that was read."""
     with pytest.raises(DamagedCheckpointError, match="path=somewhere"):
         decode(data, where={"path": "somewhere"})
 

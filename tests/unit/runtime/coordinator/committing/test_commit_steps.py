@@ -268,7 +268,6 @@ def test_a_detail_that_cannot_be_is_refused(
 
 @pytest.mark.parametrize(("subtask_id", "task_name"), [(-1, "main"), (0, "")])
 def test_a_failed_task_that_cannot_be_is_refused(subtask_id: int, task_name: str) -> None:
-    """It must say which region is meant."""
     with pytest.raises(ConfigError):
         FailedTask(subtask_id=subtask_id, task_name=task_name, reason=FailureReason.ERROR)
 
@@ -301,7 +300,6 @@ class _Repairer:
 
 
 def _written_under(attempt_id: int) -> int:
-    """By a run of attempt 3, for a batch of this one."""
     repairer = _Repairer()
     repairs = Repairs(
         repairer,
@@ -329,7 +327,6 @@ def test_a_repair_of_a_restarted_region_is_not_swept_while_it_is_written() -> No
 
 
 def test_a_repair_at_a_start_is_of_this_run() -> None:
-    """Older attempts are swept there."""
     view = SweepView(job_uid="uid", attempt_ids={"main": _RUN}, protected=(), orphans=())
     assert not view.is_attempt_over("main", _written_under(1))
 
@@ -383,7 +380,6 @@ def test_a_decision_decides_nothing_that_was_done_for_a_later_checkpoint() -> No
 
 
 def test_what_is_due_of_a_checkpoint_is_nothing_of_a_later_one() -> None:
-    """Each is published by itself, and marked before the next."""
     ledger = told(told(Ledger(), 1, "main"), 2, "main")
     ledger = decided(decided(ledger, 1, ()), 2, ())
     assert checkpoints_due(ledger, 1) == (1,)
@@ -391,7 +387,6 @@ def test_what_is_due_of_a_checkpoint_is_nothing_of_a_later_one() -> None:
 
 
 def test_a_sink_is_reported_no_region_that_does_not_write_to_it() -> None:
-    """That one was skipped is no matter of its committer's."""
     skipped = RegionRecord(
         region="side", attempt_id=0, status=RegionStatus.SKIPPED, snapshot_id=1, batch_id=1
     )

@@ -200,7 +200,6 @@ class _Away(FakeStore):
 def test_outcome_from_broker_nothing_is_lost_before_the_store_says_that_nobody_has_marked_it() -> (
     None
 ):
-    """It is asked again."""
     job = Job()
     commit = _aborted_behind_its_mark(job)
     job.store = _Away()

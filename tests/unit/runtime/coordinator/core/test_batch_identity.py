@@ -41,7 +41,6 @@ def test_an_older_attempt_is_refused_and_changes_nothing() -> None:
 
 
 def test_an_acknowledgement_may_be_repeated() -> None:
-    """Before and after the decision: the answer may have been lost."""
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     barrier = driver.poll(3)
@@ -68,7 +67,6 @@ def test_a_batch_that_no_barrier_asked_for_joins_the_next_checkpoint() -> None:
 
 
 def test_it_joins_a_checkpoint_that_is_under_way() -> None:
-    """Whatever id its offset claims."""
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     driver.poll(3)
@@ -119,7 +117,6 @@ def test_a_batch_over_decided_ranges_is_refused() -> None:
 
 
 def test_a_second_batch_before_the_first_is_decided_is_a_bug() -> None:
-    """Refused, and nothing changes."""
     driver = CoreDriver(FAST)
     driver.epoch(3)
     driver.ack(None)
@@ -128,7 +125,6 @@ def test_a_second_batch_before_the_first_is_decided_is_a_bug() -> None:
 
 
 def test_an_unknown_region_is_refused() -> None:
-    """The message comes from another job."""
     with pytest.raises(WrongJobError, match="other"):
         CoreDriver(FAST).poll(3, region="other")
 
@@ -137,7 +133,6 @@ BOUNDED = (RegionPlan(name="main", source_ids=("source",), bounded=True),)
 
 
 def test_an_asked_batch_has_a_barrier_without_records_once_its_time_has_come() -> None:
-    """Not before, and once: at most one batch per region and checkpoint."""
     driver = CoreDriver(FAST)
     driver.tick()
     driver.ack(driver.poll(3), again_in_s=5.0)
@@ -153,7 +148,6 @@ def test_an_asked_batch_has_a_barrier_without_records_once_its_time_has_come() -
 
 
 def test_records_that_come_first_are_cut_as_ever() -> None:
-    """And what the sink then says stands in place of what it said before."""
     driver = CoreDriver(FAST)
     driver.tick()
     driver.ack(driver.poll(3), again_in_s=5.0)

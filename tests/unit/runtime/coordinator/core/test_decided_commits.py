@@ -48,7 +48,6 @@ def test_a_checkpoint_takes_its_steps_in_order() -> None:
 
 
 def test_no_step_begins_before_the_one_before_is_answered() -> None:
-    """Each remote step is asked for only when its predecessor is certain."""
     driver = CoreDriver(FAST)
     driver.auto = False
     driver.epoch(3)
@@ -62,7 +61,6 @@ def test_no_step_begins_before_the_one_before_is_answered() -> None:
 
 
 def test_a_barrier_is_given_again_until_it_is_acknowledged() -> None:
-    """Contract of `poll_barrier`."""
     driver = CoreDriver(FAST)
     driver.tick()
     barrier = driver.poll(3)
@@ -183,7 +181,6 @@ def test_two_phase_repair_of_what_is_decided_only_a_batch_under_repair_is_writte
 
 
 def test_a_repair_by_somebody_else_means_that_we_are_fenced() -> None:
-    """Only a newer run repairs what this one decided."""
     driver = CoreDriver(REPAIRING, regions=CHAINED)
     driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
     driver.epoch(3)
@@ -282,7 +279,6 @@ def test_publish_whole_the_end_of_the_job_is_no_answer_to_a_step_that_hangs() ->
 
 
 def test_no_step_could_return_while_the_whole_driver_was_stopped() -> None:
-    """After a pause it has as long as it had before."""
     driver = _hanging(Publish)
     driver.tick(10 * HUNG.hung_after_s)
     assert not driver.seen(EndJob)
@@ -312,7 +308,6 @@ class Served:
     started: object = "long ago"
 
     def status(self) -> JobStatus:
-        """As it is now."""
         return self.driver.status()
 
 

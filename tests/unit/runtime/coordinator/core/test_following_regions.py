@@ -216,7 +216,6 @@ def _told(driver: CoreDriver) -> list[int]:
 
 
 def test_the_newest_positions_are_reported_when_the_job_is_stopped() -> None:
-    """Lag tools would show a lag for ever."""
     driver = _driver_post()
     driver.epoch(3)
     driver.tick(0.2)

@@ -220,7 +220,6 @@ def fail(driver: CoreDriver, name: str, attempt_id: int) -> None:
 def test_a_region_that_fails_in_each_of_its_attempts_ends_the_job(
     handler: CheckpointHandler,
 ) -> None:
-    """Whatever else ran when it was counted."""
     settings = CheckpointSettings(handler=handler, tolerable_failures=3)
     driver = CoreDriver(settings, regions=regions(2))
     epoch(driver, 3, {"r0": 0, "r1": 0})
@@ -323,7 +322,6 @@ def test_what_expires_begins_no_checkpoint_that_could_not_be_decided() -> None:
 def test_a_cut_that_leaves_records_after_begins_the_next_checkpoint_at_once(
     records: int, begun: int
 ) -> None:
-    """Else it waits for the interval."""
     driver = CoreDriver(replace(FAST, max_concurrent=3, first_epoch_records=10))
     driver.tick(1.0)
     driver.poll(records)

@@ -372,7 +372,6 @@ def test_transaction_timeout_what_grew_old_while_deciding_is_withdrawn() -> None
 
 
 def test_transaction_timeout_the_regions_of_a_withdrawn_decision_read_again() -> None:
-    """Once its abort is done; the next checkpoint is decided."""
     driver = grown_old()
     driver.auto = True
     driver.held.clear()
@@ -497,7 +496,6 @@ def test_batch_identity_a_range_may_begin_at_markers_that_are_read_again() -> No
 def test_batch_identity_a_range_that_a_decided_checkpoint_contains_is_refused(
     start: int, known_end: int | None
 ) -> None:
-    """Also under a later leader: a truncated log stops the source."""
     driver = _driver(10, leader_epoch=1, leader_epoch_end=known_end)
     with pytest.raises(IllegalTransitionError, match="a decided checkpoint contains"):
         _next(driver, replace(split(0, start, 30), leader_epoch=2))

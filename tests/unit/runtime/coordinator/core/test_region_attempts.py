@@ -143,7 +143,6 @@ def test_the_echo_of_a_failure_is_not_counted_twice() -> None:
 
 
 def test_a_step_that_can_not_succeed_ends_the_job() -> None:
-    """For instance a store that refuses the credentials."""
     driver = CoreDriver(FAST)
     driver.auto = False
     driver.epoch(3)
@@ -237,7 +236,6 @@ def test_a_region_has_passed_nothing_that_a_split_found_since_its_cut_has_not() 
 
 
 def test_a_region_has_passed_nothing_that_a_split_given_to_it_has_not() -> None:
-    """With the decision that gives it, before any batch of it."""
     given, kept = dataclasses.replace(split(1, 0, 4), watermark_ms=3), split(0, 0, 4)
     main = RegionRecord(region="main", attempt_id=0, splits=(kept,), least_watermark_ms=7)
     side = RegionRecord(region="side", attempt_id=0, splits=(given,), least_watermark_ms=3)
@@ -275,7 +273,6 @@ def test_a_cut_that_knows_nothing_of_a_new_split_does_not_end_a_bounded_job() ->
 
 
 def test_splits_of_another_source_are_nobodys() -> None:
-    """A region reads only its own sources."""
     driver = CoreDriver(FAST)
     driver.tell(SplitsDiscovered(source_id="other", splits=(split(7, 0, 0, source_id="other"),)))
     assert driver.status().regions[0].splits == {"input-0": 0}
@@ -306,7 +303,6 @@ def test_a_sweep_leaves_open_batches_alone() -> None:
 
 
 def test_memory_stays_flat_over_two_thousand_checkpoints() -> None:
-    """Nothing of a settled checkpoint is kept."""
     driver = CoreDriver(FAST)
     for number in range(2_000):
         driver.epoch(3 * (number + 1))

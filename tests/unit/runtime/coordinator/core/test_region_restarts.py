@@ -134,7 +134,6 @@ def test_others_continue_while_a_region_waits_for_its_delay() -> None:
 def test_a_region_that_is_given_up_ends_the_job_with_its_name_attempts_and_cause(
     settings: CheckpointSettings,
 ) -> None:
-    """Two restarts, and one failure more."""
     driver = CoreDriver(replace(settings, tolerable_failures=0), regions=TWO)
     attempt_id = 0
     for _ in range(2):
@@ -195,7 +194,6 @@ def test_an_epoch_that_is_too_slow_counts_for_the_slow_region_alone() -> None:
 
 
 def test_outages_cost_no_attempt_and_no_delay() -> None:
-    """The engine waits for them, and how long."""
     driver = CoreDriver(FIXED)
     attempt_id = 0
     for _ in range(5):
@@ -205,7 +203,6 @@ def test_outages_cost_no_attempt_and_no_delay() -> None:
 
 
 def test_an_error_that_would_come_again_ends_the_job_at_once() -> None:
-    """Whatever the strategy."""
     driver = CoreDriver(FIXED)
     error = DeliveryError("too large", {"topic": "t"}, "Make room.")
     driver.tell(RegionFailed(region="main", attempt_id=0, error=error, permanent=True))

@@ -109,7 +109,6 @@ def test_a_region_that_fails_before_any_barrier_is_counted() -> None:
 
 
 def test_an_outage_before_any_barrier_is_not_counted() -> None:
-    """The engine waits for it, and how long."""
     driver = CoreDriver(_REGIONAL, regions=TWO)
     driver.tick()
     attempt_id = 0
@@ -146,7 +145,6 @@ def test_restore_by_attempt_a_late_region_at_the_limit_is_stopped_and_cut_smalle
 
 
 def test_a_decision_says_whom_it_carries_holds_and_releases() -> None:
-    """So that tests can interrupt it there; an ordinary one says nothing."""
     handler = RegionalCheckpointHandler(region_timeout_s=1.5)
     driver = CoreDriver(replace(FAST, handler=handler), regions=_FOUR)
     names = [plan.name for plan in _FOUR]
@@ -241,7 +239,6 @@ def test_the_others_epochs_do_not_wait_until_a_new_attempt_is_at_work() -> None:
 
 
 def test_a_new_attempt_that_fails_before_it_is_at_work_is_swept_again() -> None:
-    """It may have opened something."""
     driver, attempt_id = _starting(RegionalCheckpointHandler())
     sweeps = len(driver.seen(SweepOrphans))
     driver.tick(1.0)

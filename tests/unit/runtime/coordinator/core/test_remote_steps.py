@@ -110,7 +110,6 @@ def test_publish_whole_a_taken_place_in_which_nothing_stands_is_no_answer() -> N
 def test_publish_whole_whose_record_stands_in_a_taken_place_is_looked_at(
     standing: CheckpointRecord, outcome: PublishOutcome
 ) -> None:
-    """Only the time of writing may differ."""
     store = FakeStore(records={1: standing})
     again = record(1, leader_session_id="ours", created_at_ms=7)
     assert publish_record(store, again, timeout_s=1.0) is outcome
@@ -242,7 +241,6 @@ def test_a_commit_can_be_interrupted_between_two_transactions(
 
 
 def drive_quietly(steps: Iterable[str]) -> list[CommitReport]:
-    """To the end, without taking the failpoints on the way."""
     iterator = iter(steps)
     while True:
         try:
@@ -423,8 +421,6 @@ def test_retire_after_commit_what_a_newer_run_may_have_begun_with_is_neither_ret
 def test_what_cannot_be_retired_ends_no_job(
     error: Exception, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The next checkpoint tries again."""
-
     class Stuck(FakeStore):
         def retire(self, checkpoint_ids: Collection[int]) -> None:
             raise error

@@ -180,7 +180,6 @@ def test_restore_by_attempt_regions_that_keep_something_keep_their_splits(main: 
 
 
 def test_a_sink_that_keeps_a_state_in_a_region_keeps_its_splits_there() -> None:
-    """Whatever the plan says that it may keep."""
     wishes = _Wishes()
     driver = _driver(wishes)
     driver.tick()
@@ -229,7 +228,6 @@ def test_restore_by_attempt_a_cut_that_was_asked_for_before_a_move_is_not_taken(
 def test_restore_by_attempt_a_new_attempt_begins_with_the_splits_that_the_decision_left_it() -> (
     None
 ):
-    """Both regions' queries are restarted after the move, as after a crash."""
     driver = _driver(_Wishes())
     _checkpoint(driver, 5)
     for region in ("main", "side"):
@@ -254,7 +252,6 @@ _OVERHEAD_S = 0.3  # of an epoch, as Spark has it
 
 
 def _cut(asked: FetchBarrierOffsets) -> RegionBarrierOffsets:
-    """All there is, or each split's share of the limit."""
     left = {s.key: _RECORDS - s.end_offset for s in asked.positions}
     limit = asked.max_records or sum(left.values())
     share = min(1.0, limit / max(1, sum(left.values())))
@@ -282,7 +279,6 @@ def _poll(driver: CoreDriver, region: str) -> Barrier | None:
 
 
 def _seconds_until_all_is_read(balancer: Balancer | None) -> tuple[float, Mapping[str, int]]:
-    """And how many splits each region has at the end."""
     driver = CoreDriver(
         CheckpointSettings(balancer=balancer),
         regions=[

@@ -84,7 +84,6 @@ def test_a_region_that_was_restarted_before_the_end_is_read() -> None:
 
 
 def test_a_region_that_is_suspended_after_its_last_batch_is_missing_nothing() -> None:
-    """All of it is decided."""
     driver = CoreDriver(REGIONAL, regions=TWO)
     driver.tick()
     driver.ack(driver.poll(3, finished=True))

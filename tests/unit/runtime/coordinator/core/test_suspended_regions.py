@@ -178,7 +178,6 @@ def test_a_decision_that_nobody_made_late_suspends_nobody() -> None:
 
 
 def test_an_outage_suspends_nobody() -> None:
-    """The engine waits for it."""
     away = StorageUnreachableError("a file system is away", {}, "Wait.")
     driver = CoreDriver(
         replace(SUSPEND, restart_strategy=FixedDelayRestart(attempts=0)), regions=TWO
@@ -194,7 +193,6 @@ def test_an_outage_suspends_nobody() -> None:
 def test_abort_before_skip_what_a_suspended_region_left_open_is_swept_before_the_first_decision_without_it(
     settings: CheckpointSettings,
 ) -> None:
-    """Once: later decisions do not pay for it."""
     driver = suspended(settings)
     for end in (6, 9):
         side_epoch(driver, end)
@@ -364,7 +362,6 @@ def test_a_region_that_runs_is_restarted_without_a_failure_counted(
 
 
 def test_a_region_that_waits_for_its_strategy_is_restarted_at_once() -> None:
-    """And has all its attempts again."""
     strategy = FixedDelayRestart(attempts=1, delay_s=3600.0)
     driver = CoreDriver(replace(REGIONAL, restart_strategy=strategy), regions=TWO)
     driver.tell(RegionFailed(region="main", attempt_id=0, error=ValueError("one")))

@@ -39,7 +39,6 @@ def _started(driver: CoreDriver, region: str = "main", attempt_id: int = 0) -> N
 
 
 def _next_barrier(driver: CoreDriver, region: str = "main", attempt_id: int = 0) -> Barrier:
-    """After the pause that follows a look that found nothing."""
     driver.tick(1.0)
     barrier = driver.poll(6, region=region, attempt_id=attempt_id)
     assert barrier is not None
@@ -304,7 +303,6 @@ def test_a_late_region_is_not_silent() -> None:
 
 
 def test_a_new_attempt_that_takes_long_to_begin_is_not_silent() -> None:
-    """Also where a batch of its old attempt is committed after its end."""
     driver = CoreDriver(FAST)
     _at_work(driver)
     failed = RuntimeError("a task failed four times")
@@ -328,7 +326,6 @@ def test_a_checkpoint_that_expired_in_a_pause_of_the_driver_blames_no_silent_reg
 def test_silence_begins_when_somebody_was_heard_of(
     hears: Callable[[HeartbeatTimeout, str, float], None],
 ) -> None:
-    """Not at the look before that."""
     liveness = HeartbeatTimeout()
     liveness.watch(0.0)
     hears(liveness, "main", 1.5)

@@ -76,7 +76,6 @@ def test_two_phase_repair_a_start_puts_on_record_what_its_error_names() -> None:
 
 
 def test_two_phase_repair_a_run_puts_on_record_what_its_error_names() -> None:
-    """Before it ends."""
     driver = CoreDriver()
     driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
     driver.epoch(3)
@@ -87,7 +86,6 @@ def test_two_phase_repair_a_run_puts_on_record_what_its_error_names() -> None:
 
 
 def test_two_phase_repair_a_run_s_note_is_written_where_the_command_reads_it() -> None:
-    """By the thread of the remote steps."""
     job = half_lost()
     work = UnsettledWork(
         digest="d", outcome=CommitOutcome.ABORTED, region="main", ranges=("input-0:[0,3)",)
@@ -291,7 +289,6 @@ def test_two_phase_repair_what_could_not_be_written_again_can_be_accepted() -> N
 
 
 def test_fence_first_a_start_that_is_fenced_in_a_repair_ends_at_once() -> None:
-    """Whatever is open: a newer one sees to it."""
     job = half_lost()
     away(job, "side-open")
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
@@ -357,7 +354,6 @@ def test_outcome_from_broker_a_start_puts_on_record_what_nobody_can_tell() -> No
 
 
 def test_outcome_from_broker_a_run_puts_on_record_what_nobody_can_tell() -> None:
-    """As a start does."""
     driver = CoreDriver(dataclasses.replace(FAST, unknown_timeout_s=5.0))
     driver.outcomes[b"main.0.1"] = CommitOutcome.UNKNOWN
     driver.epoch(3)
@@ -430,7 +426,6 @@ def test_outcome_from_broker_what_was_accepted_as_lost_may_be_forgotten_since() 
 def test_two_phase_repair_what_is_lost_and_what_nobody_can_tell_are_put_on_record_together() -> (
     None
 ):
-    """One command is enough for both."""
     job = half_lost()
     del job.broker.transactions[_transaction(job, "main-done").identity]
     with pytest.raises(TransactionLostError):

@@ -123,7 +123,6 @@ def test_one_failure_more_than_tolerable_stops_the_job(tolerable: int) -> None:
 
 
 def test_a_decision_resets_the_count_of_failures() -> None:
-    """Only failures in a row count."""
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=1))
     attempt_id = 0
     for end in (3, 6, 9):
@@ -205,7 +204,6 @@ def test_a_checkpoint_is_looked_at_when_its_time_is_over() -> None:
 
 
 def test_pacing_can_be_switched_off() -> None:
-    """Then an epoch takes whatever there is."""
     driver = CoreDriver(dataclasses.replace(FAST, pace_epochs=False))
     driver.tick()
     assert driver.asked_cut().max_records is None
@@ -215,7 +213,6 @@ def test_pacing_can_be_switched_off() -> None:
 
 
 def test_each_trigger_carries_its_kind_and_who_asked() -> None:
-    """Both stand in the record."""
     driver = CoreDriver(FAST)
     driver.trigger(CheckpointKind.SAVEPOINT, "user")
     driver.poll(0)
@@ -242,7 +239,6 @@ def test_each_trigger_carries_its_kind_and_who_asked() -> None:
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name(wrong: dict[str, Any]) -> None:
-    """Before anything starts."""
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         CheckpointSettings(**wrong)
 

@@ -50,7 +50,6 @@ def _restarts(driver: CoreDriver) -> dict[str, int]:
 
 
 def _at_work(settings: CheckpointSettings, plans: tuple[RegionPlan, ...]) -> CoreDriver:
-    """Each but the one called ``idle`` has had a batch committed."""
     driver = CoreDriver(settings, regions=plans)
     driver.tick(1.0)
     given = {p.name: driver.poll(0 if p.name == "idle" else 3, region=p.name) for p in plans}
@@ -173,7 +172,6 @@ def test_a_late_region_that_has_failed_since_excuses_no_other() -> None:
 
 
 def test_what_grew_old_after_a_late_region_costs_its_own_no_restart() -> None:
-    """No barrier could come while the checkpoint waited for the late one."""
     driver = _decided_without_late(RegionalCheckpointHandler(region_timeout_s=4.0), late_s=4.0)
     began_s = driver.clock() - 4.0
     driver.tick(1.0)

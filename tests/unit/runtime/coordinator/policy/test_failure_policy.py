@@ -133,7 +133,6 @@ def test_an_error_that_would_come_again_is_not_tried_again() -> None:
 
 
 def test_lost_records_that_no_region_reads_yet_suspend_none() -> None:
-    """Each region that found them would be suspended in turn."""
     lost = UnreadSplitsLostError("gone", {}, "Accept the loss.")
     once = replace(failure(lost), is_permanent=True)
     assert decided(once, view(), suspending(COUNTING)) == [(FailureOutcome.END, ())]
@@ -204,6 +203,5 @@ def test_why_a_region_is_left_out() -> None:
     "settings", [{"max_failed_ratio": 1.0}, {"max_skipped_in_a_row": 0}, {"region_timeout_s": 0.0}]
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, float]) -> None:
-    """By name."""
     with pytest.raises(ConfigError, match="out of range"):
         RegionalCheckpointHandler(**settings)  # type: ignore[arg-type]

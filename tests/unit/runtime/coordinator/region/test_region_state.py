@@ -48,7 +48,6 @@ def test_every_phase_is_reached_and_none_is_final() -> None:
 
 
 def test_callback_after_commit_an_attempt_begins_only_after_the_old_work_is_settled() -> None:
-    """No other event leads from a closed phase to an open one."""
     into_open = {
         (source, event)
         for (source, event), target in TRANSITIONS.items()
@@ -121,7 +120,6 @@ def test_a_checkpoint_waits_for_open_regions_and_for_none_that_is_suspended() ->
 def test_a_ratio_is_a_share_of_time_whatever_happened(
     epochs: list[tuple[float, float, float, bool]], later_s: float
 ) -> None:
-    """Also with epochs that never ended, and barriers one after the other."""
     pending = PendingTime()
     now_s = 0.0
     for pause_s, took_s, due_in_s, ends in epochs:
@@ -201,7 +199,6 @@ def test_a_region_that_follows_and_falls_after_is_under_high_pressure() -> None:
 
 
 def test_a_region_that_is_done_before_its_next_barrier_has_no_pending_time() -> None:
-    """However busy it is."""
     pending, now_s = _run(100, took_s=0.99, interval_s=1.0)
     assert pending.ratio(now_s) == 0
 
@@ -222,7 +219,6 @@ def test_a_batch_under_way_counts_and_an_hour_ago_does_not() -> None:
 
 
 def test_status_and_metrics_show_the_region_that_is_after() -> None:
-    """By name; a region without a barrier so far has neither ratio nor word."""
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     barrier = driver.poll(5)
@@ -263,7 +259,6 @@ def test_an_epoch_that_reached_the_limit_moves_it_towards_the_target() -> None:
 
 
 def test_a_small_epoch_says_nothing() -> None:
-    """Most of its time is Spark's own."""
     pace = Pace(limit=100_000)
     _epoch(pace, records=10, took_s=5.0)
     assert pace.limit == 100_000

@@ -293,7 +293,6 @@ def test_abort_before_skip_who_waits_for_a_sweep_continues_though_it_failed(
 
 
 def test_a_housekeeper_that_was_not_begun_can_be_stopped() -> None:
-    """The job was interrupted between the two."""
     sweep = Rounds()
     Housekeeper(sweep=sweep, interval_s=0.0, clock=time.monotonic).stop(timeout_s=PATIENCE_S)
     assert sweep.met == 0

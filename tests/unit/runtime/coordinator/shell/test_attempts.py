@@ -101,7 +101,6 @@ def end(watched: Watched) -> ThreadQuery:
 def test_why_an_attempt_ended_is_said_where_the_next_one_begins(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the words of what ended it, not of what its query has made of that."""
     end(watched)
     wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
     told = [line for each in caplog.records if "restarted" in (line := each.getMessage())]

@@ -91,7 +91,6 @@ def test_two_phase_repair_what_ended_a_job_is_on_record_when_it_has_stopped(job:
 
 
 def test_two_regions_share_a_source_and_a_checkpoint(job: Job) -> None:
-    """Each reads its own splits; one decision holds both."""
     job.regions = ("left", "right")
     job.source.ends.update({0: 40, 1: 40})
     job.source.bounded = True
@@ -117,7 +116,6 @@ def test_new_partitions_are_read_from_their_first_record(job: Job) -> None:
 
 
 def test_a_savepoint_is_taken_when_asked_for_and_kept(job: Job) -> None:
-    """Also of an idle job; its id comes back to who asked."""
     coordinator, _ = job.started()
     region = job.region(coordinator)
     checkpoint_id = coordinator.trigger(CheckpointKind.SAVEPOINT, requested_by="user")
@@ -254,7 +252,6 @@ def test_a_cancel_wakes_every_callback_and_poller(job: Job) -> None:
 def test_start_offsets_once_what_is_left_of_a_batch_that_is_read_again_is_asked_of_its_source(
     job: Job,
 ) -> None:
-    """Its log was truncated since."""
     coordinator, _ = job.started()
     job.source.ends[0] = 4
     batch = Barrier(checkpoint_id=1, region="main", attempt_id=0, splits=(core_split(0, 0, 9),))
@@ -270,7 +267,6 @@ def test_waiting_for_a_batch_that_nobody_acknowledged_fails_at_once(job: Job) ->
 
 
 def test_waiting_has_a_bound(job: Job) -> None:
-    """And says that the batch may be decided."""
     coordinator, _ = job.started()
     job.source.ends[0] = 4
     waited: list[BaseException] = []
@@ -329,7 +325,6 @@ def test_whether_a_batch_is_committed_can_be_asked_at_any_time(job: Job) -> None
 
 
 def test_a_stop_may_be_repeated_and_needs_no_start(job: Job) -> None:
-    """Engines stop in every state."""
     coordinator = job.coordinator()
     coordinator.stop()
     coordinator.stop()
@@ -338,7 +333,6 @@ def test_a_stop_may_be_repeated_and_needs_no_start(job: Job) -> None:
 
 
 def test_a_stop_by_the_user_does_not_wait_for_readers(job: Job) -> None:
-    """Only the end of a bounded job promises that everything is visible."""
     sink = FakeSink(job.broker)
     coordinator = job.coordinator(sink=sink)
     coordinator.start(300.0)

@@ -150,7 +150,6 @@ def test_a_refused_record_stops_the_job_and_nothing_of_its_epoch_is_visible(job:
 
 
 def test_a_store_that_refuses_ends_the_job_with_its_error(job: Job) -> None:
-    """No endless repetition of what can not succeed."""
     coordinator, _ = job.started()
 
     def refuse(name: str) -> None:

@@ -71,7 +71,6 @@ def coordinator(job: Job) -> BarrierCoordinator:
 def _told(
     fs: LocalFileSystem, address: CoordinatorAddress, is_newest: Callable[[], bool] = lambda: True
 ) -> AbstractContextManager[None]:
-    """As a run reports of itself."""
     assert address.attempt_id is not None
     run = RunRecord(
         leader_session_id=address.leader_session_id,
@@ -144,7 +143,6 @@ def test_a_suspended_region_is_shown_with_its_growing_lag(
 
 
 def test_metrics_show_what_is_suspended(coordinator: BarrierCoordinator, job: Job) -> None:
-    """When they are asked for, not when a checkpoint comes."""
     suspend(coordinator)
     job.source.ends[0] = 7
     with CoordinatorService(coordinator) as service:
@@ -177,7 +175,6 @@ def test_restart_brings_all_suspended_regions_back(
 def test_a_running_region_is_restarted_off_a_host(
     coordinator: BarrierCoordinator, hosts: Hosts, directory: Path
 ) -> None:
-    """On purpose, and by name."""
     shown = run("restart", str(directory), "--region", "right", "--exclude-host", "bad")
     assert shown == "restarted: right\nended executors on excluded hosts: 3\n"
     assert hosts.excluded == ["bad"]
@@ -201,7 +198,6 @@ def test_what_makes_no_sense_is_refused_whole(
     error: type[StreamError],
     why: str,
 ) -> None:
-    """Nothing is restarted, nothing excluded."""
     with pytest.raises(error, match=why):
         run("restart", str(directory), *arguments)
     assert not hosts.excluded
@@ -212,7 +208,6 @@ def test_what_makes_no_sense_is_refused_whole(
 def test_the_file_is_its_owners_alone_and_goes_with_the_job(
     coordinator: BarrierCoordinator, tmp_path: Path
 ) -> None:
-    """The umask has no say."""
     fs = LocalFileSystem(tmp_path)
     before = os.umask(0)
     try:
@@ -292,7 +287,6 @@ def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinato
 
 
 def test_a_drop_in_query_is_said_to_be_sparks_to_watch(tmp_path: Path) -> None:
-    """No waiting would help."""
     open_store(str(tmp_path / "sluice")).publish(record(0), timeout_s=60)
     with pytest.raises(ConfigError, match="a Spark query with a drop-in sink"):
         run("status", str(tmp_path))
@@ -301,7 +295,6 @@ def test_a_drop_in_query_is_said_to_be_sparks_to_watch(tmp_path: Path) -> None:
 
 
 def test_a_job_that_does_not_run_is_said_to(tmp_path: Path) -> None:
-    """Also one that was killed, and left its file."""
     open_store(str(tmp_path)).publish(record(0), timeout_s=60)
     with pytest.raises(
         UnreachableError, match="no job runs with this checkpoint directory"
@@ -325,7 +318,6 @@ def test_a_job_that_does_not_run_is_said_to(tmp_path: Path) -> None:
 def test_a_command_of_an_older_run_is_refused(
     coordinator: BarrierCoordinator, directory: Path
 ) -> None:
-    """Its file names another leader."""
     suspend(coordinator)
     address = command_address(LocalFileSystem(directory))
     older = replace(address, leader_session_id="older")

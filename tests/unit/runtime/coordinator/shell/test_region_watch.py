@@ -144,7 +144,6 @@ def test_each_source_is_asked_for_its_own_splits(*, is_suspended: bool) -> None:
 
 
 def test_looks_continue_after_one_that_failed_by_a_clients_bug() -> None:
-    """Else a suspended region's lag would hang as long as the job runs."""
     looks: list[RegionsView] = []
 
     def ask() -> RegionsView:

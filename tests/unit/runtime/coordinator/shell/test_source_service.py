@@ -251,7 +251,6 @@ class PartlyAway(FakeSource):
 
 
 def test_a_source_after_its_lock_continues_where_it_is_reported_to() -> None:
-    """And answers what it would without."""
     bare = FakeSource("source", {0: 30, 1: 5}, bounded=True)
     serial = SerialSource(bare)
     positions = (split(0, 0, 10),)

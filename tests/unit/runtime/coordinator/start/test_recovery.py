@@ -34,7 +34,6 @@ def test_a_new_job_stores_its_start_as_numbers_before_anything_runs() -> None:
 
 
 def test_splits_are_assigned_to_the_regions_that_read_the_source() -> None:
-    """Evenly, and only to readers."""
     plan = dataclasses.replace(
         PLAN,
         regions=(
@@ -105,7 +104,6 @@ def test_nothing_remote_is_changed_before_the_seal() -> None:
 
 
 def test_a_decision_that_lands_before_the_seal_is_taken_as_decided() -> None:
-    """Then the next place is sealed, and the run begins after that decision."""
     job = Job(record(0), committed=(0,))
     entry = job.pre_commit("late")
 
@@ -134,7 +132,6 @@ def test_a_seal_below_a_taken_place_does_not_count() -> None:
 
 
 def test_an_unanswered_seal_is_published_again_until_time_is_over() -> None:
-    """The same record: it may have landed."""
     job = Job(record(0), committed=(0,))
     answers = iter([True, True, False])
     job.store.lose_answer = lambda: next(answers, False)
@@ -145,7 +142,6 @@ def test_an_unanswered_seal_is_published_again_until_time_is_over() -> None:
 
 
 def test_a_run_that_crashed_after_its_seal_counts_as_an_attempt() -> None:
-    """Attempts and attempts only grow."""
     job = Job(record(0), committed=(0,))
     attempt_ids = [job.start(session=f"s{number}").attempt_id for number in range(3)]
     assert attempt_ids == [1, 2, 3]

@@ -136,7 +136,6 @@ def test_a_lost_transaction_of_a_vanished_region_is_one_of_its_heirs() -> None:
     ],
 )
 def test_regions_that_cannot_be_exchanged_are_refused_by_name(changed: JobPlan, says: str) -> None:
-    """Before anything is changed."""
     job = Job(record(0), two_regions(2), committed=(0, 2))
     with pytest.raises(WrongJobError, match=says):
         job.start(plan=changed)
@@ -159,7 +158,6 @@ def test_a_new_source_under_the_name_of_an_old_region_is_refused() -> None:
 
 
 def test_regions_that_have_exchanged_their_sources_are_refused() -> None:
-    """Each would read the other's splits with its own functions."""
     graph = (*GRAPH, replace(GRAPH[0], operator_id="other", name="payments"))
     regions = (
         RegionRecord(region="a", attempt_id=0, batch_id=1, splits=(split(0, 0, 10),)),
@@ -180,7 +178,6 @@ def test_regions_that_have_exchanged_their_sources_are_refused() -> None:
 
 
 def test_a_region_with_state_does_not_vanish() -> None:
-    """Its state would be left after."""
     old = two_regions(2)
     regions = (replace(old.regions[0], state=_STATE), old.regions[1])
     job = Job(record(0), replace(old, regions=regions), committed=(0, 2))
@@ -203,7 +200,6 @@ def test_state_that_nobody_can_continue_with_is_refused(redistribution: Redistri
 
 
 def test_a_region_has_not_passed_a_time_that_a_split_it_gets_has_not() -> None:
-    """Or a partition would be marked before its last rows come."""
     old = two_regions(2)
     (fast, slow) = (
         replace(
@@ -221,7 +217,6 @@ def test_a_region_has_not_passed_a_time_that_a_split_it_gets_has_not() -> None:
 
 
 def test_counts_of_regions_that_became_one_are_added() -> None:
-    """And stand in one entry once the region has had a batch."""
     entries = [
         encode_totals(RecordCounts(read=read, skipped=1), operator_id="f") for read in (5, 7)
     ]
@@ -295,7 +290,6 @@ def test_restore_by_attempt_a_region_that_stays_keeps_what_it_reads_of_another_s
 
 
 def test_the_first_decision_says_who_has_which_split() -> None:
-    """And nothing before it does."""
     plan = plan_of("main-0", "main-1", "main-2")
     regions, assignment = redistributed(two_regions(2), plan, attempt_id=3)
     core = CoordinatorCore(

@@ -103,7 +103,6 @@ def test_a_restore_that_was_skipped_out_is_not_skipped_out_again_by_a_restart(
 
 
 def test_a_restore_whose_run_decided_nothing_stays_a_restore_in_a_restart() -> None:
-    """Killed after its seal, twice."""
     job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
     for session in ("second", "third"):
         steps = job.sequence(session=session).run(timeout_s=30.0, restore_from=1)
@@ -149,7 +148,6 @@ def test_a_restore_of_a_job_that_has_never_run_is_refused() -> None:
 
 @pytest.mark.parametrize("wish", [9, 2])
 def test_a_start_from_nowhere_is_refused_before_anything_changes(wish: int) -> None:
-    """An absent place, or an aborted one."""
     job = Job(record(0), record(1), aborted(2), committed=(0, 1))
     with pytest.raises(ConfigError, match=f"restore_from={wish}"):
         job.start(restore_from=wish)
@@ -238,7 +236,6 @@ def test_a_damaged_record_stops_no_start_that_continues_from_a_newer_one() -> No
 
 
 def test_a_wish_for_a_damaged_record_is_reported_as_that() -> None:
-    """Though it is settled: it is what the run would begin with."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     job.store = _damaged_at(job.store, 1)
     with pytest.raises(DamagedCheckpointError):
@@ -312,7 +309,6 @@ class _ReadingStore(FakeStore):
         self._replaced = read
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
-        """As the test wants it."""
         return self._replaced(checkpoint_id)
 
 
@@ -379,7 +375,6 @@ def test_a_region_that_never_kept_anything_may_become_stateless(
 
 
 def test_a_missing_sink_of_an_unsettled_checkpoint_is_named_before_the_seal() -> None:
-    """Its transactions could not be committed."""
     job = Job(record(0), committed=(0,))
     entry = dataclasses.replace(job.pre_commit("x"), operator_id="vanished")
     job.store.records[1] = record(1, entries=(entry,))

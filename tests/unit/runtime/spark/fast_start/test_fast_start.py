@@ -59,14 +59,12 @@ def test_other_masters_get_nothing(cache: Path, master: str) -> None:
 
 
 def test_archive_that_was_cut_short_is_not_used(cache: Path) -> None:
-    """Java 17 would die of it with SIGBUS."""
     _put_archive(cache).write_bytes(b"clas")
     assert set(fast_start("local")) == {_DAEMON}
 
 
 @pytest.mark.parametrize("changed", ["spark/jars/b.jar", "java/bin/java"])
 def test_archive_of_another_java_or_other_jars_is_not_used(cache: Path, changed: str) -> None:
-    """The name reports what it was made of."""
     _put_archive(cache)
     path = cache.parent / changed
     path.unlink(missing_ok=True)
@@ -102,14 +100,12 @@ def test_archive_is_left_out_where_java_would_refuse_it(
 def test_workers_with_another_interpreter_keep_sparks_daemon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may not have this package."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/another-python")
     assert fast_start("local") == {}
 
 
 @pytest.mark.usefixtures("cache")
 def test_without_java_there_is_no_archive_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark itself says so better."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     assert find_archive() is None
 
@@ -117,7 +113,6 @@ def test_without_java_there_is_no_archive_and_no_error(monkeypatch: pytest.Monke
 def test_preparing_names_the_directory_in_the_way(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a minute is spent on an archive that Java would not use."""
     monkeypatch.setenv("SPARK_CONF_DIR", str(cache.parent / "spark"))
     monkeypatch.delenv("JAVA_HOME")
     with pytest.raises(ConfigError, match="configuration directory"):

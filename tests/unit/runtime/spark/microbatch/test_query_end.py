@@ -109,7 +109,6 @@ def test_a_plan_is_asked_with_the_watermark_that_its_own_records_have_moved(
 
 
 def test_what_is_done_is_reported_when_it_has_changed() -> None:
-    """At once, and then each other number; what cannot be found out is none."""
     looks: Iterator[int | OSError] = iter([3, 3, OSError("the session is away"), 4])
     told: list[int] = []
     seen = threading.Event()
@@ -129,7 +128,6 @@ def test_what_is_done_is_reported_when_it_has_changed() -> None:
 
 
 def test_nothing_is_reported_an_attempt_that_is_over() -> None:
-    """It is refused once."""
     told: list[int] = []
 
     def refuse(done: int) -> None:
@@ -213,7 +211,6 @@ def too_short() -> None:
 
 
 def stop(query: Query, *, timeout_s: float = PATIENCE_S) -> None:
-    """As a region does."""
     stop_query(cast(StreamingQuery, query), region="orders", timeout_s=timeout_s)
 
 
@@ -241,13 +238,11 @@ def test_callback_after_commit_a_query_that_never_stops_is_reported_by_its_regio
 
 
 def test_callback_after_commit_so_is_one_of_which_spark_says_so_again_and_again() -> None:
-    """Its limit is the shorter one."""
     with pytest.raises(WaitedTooLongError, match="did not stop"):
         stop(Query([too_short]), timeout_s=0.01)
 
 
 def test_what_a_stop_fails_of_otherwise_is_raised_as_it_is() -> None:
-    """As of a session that is gone: asking again would say the same."""
     query = Query([lambda: (_ for _ in ()).throw(raised("IllegalStateException"))])
     with pytest.raises(Py4JJavaError):
         stop(query)

@@ -66,7 +66,6 @@ def offset_of(splits: tuple[SplitRange, ...]) -> str:
 
 
 def ranges_read(fs: FakeFileSystem, batch_id: int) -> tuple[SplitRange, ...]:
-    """In a batch, with the one before it in the log."""
     before = LoggedBatch.read(fs, batch_id - 1, planned=None)
     return LoggedBatch.read(fs, batch_id, planned=None).ranges_since(before)
 
@@ -322,8 +321,6 @@ def test_a_log_that_cannot_be_seen_for_a_moment_is_looked_at_again() -> None:
 
 
 def test_the_order_of_sources_by_name_is_that_of_a_map() -> None:
-    """Spark promises none."""
-
     def digest(*others: str, version: str = "v2") -> str:
         lines = [version, "{}", f"ours:{offset_of((split(0, 5),))}", *others]
         fs = FakeFileSystem(Disk(files={"offsets/0": "\n".join(lines).encode()}))

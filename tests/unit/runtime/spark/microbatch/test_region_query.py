@@ -84,7 +84,6 @@ def test_callback_after_commit_the_callback_raises_when_its_batch_is_not_committ
 
 
 def _of_a_worker() -> RuntimeError:
-    """As PySpark raises what one of Spark's Python workers did."""
     return RuntimeError(
         "\n  An exception was thrown from the Python worker.\nTraceback (most recent call last):\n"
         '  File "f.py", line 1, in f\nValueError: not this time\n'
@@ -186,7 +185,6 @@ def test_rows_on_their_way_into_files_are_written_by_the_other_sinks_once(
 
 
 def test_a_batch_that_leaves_out_more_than_it_may_is_not_acknowledged() -> None:
-    """It is read again, as a whole."""
     world = RegionWorld(chained=True, drops=DropBudget(DropLimit(per_checkpoint=2), {}))
     world.batch(1, barrier(), results=(TaskResult(ranges=barrier().splits, dropped=True),))
     more = replace(barrier(8), splits=(split(5, 8),))

@@ -143,7 +143,6 @@ def _job(*sinks: _Sink, **options: Any) -> JobSpec:
 
 
 def test_a_job_is_continuous_where_its_sinks_transactions_live_long_enough() -> None:
-    """With a region for each partition."""
     asked = _Asked(900.0)
     layout = lay_out(_job(_Sink(asked)))
     assert len(layout.continuous) == len(layout.regions) == 2
@@ -254,7 +253,6 @@ def test_each_region_is_reported_what_its_own_pipeline_reads(
 def test_what_a_transform_lacks_is_said_before_a_broker_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever the brokers would say; and nothing has been changed."""
     lacking = PlanAnalysis(keeps_state=False, modules=("no_such_package",))
     monkeypatch.setattr(layouts, "analyse_plan", lambda *_: lacking)
     job = _job(_Sink(_Asked(900.0)))
@@ -264,7 +262,6 @@ def test_what_a_transform_lacks_is_said_before_a_broker_is_asked(
 
 
 def test_a_sink_that_refuses_its_check_is_closed() -> None:
-    """It would in either engine."""
     asked = _Asked(None, error=UnreachableError("nobody answers", {}, "Wait."))
     with pytest.raises(UnreachableError, match="nobody answers"):
         lay_out(_job(_Sink(asked)))
@@ -355,7 +352,6 @@ def test_an_interval_that_outlives_a_transaction_is_refused() -> None:
 
 
 def test_a_sink_whose_cluster_allows_no_continuous_tasks_hinders_its_region() -> None:
-    """As its check has reported."""
     found = hindrance_of(
         _region(), interval_s=1.0, is_approximate=False, refused={"sink": "its brokers"}
     )
@@ -363,7 +359,6 @@ def test_a_sink_whose_cluster_allows_no_continuous_tasks_hinders_its_region() ->
 
 
 def test_continuous_order_no_region_waits_for_a_core_for_ever() -> None:
-    """With fewer cores than regions no checkpoint would ever be complete."""
     regions = [_region(name) for name in ("a", "b", "c")]
     names = frozenset({"a", "b", "c"})
     assert (
@@ -378,7 +373,6 @@ def test_continuous_order_no_region_waits_for_a_core_for_ever() -> None:
 
 
 def test_other_regions_of_the_job_keep_a_core() -> None:
-    """A transform's batches need one, too."""
     other = _region("t", pipeline=Pipeline(_source(), steps=[_TRANSFORM]))
     regions = [_region("a"), _region("b"), other]
     suited = frozenset({"a", "b"})

@@ -99,7 +99,6 @@ def test_a_namenode_whose_name_is_gone_is_away(said: list[JavaException]) -> Non
 
 
 def test_a_human_is_called_also_when_a_connection_was_lost_too() -> None:
-    """A used up quota is not waited for."""
     said = [
         JavaException(name="SocketTimeoutException", text="late"),
         JavaException(name="DSQuotaExceededException", text="exceeded"),

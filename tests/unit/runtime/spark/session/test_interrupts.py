@@ -65,8 +65,6 @@ def test_a_held_signal_is_reported_at_the_end_of_the_block() -> None:
 
 
 def test_a_second_ctrl_c_waits_for_nothing() -> None:
-    """A call may hang."""
-
     def run() -> None:
         with ended_by_signals() as interrupts, interrupts.held():
             send(signal.SIGINT)
@@ -86,7 +84,6 @@ def test_a_programs_own_handler_is_left_alone() -> None:
 
 
 def test_nothing_is_taken_outside_the_main_thread() -> None:
-    """Python has no handlers there."""
     before = signal.getsignal(signal.SIGINT)
     found = []
 

@@ -94,7 +94,6 @@ def test_nothing_is_begun_in_a_session_that_was_stopped(context: object, is_refu
 
 
 def test_formats_are_not_installed_in_a_session_that_was_stopped() -> None:
-    """Py4J would speak of None."""
     known = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None, appName="shop"))
     with pytest.raises(ConfigError, match=r"has been stopped .*application=shop"):
         sluice.install(cast(SparkSession, known))
@@ -332,7 +331,6 @@ def test_how_often_spark_tries_a_task(master: str, setting: str | None, attempts
 def test_single_point_recovery_is_refused_where_a_task_has_one_attempt(
     master: str, is_refused: bool
 ) -> None:
-    """By name, with the master to use instead."""
     context = SimpleNamespace(master=master, getConf=dict)
     session = cast(SparkSession, SimpleNamespace(sparkContext=context))
     if is_refused:
@@ -417,7 +415,6 @@ def test_one_that_is_started_there_later_is_ended_too() -> None:
 def test_what_cannot_be_done_is_refused_by_name(
     cluster: Cluster, hosts: list[str], why: str
 ) -> None:
-    """And nothing is changed."""
     exclusion = HostExclusion(cluster)
     with pytest.raises(ConfigError, match=why):
         exclusion.require(hosts)
@@ -425,7 +422,6 @@ def test_what_cannot_be_done_is_refused_by_name(
 
 
 def test_a_host_that_was_lost_may_be_excluded() -> None:
-    """It may come back."""
     cluster = Cluster({"0": "-bad", "1": "good"})
     exclusion = HostExclusion(cluster)
     exclusion.require(["bad"])

@@ -194,7 +194,6 @@ def test_an_epoch_with_too_many_failures_is_never_acknowledged() -> None:
 
 
 def test_a_batch_of_the_pipelines_own_dead_letters_is_not_run() -> None:
-    """The topic may match a source's pattern."""
     policy = DeadLetters(topic="in")
     world = RegionWorld(functions=(replace(PARSE, policy=policy),))
     with pytest.raises(RuntimeError, match="ConfigError"):
@@ -278,7 +277,6 @@ def test_types_become_those_that_spark_was_reported() -> None:
 
 @pytest.mark.parametrize("columns", [{"key": [b"k"]}, {"key": [b"k"], "valu": [1]}, {}])
 def test_other_columns_than_for_an_empty_batch_are_refused(columns: dict[str, Any]) -> None:
-    """By both names, before anything of the batch is decided."""
     with pytest.raises(ConfigError, match="empty batch"):
         pass_through().conform(pa.RecordBatch.from_pydict(columns))
 
@@ -387,5 +385,4 @@ def test_what_means_the_same_is_cast_at_every_depth() -> None:
 
 
 def test_the_zero_of_the_answers_is_empty() -> None:
-    """So a worker process that is used again begins with none."""
     assert TaskResults().zero([TaskResult(task="0.0")]) == []

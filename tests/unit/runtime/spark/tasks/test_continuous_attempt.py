@@ -155,7 +155,6 @@ def test_a_job_that_comes_after_its_cancellation_is_cancelled_too(
 
 
 def test_a_task_that_has_asked_once_has_its_core(waiting: Waiting) -> None:
-    """From then on its silence counts, not how long ago its attempt began."""
     with waiting.book.heartbeat.request():
         waiting.watched(2 * _SILENCE_S)  # a long answer is no silence
         assert waiting.state() is AttemptState.RUNNING

@@ -133,7 +133,6 @@ def test_what_a_sweep_could_not_see_is_remembered_within_bounds() -> None:
 
 
 def test_lease_guards_outputs_a_renewal_does_not_wait_for_a_sweep_that_is_under_way() -> None:
-    """That one repeats what an earlier one left, as the renewal would have."""
     harness = FakeHarness(2)
     identity = _leave_open(harness, attempt_id=1)
     coordinator = _coordinator(harness)

@@ -297,7 +297,6 @@ def test_what_a_coordinator_has_forgotten_since_it_was_listed_disturbs_no_sweep(
 
 
 def test_an_unreachable_cluster_is_swept_next_time() -> None:
-    """A sweep never raises for a remote."""
     harness, sweeper = _harness()
     harness.wire.unreachable = True
 

@@ -188,7 +188,6 @@ def is_forbidden(number: int) -> bool:
 
 
 def test_the_numbers_are_kafkas() -> None:
-    """Else the table would be about other errors."""
     assert NUMBERS["NONE"] == 0
     assert NUMBERS["INVALID_TXN_STATE"] == kafka_errors.InvalidTxnStateError.errno
     assert NUMBERS["TRANSACTIONAL_ID_NOT_FOUND"] == kafka_errors.TransactionalIdNotFoundError.errno
@@ -256,7 +255,6 @@ def test_endtxn_version_an_answer_to_apiversions(number: int) -> None:
 
 @ALL
 def test_wait_for_all_brokers_an_answer_to_listtransactions(number: int) -> None:
-    """With any error the broker is missing in the list."""
     net = cast(Net, Answering(ListTransactions=said(error_code=number, transaction_states=[])))
     if is_forbidden(number):
         with pytest.raises(kafka_errors.AuthorizationError):

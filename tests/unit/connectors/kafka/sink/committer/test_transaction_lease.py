@@ -129,7 +129,6 @@ def test_a_sink_whose_name_cannot_be_given_back_closes_all_the_same() -> None:
 
 
 def test_a_sink_that_never_had_the_name_closes_its_connections() -> None:
-    """The start failed before its claim."""
     bench = Bench()
     bench.sink.close()
     assert [wire.closed for wire in bench.wires] == [1, 1]
@@ -237,7 +236,6 @@ class FakeConsumer:
         (self._asked,) = offsets
 
     def poll(self, timeout: float) -> None:
-        """Without an answer left: silence."""
         del timeout
         if self._late:
             self._told(None, [self._late.pop(0)])

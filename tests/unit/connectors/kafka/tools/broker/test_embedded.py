@@ -54,14 +54,12 @@ from sluice.runtime.errors import ConfigError, MissingRequirementError, Unreacha
     ],
 )
 def test_java_version_is_read_from_old_and_new_banners(banner: str, version: int | None) -> None:
-    """Both numbering schemes of Java."""
     assert parse_version(banner) == version
 
 
 def test_missing_java_is_one_sentence_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither PATH nor JAVA_HOME has one: the error says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(MissingRequirementError, match="Java 17 or newer was not found") as caught:
@@ -128,7 +126,6 @@ def _properties(security: BrokerSecurity | None, **overrides: str) -> dict[str, 
 
 
 def test_open_broker_has_no_second_listener() -> None:
-    """Without security there is one listener for clients."""
     properties = _properties(None)
     assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1"
     assert not any("sasl" in key for key in properties)
@@ -201,8 +198,6 @@ def test_a_broker_whose_start_is_given_up_does_not_run_on(
 def test_a_broker_that_does_not_start_leaves_no_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an HDFS that does not."""
-
     def fail(*_: object, **__: object) -> None:
         assert list(tmp_path.iterdir())
         raise MissingRequirementError("no", {}, "Look.")
@@ -231,7 +226,6 @@ def _write(path: Path) -> None:
 
 
 def test_broker_starts_from_the_archive_of_its_jars(java: Path) -> None:
-    """And another release's as ever."""
     (archive,) = (java.parent / "cache").glob("kafka-classes-*.jsa")
     options = sharing_options(java, java.parent / "new", QUICK_START)
     assert options[-1] == f"-XX:SharedArchiveFile={archive}"
@@ -309,7 +303,6 @@ def test_a_controller_that_the_brokers_have_not_heard_of_is_waited_for() -> None
 
 
 def test_a_cluster_that_never_names_a_controller_is_given_up() -> None:
-    """By one sentence, in a bounded time."""
     with pytest.raises(UnreachableError, match="name no controller"):
         await_controller(_telling(lambda: -1), WHERE, timeout_s=0.02)
 
@@ -317,7 +310,6 @@ def test_a_cluster_that_never_names_a_controller_is_given_up() -> None:
 def test_no_topic_is_asked_for_before_there_is_a_controller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It could only time out."""
     admin = _telling(lambda: -1, create_topics=lambda *_, **__: pytest.fail("asked"))
     monkeypatch.setattr(new_topics, "make_admin", lambda _: admin)
     connection = KafkaConnection(bootstrap_servers="fake:9092")

@@ -48,7 +48,6 @@ def shown(found: Outcome) -> str:
 
 
 def test_a_clean_run_says_so() -> None:
-    """And names no place."""
     text = shown(outcome([0, 1, 2], seen=[0, 1]))
     assert text.startswith("exactly once")
     assert "orders" not in text

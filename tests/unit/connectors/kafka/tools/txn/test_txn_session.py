@@ -176,7 +176,6 @@ def _leave_out_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_abort_of_all_that_is_open_leaves_what_is_decided(
     store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, force: bool
 ) -> None:
-    """Whatever is forced: that takes the ids by name."""
     _leave_out_the_looks(monkeypatch)
     decided, orphan, ended = (_begun(broker, "new", slot) for slot in range(3))
     broker.end(ended, commit=True, version=4)
@@ -212,7 +211,6 @@ def _decided_and_orphan(
 def test_a_commit_of_all_that_is_decided_leaves_what_no_decision_names(
     store: CheckpointStore, broker: FakeBroker, force: bool
 ) -> None:
-    """Whatever is forced: the job will write that again."""
     decided, orphan = _decided_and_orphan(store, broker)
     _cli_txn.commit(store.uri, force=force)
     assert list(broker.visible) == [decided]
@@ -237,7 +235,6 @@ def test_each_by_name_needs_force_where_the_checkpoints_say_otherwise(
 def test_a_coordinator_that_does_not_answer_is_named_and_nothing_is_reported_its_ids(
     store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if they were unknown they would be given up."""
     decided, _ = _decided_and_orphan(store, broker)
     known = FakeWire.describe
 
@@ -252,7 +249,6 @@ def test_a_coordinator_that_does_not_answer_is_named_and_nothing_is_reported_its
 def test_what_an_aborted_checkpoint_names_is_not_committed_unasked(
     store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That it is named is no decision: its records are written again."""
     orphan = _begun(broker, "new")
     entry = encode_handle(handle_of(orphan, checkpoint_id=2), operator_id=SINK.operator_id)
     store.publish(_record(2, "new", Verdict.ABORTED, committables=(entry,)), timeout_s=60)
@@ -279,7 +275,6 @@ def _owner(store: CheckpointStore) -> LeaseRecord:
 def test_lease_guards_outputs_a_job_that_has_ended_is_not_watched(
     store: CheckpointStore, broker: FakeBroker
 ) -> None:
-    """Its record stays, and says so."""
     _, orphan = _decided_and_orphan(store, broker)
     held = FakeStore(record=replace(_owner(store), is_ended=True))
     with _opened(store) as opened:

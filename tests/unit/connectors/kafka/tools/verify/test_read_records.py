@@ -97,7 +97,6 @@ def test_a_partition_after_its_end_is_not_fetched_any_more(monkeypatch: pytest.M
 
 
 def test_an_end_of_file_before_the_end_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after an unclean election: it may be reported again and again."""
     end = _message(1, 1, KafkaError._PARTITION_EOF)  # noqa: SLF001 - confluent's name for it
     bed = _Bed(
         monkeypatch, itertools.chain([(1.0, [_message(0, 0)])], itertools.repeat((1.0, [end])))
@@ -211,7 +210,6 @@ def _answer(value: object, error: int | None = None) -> Future[Any]:
     ],
 )
 def test_an_election_is_waited_for(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """The next answer counts."""
     monkeypatch.setattr(history, "make_admin", lambda _: _Admin(code))
     assert topic_ends(_CONNECTION, "orders").high == {0: 7}
 

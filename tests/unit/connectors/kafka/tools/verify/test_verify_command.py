@@ -282,7 +282,6 @@ def test_a_topic_without_servers_is_refused_with_what_to_give(tmp_path: Path) ->
 
 @pytest.mark.parametrize("side", ["--input", "--output"])
 def test_timestamps_of_files_are_refused_because_there_are_none(tmp_path: Path, side: str) -> None:
-    """Every record would count as lost."""
     places = {"--input": "orders", "--output": "orders", side: written(tmp_path / "data", ["a"])}
     options = [word for place in places.items() for word in place]
     servers = ["--bootstrap-servers", "127.0.0.1:1"]
@@ -350,7 +349,6 @@ def test_a_row_in_the_directory_of_another_day_is_not_the_one_expected(tmp_path:
 
 
 def test_a_decimal_with_another_last_digit_is_not_the_one_expected(tmp_path: Path) -> None:
-    """Both are one double."""
     given = [("1", '{"amount":12345678901234567.89}')]
     found = [("1", '{"amount":12345678901234567.11}')]
     result = compare(tmp_path, given, found, "--json")
@@ -404,7 +402,6 @@ def test_where_no_record_fits_it_asks_for_the_mapping(tmp_path: Path) -> None:
 def test_a_mapping_that_leaves_out_every_record_is_not_exactly_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that forgot its return, beside an output that is empty."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "no_return.py").write_text("def f(record):\n    pass\n", "utf-8")
     result = run(tmp_path, ["a", "b"], [], "--map", "no_return:f")
@@ -416,7 +413,6 @@ def test_a_mapping_that_leaves_out_every_record_is_not_exactly_once(
 def test_a_mapping_that_gave_no_record_is_reported_beside_an_output_that_holds_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The input is not the empty one."""
     name = own_mapping(tmp_path, monkeypatch, "def f(record):\n    pass")
     result = run(tmp_path, ["a", "b"], ["a"], "--map", name)
     assert result.exit_code == 3
@@ -438,7 +434,6 @@ def decided(directory: Path, *kinds: str) -> None:
 def test_a_drop_in_querys_checkpoints_are_said_to_tell_no_ranges(
     tmp_path: Path, below: str
 ) -> None:
-    """Also where its own directory below the checkpoint location is given."""
     decided(tmp_path / "sluice", "sink")
     with pytest.raises(ConfigError, match="checkpoints of a drop-in query") as caught:
         transactions_of(str(tmp_path / below), "orders", "out")

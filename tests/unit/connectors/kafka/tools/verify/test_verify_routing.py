@@ -69,7 +69,6 @@ def test_a_job_that_writes_all_to_one_topic_is_not_exactly_once(tmp_path: Path) 
 
 
 def test_a_mapping_that_sends_everything_elsewhere_has_given_records(tmp_path: Path) -> None:
-    """A return is not what it lacks."""
     reason = "the mapping sends all results for 1 input records to another topic"
     result = Bed(tmp_path, ["bad"], ["other"]).run(_BEHIND)
     assert result.exit_code == 3
