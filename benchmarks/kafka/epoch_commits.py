@@ -153,6 +153,9 @@ class _Follower:
     def positions(self) -> Mapping[SplitKey, int]:
         return dict(self._at)
 
+    def fetched(self) -> Mapping[SplitKey, int]:
+        return self.positions()
+
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         return {}
 

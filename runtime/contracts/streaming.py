@@ -54,6 +54,13 @@ class RecordStream(Protocol):
         """The next offset of each split, after the records that `poll` has returned."""
         ...
 
+    def fetched(self) -> Mapping[SplitKey, int]:
+        """How far the client has fetched each split: to its position, or further.
+
+        Records that `poll` does not return, such as aborted ones, move only this.
+        """
+        ...
+
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         """Progress in each split, and who wrote its last record; empty for a split without records.
         Only markers lie between that offset and its position."""

@@ -74,6 +74,12 @@ class KafkaRecordStream:
             for slot, split in enumerate(self._splits)
         }
 
+    def fetched(self) -> Mapping[SplitKey, int]:
+        """See `sluice.runtime.contracts.RecordStream`."""
+        if self._reading is None:
+            return self.positions()
+        return {split.key: self._reading.fetched(slot) for slot, split in enumerate(self._splits)}
+
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         """See `sluice.runtime.contracts.RecordStream`."""
         if self._reading is None:
