@@ -153,8 +153,8 @@ class _Follower:
     def positions(self) -> Mapping[SplitKey, int]:
         return dict(self._at)
 
-    def fetched(self) -> Mapping[SplitKey, int]:
-        return self.positions()
+    def active(self) -> frozenset[SplitKey]:
+        return frozenset()
 
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         return {}

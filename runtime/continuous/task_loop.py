@@ -274,17 +274,13 @@ class TaskLoop:
         Raises:
             UnreachableError: nothing of it was fetched for too long.
         """
-        at, now_s = self._stream.positions(), self._reading_clock()
-        if all(at[split.key] >= split.end_offset for split in barrier.splits):
-            self._stalled.clear()
-            return
-        fetched = self._stream.fetched()
+        at, active, now_s = self._stream.positions(), self._stream.active(), self._reading_clock()
         for split in barrier.splits:
             before, since_s = self._stalled.get(split.key, (None, now_s))
             if at[split.key] >= split.end_offset:
                 self._stalled.pop(split.key, None)
-            elif before != fetched[split.key]:
-                self._stalled[split.key] = (fetched[split.key], now_s)
+            elif before != at[split.key] or split.key in active:
+                self._stalled[split.key] = (at[split.key], now_s)
             elif now_s - since_s >= self._no_progress_timeout_s:
                 raise UnreachableError(
                     "a split has records, but this task receives none",

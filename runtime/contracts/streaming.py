@@ -54,10 +54,11 @@ class RecordStream(Protocol):
         """The next offset of each split, after the records that `poll` has returned."""
         ...
 
-    def fetched(self) -> Mapping[SplitKey, int]:
-        """How far the client has fetched each split: to its position, or further.
+    def active(self) -> frozenset[SplitKey]:
+        """Splits of which the client has fetched something since the last call, as far as it knows.
 
-        Records that `poll` does not return, such as aborted ones, move only this.
+        It may have been records that `poll` does not return, such as aborted ones. A split for
+        which a quota delays the client is active, too.
         """
         ...
 

@@ -18,37 +18,32 @@ class FetchPositions:
 
     def __init__(self) -> None:
         self._reported = ""
-        self._next: dict[PartitionKey, int] = {}
         self._seen: dict[PartitionKey, int] = {}
 
     def report(self, statistics: str) -> None:
         """The client's ``stats_cb``. It only keeps the text: few of them are read."""
         self._reported = statistics
 
-    def next_offsets(self) -> Mapping[PartitionKey, int]:
-        """Return the next offset to fetch of each partition, as of the last report."""
-        if self._reported:
-            topics, self._reported = json.loads(self._reported)["topics"], ""
-            self._next = {
-                (topic, int(number)): found["next_offset"]
-                for topic, facts in topics.items()
-                for number, found in facts["partitions"].items()
-            }
-        return self._next
-
-    def has_moved(self, positions: Mapping[PartitionKey, int]) -> bool:
-        """Whether one of these partitions was fetched further than its position, and further than
-        at the last call."""
+    def moved(self, positions: Mapping[PartitionKey, int]) -> set[PartitionKey]:
+        """Return the partitions that were fetched further than their position and than at the last
+        call, or whose broker delays the client by a quota."""
         if not self._reported:
-            return False
-        at = self.next_offsets()
-        moved = {
-            key: at[key]
-            for key, position in positions.items()
-            if at.get(key, 0) > max(position, self._seen.get(key, 0))
+            return set()
+        report, self._reported = json.loads(self._reported), ""
+        delaying = {
+            broker["nodeid"]
+            for broker in report["brokers"].values()
+            if broker.get("throttle", {}).get("max", 0) > 0
         }
-        self._seen |= moved
-        return bool(moved)
+        found = set()
+        for key, position in positions.items():
+            topic, number = key
+            facts = report["topics"].get(topic, {}).get("partitions", {}).get(str(number), {})
+            at, seen = facts.get("next_offset", 0), max(position, self._seen.get(key, 0))
+            if at > seen or facts.get("broker") in delaying:
+                found.add(key)
+            self._seen[key] = max(at, seen)
+        return found
 
 
 def reporting(report: Callable[[str], None]) -> dict[str, object]:

@@ -237,11 +237,12 @@ class Reading:
         """Return the next offset to read of a split: after the records of all batches so far."""
         return self._progress.position(slot)
 
-    def fetched(self, slot: int) -> int:
-        """Return how far the client has fetched a split: to its position, or further."""
-        return max(
-            self.position(slot), self._pooled.fetched.next_offsets().get(self._keys[slot], 0)
-        )
+    def active(self) -> list[int]:
+        """Return the slots of which the client has fetched something since the last call, or waits
+        for a quota: perhaps aborted records, which it does not return."""
+        positions = {self._keys[n]: self.position(n) for n in self._progress.unfinished()}
+        moved = self._pooled.fetched.moved(positions)
+        return [slot for slot, key in enumerate(self._keys) if key in moved]
 
     def read(self, slot: int) -> RecordsRead | None:
         """Return how far the records of a split came; None: no record came."""
@@ -477,15 +478,13 @@ class Reading:
         self._pooled.require_log_in(self._splits[0].topic)
         if self._follows:
             return
-        unfinished = self._progress.unfinished()
-        at = {self._keys[slot]: self._progress.position(slot) for slot in unfinished}
-        if self._pooled.fetched.has_moved(at):
+        if self.active():
             self._moved_at_s = self._clock_s()
         waited_s = self._clock_s() - self._moved_at_s
         if waited_s < self._reader.no_progress_timeout_s:
             if waited_s >= self._watch_after_s and not self._pooled.key.reports:
                 self._watch_after_s = waited_s + self._silence_s
-                self._watch(unfinished)
+                self._watch()
             return
         raise UnreachableError(
             "the brokers sent nothing of the partitions in time",
@@ -499,8 +498,9 @@ class Reading:
             "truncation of a log, the next start or barrier raises DataLostError.",
         )
 
-    def _watch(self, slots: Sequence[int]) -> None:
-        """Find out whether the client is busy with aborted records, which it does not return."""
+    def _watch(self) -> None:
+        """Find out whether the client is busy with aborted records."""
+        slots = self._progress.unfinished()
         if self._pooled.watch([self._splits[slot] for slot in slots]):
             self._fetcher.close()
             self._consumer = self._pooled.consumer

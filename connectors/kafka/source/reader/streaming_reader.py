@@ -74,11 +74,10 @@ class KafkaRecordStream:
             for slot, split in enumerate(self._splits)
         }
 
-    def fetched(self) -> Mapping[SplitKey, int]:
+    def active(self) -> frozenset[SplitKey]:
         """See `sluice.runtime.contracts.RecordStream`."""
-        if self._reading is None:
-            return self.positions()
-        return {split.key: self._reading.fetched(slot) for slot, split in enumerate(self._splits)}
+        slots = [] if self._reading is None else self._reading.active()
+        return frozenset(self._splits[slot].key for slot in slots)
 
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         """See `sluice.runtime.contracts.RecordStream`."""

@@ -237,7 +237,7 @@ def read_records(
             if finished := before - wanted.keys():
                 # A partition with continuous writes would fill the queue before the rest.
                 consumer.pause([TopicPartition(topic, number) for number in finished])
-            if has_moved or fetched.has_moved({(topic, number): 0 for number in wanted}):
+            if has_moved or fetched.moved({(topic, number): 0 for number in wanted}):
                 progressed = clock()  # time in the caller is not waiting time
             elif clock() - progressed > timeout_s:
                 raise UnreachableError(

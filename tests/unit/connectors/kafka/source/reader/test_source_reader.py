@@ -242,7 +242,8 @@ class _BusyWorld:
                 return [message(2)]
             partitions = {"0": {"next_offset": at}, "-1": {"next_offset": -1001}}
             if pooled.key.reports:
-                report = json.dumps({"topics": {"orders": {"partitions": partitions}}})
+                topics = {"orders": {"partitions": partitions}}
+                report = json.dumps({"brokers": {}, "topics": topics})
                 self.made[0].fetched.report(report)
             return []
 
