@@ -64,6 +64,9 @@ class KafkaSource:
             ``committed`` (needs ``group_id``), a `datetime` with a time zone, or
             ``{"orders": {0: 23, 1: -2}}`` for every partition (-2 earliest, -1 latest).
             Partitions that appear later are read from their first record.
+        forget: topics that an earlier run has read and that this job gives up. Their positions
+            leave the checkpoint with the next decision, and all other topics continue. They are
+            not read, also if a pattern matches them.
         bounded: the run ends when everything present at its start has been read.
         include_headers: whether there is a column ``headers``.
         columns: columns to create; fewer cost less. None: all, except those that a ``transform``
@@ -92,6 +95,7 @@ class KafkaSource:
         pattern: str | None = None,
         partitions: Mapping[str, Sequence[int]] | None = None,
         starting_offsets: StartingOffsets = "earliest",
+        forget: Sequence[str] = (),
         bounded: bool = False,
         include_headers: bool = True,
         columns: Sequence[str] | None = None,
@@ -107,6 +111,8 @@ class KafkaSource:
         hot_path: HotPath | str | None = None,
     ) -> None:
         own = _as_options(topics, pattern, partitions, starting_offsets)
+        if forget:
+            own["forgetTopics"] = _joined("forget", forget)
         if bootstrap_servers:
             own["kafka.bootstrap.servers"] = bootstrap_servers
         own |= {"includeHeaders": str(include_headers).lower()}
@@ -173,6 +179,11 @@ class KafkaSource:
             )
             for column, deserializer in self._deserializers.items()
         )
+
+    @property
+    def forgotten(self) -> frozenset[str]:
+        """See `sluice.runtime.contracts.ForgettingSource`."""
+        return self._options.forgotten
 
     @property
     def yields_only_committed(self) -> bool:
@@ -352,20 +363,24 @@ def _as_options(
     partitions: Mapping[str, Sequence[int]] | None,
     starting: StartingOffsets,
 ) -> dict[str, str]:
-    if isinstance(topics, str):
-        raise ConfigError(
-            "topics must be a list of names",
-            {"topics": topics},
-            f"Write topics=[{topics!r}].",
-        )
     own: dict[str, str] = {}
     if topics is not None:
-        own["subscribe"] = ",".join(topics)
+        own["subscribe"] = _joined("topics", topics)
     if pattern is not None:
         own["subscribePattern"] = pattern
     if partitions is not None:
         own["assign"] = json.dumps({name: list(n) for name, n in partitions.items()})
     return own | _starting_option(starting)
+
+
+def _joined(argument: str, topics: Sequence[str]) -> str:
+    if isinstance(topics, str):
+        raise ConfigError(
+            f"{argument} must be a list of names",
+            {argument: topics},
+            f"Write {argument}=[{topics!r}].",
+        )
+    return ",".join(topics)
 
 
 def _starting_option(starting: StartingOffsets) -> dict[str, str]:

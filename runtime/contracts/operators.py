@@ -19,6 +19,7 @@ __all__ = [
     "DeadLetterSink",
     "DeserializingSource",
     "EventTimeSink",
+    "ForgettingSource",
     "FrameSink",
     "NarrowingSource",
     "RateLimitedSource",
@@ -218,6 +219,16 @@ class RateLimitedSource(Source, Protocol):
     @property
     def rate_limit(self) -> PidRateLimit | None:
         """For each region separately; None: there is no limit."""
+        ...
+
+
+@runtime_checkable
+class ForgettingSource(Source, Protocol):
+    """A source that gives up topics which an earlier run has read."""
+
+    @property
+    def forgotten(self) -> frozenset[str]:
+        """Their names. The run starts without their positions."""
         ...
 
 
