@@ -138,6 +138,7 @@ class KafkaSplitEnumerator:
             require_named(self._options.subscription, lasting)
             self._losses.skip_deleted(positions, view)
         self._known = {key_of(split) for split in positions}
+        self._publication.note(positions)
         self._restored = frozenset(split.topic for split in positions)
         self._discovered_at_s = None
         if self._bounded:
@@ -296,6 +297,8 @@ class KafkaSplitEnumerator:
         self._short_logs.report(view.latest, self._ends or {}, requested=starts, gone=self._gone)
         if not at_once and self._ends is None and self._min_offsets.is_too_early(starts, ends):
             ends = starts
+        if self._options.commit_group_offsets:
+            self._publication.renew(without=self._gone)
         limit = smallest_limit(max_records, self._options.max_offsets)
         ends = limit_ends(starts, ends, max_records=limit)
         return tuple(self._next(split, starts, ends, view.latest) for split in positions), view
