@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Self, TypeAlias
@@ -24,6 +25,10 @@ from sluice.connectors.kafka.records.serde.deserializing import (
 )
 from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
+from sluice.connectors.kafka.source.enumerator.outlived_records import (
+    fetch_retention_ms,
+    find_outlived,
+)
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
 from sluice.connectors.kafka.source.reader.streaming_reader import KafkaStreamingReader
@@ -39,6 +44,7 @@ from sluice.runtime.contracts import (
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.rate_limit import PidRateLimit
+from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.model.task_memory import TaskMemory
 
 __all__ = ["KafkaSource", "StartingOffsets"]
@@ -46,6 +52,7 @@ __all__ = ["KafkaSource", "StartingOffsets"]
 log = logging.getLogger(__name__)
 
 _CHEAPEST = "partition"
+_MOST_NAMED = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 StartingOffsets: TypeAlias = str | datetime | Mapping[str, Mapping[int, int]]
@@ -307,8 +314,34 @@ class KafkaSource:
         if not isinstance(sink, KafkaSink) or sink.topic is None:
             return None
         options = self._options
-        shared = set(options.connection.servers).intersection(sink.servers)
+        shared = set(options.connection.servers).intersection(sink.connection.servers)
         return sink.topic if shared and options.subscription.reads(sink.topic) else None
+
+    def outlived(
+        self, sink: Sink, positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> str | None:
+        """See `sluice.runtime.contracts.AgeingSource`."""
+        if (
+            not isinstance(sink, KafkaSink)
+            or sink.topic is None
+            or "timestamp" not in self._columns
+        ):
+            return None
+        retention_ms = fetch_retention_ms(sink.connection, sink.topic, timeout_s=timeout_s)
+        if retention_ms is None:
+            return None
+        cluster, before_ms = self._cluster(), round(time.time() * 1000) - retention_ms
+        try:
+            old = find_outlived(cluster, positions, before_ms=before_ms, timeout_s=timeout_s)
+        except StreamError as err:
+            log.info("ages of records cannot be read: source=%s error=%s", self._name, err)
+            return None
+        finally:
+            cluster.close()
+        if not old:
+            return None
+        ranges = " ".join(map(str, old[:_MOST_NAMED]))
+        return f"topic={sink.topic} retention.ms={retention_ms} partitions={len(old)} ({ranges})"
 
     def schema_ddl(self) -> str:
         """Spark DDL of the columns."""

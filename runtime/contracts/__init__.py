@@ -17,6 +17,7 @@ from sluice.runtime.contracts.committing import (
 )
 from sluice.runtime.contracts.coordination import Coordinator
 from sluice.runtime.contracts.operators import (
+    AgeingSource,
     Backlog,
     DeadLetterSink,
     DeserializingSource,
@@ -86,6 +87,7 @@ __all__ = [
     "INTERVALS_PER_TRANSACTION_TIMEOUT",
     "AcceptedAs",
     "AcceptedWork",
+    "AgeingSource",
     "AttemptRegistry",
     "AttemptState",
     "AttemptStatus",
