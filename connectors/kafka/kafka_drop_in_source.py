@@ -253,7 +253,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _positions(self, start: Mapping[str, Any]) -> tuple[SplitRange, ...]:
         _require_ours(start, start)
-        positions = offsets.decode(start).splits
+        forgotten = self._options.forgotten
+        positions = tuple(s for s in offsets.decode(start).splits if s.topic not in forgotten)
         if not self._restored and start.get("run") != self._run:
             self._enumerator.restore(positions, timeout_s=_START_TIMEOUT_S)
         self._restored = True

@@ -278,6 +278,17 @@ def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:
         bench.step()
 
 
+def test_a_split_of_which_aborted_records_are_fetched_is_not_silent() -> None:
+    """They come for as long as fetching them takes, and the task sees none of them."""
+    bench = Bench({0: 0})
+    bench.give(4, split(0, 0, 100))
+    bench.follower.skipping = {0}
+    bench.looks(1_000.0)
+    bench.follower.skipping = set()
+    with pytest.raises(UnreachableError, match="input-0"):
+        bench.looks(130.0)
+
+
 def test_a_split_is_not_silent_while_the_task_does_something_else() -> None:
     bench = Bench({0: 0, 1: 0})
     bench.give(4, split(0, 0, 5), split(1, 0, 5))

@@ -133,7 +133,7 @@ def _fetching(bed: _Bed, partition: int, offsets: Iterable[int]) -> Batches:
     """No records, and what the client says of how far it has fetched."""
     for offset in offsets:
         partitions = {str(partition): {"next_offset": offset}, "-1": {"next_offset": -1001}}
-        bed.tell(json.dumps({"topics": {"t": {"partitions": partitions}}}))
+        bed.tell(json.dumps({"brokers": {}, "topics": {"t": {"partitions": partitions}}}))
         yield _TIMEOUT_S - 1, []
 
 
