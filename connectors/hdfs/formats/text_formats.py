@@ -6,7 +6,6 @@ microseconds; instants are in UTC. ADR 0020 lists the differences from Spark's o
 
 import base64
 import bz2
-import datetime
 import io
 import json
 import math
@@ -21,14 +20,16 @@ import pyarrow.types as kinds
 
 from sluice.connectors.hdfs.formats.format_options import Codec
 from sluice.connectors.hdfs.formats.python_values import (
+    numbers_for_times,
     python_rows,
-    python_values,
     text_of,
+    timestamp_text,
     valid_text,
 )
 from sluice.connectors.hdfs.formats.spark_types import (
     conform,
     portions,
+    recast,
     refuse_columns,
     spark_schema,
     with_leaves,
@@ -114,9 +115,11 @@ class JsonLines:
         """See `FileFormat.open`."""
         target = _json_schema(schema)
         spell_row = _object(list(target), ignores_nulls=self.ignore_null_fields)
+        stored = with_leaves(target, numbers_for_times)
 
         def encode(portion: pa.RecordBatch) -> bytes:
-            return "".join(f"{spell_row(row)}\n" for row in python_rows(portion)).encode()
+            rows = python_rows(recast(portion, stored))
+            return "".join(f"{spell_row(row)}\n" for row in rows).encode()
 
         return _TextFile(stream, target, self.codec, encode)
 
@@ -222,16 +225,20 @@ def _csv_text(column: pa.Array) -> pa.Array:
     if not (kinds.is_temporal(column.type) or kinds.is_floating(column.type)):
         return column
     spell = _text_of(column.type)
-    values = python_values(column)
-    return pa.array([None if value is None else spell(value) for value in values], pa.string())
+    stored = column.cast(numbers_for_times(pa.field("", column.type)).type)
+    values = (None if value is None else spell(value) for value in stored.to_pylist())
+    return pa.array(values, pa.string())
 
 
 def _text_of(kind: pa.DataType) -> Callable[[Any], str]:
-    return text_of(kind) or _instant  # the schema has no other types
+    found = text_of(kind)
+    if found is not None:
+        return found
+    return _instant if kind.tz else timestamp_text  # the schema has no other types
 
 
-def _instant(value: datetime.datetime) -> str:
-    return value.isoformat(timespec="microseconds")
+def _instant(micros: int) -> str:
+    return f"{timestamp_text(micros)}+00:00"
 
 
 def _object(fields: list[pa.Field], *, ignores_nulls: bool) -> Callable[[dict[str, Any]], str]:
