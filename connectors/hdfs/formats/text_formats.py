@@ -38,6 +38,7 @@ from sluice.connectors.hdfs.formats.spark_types import (
 __all__ = ["TEXT_CODECS", "Csv", "JsonLines"]
 
 _PORTION_BYTES = 1 << 20  # of Arrow data; rows become Python values portion by portion
+_LONGEST_SCALE = 6  # beyond it Arrow spells small decimals with an exponent
 _GZIP_WINDOW = 31  # makes zlib write a gzip header
 
 TEXT_CODECS = {
@@ -222,7 +223,8 @@ def _csv_text(column: pa.Array) -> pa.Array:
     """The column with text for what Arrow would not spell as Spark reads it."""
     if kinds.is_string(column.type):
         return valid_text(column)
-    if not (kinds.is_temporal(column.type) or kinds.is_floating(column.type)):
+    has_exponent = kinds.is_decimal(column.type) and column.type.scale > _LONGEST_SCALE
+    if not (has_exponent or kinds.is_temporal(column.type) or kinds.is_floating(column.type)):
         return column
     spell = _text_of(column.type)
     stored = column.cast(numbers_for_times(pa.field("", column.type)).type)
