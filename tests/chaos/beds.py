@@ -70,7 +70,8 @@ DROP_IN_ABSENT = frozenset({"before-trigger", "after-trigger", "after-pre-commit
 """In the drop-in Spark's trigger is the barrier, and its own writer ends the task."""
 
 
-FILES = ("before-stage", "after-stage", "before-rename", "mid-rename", "after-rename")
+FILES = ("before-stage", "mid-stage", "after-stage")
+FILES += ("before-rename", "mid-rename", "after-rename")
 """Reached where files are written, and where they are published (`test_files`)."""
 
 ROLLING = ("before-merge", "mid-merge", "after-merge")

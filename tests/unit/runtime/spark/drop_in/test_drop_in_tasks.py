@@ -60,7 +60,7 @@ class Query(QueryProcess):
 
     def staged(self) -> list[Path]:
         """Files that are not published."""
-        return list(self.staging.rglob("*.parquet"))
+        return list(self.staging.rglob("part-*"))
 
 
 @pytest.fixture
