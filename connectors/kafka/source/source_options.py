@@ -81,7 +81,7 @@ _ENDINGS = dict.fromkeys(
 _GUARANTEES = ("exactly-once", "at-least-once", "none")
 _GROUP_ID = "kafka.group.id"
 _ISOLATION = "kafka.isolation.level"
-_MOST_DIGITS = 18  # such a number fits into 64 bits
+_LARGEST = (1 << 63) - 1  # Java's Long.MAX_VALUE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,9 +378,13 @@ def _names(value: str) -> tuple[str, ...]:
 
 def _whole(value: str) -> int:
     # Longer numbers would overflow in a client, a clock or Python's own parser.
-    if not value.isdecimal() or len(value) > _MOST_DIGITS:
-        raise ValueError(f"a whole number of at most {_MOST_DIGITS} digits that is not negative")
+    if not _is_long(value):
+        raise ValueError(f"a whole number from 0 to {_LARGEST}")
     return int(value)
+
+
+def _is_long(value: str) -> bool:
+    return value.isdecimal() and len(value) <= len(str(_LARGEST)) and int(value) <= _LARGEST
 
 
 def _sendable(value: str) -> str:
@@ -390,8 +394,8 @@ def _sendable(value: str) -> str:
 
 
 def _positive(value: str) -> int:
-    if not value.isdecimal() or len(value) > _MOST_DIGITS or int(value) < 1:
-        raise ValueError(f"a whole number above 0, of at most {_MOST_DIGITS} digits")
+    if not _is_long(value) or int(value) < 1:
+        raise ValueError(f"a whole number from 1 to {_LARGEST}")
     return int(value)
 
 

@@ -206,6 +206,23 @@ def test_pattern_matches_whole_names_and_no_internal_topics() -> None:
     assert "__consumer_offsets-0" not in bounds(Bench(cluster, subscribePattern=".*").start())
 
 
+def test_topics_that_a_pattern_leaves_out_are_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Spark's own source also reads a topic of which only a part matches."""
+    bench = Bench(FakeSourceCluster(), subscribePattern="orders")
+    bench.start()
+    bench.cluster.create("re-orders", FakeLog())
+    for _ in range(3):
+        bench.clock.pass_time(60)
+        bench.discover()
+    assert [record.getMessage() for record in caplog.records] == [
+        "no topic matches the pattern: pattern=orders",
+        "topics are not read, because only a part of the name matches: pattern=orders "
+        "topics=re-orders; write the pattern for the whole name",
+    ]
+
+
 # --- cuts ---------------------------------------------------------------------------------------
 
 
@@ -235,17 +252,19 @@ def test_limit_is_shared_in_proportion_to_the_backlog() -> None:
 
 
 def test_least_offsets_are_waited_for_but_not_longer_than_the_delay() -> None:
+    """As in Spark, the first barrier of a start never waits, and starts the wait of the next."""
     bench = Bench(minOffsetsPerTrigger="40", maxTriggerDelay="10s")
-    start = bench.start()
-    assert all(split.is_empty for split in bench.cut(start))
+    first = bench.cut(bench.start())
+    assert bounds(first) == {"orders-0": (0, 10), "orders-1": (0, 20)}
     bench.cluster.log("orders", 0).latest = 25
-    assert bounds(bench.cut(start))["orders-0"] == (0, 25)
-
-    impatient = Bench(minOffsetsPerTrigger="40", maxTriggerDelay="10s")
-    start = impatient.start()
-    assert all(split.is_empty for split in impatient.cut(start))
-    impatient.clock.pass_time(10)
-    assert bounds(impatient.cut(start)) == {"orders-0": (0, 10), "orders-1": (0, 20)}
+    assert all(split.is_empty for split in bench.cut(first))
+    bench.cluster.log("orders", 0).latest = 50
+    second = bench.cut(first)
+    assert bounds(second)["orders-0"] == (10, 50)
+    bench.cluster.log("orders", 1).latest = 21
+    assert all(split.is_empty for split in bench.cut(second))
+    bench.clock.pass_time(10)
+    assert bounds(bench.cut(second))["orders-1"] == (20, 21)
 
 
 def test_bounded_source_ends_where_the_topic_ended_at_its_start() -> None:
@@ -354,6 +373,7 @@ def test_losses_of_two_topics_are_not_taken_for_one_another() -> None:
 def test_who_wants_what_there_is_does_not_wait_for_more(at_once: bool, end: int) -> None:
     """The last batch of a query, say: the least number of offsets is for those that follow."""
     bench = Bench(minOffsetsPerTrigger="1000", assign='{"orders":[0]}')
+    bench.cut(bench.start())  # the first one does not wait
     found = bench.enumerator.cut_to_ends(
         bench.start(), max_records=None, timeout_s=TIMEOUT_S, at_once=at_once
     )

@@ -118,11 +118,49 @@ def test_the_three_ways_to_subscribe() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("pattern", "part"),
+    [
+        ("[a-z&&[^x]]*", "[a-z&&[^x"),
+        ("orders|[^a[bc]]", "[^a[bc"),
+        ("[]a[]", "[]a["),
+        (r"a\0101", r"\0"),
+        (r"(a)\101", r"\101"),
+    ],
+)
+def test_a_pattern_that_java_reads_in_another_way_is_refused(pattern: str, part: str) -> None:
+    """Python reads these without an error, and would read other topics than Spark's source."""
+    text = error_of({"kafka.bootstrap.servers": "b:9092", "subscribePattern": pattern})
+    assert f"part={part}]" in text
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\[a\[b\]", r"[a\[&]+", r"[]&]+", r"(a)\1.*", r"(?:(?!x)[a-z])*"]
+)
+def test_a_pattern_that_java_reads_alike_is_taken(pattern: str) -> None:
+    assert Pattern(regex=pattern).regex == pattern
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\Qa.b\E.*", r"\p{Alpha}+", "(?<name>a)", r"a\h", r"a\z", "a**"]
+)
+def test_javas_own_syntax_is_an_error(pattern: str) -> None:
+    assert "not a regular expression" in error_of(
+        {"kafka.bootstrap.servers": "b:9092", "subscribePattern": pattern}
+    )
+
+
+def test_limits_go_up_to_javas_largest_number() -> None:
+    largest = str(2**63 - 1)
+    assert stream(maxOffsetsPerTrigger=largest).max_offsets == 2**63 - 1
+    assert "9223372036854775807" in error_of({**BASE, "maxOffsetsPerTrigger": str(2**63)})
+
+
 def test_a_pattern_that_a_later_python_may_read_in_another_way_is_taken() -> None:
     """Python warns of "[[", which is an error where a program makes warnings errors."""
-    options = {"kafka.bootstrap.servers": "b:9092", "subscribePattern": "[[a]+"}
+    options = {"kafka.bootstrap.servers": "b:9092", "subscribePattern": "[a||b]+"}
     assert SourceOptions.of(options, bounded=False, stream=True).subscription == Pattern(
-        regex="[[a]+"
+        regex="[a||b]+"
     )
 
 
