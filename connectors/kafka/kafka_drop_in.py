@@ -7,20 +7,19 @@ from pyspark.sql.types import StructType
 
 from sluice.connectors.kafka.kafka_drop_in_source import KafkaSourceFormat
 from sluice.connectors.kafka.kafka_sink import KafkaSink
+from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.runtime.contracts import TaskSink
 from sluice.runtime.service.drop_in_client import DropInClient
 from sluice.runtime.spark.drop_in.active_queries import ActiveQuery
 from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter, refuse_frame
 
-__all__ = ["FORMAT", "KafkaFormat", "kafka_format", "kafka_sink"]
+__all__ = ["FORMAT", "KafkaFormat", "check_source", "kafka_format", "kafka_sink"]
 
 FORMAT = "sluice-kafka"
 
 
 class KafkaFormat(KafkaSourceFormat):
     """Spark's data source of ``format("sluice-kafka")``; `kafka_format` adds the service."""
-
-    service: DropInClient | None = None
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The transactional sink; see `DropInStreamWriter`."""
@@ -31,6 +30,11 @@ class KafkaFormat(KafkaSourceFormat):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Refuse a frame that is not a stream."""
         refuse_frame(FORMAT, instead="Spark's own format")
+
+
+def check_source(options: Mapping[str, str], *, stream: bool) -> None:
+    """ConfigError for wrong options of ``spark.read`` or ``spark.readStream``."""
+    SourceOptions.of(options, bounded=not stream, stream=stream)
 
 
 def kafka_sink(options: Mapping[str, str], query: ActiveQuery) -> TaskSink:
