@@ -351,13 +351,11 @@ def _offsets_or_edge(text: str, option: str) -> Edge | PerPartition:
             {"option": option, "value": text},
             f'Use {names} or JSON such as {{"topic": {{"0": 23, "1": {edge}}}}}.',
         )
-    return PerPartition(offsets=parse_offsets(text, option=option))
+    return parse_offsets(text, option=option)
 
 
 def _mentions(position: Edge | PerPartition, edge: Edge) -> bool:
-    if isinstance(position, Edge):
-        return position is edge
-    return edge in position.offsets.values()
+    return position is edge if isinstance(position, Edge) else position.mentions(edge)
 
 
 # --- values: a ValueError's text completes "Give …" -----------------------------------------

@@ -1,5 +1,6 @@
 """The driver's side of a Kafka source, on a cluster in memory."""
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
@@ -23,6 +24,8 @@ from tests.kit.source.source_setup import TIMEOUT_S, Bench, bounds
         ({"startingOffsets": "latest"}, 10, 20),
         ({"startingOffsets": '{"orders":{"0":7,"1":-1}}'}, 7, 20),
         ({"startingOffsets": '{"orders":{"0":-2,"1":4}}'}, 2, 4),
+        ({"startingOffsets": '{"orders":"eArliest"}'}, 2, 0),
+        ({"startingOffsets": '{"orders":"latest"}'}, 10, 20),
         ({"startingOffsets": "committed", "kafka.group.id": "g"}, 2, 13),
         ({"startingTimestamp": "500"}, 5, 3),
         ({"startingOffsetsByTimestamp": '{"orders":{"0":400,"1":500}}'}, 4, 3),
@@ -221,6 +224,89 @@ def test_topics_that_a_pattern_leaves_out_are_reported_once(
         "topics are not read, because only a part of the name matches: pattern=orders "
         "topics=re-orders; write the pattern for the whole name",
     ]
+
+
+def test_a_start_of_a_whole_topic_is_of_those_that_are_read_and_not_of_later_ones() -> None:
+    """As of Spark's source: the others begin at their first record."""
+    bench = Bench(subscribePattern="orders.*", startingOffsets='{"orders":"latest"}')
+    start = bench.start()
+    assert bounds(start) == {"orders-0": (10, 10), "orders-1": (20, 20)}
+    bench.cluster.create("orders-eu", FakeLog(latest=3))
+    assert bounds(bench.discover()) == {"orders-eu-0": (0, 0)}
+    with pytest.raises(ConfigError, match="topics=payments"):
+        Bench(startingOffsets='{"orders":"latest","payments":"latest"}').start()
+
+
+WAYS = {
+    "assign": json.dumps({"orders": [0, 1]}),
+    "subscribe": "orders",
+    "subscribePattern": "ord.*",
+}
+STARTS = {
+    "latest": ({"startingOffsets": "latest"}, (10, 20)),
+    "earliest": ({"startingOffsets": "earliest"}, (2, 0)),
+    "specific offsets": ({"startingOffsets": json.dumps({"orders": {"0": -2, "1": 4}})}, (2, 4)),
+    "specific timestamps": (
+        {"startingOffsetsByTimestamp": json.dumps({"orders": {"0": 400, "1": 500}})},
+        (4, 3),
+    ),
+    "global timestamp": ({"startingTimestamp": "400"}, (4, 3)),
+}
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.parametrize("kind", STARTS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_query_starts_once_and_goes_on_where_it_was(
+    way: str, kind: str, fail_on_data_loss: str
+) -> None:
+    """The start of Spark's suite: then a restart with records that came meanwhile, and a partition
+    that was added, from its first record."""
+    cluster = FakeSourceCluster()
+    times = {n: n * 100 for n in range(2, 10)}
+    cluster.create(
+        "orders",
+        FakeLog(earliest=2, latest=10, times_ms=times),
+        FakeLog(latest=20, times_ms={3: 500}),
+    )
+    starting, expected = STARTS[kind]
+    given = {way: WAYS[way]} | starting | {"failOnDataLoss": fail_on_data_loss}
+    bench = Bench(cluster, **given)
+    start = bench.start()
+    assert tuple(split.end_offset for split in start) == expected
+    read = bench.cut(start)
+    assert [split.end_offset for split in read] == [10, 20]
+    for number in range(2):
+        cluster.log("orders", number).latest += 3
+    again = Bench(cluster, **given)
+    again.enumerator.restore(read, timeout_s=TIMEOUT_S)
+    assert bounds(again.cut(read)) == {"orders-0": (10, 13), "orders-1": (20, 23)}
+    cluster.topics["orders"][1][2] = FakeLog(latest=5)
+    added = () if way == "assign" else (("orders-2", (0, 0)),)
+    assert tuple(bounds(again.discover()).items()) == added
+
+
+@pytest.mark.parametrize("way", ["subscribe", "subscribePattern"])
+@pytest.mark.parametrize("kind", ["startingOffsetsByTimestamp", "startingTimestamp"])
+@pytest.mark.parametrize("strategy", [None, "error", "latest"])
+def test_a_start_after_every_record_follows_the_strategy(
+    way: str, kind: str, strategy: str | None
+) -> None:
+    """Partition 1 has no record of that time."""
+    cluster = FakeSourceCluster()
+    cluster.create(
+        "orders", FakeLog(latest=3, times_ms={1: 2000}), FakeLog(latest=3, times_ms={1: 1000})
+    )
+    at = "2000" if kind == "startingTimestamp" else json.dumps({"orders": {"0": 2000, "1": 2000}})
+    given = {way: WAYS[way], kind: at}
+    if strategy is not None:
+        given["startingOffsetsByTimestampStrategy"] = strategy
+    bench = Bench(cluster, **given)
+    if strategy == "latest":
+        assert bounds(bench.start()) == {"orders-0": (1, 1), "orders-1": (3, 3)}
+    else:
+        with pytest.raises(ConfigError, match="orders-1"):
+            bench.start()
 
 
 # --- cuts ---------------------------------------------------------------------------------------

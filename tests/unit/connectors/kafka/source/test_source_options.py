@@ -150,6 +150,20 @@ def test_javas_own_syntax_is_an_error(pattern: str) -> None:
     )
 
 
+def test_offsets_may_name_whole_topics_as_in_spark() -> None:
+    """Spark's cases of ``JsonUtils.specificOffsets``; its ending offsets are given alike."""
+    text = '{"a":"earliest","orders":{"0":23,"1":-1},"c":"LATEST"}'
+    assert stream(startingOffsets=text).starting == PerPartition(
+        offsets={("orders", 0): 23, ("orders", 1): Edge.LATEST},
+        topics={"a": Edge.EARLIEST, "c": Edge.LATEST},
+    )
+    for wrong in ('{"a":"latest"}', '{"a":{"0":-1}}'):
+        assert "latest" in error_of({**BASE, "startingOffsets": wrong}, is_stream=False)
+    assert "twice" in error_of({**BASE, "startingOffsets": '{"a":"earliest","a":{"0":23}}'})
+    for wrong in ('{"a":"first"}', '{"a":[0,1]}', '{"a":{"0":"earliest"}}', '"earliest"', "not"):
+        assert wrong in error_of({**BASE, "startingOffsets": wrong})
+
+
 def test_limits_go_up_to_javas_largest_number() -> None:
     largest = str(2**63 - 1)
     assert stream(maxOffsetsPerTrigger=largest).max_offsets == 2**63 - 1
