@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import sluice
@@ -309,3 +311,42 @@ def test_progress_has_the_offsets_and_metrics_of_sparks_source(
     behind = [float(each.metrics.get("avgOffsetsBehindLatest", 0)) for each in found]
     assert any(behind) == (limit == "4")
     assert sum(p.numInputRows for p in query.recentProgress) == 10
+
+
+def test_a_stream_joins_itself_and_counts_windows(
+    session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Each record of each side once; timestamps make windows."""
+    name, now_s = topic(partitions=2), time.time()
+    stream = (
+        session.readStream.format("sluice-kafka")
+        .options(**options(kafka, name, startingOffsets="earliest"))
+        .load()
+    )
+    number = "CAST(CAST(value AS STRING) AS INT)"
+    values = stream.selectExpr(f"{number} AS value", f"{number} % 5 AS key")
+    windows = stream.withWatermark("timestamp", "10 seconds").groupBy(
+        F.window("timestamp", "5 seconds")
+    )
+    joined = memory(values.join(values, "key"), "joined", tmp_path, "append")
+    counted = memory(windows.count(), "counted", tmp_path, "complete")
+    try:
+        for sent in ((1, 2), (6, 3)):
+            send(kafka, name, *sent)
+            joined.processAllAvailable()
+        counted.processAllAvailable()
+    finally:
+        joined.stop()
+        counted.stop()
+    assert sorted(map(tuple, session.table("joined").collect())) == sorted(
+        [(1, 1, 1), (2, 2, 2), (3, 3, 3), (1, 6, 1), (1, 1, 6), (1, 6, 6)]
+    )
+    rows = session.table("counted").collect()
+    assert sum(row["count"] for row in rows) == 4
+    assert all(row.window.start.timestamp() >= now_s - 10 for row in rows)
+
+
+def memory(frame: DataFrame, name: str, location: Path, mode: str) -> StreamingQuery:
+    """Start a query into a table."""
+    writer = frame.writeStream.format("memory").queryName(name).outputMode(mode)
+    return writer.option("checkpointLocation", str(location / name)).start()

@@ -353,6 +353,19 @@ def test_least_offsets_are_waited_for_but_not_longer_than_the_delay() -> None:
     assert bounds(bench.cut(second))["orders-1"] == (20, 21)
 
 
+def test_least_and_largest_limit_together() -> None:
+    """Spark's composite limit: a batch that runs takes no more than the largest."""
+    bench = Bench(minOffsetsPerTrigger="8", maxOffsetsPerTrigger="15", maxTriggerDelay="10s")
+    first = bench.cut(bench.start())
+    assert bounds(first) == {"orders-0": (0, 5), "orders-1": (0, 10)}
+    second = bench.cut(first)
+    assert bounds(second) == {"orders-0": (5, 10), "orders-1": (10, 20)}
+    bench.cluster.log("orders", 1).latest = 24
+    assert all(split.is_empty for split in bench.cut(second))
+    bench.clock.pass_time(10)
+    assert bounds(bench.cut(second))["orders-1"] == (20, 24)
+
+
 def test_bounded_source_ends_where_the_topic_ended_at_its_start() -> None:
     bench = Bench(bounded=True)
     start = bench.start()
