@@ -12,6 +12,7 @@ from sluice.runtime.model.driver_host import require_reachable
 from sluice.runtime.service.drop_in_client import HANDLER_KEY, DropInClient
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries
+from sluice.runtime.spark.drop_in.spark_writers import take_over_writers
 from sluice.runtime.spark.session.spark_session import (
     active_session,
     prepare,
@@ -72,8 +73,16 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
     installation = _installed[application]
     warn_of_unbounded_rows(spark)
     installation.queries.watch(spark)
+    checks = {kafka.FORMAT: kafka.check_kafka_write, files.FORMAT: files.check_file_write}
+    take_over_writers(checks, _queries_of)
     client = DropInClient(address=installation.service.coordinator_address)
     with active_session(spark):
         spark.dataSource.register(kafka.kafka_format(client))
         spark.dataSource.register(files.files_format(client))
     return installation
+
+
+def _queries_of(spark: SparkSession) -> DropInQueries | None:
+    """Of the session's application, while they are not closed."""
+    found = _installed.get(spark.sparkContext.applicationId)
+    return None if found is None or found.queries.is_closed else found.queries

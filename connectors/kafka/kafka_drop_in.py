@@ -1,6 +1,6 @@
 """The format ``sluice-kafka``: reader and writer in one data source, carrying its service."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
@@ -9,10 +9,9 @@ from sluice.connectors.kafka.kafka_drop_in_source import KafkaSourceFormat
 from sluice.connectors.kafka.kafka_sink import KafkaSink
 from sluice.runtime.contracts import TaskSink
 from sluice.runtime.service.drop_in_client import DropInClient
-from sluice.runtime.spark.drop_in.active_queries import ActiveQuery
 from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter, refuse_frame
 
-__all__ = ["FORMAT", "KafkaFormat", "kafka_format", "kafka_sink"]
+__all__ = ["FORMAT", "KafkaFormat", "check_kafka_write", "kafka_format", "kafka_sink"]
 
 FORMAT = "sluice-kafka"
 
@@ -25,7 +24,7 @@ class KafkaFormat(KafkaSourceFormat):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The transactional sink; see `DropInStreamWriter`."""
         del overwrite  # Spark passes True for output mode complete; a topic cannot be overwritten
-        KafkaSink.from_options(self.options, schema)  # checks the options
+        check_kafka_write(self.options, schema, mode="append")
         return DropInStreamWriter(FORMAT, self.options, self.service)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -33,9 +32,15 @@ class KafkaFormat(KafkaSourceFormat):
         refuse_frame(FORMAT, instead="Spark's own format")
 
 
-def kafka_sink(options: Mapping[str, str], query: ActiveQuery) -> TaskSink:
+def check_kafka_write(options: Mapping[str, str], schema: StructType, *, mode: str) -> None:
+    """See `sluice.runtime.spark.drop_in.spark_writers.FormatCheck`; a topic takes every mode."""
+    del mode
+    KafkaSink.from_options(options, schema)
+
+
+def kafka_sink(options: Mapping[str, str], setting: Callable[[str], str]) -> TaskSink:
     """A query's sink; the same whatever its session has set."""
-    del query
+    del setting
     return KafkaSink.from_options(options)
 
 
