@@ -12,6 +12,7 @@ from sluice.runtime.model.driver_host import require_reachable
 from sluice.runtime.service.drop_in_client import HANDLER_KEY, DropInClient
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries
+from sluice.runtime.spark.drop_in.frame_writes import FrameWrites
 from sluice.runtime.spark.drop_in.spark_writers import take_over_writers
 from sluice.runtime.spark.session.spark_session import (
     active_session,
@@ -31,6 +32,7 @@ class Installation:
 
     service: CoordinatorService
     queries: DropInQueries
+    frames: FrameWrites
 
     def close(self) -> None:
         """Stop all drop-in queries, their coordinators and the service. Safe to repeat."""
@@ -67,14 +69,14 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
         service = CoordinatorService(host=host)
         service.mount(HANDLER_KEY, queries)
         service.start()
-        installation = Installation(service=service, queries=queries)
+        installation = Installation(service=service, queries=queries, frames=FrameWrites(queries))
         atexit.register(installation.close)
         _installed[application] = installation
     installation = _installed[application]
     warn_of_unbounded_rows(spark)
     installation.queries.watch(spark)
     checks = {kafka.FORMAT: kafka.check_kafka_write, files.FORMAT: files.check_file_write}
-    take_over_writers(checks, _queries_of)
+    take_over_writers(checks, _installed_in)
     client = DropInClient(address=installation.service.coordinator_address)
     with active_session(spark):
         spark.dataSource.register(kafka.kafka_format(client))
@@ -82,7 +84,7 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
     return installation
 
 
-def _queries_of(spark: SparkSession) -> DropInQueries | None:
-    """Of the session's application, while they are not closed."""
+def _installed_in(spark: SparkSession) -> Installation | None:
+    """In the session's application, while it is not closed."""
     found = _installed.get(spark.sparkContext.applicationId)
-    return None if found is None or found.queries.is_closed else found.queries
+    return None if found is None or found.queries.is_closed else found

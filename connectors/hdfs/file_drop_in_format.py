@@ -55,6 +55,12 @@ def check_file_write(options: Mapping[str, str], schema: StructType, *, mode: st
             {"format": FORMAT},
             "Use update or append: in complete mode each batch would add the whole result again.",
         )
+    if mode in ("overwrite", "ignore", "errorifexists"):
+        raise ConfigError(
+            "this sink only adds files",
+            {"format": FORMAT, "mode": mode},
+            'Write with mode("append"), or use Spark\'s own formats.',
+        )
     # The check needs no real time zone; `file_sink` reads the query's.
     FileDropIn.from_options(options, session_zone="UTC").check(
         to_arrow_schema(schema, timezone="UTC")

@@ -8,6 +8,7 @@ from pyspark.sql.types import StructType
 from sluice.connectors.kafka.kafka_drop_in_source import KafkaSourceFormat
 from sluice.connectors.kafka.kafka_sink import KafkaSink
 from sluice.runtime.contracts import TaskSink
+from sluice.runtime.errors import ConfigError
 from sluice.runtime.service.drop_in_client import DropInClient
 from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter, refuse_frame
 
@@ -33,8 +34,13 @@ class KafkaFormat(KafkaSourceFormat):
 
 
 def check_kafka_write(options: Mapping[str, str], schema: StructType, *, mode: str) -> None:
-    """See `sluice.runtime.spark.drop_in.spark_writers.FormatCheck`; a topic takes every mode."""
-    del mode
+    """See `sluice.runtime.spark.drop_in.spark_writers.FormatCheck`; modes as of Spark's sink."""
+    if mode in ("overwrite", "ignore"):
+        raise ConfigError(
+            "this save mode is not allowed for Kafka",
+            {"format": FORMAT, "mode": mode},
+            "Use append, or leave the mode out.",
+        )
     KafkaSink.from_options(options, schema)
 
 

@@ -14,7 +14,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.spark.session.spark_session import SHUFFLE_RETRY, query_setting, require_setting
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["ActiveQuery", "find_query", "require_micro_batches"]
+__all__ = ["ActiveQuery", "active_query", "find_query", "require_micro_batches"]
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,11 @@ class ActiveQuery:
     def setting(self, name: str) -> str:
         """The value of a setting in the session when the query was started."""
         return query_setting(self.query, name)
+
+    @property
+    def location(self) -> str:
+        """URI of its checkpoint location."""
+        return str(self.query._jsq.streamingQuery().resolvedCheckpointRoot())  # noqa: SLF001
 
     def stop(self, *, timeout_s: float) -> None:
         """Stop the query, with a bound: Spark itself would wait for as long as its batch runs."""
@@ -92,6 +97,11 @@ def _require_micro_batches(*names: str) -> None:
             )
 
 
+def active_query(query: StreamingQuery) -> ActiveQuery:
+    """Spark's handle with its ids."""
+    return ActiveQuery(query_id=query.id, run_id=query.runId, query=query)
+
+
 def find_query(sessions: Iterable[SparkSession], fs: FileSystem) -> ActiveQuery:
     """The active query of these sessions whose checkpoint location ``fs`` is rooted at.
 
@@ -102,7 +112,7 @@ def find_query(sessions: Iterable[SparkSession], fs: FileSystem) -> ActiveQuery:
     query_id = json.loads(content)["id"] if content else None
     for query in itertools.chain.from_iterable(spark.streams.active for spark in sessions):
         if query.id == query_id:
-            return ActiveQuery(query_id=query.id, run_id=query.runId, query=query)
+            return active_query(query)
     raise ConfigError(
         "no query with this checkpointLocation runs in this process",
         {"location": fs.uri, "query_id": query_id},

@@ -18,16 +18,15 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN
 from sluice.runtime.contracts import TaskSink
 from sluice.runtime.errors import ConfigError, FencedError
-from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.service.drop_in_client import REGION, DropInMessage
-from sluice.runtime.spark.drop_in.active_queries import ActiveQuery, find_query
+from sluice.runtime.spark.drop_in.active_queries import ActiveQuery, active_query, find_query
 from sluice.runtime.spark.drop_in.drop_in_run import DropInRun, PreCommitted
 from sluice.runtime.spark.microbatch.query_logs import LoggedBatch, PlannedFiles, require_logged
 from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import open_file_system
 
-__all__ = ["DropInQueries", "DropInSinkMaker"]
+__all__ = ["DropInQueries", "DropInSinkMaker", "OpenRun"]
 
 log = logging.getLogger(__name__)
 
@@ -40,35 +39,20 @@ _REAP_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
-class _Run:
-    """One run of one query.
+class OpenRun:
+    """A run that lasts as long as a query.
 
     Attributes:
         sink: name and options of the sink that the run began with.
-        is_unknown: Spark does not answer whether the run is active, and that was logged.
+        record: makes the record of a batch.
+        is_unknown: Spark does not answer whether the query is active, and that was logged.
     """
 
     active: ActiveQuery
     sink: tuple[str, Mapping[str, str]]
     began: DropInRun
-    fs: FileSystem
-    planned: PlannedFiles
+    record: Callable[[int, PreCommitted], RegionRecord]
     is_unknown: bool = False
-
-    def record(self, batch_id: int, written: PreCommitted) -> RegionRecord:
-        """Of a batch, with the ranges in Spark's log."""
-        logged = LoggedBatch.read(self.fs, batch_id, planned=self.planned)
-        before = LoggedBatch.read(self.fs, batch_id - 1, planned=None)
-        return RegionRecord(
-            region=REGION,
-            attempt_id=self.began.attempt_id,
-            query_id=self.active.query_id,
-            batch_id=batch_id,
-            splits=logged.ranges_since(before),
-            offset_log_version=logged.version,
-            other_offsets_sha256=logged.others_sha256,
-            committables=tuple(written.committables),
-        )
 
     def commit(self, batch_id: int, written: PreCommitted) -> None:
         """Decide, then commit; see `DropInRun.commit`."""
@@ -96,7 +80,7 @@ class DropInQueries:
         self._sessions = [spark]
         self._sinks = sinks
         self._host = host
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, OpenRun] = {}
         # One lock for each location: a start that waits for its remotes delays no other query.
         self._begins: dict[str, threading.Lock] = {}
         self._file_systems: dict[str, FileSystem] = {}
@@ -158,22 +142,12 @@ class DropInQueries:
         location: str,
         options: Mapping[str, str],
     ) -> None:
-        """Write a batch of a query whose callback this is; returns once it is committed on record.
-
-        A batch that is decided already is run without being written: a stateful operator commits
-        its state after its last row (`batch-identity`).
-        """
+        """Write a batch of a query whose callback this is; a decided one is only run."""
         run = self._begin(format_name, location, options)
         if run.began.is_decided(batch_id):
-            frame.write.format("noop").mode("overwrite").save()
-            run.commit(batch_id, PreCommitted(committables=(), decide_by_s=None))
+            run.began.replay_batch(frame, batch_id)
             return
-        try:
-            run.commit(batch_id, run.began.write(frame, batch_id))
-        except BaseException:
-            run.began.abort(batch_id, query_id=run.active.query_id)
-            raise
-        failpoint("before-return")
+        run.began.write_batch(frame, batch_id, run.record, query_id=run.active.query_id)
 
     @property
     def is_closed(self) -> bool:
@@ -200,7 +174,7 @@ class DropInQueries:
 
     # --- the run of a query -------------------------------------------------------------------
 
-    def _begin(self, format_name: str, location: str, options: Mapping[str, str]) -> _Run:
+    def _begin(self, format_name: str, location: str, options: Mapping[str, str]) -> OpenRun:
         """The run: its coordinator has fenced, settled and swept before any task starts.
 
         Spark does not identify the caller. A start that was abandoned may still call this, or wait
@@ -215,7 +189,7 @@ class DropInQueries:
                     run.began.stop()
                 made = self.make_sink(format_name, options, active.setting)
                 run = self._start(location, active, sink, made)
-                self._keep(location, run)
+                self.keep(location, run)
             elif run.sink != sink:
                 raise _replaced(location, active.run_id)
         return run
@@ -227,23 +201,57 @@ class DropInQueries:
         Raises:
             FencedError: it is another run than before the wait.
         """
-        with self._lock:
-            begin = self._begins.setdefault(location, threading.Lock())
-        before = None
-        if not begin.acquire(blocking=False):
-            before = self._find(location)
-            begin.acquire()
-        try:
-            self._require_open(location)
+        before: list[ActiveQuery] = []
+        with self.turn(location, waits=lambda: before.append(self._find(location))):
             active = self._find(location)
-            if before is not None and before.run_id != active.run_id:
+            if before and before[0].run_id != active.run_id:
                 raise _replaced(location, active.run_id)
             yield active
+
+    @contextmanager
+    def turn(self, place: str, *, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Let one thread at a time begin or use the run of a place.
+
+        Args:
+            waits: called before the wait, if another thread is inside.
+        Raises:
+            FencedError: runs are being stopped.
+        """
+        with self._lock:
+            begin = self._begins.setdefault(place, threading.Lock())
+        if not begin.acquire(blocking=False):
+            waits()
+            begin.acquire()
+        try:
+            self._require_open(place)
+            yield
         finally:
             begin.release()
 
+    def run_at(self, place: str) -> OpenRun | None:
+        """The run that is open there."""
+        return self._runs.get(place)
+
+    def begin_run(
+        self, name: str, sink: TaskSink, store: str, *, check: Callable[[RegionRecord], None]
+    ) -> DropInRun:
+        """Begin a run of the store at this URI; see `DropInRun.start`."""
+        return DropInRun.start(
+            name,
+            sink,
+            CheckpointStore(self.file_system(store)),
+            host=self._host,
+            spark_version=self._spark.version,
+            check=check,
+        )
+
+    def query(self, query_id: str | None) -> ActiveQuery | None:
+        """The active query with this id, if it is one of this application."""
+        active = (query for spark in tuple(self._sessions) for query in spark.streams.active)
+        return next((active_query(each) for each in active if each.id == query_id), None)
+
     def _find(self, location: str) -> ActiveQuery:
-        return find_query(tuple(self._sessions), self._file_system(location))
+        return find_query(tuple(self._sessions), self.file_system(location))
 
     def _require_open(self, location: str) -> None:
         if self._closed.is_set():
@@ -253,14 +261,14 @@ class DropInQueries:
                 "Call sluice.install(spark) again, then start the query.",
             )
 
-    def _keep(self, location: str, run: _Run) -> None:
+    def keep(self, place: str, run: OpenRun) -> None:
         """Register the run. If `close` was called meanwhile, stop the run here."""
         with self._lock:
             if not self._closed.is_set():
-                self._runs[location] = run
+                self._runs[place] = run
                 return
         run.began.stop()
-        self._require_open(location)
+        self._require_open(place)
 
     def _start(
         self,
@@ -268,21 +276,35 @@ class DropInQueries:
         active: ActiveQuery,
         options: tuple[str, Mapping[str, str]],
         sink: TaskSink,
-    ) -> _Run:
+    ) -> OpenRun:
         active.require_micro_batches()
         active.require_settings()
-        fs = self._file_system(location)
-        began = DropInRun.start(
+        fs = self.file_system(location)
+        began = self.begin_run(
             f"query-{active.query_id}",
             sink,
-            CheckpointStore(self._file_system(f"{location}/{DROP_IN}")),
-            host=self._host,
-            spark_version=self._spark.version,
+            f"{location}/{DROP_IN}",
             check=lambda record: require_logged(fs, record),
         )
-        return _Run(active=active, sink=options, began=began, fs=fs, planned=PlannedFiles(fs))
+        planned = PlannedFiles(fs)
 
-    def _file_system(self, uri: str) -> FileSystem:
+        def record(batch_id: int, written: PreCommitted) -> RegionRecord:
+            logged = LoggedBatch.read(fs, batch_id, planned=planned)
+            before = LoggedBatch.read(fs, batch_id - 1, planned=None)
+            return RegionRecord(
+                region=REGION,
+                attempt_id=began.attempt_id,
+                query_id=active.query_id,
+                batch_id=batch_id,
+                splits=logged.ranges_since(before),
+                offset_log_version=logged.version,
+                other_offsets_sha256=logged.others_sha256,
+                committables=tuple(written.committables),
+            )
+
+        return OpenRun(active=active, sink=options, began=began, record=record)
+
+    def file_system(self, uri: str) -> FileSystem:
         """Opened once: on HDFS each has its own client, and every batch needs it three times."""
         known = self._file_systems.get(uri)
         if known is not None:
@@ -309,13 +331,13 @@ class DropInQueries:
         with self._lock:
             runs = list(self._runs.items())
         for location, run in runs:
-            if _has_ended(run) and self._forget(location, run):
+            if _has_ended(run) and self.forget(location, run):
                 try:
                     run.began.stop()
                 except Exception:
                     log.exception("run was not stopped: run_id=%s", run.active.run_id)
 
-    def _forget(self, location: str, run: _Run) -> bool:
+    def forget(self, location: str, run: OpenRun) -> bool:
         """Whether this call removed the run; then the caller must stop it."""
         with self._lock:
             is_registered = self._runs.get(location) is run
@@ -332,7 +354,7 @@ def _replaced(location: str, run_id: str) -> FencedError:
     )
 
 
-def _has_ended(run: _Run) -> bool:
+def _has_ended(run: OpenRun) -> bool:
     try:
         is_over = not run.active.is_active()
     except Exception:  # an error of its JVM: check the other runs, and this one again later

@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -21,6 +21,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 )
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import StreamError
+from sluice.runtime.failpoints import failpoint
 from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
@@ -153,7 +154,38 @@ class DropInRun:
         """Whether a decision of this run or an earlier one contains the batch."""
         return self.coordinator.is_decided(self.batch(batch_id))
 
-    def write(self, frame: DataFrame, batch_id: int) -> PreCommitted:
+    def write_batch(
+        self,
+        frame: DataFrame,
+        batch_id: int,
+        record: Callable[[int, PreCommitted], RegionRecord],
+        *,
+        query_id: str,
+    ) -> None:
+        """Write a frame as one batch; returns once it is committed on record. After an error the
+        run has ended, and the next one settles the batch.
+
+        Args:
+            record: makes the batch's record.
+        """
+        try:
+            written = self._write(frame, batch_id)
+            self.commit(
+                batch_id, lambda: record(batch_id, written), decide_by_s=written.decide_by_s
+            )
+        except BaseException:
+            with suppress(StreamError):  # the run may have ended; the first error names the reason
+                self.abort(batch_id, query_id=query_id)
+            raise
+        failpoint("before-return")
+
+    def replay_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """Wait for the commit of a decided batch, and run the frame without writing it: a stateful
+        operator commits its state after its last row (`batch-identity`)."""
+        self.coordinator.await_committed(self.batch(batch_id), timeout_s=_COMMIT_TIMEOUT_S)
+        frame.write.format("noop").mode("overwrite").save()
+
+    def _write(self, frame: DataFrame, batch_id: int) -> PreCommitted:
         """Run the frame once; its tasks write and pre-commit. Raises the error of a task."""
         batch = self.batch(batch_id)
         tasks = RegionTasks(
@@ -207,7 +239,7 @@ class DropInRun:
             REGION,
             self.attempt_id,
             StreamError(
-                "Spark aborted a batch of this query",
+                "a batch of this sink was aborted",
                 {"query_id": query_id, "batch_id": batch_id},
                 "Read the query's own error; a restart resumes from the last checkpoint.",
             ),

@@ -1,9 +1,10 @@
-"""Takes over ``start()`` of Spark's stream writers for the formats of Sluice.
+"""Takes over ``start()`` and ``save()`` of Spark's writers for the formats of Sluice.
 
 The user's code stays Spark's: ``df.writeStream.format("sluice-kafka")….start()``. Spark itself asks
-a Python data source only when a batch runs, and refuses output mode update for all of them. Here
-wrong options are refused at the start, in the user's process. A query in update mode gets a batch
-callback as its sink. Other formats, and sessions without `sluice.install`, are left alone.
+a Python data source only when a batch runs, and refuses output mode update and the default save
+mode for all of them. Here wrong options are refused at once, in the user's process. A query in
+update mode gets a batch callback as its sink, and `FrameWrites` writes a frame. Other formats, and
+sessions without `sluice.install`, are left alone.
 """
 
 import functools
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
@@ -21,6 +23,7 @@ from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.process.failed_tasks import raised_in
 from sluice.runtime.spark.drop_in.active_queries import require_micro_batches
 from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries
+from sluice.runtime.spark.drop_in.frame_writes import FrameWrite, FrameWrites
 from sluice.runtime.spark.session.spark_session import (
     SHUFFLE_RETRY,
     active_session,
@@ -30,6 +33,7 @@ from sluice.runtime.spark.session.spark_session import (
 __all__ = ["FormatCheck", "take_over_writers"]
 
 _PARTITIONS = "partitionBy"
+_MOST_DIGITS = 19  # of a 64-bit number
 
 
 class FormatCheck(Protocol):
@@ -44,19 +48,29 @@ class FormatCheck(Protocol):
         ...
 
 
-QueriesOf = Callable[[SparkSession], DropInQueries | None]
-"""The drop-in queries of a session's application; None: Sluice is not installed in it."""
+class Installed(Protocol):
+    """What `sluice.install` has started for an application."""
+
+    @property
+    def queries(self) -> DropInQueries: ...
+
+    @property
+    def frames(self) -> FrameWrites: ...
+
+
+InstalledIn = Callable[[SparkSession], Installed | None]
+"""Of a session's application; None: Sluice is not installed in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What the user has set on a ``writeStream``.
+    """What the user has set on a writer.
 
     Attributes:
         options: by the names that the user wrote.
         partitions: columns of ``.partitionBy(…)``.
-        mode: output mode, in lower case.
-        trigger: Spark's, in the JVM.
+        mode: output mode or save mode, in lower case.
+        java: the writer in the JVM.
     """
 
     frame: DataFrame
@@ -64,11 +78,15 @@ class _Asked:
     options: Mapping[str, str]
     partitions: tuple[str, ...]
     mode: str
-    trigger: Any
+    java: Any
 
     @classmethod
-    def of(cls, writer: DataStreamWriter) -> Self:
-        """Read the fields of Spark's writer, which has no public way to them."""
+    def of(cls, writer: DataStreamWriter | DataFrameWriter, *, mode: str) -> Self:
+        """Read the fields of Spark's writer, which has no public way to them.
+
+        Args:
+            mode: Spark's name of the field.
+        """
         java: Any = writer._jwrite  # noqa: SLF001 - not in Python
         jvm: Any = writer._spark._jvm  # noqa: SLF001 - as above
         of = jvm.scala.jdk.javaapi.CollectionConverters.asJava
@@ -78,8 +96,8 @@ class _Asked:
             format_name=str(_field(java, "source")).lower(),
             options=dict(of(_field(java, "extraOptions").originalMap())),
             partitions=tuple(of(columns.get())) if columns.isDefined() else (),
-            mode=str(_field(java, "outputMode").toString()).lower(),
-            trigger=_field(java, "trigger"),
+            mode=str(_field(java, mode).toString()).lower(),
+            java=java,
         )
 
     def all_options(self, path: str | None) -> dict[str, str]:
@@ -102,15 +120,24 @@ class _Asked:
         return found
 
 
-def take_over_writers(checks: Mapping[str, FormatCheck], queries_of: QueriesOf) -> None:
-    """From now on `DataStreamWriter.start` is ours for these formats. Safe to repeat.
+def take_over_writers(checks: Mapping[str, FormatCheck], installed_in: InstalledIn) -> None:
+    """From now on Spark's ``start`` and ``save`` are ours for these formats. Safe to repeat.
 
     Args:
         checks: by Spark's name of the format, in lower case.
     """
-    original = getattr(DataStreamWriter.start, "__wrapped__", DataStreamWriter.start)
+    started = getattr(DataStreamWriter.start, "__wrapped__", DataStreamWriter.start)
+    saved = getattr(DataFrameWriter.save, "__wrapped__", DataFrameWriter.save)
+    DataStreamWriter.start = _start_of(started, checks, installed_in)  # type: ignore[method-assign]
+    DataFrameWriter.save = _save_of(saved, checks, installed_in)  # type: ignore[method-assign]
 
-    @functools.wraps(original)
+
+def _start_of(
+    started: Callable[..., StreamingQuery],
+    checks: Mapping[str, FormatCheck],
+    installed_in: InstalledIn,
+) -> Callable[..., StreamingQuery]:
+    @functools.wraps(started)
     def start(
         self: DataStreamWriter,
         path: str | None = None,
@@ -129,16 +156,76 @@ def take_over_writers(checks: Mapping[str, FormatCheck], queries_of: QueriesOf) 
             self.format(format)
         if queryName is not None:
             self.queryName(queryName)
-        spark = self._spark
-        queries = queries_of(spark)
-        asked = None if queries is None else _Asked.of(self)
-        if queries is None or asked is None or asked.format_name not in checks:
-            return original(self, path)
+        found = installed_in(self._spark)
+        asked = None if found is None else _Asked.of(self, mode="outputMode")
+        if found is None or asked is None or asked.format_name not in checks:
+            return started(self, path)
         # Spark looks for a format's name in the active session, which a thread may not have.
-        with active_session(spark):
-            return original(_checked(asked, path, checks[asked.format_name], queries))
+        with active_session(self._spark):
+            return started(_checked(asked, path, checks[asked.format_name], found.queries))
 
-    DataStreamWriter.start = start  # type: ignore[method-assign]  # see the module's docstring
+    return start
+
+
+def _save_of(
+    saved: Callable[..., None], checks: Mapping[str, FormatCheck], installed_in: InstalledIn
+) -> Callable[..., None]:
+    @functools.wraps(saved)
+    def save(  # Spark's own signature
+        self: DataFrameWriter,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002 - as above
+        mode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        **options: Any,  # noqa: ANN401 - as above
+    ) -> None:
+        self.mode(mode).options(**options)
+        if partitionBy is not None:
+            self.partitionBy(partitionBy)
+        if format is not None:
+            self.format(format)
+        found = installed_in(self._spark)
+        asked = None if found is None else _Asked.of(self, mode="curmode")
+        if found is None or asked is None or asked.format_name not in checks:
+            saved(self, path)
+            return
+        found.queries.watch(self._spark)
+        found.frames.save(_frame_write(asked, path, checks[asked.format_name]))
+
+    return save
+
+
+def _frame_write(asked: _Asked, path: str | None, check: FormatCheck) -> FrameWrite:
+    """A checked call of ``save()``; ConfigError."""
+    for name in ("bucketColumnNames", "sortColumnNames", "clusteringColumns"):
+        if _field(asked.java, name).isDefined():
+            raise ConfigError(
+                "this sink has no buckets, sorting or clustering",
+                {"format": asked.format_name, "given": name},
+                "Remove the call of bucketBy, sortBy or clusterBy.",
+            )
+    options = asked.all_options(path)
+    batch_id = _taken(options, "batchId")
+    if batch_id is not None and not (batch_id.strip().isdecimal() and len(batch_id) < _MOST_DIGITS):
+        raise ConfigError(
+            "an option has a value that is not valid",
+            {"option": "batchId", "value": batch_id},
+            "Give the second argument of the foreachBatch function.",
+        )
+    check(options, asked.frame.schema, mode=asked.mode)
+    return FrameWrite(
+        frame=asked.frame,
+        format_name=asked.format_name,
+        batch_id=None if batch_id is None else int(batch_id),
+        location=_taken(options, "checkpointLocation"),
+        options=options,
+    )
+
+
+def _taken(options: dict[str, str], name: str) -> str | None:
+    """Remove an option, by its name in any case; None: it is not given."""
+    given = next((each for each in options if each.lower() == name.lower()), None)
+    return None if given is None else options.pop(given)
 
 
 def _checked(
@@ -150,7 +237,7 @@ def _checked(
         ConfigError: wrong options, columns, modes or settings.
     """
     options = asked.all_options(path)
-    require_micro_batches(asked.trigger.getClass().getSimpleName(), options)
+    require_micro_batches(_field(asked.java, "trigger").getClass().getSimpleName(), options)
     check(options, asked.frame.schema, mode=asked.mode)
     spark = asked.frame.sparkSession
     queries.make_sink(asked.format_name, options, lambda name: str(spark.conf.get(name)))
@@ -164,7 +251,7 @@ def _checked(
     require_setting(SHUFFLE_RETRY, spark.conf.get(SHUFFLE_RETRY, None))
     queries.watch(spark)
     writer = DataStreamWriter(asked.frame).options(**options).outputMode(asked.mode)
-    writer._jwrite.trigger(asked.trigger)  # noqa: SLF001 - a value of the JVM
+    writer._jwrite.trigger(_field(asked.java, "trigger"))  # noqa: SLF001 - a value of the JVM
     if asked.mode != "update":
         return writer.format(asked.format_name)
     return writer.foreachBatch(
@@ -200,6 +287,8 @@ def _write_batch(write: Callable[[DataFrame, int], None], frame: DataFrame, batc
 
 
 def _field(java: Any, name: str) -> Any:  # noqa: ANN401 - py4j's view
-    field = java.getClass().getDeclaredField(name)
+    kind = java.getClass()  # of a stream; a frame's writer has its fields from its super class
+    holders = {"org.apache.spark.sql.classic.DataFrameWriter": kind.getSuperclass()}
+    field = holders.get(kind.getName(), kind).getDeclaredField(name)
     field.setAccessible(True)
     return field.get(java)
