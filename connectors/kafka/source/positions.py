@@ -122,6 +122,8 @@ def named_ends(
 _ASSIGNMENT = '{"topic": [0, 1]}'
 _OFFSETS = '{"topic": {"0": 23, "1": -2}}'
 _EDGES = {edge.value: edge for edge in Edge}
+_ENDS = '{"topic": {"0": 23, "1": -1}}'
+_TIMESTAMPS = '{"topic": {"0": 1700000000000, "1": 0}}'
 _SPARK_EDGES = {-2: Edge.EARLIEST, -1: Edge.LATEST}
 
 
@@ -133,18 +135,19 @@ def parse_offsets(text: str, *, option: str) -> PerPartition:
     """
     topics: dict[str, Edge] = {}
     found: dict[PartitionKey, int | Edge] = {}
-    for key, number in _numbers(text, option, topics):
+    form = _ENDS if option.startswith("ending") else _OFFSETS
+    for key, number in _numbers(text, option, form, topics):
         if number < -2:
-            raise _malformed(option, text)
+            raise _malformed(option, text, form)
         found[key] = _SPARK_EDGES.get(number, number)
     return PerPartition(offsets=found, topics=topics)
 
 
 def parse_timestamps(text: str, *, option: str) -> dict[PartitionKey, int]:
     """``{"orders": {"0": 1700000000000}}``, milliseconds."""
-    found = dict(_numbers(text, option))
+    found = dict(_numbers(text, option, _TIMESTAMPS))
     if any(number < 0 for number in found.values()):
-        raise _malformed(option, text)
+        raise _malformed(option, text, _TIMESTAMPS)
     return found
 
 
@@ -166,21 +169,21 @@ _MOST_DIGITS = 9  # of a partition
 
 
 def _numbers(
-    text: str, option: str, edges: dict[str, Edge] | None = None
+    text: str, option: str, form: str, edges: dict[str, Edge] | None = None
 ) -> Iterable[tuple[PartitionKey, int]]:
     """The numbers by partition; ``edges`` takes those of whole topics, if these may be given."""
-    for topic, by_partition in _objects(text, option, _OFFSETS):
+    for topic, by_partition in _objects(text, option, form):
         if edges is not None and str(by_partition).lower() in _EDGES:
             edges[topic] = _EDGES[str(by_partition).lower()]
             continue
         if not isinstance(by_partition, dict):
-            raise _malformed(option, text)
+            raise _malformed(option, text, form)
         spelt: dict[int, str] = {}
         for partition, number in by_partition.items():
             if not partition.isdecimal() or len(partition) > _MOST_DIGITS:
-                raise _malformed(option, text)
+                raise _malformed(option, text, form)
             if type(number) is not int or number >= 2**63:
-                raise _malformed(option, text)
+                raise _malformed(option, text, form)
             first = spelt.setdefault(int(partition), partition)
             if first != partition:
                 raise _twice(option, text, f'"{first}" and "{partition}" of {topic}')
@@ -199,7 +202,7 @@ def _objects(text: str, option: str, form: str) -> Iterable[tuple[str, object]]:
     return found.items()
 
 
-def _malformed(option: str, text: str, form: str = _OFFSETS) -> ConfigError:
+def _malformed(option: str, text: str, form: str) -> ConfigError:
     return ConfigError(
         "the option's value is not of the right form",
         {"option": option, "value": text},

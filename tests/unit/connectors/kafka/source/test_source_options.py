@@ -1,6 +1,7 @@
 """The options of the Kafka source: Spark's names and meanings, and errors that help."""
 
 import pickle
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -277,6 +278,29 @@ def test_stream_refuses_ending_offsets(name: str) -> None:
 )
 def test_malformed_value_is_an_error_that_names_the_option(name: str, value: str) -> None:
     assert name in error_of({**BASE, name: value})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "assign",
+        "startingOffsets",
+        "endingOffsets",
+        "startingOffsetsByTimestamp",
+        "endingOffsetsByTimestamp",
+    ],
+)
+@pytest.mark.parametrize("wrong", ["x", "{", '{"orders": 1}', '{"orders": {"0": "1"}}'])
+def test_the_form_that_an_error_shows_is_taken(name: str, wrong: str) -> None:
+    """A user copies it."""
+    base = dict(BASE)
+    if name == "assign":
+        base.pop("subscribe")
+    with pytest.raises(ConfigError) as refused:
+        SourceOptions.of({**base, name: wrong}, bounded=True, stream=False)
+    shown = re.search(r"\{.*\}", refused.value.args[2])
+    assert shown is not None
+    SourceOptions.of({**base, name: shown[0]}, bounded=True, stream=False)
 
 
 @pytest.mark.parametrize(
