@@ -24,10 +24,9 @@ from sluice.runtime.model.timestamps import earliest
 from sluice.runtime.process.gc_freeze import freeze_once
 from sluice.runtime.service.drop_in_client import REGION, DropInClient, QueryRun
 from sluice.runtime.service.service_client import CoordinatorClient
+from sluice.runtime.spark.tasks.region_tasks import BATCH_ID
 
 __all__ = ["DropInStreamWriter", "refuse_frame"]
-
-_BATCH_ID = "streaming.sql.batchId"
 
 
 def refuse_frame(format_name: str, *, instead: str) -> NoReturn:
@@ -88,7 +87,7 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows and pre-commit them; a decided batch's replay writes nothing."""
         context = TaskContext.get()
-        batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
+        batch_id = None if context is None else context.getLocalProperty(BATCH_ID)
         if context is None or batch_id is None:
             raise ConfigError(
                 "this call is outside a task of a streaming query", {}, "Leave this call to Spark."

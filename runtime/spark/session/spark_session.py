@@ -157,11 +157,19 @@ def task_attempts(master: str, setting: str | None) -> int:
 
 
 def require_running(spark: SparkSession) -> None:
-    """Refuse to start an attempt in a stopped session: a retry would fail, too.
+    """Refuse to start an attempt in a stopped session, or in one without a driver in this process:
+    a retry would fail, too.
 
     Raises:
-        ConfigError: the session has been stopped.
+        ConfigError: the session has been stopped, or is one of Spark Connect.
     """
+    if type(spark).__module__.startswith("pyspark.sql.connect."):
+        raise ConfigError(
+            "Sluice does not run in a session of Spark Connect",
+            {"session": type(spark).__module__},
+            "Run the program on the driver, with SparkSession.builder.master(…): the coordinator "
+            "needs the driver's JVM.",
+        )
     context = spark.sparkContext._jsc  # noqa: SLF001 - not in Python
     if context is None or context.sc().isStopped():
         raise ConfigError(

@@ -99,6 +99,13 @@ def test_formats_are_not_installed_in_a_session_that_was_stopped() -> None:
         sluice.install(cast(SparkSession, known))
 
 
+def test_a_session_of_spark_connect_is_refused_by_name() -> None:
+    """Its process has no JVM, and a missing attribute would be the error."""
+    named = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
+    with pytest.raises(ConfigError, match=r"Spark Connect.*builder\.master"):
+        sluice.install(cast(SparkSession, named()))
+
+
 def test_a_source_gets_quick_processes_and_keeps_the_users_search_path() -> None:
     """In front of it, and only for functions that are made inside; with workers of its own, too."""
     session = Session()
