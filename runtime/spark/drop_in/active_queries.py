@@ -43,6 +43,11 @@ class ActiveQuery:
         return query_setting(self.query, name)
 
     @property
+    def session(self) -> object:
+        """Spark's session for its batches, in the JVM."""
+        return self.query._jsq.streamingQuery().sparkSessionForStream()  # noqa: SLF001
+
+    @property
     def location(self) -> str:
         """URI of its checkpoint location."""
         return str(self.query._jsq.streamingQuery().resolvedCheckpointRoot())  # noqa: SLF001

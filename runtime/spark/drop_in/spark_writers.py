@@ -157,8 +157,11 @@ def _start_of(
         if queryName is not None:
             self.queryName(queryName)
         found = installed_in(self._spark)
-        asked = None if found is None else _Asked.of(self, mode="outputMode")
-        if found is None or asked is None or asked.format_name not in checks:
+        if found is None:
+            return started(self, path)
+        found.queries.watch(self._spark)  # a query of any sink may write frames in its callback
+        asked = _Asked.of(self, mode="outputMode")
+        if asked.format_name not in checks:
             return started(self, path)
         # Spark looks for a format's name in the active session, which a thread may not have.
         with active_session(self._spark):
@@ -189,7 +192,6 @@ def _save_of(
         if found is None or asked is None or asked.format_name not in checks:
             saved(self, path)
             return
-        found.queries.watch(self._spark)
         found.frames.save(_frame_write(asked, path, checks[asked.format_name]))
 
     return save
@@ -249,7 +251,6 @@ def _checked(
             "Set it as an option of writeStream; a session-wide default does not reach the sink.",
         )
     require_setting(SHUFFLE_RETRY, spark.conf.get(SHUFFLE_RETRY, None))
-    queries.watch(spark)
     writer = DataStreamWriter(asked.frame).options(**options).outputMode(asked.mode)
     writer._jwrite.trigger(_field(asked.java, "trigger"))  # noqa: SLF001 - a value of the JVM
     if asked.mode != "update":
