@@ -15,6 +15,7 @@ from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries
 from sluice.runtime.spark.session.spark_session import (
     active_session,
     prepare,
+    quick_python,
     require_running,
     warn_of_unbounded_rows,
 )
@@ -73,7 +74,7 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
     warn_of_unbounded_rows(spark)
     installation.queries.watch(spark)
     client = DropInClient(address=installation.service.coordinator_address)
-    with active_session(spark):
+    with active_session(spark), quick_python(spark, plans_once=True):
         spark.dataSource.register(kafka.kafka_format(client))
         spark.dataSource.register(files.files_format(client))
     return installation

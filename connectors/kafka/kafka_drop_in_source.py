@@ -42,7 +42,7 @@ from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model import offsets
 from sluice.runtime.model.splits import Barrier, SplitRange
 from sluice.runtime.model.task_memory import TaskMemory
-from sluice.runtime.process.gc_freeze import freeze_once
+from sluice.runtime.process.worker_memory import tidy_after_task
 
 __all__ = ["KafkaBatchReader", "KafkaSourceFormat", "KafkaStreamReader"]
 
@@ -277,7 +277,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Executor side."""
         yield from self._split_reader.read(partition.value)
-        freeze_once()
+        tidy_after_task()
 
     def commit(self, end: dict[str, Any]) -> None:
         """The batch is committed: publish group offsets."""
