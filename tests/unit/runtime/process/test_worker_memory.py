@@ -1,14 +1,15 @@
-"""What a worker keeps is not searched for cycles after every task."""
+"""A worker keeps little memory: modules are frozen once, free buffers return."""
 
 import gc
 import os
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
-from sluice.runtime.process import gc_freeze as lasting_objects
+from sluice.runtime.process import worker_memory
 from sluice.runtime.process.gc_control import without_collector
-from sluice.runtime.process.gc_freeze import freeze_lasting, freeze_once
+from sluice.runtime.process.worker_memory import freeze_lasting, tidy_after_task
 
 
 class Ring:
@@ -20,7 +21,8 @@ class Ring:
 
 @pytest.fixture(autouse=True)
 def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(lasting_objects, "_frozen_in", None)
+    """As a new process finds it, and as it was, afterwards."""
+    monkeypatch.setattr(worker_memory, "_frozen_in", None)
     before = gc.get_freeze_count()
     yield
     if not before:
@@ -63,11 +65,24 @@ def test_cycles_are_found_before_they_would_be_kept() -> None:
 def test_it_is_done_once_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker is forked from a daemon: what that had frozen is not all that the worker has."""
     done: list[int] = []
-    monkeypatch.setattr(lasting_objects, "freeze_lasting", lambda: done.append(1))
-    freeze_once()
-    freeze_once()
+    monkeypatch.setattr(worker_memory, "freeze_lasting", lambda: done.append(1))
+    tidy_after_task()
+    tidy_after_task()
     assert len(done) == 1
     other = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: other)
-    freeze_once()
+    tidy_after_task()
     assert len(done) == 2
+
+
+def test_free_memory_returns_to_the_system() -> None:
+    def resident() -> int:
+        return psutil.Process().memory_info().rss
+
+    kept = [bytes(1_000) for _ in range(100_000)]
+    full = resident()
+    last = kept[-1:]  # the heap's end stays in use, so that only a trim returns what lies before it
+    del kept
+    tidy_after_task()
+    assert last
+    assert resident() < full - 50_000_000
