@@ -179,9 +179,7 @@ class FrameWrites:
         if write.batch_id is not None:
             batch_id = write.batch_id
         query_id, run_id = ("", "") if query is None else (query.query_id, query.run_id)
-        if began.is_decided(
-            batch_id
-        ):  # one without an id never is
+        if began.is_decided(batch_id):  # one without an id never is
             self._require_repeated(store, write, began, batch_id, run_id=run_id)
             began.replay_batch(write.frame, batch_id)
             log.info("a frame is written already: batch_id=%d location=%s", batch_id, store)
