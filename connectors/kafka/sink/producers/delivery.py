@@ -190,7 +190,8 @@ class DeliveryLog:
         if is_consequence(error):
             error = fatal or self._abort_reason() or error
         elif error.code() == _INVALID:  # of each of several; the client has the broker's own code
-            error = self._abort_reason() or error
+            reason = self._abort_reason()
+            error = error if reason is None else KafkaError(reason.code())
         rows, row = failure.rows if self._is_certain(failure) else None, failure.row
         if rows is not None and row is None:
             row = _row_of(rows, failure)
