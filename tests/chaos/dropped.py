@@ -5,7 +5,6 @@ from pathlib import Path
 
 from sluice.connectors.kafka.tools.verify.topic_history import (
     await_readable,
-    read_history,
     read_records,
 )
 from sluice.runtime.checker import check, expect
@@ -14,6 +13,7 @@ from sluice.runtime.functions.at_most_once import DROPS_KIND, decode_drops
 from sluice.runtime.model.checkpoint_record import Verdict
 from tests.chaos.programs import exclaim
 from tests.chaos.scenario import Scenario
+from tests.kit.kafka.topic_histories import read_history
 
 __all__ = ["on_record", "require_all_but", "require_the_rest_once"]
 

@@ -6,19 +6,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.tools.verify.topic_history import read_history, read_records
+from sluice.connectors.kafka.tools.verify.topic_history import read_records
 from sluice.runtime.checker import (
     History,
     HistoryVerdict,
-    KeyCountVerdict,
     Record,
-    WindowVerdict,
     check,
-    check_key_counts,
-    check_windows,
     expect,
 )
 from tests.chaos.published_files import PublishedFiles
+from tests.kit.kafka.topic_histories import read_history
+from tests.kit.key_counts import KeyCountVerdict, check_key_counts
+from tests.kit.window_counts import WindowVerdict, check_windows
 
 __all__ = [
     "AT_LEAST_ONCE",

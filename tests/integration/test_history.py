@@ -9,7 +9,6 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.demo.observer import Observer
 from sluice.connectors.kafka.tools.verify.topic_history import (
     await_readable,
-    read_history,
     read_records,
     topic_ends,
 )
@@ -23,6 +22,7 @@ from tests.kit.kafka.kafka_records import (
     produce,
     produce_transaction,
 )
+from tests.kit.kafka.topic_histories import read_history
 from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration

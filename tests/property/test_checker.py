@@ -15,13 +15,13 @@ from sluice.runtime.checker import (
     Payload,
     Record,
     check,
-    check_key_counts,
     check_prefix,
-    check_windows,
     expect,
     origin_of,
 )
 from sluice.runtime.errors import ConfigError
+from tests.kit.key_counts import check_key_counts
+from tests.kit.window_counts import check_windows
 
 PARTITIONS = 3
 PAYLOAD = Payload(topic="in", run="r", partitions=PARTITIONS)

@@ -20,15 +20,11 @@ from sluice.connectors.kafka.client.confluent import make_admin
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.broker.broker_properties import (
     BrokerPorts,
-    BrokerSecurity,
-    SecurityProtocol,
-    format_arguments,
     render,
     server_properties,
 )
 from sluice.connectors.kafka.tools.broker.topic_creation import await_controller
 from sluice.runtime.embedded.cache import require_directory
-from sluice.runtime.embedded.certificates import Certificate, make_certificate
 from sluice.runtime.embedded.ivy import (
     Artifact,
     Bundle,
@@ -47,9 +43,7 @@ from sluice.runtime.errors import ConfigError, MissingRequirementError, StreamEr
 __all__ = [
     "KAFKA_VERSION",
     "QUICK_START",
-    "BrokerSecurity",
     "EmbeddedKafka",
-    "SecurityProtocol",
     "broker_classes",
     "kafka_jars",
     "new_cluster_id",
@@ -141,7 +135,6 @@ class EmbeddedKafka:
         port: of the plain text listener; None: any free one, kept over restarts.
         transaction_version: feature level 0, 1 or 2 for a new data directory.
         properties: server properties that override the defaults.
-        security: adds a listener with authentication, see `secure_bootstrap`.
         jvm_options: heap and compiler settings. Unless they set class sharing, a broker uses the
             class archive of ``sluice kafka fetch``, if there is one.
         detached: the broker keeps running after this process ends.
@@ -156,7 +149,6 @@ class EmbeddedKafka:
         port: int | None = None,
         transaction_version: int = 2,
         properties: Mapping[str, str] | None = None,
-        security: BrokerSecurity | None = None,
         jvm_options: Sequence[str] = QUICK_START,
         detached: bool = False,
         cluster_id: str | None = None,
@@ -172,36 +164,18 @@ class EmbeddedKafka:
         self._port = port
         self._transaction_version = transaction_version
         self._properties = dict(properties or {})
-        self._security = security
         self._jvm_options = tuple(jvm_options)
         self._detached = detached
         self._cluster_id = cluster_id or new_cluster_id()
         self._jars = jars
         self._scratch: Path | None = None
         self._ports: BrokerPorts | None = None
-        self._certificate: Certificate | None = None
         self._process: ServerProcess | None = None
 
     @property
     def bootstrap(self) -> str:
         """``host:port`` of the plain text listener."""
         return f"{HOST}:{self._known_ports().plain}"
-
-    @property
-    def secure_bootstrap(self) -> str:
-        """``host:port`` of the listener with authentication."""
-        return f"{HOST}:{self._known_ports().secure}"
-
-    @property
-    def ca_file(self) -> Path:
-        """PEM file that clients of a SASL_SSL listener must trust."""
-        if self._certificate is None:
-            raise ConfigError(
-                "this broker has no TLS listener",
-                {"security": self._security},
-                "Give it BrokerSecurity with SASL_SSL, and start it.",
-            )
-        return self._certificate.ca_file
 
     @property
     def pid(self) -> int:
@@ -240,7 +214,7 @@ class EmbeddedKafka:
                 return self
             except MissingRequirementError:
                 # Another process may have taken one between the choice and the start.
-                taken = not all(map(is_free, (ports.plain, ports.controller, ports.secure)))
+                taken = not all(map(is_free, (ports.plain, ports.controller)))
                 if not taken or attempt == _START_ATTEMPTS - 1:
                     raise
         return self
@@ -300,8 +274,8 @@ class EmbeddedKafka:
         return self._ports
 
     def _choose_ports(self) -> BrokerPorts:
-        plain, controller, secure = free_ports(3)
-        return BrokerPorts(plain=self._port or plain, controller=controller, secure=secure)
+        plain, controller = free_ports(2)
+        return BrokerPorts(plain=self._port or plain, controller=controller)
 
     def _directory(self) -> Path:
         if self._data_dir is not None:
@@ -315,6 +289,7 @@ class EmbeddedKafka:
         java, jars, directory = find_java(), self._jars or kafka_jars(), self._directory()
         properties = self._server_properties(directory, ports)
         properties_file = _write_private(directory / "server.properties", render(properties))
+        (directory / "log4j2.properties").write_text(_LOGGING, encoding="ascii")
         jvm = (
             str(java.executable),
             *sharing_options(java.executable, jars, self._jvm_options),
@@ -344,31 +319,19 @@ class EmbeddedKafka:
             raise
         self._process, self._ports = process, ports
 
-    def _server_properties(self, directory: Path, ports: BrokerPorts) -> Mapping[str, str]:
-        password = secrets.token_hex(16)
-        password_file = directory / "keystore.password"
-        if self._security and self._security.protocol is SecurityProtocol.SASL_SSL:
-            if password_file.exists():
-                password = password_file.read_text(encoding="ascii")
-            _write_private(password_file, password)
-            self._certificate = make_certificate(directory / "tls", find_java(), password=password)
-        (directory / "log4j2.properties").write_text(_LOGGING, encoding="ascii")
+    def _server_properties(self, directory: Path, ports: BrokerPorts) -> dict[str, str]:
         return server_properties(
-            ports=ports,
-            log_dir=directory / "data",
-            security=self._security,
-            keystore=self._certificate.keystore if self._certificate else None,
-            keystore_password=password,
-            overrides=self._properties,
+            ports=ports, log_dir=directory / "data", overrides=self._properties
         )
 
+    def _format_arguments(self, properties_file: Path) -> list[str]:
+        """Arguments of ``kafka-storage format``: only they set feature levels."""
+        # One argument with "=": one id in 64 starts with a dash.
+        arguments = ["format", f"--cluster-id={self._cluster_id}", "--config", str(properties_file)]
+        return [*arguments, "--feature", f"transaction.version={self._transaction_version}"]
+
     def _format(self, jvm: Sequence[str], properties_file: Path) -> None:
-        arguments = format_arguments(
-            cluster_id=self._cluster_id,
-            properties_file=properties_file,
-            transaction_version=self._transaction_version,
-            security=self._security,
-        )
+        arguments = self._format_arguments(properties_file)
         answer = subprocess.run(
             [*jvm, _NO_LOG, "kafka.tools.StorageTool", *arguments],
             capture_output=True,

@@ -35,14 +35,13 @@ from sluice.connectors.kafka.source.enumerator.topics import (
     described,
     result,
 )
-from sluice.runtime.checker import Headers, History, Identity, Record
+from sluice.runtime.checker import Headers, Record
 from sluice.runtime.errors import ConfigError, UnreachableError
 
 __all__ = [
     "EndWatch",
     "TopicEnds",
     "await_readable",
-    "read_history",
     "read_records",
     "reading_consumer",
     "record_of",
@@ -248,19 +247,6 @@ def read_records(
                 )
     finally:
         consumer.close()
-
-
-def read_history(
-    connection: KafkaConnection,
-    topic: str,
-    *,
-    identity: Identity | None = None,
-    read_committed: bool = True,
-    timeout_s: float = 60.0,
-) -> History:
-    """`read_records` as the checker's compact history."""
-    records = read_records(connection, topic, read_committed=read_committed, timeout_s=timeout_s)
-    return History.of(records, identity)
 
 
 def record_of(message: Message, *, need_headers: bool = True) -> Record:
