@@ -32,6 +32,7 @@ from sluice.runtime.errors import ConfigError, FencedError, StreamError
 from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.json_values import to_json
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.service.drop_in_client import REGION, DropInMessage, QueryRun
 from sluice.runtime.service.server import CoordinatorService
@@ -117,7 +118,7 @@ class DropInQueries:
         message = DropInMessage.of(call, payload)
         if call == "begin":
             found = self._begin(message.format_name, message.location, message.options)
-            return found.to_json()
+            return to_json(found)
         run = self._runs.get(message.location)
         if run is None or run.active.run_id != message.run_id:
             raise FencedError(

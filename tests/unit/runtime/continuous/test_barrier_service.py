@@ -12,9 +12,9 @@ from sluice.runtime.functions.at_most_once import Drops, dropped_in_all, encode_
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.on_error import DeadLetters, Skip
 from sluice.runtime.model.splits import Barrier, BatchKey
-from sluice.runtime.service import service_json as wire
 from tests.kit.coordinator.core_driver import committable, split
 from tests.kit.fakes import ManualClock
 
@@ -309,11 +309,11 @@ def test_a_life_that_is_over_is_not_asked_to_commit(how: str) -> None:
 def test_messages_survive_json() -> None:
     """Bytes, counts and ranges come back as they were."""
     result = _result(3)
-    assert wire.from_json(EpochResult, wire.to_json(result)) == result
+    assert from_json(EpochResult, to_json(result)) == result
     told = NextBarrier(barrier=None, committed_batch=2, to_commit=(3, 4))
-    assert wire.from_json(NextBarrier, wire.to_json(told)) == told
+    assert from_json(NextBarrier, to_json(told)) == told
     epoch = CommittedEpoch(batch_id=3, operators=("a", "b"))
-    assert wire.from_json(CommittedEpoch, wire.to_json(epoch)) == epoch
+    assert from_json(CommittedEpoch, to_json(epoch)) == epoch
 
 
 def test_a_task_that_owes_nothing_and_asks_nothing_is_missed() -> None:

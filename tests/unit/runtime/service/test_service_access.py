@@ -9,7 +9,7 @@ import pytest
 import urllib3
 
 from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, StreamError
-from sluice.runtime.service import service_json as wire
+from sluice.runtime.service.error_json import error_from_json
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient
 from tests.kit.waiting import PATIENCE_S
@@ -32,7 +32,7 @@ def test_only_who_belongs_to_this_run_is_answered(
         client.poll_barrier("main", 0, wait_s=0.0)
 
 
-@pytest.mark.parametrize("path", ["/v1/status", "/metrics", "/v1/batches/decided"])
+@pytest.mark.parametrize("path", ["/v1/status", "/metrics"])
 def test_nothing_is_shown_without_the_token(service: CoordinatorService, path: str) -> None:
     """Not even numbers."""
     response = urllib3.request("GET", f"{service.address}{path}")
@@ -118,7 +118,7 @@ def test_a_message_of_another_version_is_refused_by_name(service: CoordinatorSer
         headers={"Authorization": f"Bearer {token}"},
     )
     assert response.status == 422
-    error = wire.error_from_json(response.json()["error"])
+    error = error_from_json(response.json()["error"])
     assert isinstance(error, ConfigError)
     assert "body.secret" in str(error)
     assert "value" not in str(error.args[1])

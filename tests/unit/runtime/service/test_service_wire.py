@@ -8,8 +8,9 @@ import pytest
 
 from sluice.runtime import errors
 from sluice.runtime.errors import StreamError
+from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.splits import Barrier, SplitRange
-from sluice.runtime.service import service_json as wire
+from sluice.runtime.service.error_json import error_from_json, error_to_json
 from sluice.runtime.service.server import CoordinatorService
 from tests.kit.coordinator.coordinated_service import BATCH
 from tests.kit.waiting import PATIENCE_S
@@ -20,14 +21,14 @@ def test_every_error_crosses_as_itself(name: str) -> None:
     """Class, text and place; what JSON cannot hold becomes text."""
     kind = getattr(errors, name)
     sent = kind("what happened", {"batch": BATCH, "count": 3, "none": None}, "What to do.")
-    got = wire.error_from_json(wire.error_to_json(sent))
+    got = error_from_json(error_to_json(sent))
     assert type(got) is kind
     assert str(got) == str(sent)
 
 
 def test_an_error_of_a_later_version_is_still_an_error() -> None:
     """Its class is not known here."""
-    got = wire.error_from_json({"type": "Future", "what": "a", "where": {}, "remedy": "b"})
+    got = error_from_json({"type": "Future", "what": "a", "where": {}, "remedy": "b"})
     assert type(got) is StreamError
 
 
@@ -50,7 +51,7 @@ def test_a_barrier_crosses_whole() -> None:
             ),
         ),
     )
-    assert wire.from_json(Barrier, wire.to_json(barrier)) == barrier
+    assert from_json(Barrier, to_json(barrier)) == barrier
 
 
 def test_an_address_travels_by_pickle(service: CoordinatorService) -> None:
@@ -64,7 +65,7 @@ def test_the_client_is_light() -> None:
     code = (
         "import sys; import sluice.runtime.service.service_client; "
         "import sluice.runtime.service.drop_in_client; "
-        "print([m for m in ('starlette','uvicorn','httptools','pydantic','pyspark',"
+        "print([m for m in ('starlette','uvicorn','httptools','pyspark',"
         "'confluent_kafka','kafka','prometheus_client','fastavro') if m in sys.modules])"
     )
     found = subprocess.run(

@@ -12,8 +12,8 @@ from sluice.runtime.model.checkpoint_record import (
     RegionStatus,
     StateSnapshot,
 )
+from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.splits import BatchKey
-from sluice.runtime.service.service_json import from_json, to_json
 from tests.kit.coordinator.core_driver import committable, split
 
 STATE = StateSnapshot(
@@ -61,7 +61,7 @@ def test_a_value_arrives_as_it_was_sent(value: object) -> None:
     [
         ("attempt_id", "7", TypeError),
         ("attempt_id", -1, ConfigError),
-        ("unknown", 1, KeyError),
+        ("unknown", 1, LookupError),
         ("restored", None, TypeError),
     ],
 )

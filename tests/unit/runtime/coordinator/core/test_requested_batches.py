@@ -8,8 +8,8 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model import offsets
 from sluice.runtime.model.checkpoint_record import CheckpointKind
+from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.splits import Barrier
-from sluice.runtime.service.service_json import from_json, to_json
 from tests.kit.coordinator.core_driver import FAST, CoreDriver, split
 
 BOUNDED = (RegionPlan(name="main", source_ids=("source",), bounded=True),)
