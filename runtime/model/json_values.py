@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class FieldError(TypeError, LookupError):
-    """Fields are missing, unknown or of another type. The text has their paths, not their values."""
+    """Fields are missing, unknown or of another type. The text has their paths, no values."""
 
 
 def to_json(value: object) -> Any:  # noqa: ANN401 - JSON
