@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,8 @@ from sluice.runtime.job.job import Job
 from sluice.runtime.model.rate_limit import PidRateLimit
 from sluice.runtime.spark.run.engine_choice import choose_engine, choose_parts, hindrance_of
 from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource, identity
+
+_HINDRANCE = partial(hindrance_of, interval_s=1.0, is_approximate=False)
 
 
 def _source(options: Mapping[str, str] | None = None, **more: object) -> KafkaSource:
@@ -67,13 +70,8 @@ def test_what_hinders_a_region_is_named(case: _Case) -> None:
     """And asking for the continuous engine is refused with it; auto takes the other one."""
     assert case.named in (hindrance_of(case.region, interval_s=1.0, is_approximate=False) or "")
     with pytest.raises(ConfigError, match=case.named):
-        choose_engine(
-            Engine.CONTINUOUS, [case.region], slots=4, interval_s=1.0, is_approximate=False
-        )
-    assert (
-        choose_engine(Engine.AUTO, [case.region], slots=4, interval_s=1.0, is_approximate=False)
-        == frozenset()
-    )
+        choose_engine(Engine.CONTINUOUS, [case.region], slots=4, hindrance=_HINDRANCE)
+    assert choose_engine(Engine.AUTO, [case.region], slots=4, hindrance=_HINDRANCE) == frozenset()
 
 
 def test_approximate_recovery_is_of_micro_batches() -> None:
@@ -111,15 +109,10 @@ def test_continuous_order_no_region_waits_for_a_core_for_ever() -> None:
     """With fewer cores than regions no checkpoint would ever be complete."""
     regions = [_region(name) for name in ("a", "b", "c")]
     names = frozenset({"a", "b", "c"})
-    assert (
-        choose_engine(Engine.AUTO, regions, slots=3, interval_s=1.0, is_approximate=False) == names
-    )
-    assert (
-        choose_engine(Engine.AUTO, regions, slots=2, interval_s=1.0, is_approximate=False)
-        == frozenset()
-    )
+    assert choose_engine(Engine.AUTO, regions, slots=3, hindrance=_HINDRANCE) == names
+    assert choose_engine(Engine.AUTO, regions, slots=2, hindrance=_HINDRANCE) == frozenset()
     with pytest.raises(ConfigError, match="too few"):
-        choose_engine(Engine.CONTINUOUS, regions, slots=2, interval_s=1.0, is_approximate=False)
+        choose_engine(Engine.CONTINUOUS, regions, slots=2, hindrance=_HINDRANCE)
 
 
 def test_other_regions_of_the_job_keep_a_core() -> None:
@@ -127,17 +120,9 @@ def test_other_regions_of_the_job_keep_a_core() -> None:
     other = _region("t", pipeline=Pipeline(_source(), steps=[_TRANSFORM]))
     regions = [_region("a"), _region("b"), other]
     suited = frozenset({"a", "b"})
-    assert (
-        choose_engine(Engine.AUTO, regions, slots=3, interval_s=1.0, is_approximate=False) == suited
-    )
-    assert (
-        choose_engine(Engine.AUTO, regions, slots=2, interval_s=1.0, is_approximate=False)
-        == frozenset()
-    )
-    assert (
-        choose_engine(Engine.MICRO_BATCH, regions, slots=9, interval_s=1.0, is_approximate=False)
-        == frozenset()
-    )
+    assert choose_engine(Engine.AUTO, regions, slots=3, hindrance=_HINDRANCE) == suited
+    assert choose_engine(Engine.AUTO, regions, slots=2, hindrance=_HINDRANCE) == frozenset()
+    assert choose_engine(Engine.MICRO_BATCH, regions, slots=9, hindrance=_HINDRANCE) == frozenset()
 
 
 def test_an_engine_that_does_not_exist_is_refused_by_name() -> None:
