@@ -8,9 +8,6 @@ A broker loads some 7,000 classes; from an archive this takes half the processor
 import base64
 import os
 import secrets
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -24,7 +21,7 @@ from sluice.connectors.kafka.tools.broker.broker_properties import (
     server_properties,
 )
 from sluice.connectors.kafka.tools.broker.topic_creation import await_controller
-from sluice.runtime.embedded.cache import require_directory
+from sluice.runtime.embedded.embedded_server import CONSOLE_LOGGING, EmbeddedServer
 from sluice.runtime.embedded.ivy import (
     Artifact,
     Bundle,
@@ -37,7 +34,6 @@ from sluice.runtime.embedded.java import find_java
 from sluice.runtime.embedded.ports import HOST, free_ports, is_free, require_free
 from sluice.runtime.embedded.process import STOP_TIMEOUT_S, Identity, ServerProcess, ServerSpec
 from sluice.runtime.embedded.shared_classes import SharedClasses, reading_options
-from sluice.runtime.embedded.start_timeout import FORMAT_TIMEOUT_S
 from sluice.runtime.errors import ConfigError, MissingRequirementError, StreamError
 
 __all__ = [
@@ -89,16 +85,6 @@ QUICK_START: Sequence[str] = ("-Xms256m", "-Xmx256m", "-XX:TieredStopAtLevel=1",
 # Setting up its log would take a third of a format.
 _NO_LOG = "-Dlog4j2.loggerContextFactory=org.apache.logging.log4j.simple.SimpleLoggerContextFactory"
 
-_LOGGING = """\
-status = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = [%d] %p %m (%c)%n
-rootLogger.level = info
-rootLogger.appenderRef.console.ref = console
-"""
-
 
 def kafka_jars(*, report: Report = report_to_stderr) -> Path:
     """Directory with the broker's jars, downloaded at a user's first call."""
@@ -123,7 +109,7 @@ def kafka_jars(*, report: Report = report_to_stderr) -> Path:
     return fetch(bundle, report=report)
 
 
-class EmbeddedKafka:
+class EmbeddedKafka(EmbeddedServer):
     """One KRaft broker and controller on 127.0.0.1; used by one thread.
 
     It dies with the process that started it, however it ends, unless ``detached``. `stop`,
@@ -160,7 +146,7 @@ class EmbeddedKafka:
                 {"transaction_version": transaction_version},
                 "Use 0, 1 or 2.",
             )
-        self._data_dir = data_dir
+        super().__init__(_NAME, data_dir)
         self._port = port
         self._transaction_version = transaction_version
         self._properties = dict(properties or {})
@@ -168,7 +154,6 @@ class EmbeddedKafka:
         self._detached = detached
         self._cluster_id = cluster_id or new_cluster_id()
         self._jars = jars
-        self._scratch: Path | None = None
         self._ports: BrokerPorts | None = None
         self._process: ServerProcess | None = None
 
@@ -242,23 +227,6 @@ class EmbeddedKafka:
         """Resume a suspended broker."""
         self._running().resume()
 
-    def close(self) -> None:
-        """Stop, and delete the data of a temporary directory."""
-        self.stop()
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = None
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _running(self) -> ServerProcess:
         if self._process is None or not self._process.is_running():
             raise MissingRequirementError(
@@ -277,29 +245,23 @@ class EmbeddedKafka:
         plain, controller = free_ports(2)
         return BrokerPorts(plain=self._port or plain, controller=controller)
 
-    def _directory(self) -> Path:
-        if self._data_dir is not None:
-            return require_directory(self._data_dir)
-        if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="sluice-kafka-"))
-        return self._scratch
-
     def _start_on(self, ports: BrokerPorts) -> None:
         require_free(ports.plain, server=_NAME)
         java, jars, directory = find_java(), self._jars or kafka_jars(), self._directory()
         properties = self._server_properties(directory, ports)
         properties_file = _write_private(directory / "server.properties", render(properties))
-        (directory / "log4j2.properties").write_text(_LOGGING, encoding="ascii")
+        (directory / "log4j2.properties").write_text(CONSOLE_LOGGING, encoding="ascii")
         jvm = (
             str(java.executable),
             *sharing_options(java.executable, jars, self._jvm_options),
             *self._jvm_options,
             f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
-            f"-Djava.io.tmpdir={_temporary(directory)}",
+            f"-Djava.io.tmpdir={self._temporary()}",
             *("-cp", f"{jars}/*"),
         )
         if not (directory / "data" / "meta.properties").exists():
-            self._format(jvm, properties_file)
+            arguments = self._format_arguments(properties_file)
+            self._format([*jvm, _NO_LOG, "kafka.tools.StorageTool", *arguments])
         process = ServerProcess(
             ServerSpec(
                 name=_NAME,
@@ -330,22 +292,6 @@ class EmbeddedKafka:
         arguments = ["format", f"--cluster-id={self._cluster_id}", "--config", str(properties_file)]
         return [*arguments, "--feature", f"transaction.version={self._transaction_version}"]
 
-    def _format(self, jvm: Sequence[str], properties_file: Path) -> None:
-        arguments = self._format_arguments(properties_file)
-        answer = subprocess.run(
-            [*jvm, _NO_LOG, "kafka.tools.StorageTool", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=FORMAT_TIMEOUT_S,
-            check=False,
-        )
-        if answer.returncode:
-            raise MissingRequirementError(
-                f"{_NAME} could not format its data directory",
-                {"data_dir": self._directory(), "answer": answer.stdout + answer.stderr},
-                "Check that the directory is writable, and empty or a broker's own.",
-            )
-
 
 def _await_controller(servers: str) -> None:
     admin = make_admin(KafkaConnection(bootstrap_servers=servers).librdkafka(Role.ADMIN))
@@ -362,14 +308,6 @@ def _await_controller(servers: str) -> None:
 def new_cluster_id() -> str:
     """A cluster id in Kafka's form: 16 random bytes in URL-safe base64."""
     return base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-
-
-def _temporary(directory: Path) -> Path:
-    """Directory for native libraries that the broker unpacks: those of a killed broker are deleted
-    with its data."""
-    made = directory / "tmp"
-    made.mkdir(exist_ok=True)
-    return made
 
 
 def _write_private(path: Path, text: str) -> Path:
