@@ -13,7 +13,7 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.demo.observer import Observer
 from sluice.connectors.kafka.tools.verify.topic_history import await_readable
-from sluice.runtime.checker import History, Payload, check_prefix
+from sluice.runtime.checker import History, Payload
 from sluice.runtime.embedded.program import ProgramSpec, command_of
 from sluice.runtime.failpoints import VARIABLE
 from sluice.runtime.storage.file_system_opening import open_file_system
@@ -23,6 +23,7 @@ from tests.chaos.published_files import DirectoryObserver, PublishedFiles
 from tests.chaos.spark_start import spark_environment
 from tests.kit.kafka.kafka_records import create_topic, unique
 from tests.kit.kafka.topic_histories import read_history
+from tests.kit.memory_checker import check_prefix
 from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import PATIENCE_S, wait_for
 

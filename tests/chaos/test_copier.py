@@ -32,12 +32,13 @@ from confluent_kafka import Producer
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.demo.observer import Observer
 from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_records
-from sluice.runtime.checker import History, Identity, Record, check, check_prefix, expect
+from sluice.runtime.checker import History, Identity, Record
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.embedded.program import ProgramSpec, command_of
 from tests.chaos.spark_start import spark_environment
 from tests.kit.kafka.broker_cluster import BrokerCluster
 from tests.kit.kafka.kafka_records import create_topic, unique
+from tests.kit.memory_checker import check, check_prefix, expect, history_of
 from tests.kit.mortal_program import MortalProgram
 from tests.kit.spark_cluster import SparkCluster
 from tests.kit.waiting import PATIENCE_S, wait_for
@@ -195,7 +196,7 @@ class Copy:
         outputs = [record.value for record in found]
         assert len(outputs) == len(set(outputs)), "duplicates in the output"
         assert set(outputs) == inputs, "input and output are different sets"
-        final = History.of(found, Identity(partition=False))
+        final = history_of(found, Identity(partition=False))
         prefix = check_prefix(self._seen, final)
         # The same records at the same places, so no duplicate and the whole input, too.
         assert prefix.is_clean, f"the concurrent reader: {prefix}"

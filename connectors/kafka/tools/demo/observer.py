@@ -1,7 +1,7 @@
 """A read_committed reader that runs during the whole demo, while the pipeline is killed and
 restarted.
 
-The records it has seen must be a prefix of the topic's final content (`check_prefix`); their times
+The records it has seen must be a prefix of the topic's final content (`SpilledPrefix`); their times
 show how long readers waited.
 """
 
@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from sluice.connectors.kafka.client.confluent import (
     OFFSET_BEGINNING,
@@ -26,11 +25,11 @@ from sluice.connectors.kafka.tools.verify.topic_history import (
     record_of,
     topic_ends,
 )
-from sluice.runtime.checker import Record
+from sluice.runtime.checker import SpilledPrefix
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.process.side_thread import SideThread
 
-__all__ = ["Observer", "Seen", "Sighting"]
+__all__ = ["Observer", "Sighting"]
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +53,6 @@ class Sighting:
     total: int
 
 
-class Seen(Protocol):
-    """Keeps the records: `History` in memory, `SpilledPrefix` in files."""
-
-    def append(self, record: Record, /) -> None:
-        """Keep the next record; those of a partition come in offset order."""
-
-
 class Observer(SideThread):
     """Reads a topic from its first record, in a thread of its own, until stopped.
 
@@ -77,7 +69,7 @@ class Observer(SideThread):
         connection: KafkaConnection,
         topic: str,
         *,
-        seen: Seen | None = None,
+        seen: SpilledPrefix | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(f"observer {topic}", stop_s=_STOP_S)

@@ -4,7 +4,8 @@ import pytest
 from rich.console import Console
 
 from sluice.connectors.kafka.tools.demo.demo_view import Outcome
-from sluice.runtime.checker import History, Record, check, check_prefix
+from sluice.runtime.checker import History, Record
+from tests.kit.memory_checker import check, check_prefix
 
 
 def record(offset: int) -> Record:
