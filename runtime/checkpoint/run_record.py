@@ -59,7 +59,7 @@ class RunRecord:
     leader_session_id: str
     address: str
     attempt_id: int
-    job_uid: str = ""
+    job_uid: str
     token: str = field(default="", repr=False)
 
 

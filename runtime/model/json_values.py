@@ -4,101 +4,150 @@ import base64
 import enum
 import functools
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from pathlib import Path, PurePath
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-__all__ = ["FieldError", "from_json", "to_json"]
+__all__ = ["FieldError", "UnknownMemberError", "from_json", "to_json"]
 
 _T = TypeVar("_T")
+_Reader = Callable[[Any], Any]
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 class FieldError(TypeError, LookupError):
-    """Fields are missing, unknown or of another type. The text has their paths, no values."""
+    """Fields are missing, unknown or of another type. The text names them, not their values."""
 
 
-def to_json(value: object) -> Any:  # noqa: ANN401 - JSON
-    """A dataclass as a mapping, a tuple as a list, an enumeration as its value, bytes as base64."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: to_json(getattr(value, each.name)) for each in fields(value)}
+class UnknownMemberError(FieldError):
+    """An enumeration has no such member.
+
+    Attributes:
+        kind: the enumeration.
+        value: the text without a member.
+    """
+
+    def __init__(self, at: str, kind: type[enum.Enum], value: object) -> None:
+        super().__init__(at)
+        self.kind = kind
+        self.value = value
+
+
+@functools.cache
+def _names(cls: Any) -> tuple[str, ...]:  # noqa: ANN401 - a dataclass
+    return tuple(each.name for each in fields(cls))
+
+
+def to_json(value: object, *, keep_bytes: bool = False) -> Any:  # noqa: ANN401 - JSON
+    """A dataclass as a mapping, a tuple as a list, an enumeration as its value, bytes as base64, a
+    path as text.
+
+    Args:
+        keep_bytes: for Avro, which has bytes.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value  # nearly all are
+    if is_dataclass(kind):
+        return {name: to_json(getattr(value, name), keep_bytes=keep_bytes) for name in _names(kind)}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
+        return value if keep_bytes else base64.b64encode(value).decode()
     if isinstance(value, tuple | list):
-        return [to_json(item) for item in value]
+        return [to_json(item, keep_bytes=keep_bytes) for item in value]
+    if isinstance(value, PurePath):
+        return str(value)
     if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
+        return {str(key): to_json(each, keep_bytes=keep_bytes) for key, each in value.items()}
     return value
 
 
-def from_json(cls: type[_T], found: object, *, name: str = "") -> _T:
+def from_json(cls: type[_T], found: object) -> _T:
     """The value of type ``cls`` from the result of `to_json`.
 
-    Args:
-        name: of the value, for the error.
     Raises:
         FieldError: it is not such a value.
         Exception: the error that ``cls`` itself raises for it.
     """
-    return cast(_T, _value(cls, found, name or cls.__name__))
+    return cast(_T, _reader(cast(Any, cls), cls.__name__)(found))
 
 
 @functools.cache
-def _fields(cls: Any) -> tuple[Mapping[str, Any], frozenset[str]]:  # noqa: ANN401 - a dataclass
-    """The types by name, and the names without a default."""
-    needed = (f.name for f in fields(cls) if f.default is f.default_factory is MISSING)
-    return get_type_hints(cls), frozenset(needed)
-
-
-def _value(hint: Any, found: Any, at: str) -> Any:  # noqa: ANN401 - whatever the type says
+def _reader(hint: Any, at: str) -> _Reader:  # noqa: ANN401 - whatever the type says
+    """Reads values of a type; ``at`` is the field, for errors."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
-        return found
+        return lambda found: found
     if is_dataclass(hint):
-        return _dataclass(hint, found, at)
+        return _dataclass_reader(hint, at)
     if origin in (Union, types.UnionType):
-        (inner,) = (each for each in arguments if each is not type(None))
-        return None if found is None else _value(inner, found, at)
+        (kind,) = (each for each in arguments if each is not type(None))
+        inner = _reader(kind, at)
+        return lambda found: None if found is None else inner(found)
     if origin is tuple:
-        return _tuple(arguments, found, at)
+        return _tuple_reader(arguments, at)
+    if origin is frozenset:
+        one = _reader(arguments[0], at)
+        return lambda found: frozenset(map(one, _checked(found, list, at)))
     if origin is not None:  # a mapping from text
-        members = found if isinstance(found, dict) else _refuse(at)
-        return {key: _value(arguments[1], item, at) for key, item in members.items()}
-    return _plain(hint, found, at)
+        item = _reader(arguments[1], at)
+        return lambda found: {key: item(value) for key, value in _checked(found, dict, at).items()}
+    if hint in (str, int, float, bool):
+        return lambda found: _number_or_text(hint, found, at)
+    return lambda found: _other(hint, found, at)
 
 
-def _dataclass(cls: Any, found: Any, at: str) -> Any:  # noqa: ANN401 - whatever the type says
-    hints, needed = _fields(cls)
-    members = found if isinstance(found, dict) else _refuse(at)
-    wrong = (members.keys() - hints.keys()) | (needed - members.keys())
-    if wrong:
-        _refuse(",".join(f"{at}.{name}" for name in sorted(wrong)))
-    return cls(
-        **{name: _value(hints[name], item, f"{at}.{name}") for name, item in members.items()}
-    )
+def _dataclass_reader(cls: Any, at: str) -> _Reader:  # noqa: ANN401 - a dataclass
+    hints = get_type_hints(cls)
+    readers = {name: _reader(hint, f"{cls.__name__}.{name}") for name, hint in hints.items()}
+    needed = {f.name for f in fields(cls) if f.default is f.default_factory is MISSING}
+
+    def read(found: Any) -> Any:  # noqa: ANN401 - the dataclass
+        members = _checked(found, dict, at)
+        wrong = (members.keys() - readers.keys()) | (needed - members.keys())
+        if wrong:
+            raise FieldError(",".join(f"{cls.__name__}.{name}" for name in sorted(wrong)))
+        return cls(**{name: readers[name](item) for name, item in members.items()})
+
+    return read
 
 
-def _tuple(hints: tuple[Any, ...], found: Any, at: str) -> tuple[Any, ...]:  # noqa: ANN401 - JSON
-    items = found if isinstance(found, list | tuple) else _refuse(at)
+def _tuple_reader(hints: tuple[Any, ...], at: str) -> _Reader:
     if hints[-1] is Ellipsis:
-        hints = hints[:1] * len(items)
-    if len(hints) != len(items):
-        _refuse(at)
-    return tuple(_value(hint, item, at) for hint, item in zip(hints, items, strict=True))
+        item = _reader(hints[0], at)
+        return lambda found: tuple(map(item, _checked(found, list | tuple, at)))
+    readers = [_reader(hint, at) for hint in hints]
+
+    def read(found: Any) -> tuple[Any, ...]:  # noqa: ANN401 - JSON
+        if len(_checked(found, list | tuple, at)) != len(readers):
+            raise FieldError(at)
+        return tuple(reader(item) for reader, item in zip(readers, found, strict=True))
+
+    return read
 
 
-def _plain(kind: Any, found: Any, at: str) -> Any:  # noqa: ANN401 - whatever the type says
+def _number_or_text(kind: type, found: Any, at: str) -> Any:  # noqa: ANN401 - JSON
+    if type(found) is not kind and (kind is not float or type(found) is not int):
+        raise FieldError(at)
+    return found
+
+
+def _other(kind: Any, found: Any, at: str) -> Any:  # noqa: ANN401 - whatever the type says
     try:
         if issubclass(kind, enum.Enum):
             return kind(found)
-        if kind is bytes:
-            return base64.b64decode(found, validate=True)
+        if kind is Path:
+            return Path(found)
+        return found if isinstance(found, bytes) else base64.b64decode(found, validate=True)
     except (TypeError, ValueError):
-        _refuse(at)
-    is_right = isinstance(found, int | float if kind is float else kind)
-    return found if is_right and isinstance(found, bool) == (kind is bool) else _refuse(at)
+        if issubclass(kind, enum.Enum) and isinstance(found, str):
+            raise UnknownMemberError(at, kind, found) from None
+        raise FieldError(at) from None
 
 
-def _refuse(at: str) -> NoReturn:
-    raise FieldError(at)
+def _checked(found: Any, kind: Any, at: str) -> Any:  # noqa: ANN401 - JSON
+    if not isinstance(found, kind):
+        raise FieldError(at)
+    return found

@@ -61,7 +61,7 @@ async def body_of(kind: type[_Message], request: Request) -> _Message:
         raise HTTPException(400, "the body ends before its length") from None
     except ValueError:
         raise FieldError("body") from None
-    return from_json(kind, found, name="body")
+    return from_json(kind, found)
 
 
 async def _own_answer(request: Request, err: Exception) -> Response:

@@ -4,7 +4,6 @@ them."""
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -12,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
-from sluice.runtime.coordinator.region.status_views import JobStatus
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.functions.at_most_once import offsets_in
 
 __all__ = ["CheckpointMetrics", "RegionMetrics"]
@@ -120,17 +119,10 @@ class CheckpointMetrics:
                 self._seconds.labels(stage).observe(seconds)
 
 
-class _StatusSource(Protocol):
-    @property
-    def started(self) -> object | None: ...
-
-    def status(self) -> JobStatus: ...
-
-
 class RegionMetrics(Collector):
     """A job's regions at the moment of a scrape; also while no checkpoint is committed."""
 
-    def __init__(self, coordinator: _StatusSource) -> None:
+    def __init__(self, coordinator: BarrierCoordinator) -> None:
         self._coordinator = coordinator
 
     def describe(self) -> Iterator[GaugeMetricFamily]:

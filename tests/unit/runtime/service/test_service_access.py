@@ -120,7 +120,7 @@ def test_a_message_of_another_version_is_refused_by_name(service: CoordinatorSer
     assert response.status == 422
     error = error_from_json(response.json()["error"])
     assert isinstance(error, ConfigError)
-    assert "body.secret" in str(error)
+    assert "BarrierMessage.secret" in str(error)
     assert "value" not in str(error.args[1])
 
 
