@@ -24,6 +24,7 @@ from sluice.runtime.errors import WaitedTooLongError
 __all__ = ["Program", "ProgramSpec", "command_of"]
 
 _POLL_S = 0.05
+_KILL_S = 120.0
 _TAIL_LINES = 40
 
 
@@ -129,9 +130,9 @@ class Program:
             time.sleep(_POLL_S)  # only a parent can wait for a process
         return True
 
-    def kill(self, *, timeout_s: float = 120.0) -> None:
+    def kill(self) -> None:
         """``kill -9`` of everything the program started; returns after all of it has ended."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + _KILL_S
         while True:
             # Repeats until none is left: a process may fork between the listing and the signal.
             for process in self.members():
@@ -142,7 +143,7 @@ class Program:
             if time.monotonic() > deadline:
                 raise WaitedTooLongError(
                     "a program could not be killed",
-                    {"pids": [process.pid for process in self.members()], "waited_s": timeout_s},
+                    {"pids": [process.pid for process in self.members()], "waited_s": _KILL_S},
                     "End these processes yourself.",
                 )
 

@@ -27,12 +27,6 @@ def wall_ms() -> int:
     return int(time.time() * 1000)
 
 
-def slept_s() -> float:
-    """Seconds that this host was suspended since the first call in this process; only differences
-    within a process have a meaning."""
-    return _meter()
-
-
 def age_clock() -> float:
     """Seconds, monotonic, including suspended time; for the age of something."""
     return time.monotonic() + slept_s()
@@ -66,4 +60,5 @@ class SleepMeter:
         return lasting_s - running_s
 
 
-_meter = SleepMeter(running=time.monotonic, lasting=lambda: time.clock_gettime(_BOOT_TIME))
+slept_s = SleepMeter(running=time.monotonic, lasting=lambda: time.clock_gettime(_BOOT_TIME))
+"""Seconds that this host was suspended since the import of this module."""

@@ -8,7 +8,7 @@ import secrets
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import anyio.to_thread
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -69,7 +69,7 @@ class QueryHandler(Protocol):
         ...
 
 
-class CoordinatorService:
+class CoordinatorService(HttpThread):
     """Serves one coordinator, or mounted handlers, or both. Driver; start and stop by one thread.
 
     Args:
@@ -77,8 +77,6 @@ class CoordinatorService:
         host: address to listen on, as executors reach it; loopback unless the cluster needs more.
             Beyond loopback a warning says that traffic is not encrypted.
         port: 0 for a free one.
-        token: bearer token; random by default.
-        registry: the metrics of ``/metrics``.
         checkpoint_uri: the coordinator's directory; clients that can read it find there who leads
             the job when the service does not answer.
         checkpoint_web: WebHDFS address of that directory, for clients without a JVM; None: there is
@@ -93,8 +91,6 @@ class CoordinatorService:
         *,
         host: str = _LOOPBACK,
         port: int = 0,
-        token: str | None = None,
-        registry: CollectorRegistry | None = None,
         checkpoint_uri: str = "",
         checkpoint_web: WebHdfsAddress | None = None,
         commands: JobCommands | None = None,
@@ -107,21 +103,14 @@ class CoordinatorService:
         self._command_token = secrets.token_urlsafe(32)
         self._checkpoint_uri = checkpoint_uri
         self._checkpoint_web = checkpoint_web
-        self._token = token or secrets.token_urlsafe(32)
+        self._token = secrets.token_urlsafe(32)
         self._session = str(uuid.uuid4()) if coordinator is None else coordinator.session
-        self._registry = registry or CollectorRegistry()
+        self._registry = CollectorRegistry()
         if coordinator is not None:
             coordinator.add_listener(CheckpointMetrics(self._registry))
             self._registry.register(RegionMetrics(coordinator))
         self._handlers: dict[str, QueryHandler] = {}
-        self._http = HttpThread(self._app(), host=host, port=port)
-
-    # --- start and stop ---------------------------------------------------------------------------
-
-    @property
-    def address(self) -> str:
-        """``http://host:port``."""
-        return self._http.address
+        super().__init__(self._app(), host=host, port=port)
 
     @property
     def coordinator_address(self) -> CoordinatorAddress:
@@ -146,25 +135,6 @@ class CoordinatorService:
     def mount(self, query_key: str, handler: QueryHandler) -> None:
         """Serve ``/v1/queries/{query_key}/…`` by this handler, from now on."""
         self._handlers[query_key] = handler
-
-    def start(self) -> None:
-        """Returns as soon as the server answers requests.
-
-        Raises:
-            MissingRequirementError, WaitedTooLongError: it did not start; it is stopped.
-        """
-        self._http.start()
-
-    def stop(self) -> None:
-        """Stop answering. A repeated call is safe."""
-        self._http.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     # --- endpoints --------------------------------------------------------------------------------
 

@@ -17,11 +17,9 @@ from sluice.runtime.embedded.hdfs.hdfs_site import (
 from sluice.runtime.embedded.ivy import (
     Artifact,
     Bundle,
-    Report,
     fetch,
     pinned_checksums,
     pyspark_jars,
-    report_to_stderr,
 )
 from sluice.runtime.embedded.java import find_java
 from sluice.runtime.embedded.ports import HOST, free_ports, require_free
@@ -46,13 +44,14 @@ _SHIPPED = ("hadoop-client-api", "hadoop-client-runtime", "jcl-over-slf4j", "slf
 _LOGGING_JARS = ("log4j-api", "log4j-core", "log4j-slf4j2-impl")
 _OPENED = "--add-opens=java.base/java.lang=ALL-UNNAMED"
 _POLL_S = 0.05
+_ANSWER_S = 5.0
 _STATE = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 
 QUICK_START: Sequence[str] = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """JVM options for a short start and a small footprint; not for millions of files."""
 
 
-def hdfs_jars(*, report: Report = report_to_stderr) -> Path:
+def hdfs_jars() -> Path:
     """Directory with the servers' jar, downloaded at a user's first call.
 
     It holds the real NameNode and DataNode; PySpark ships the rest of the class path.
@@ -69,15 +68,15 @@ def hdfs_jars(*, report: Report = report_to_stderr) -> Path:
         ),
         checksums=pinned_checksums(f"hdfs-{HDFS_VERSION}"),
     )
-    return fetch(bundle, report=report)
+    return fetch(bundle)
 
 
-def hdfs_class_path(*, report: Report = report_to_stderr) -> tuple[Path, ...]:
+def hdfs_class_path() -> tuple[Path, ...]:
     """The class path of both servers: the downloaded jar, and PySpark's Hadoop and logging."""
     shipped = [
         jar for stem in (*_SHIPPED, *_LOGGING_JARS) for jar in pyspark_jars().glob(f"{stem}-[0-9]*")
     ]
-    return (*hdfs_jars(report=report).glob("*.jar"), *shipped)
+    return (*hdfs_jars().glob("*.jar"), *shipped)
 
 
 class EmbeddedHdfs(EmbeddedServer):
@@ -92,7 +91,6 @@ class EmbeddedHdfs(EmbeddedServer):
         port: of the NameNode; None: any free one, kept over restarts.
         web_port: of its web pages and WebHDFS; None: any free one, kept over restarts.
         settings: Hadoop properties that override the defaults.
-        jvm_options: heap and compiler settings of each server.
         detached: they keep running after this process ends.
     """
 
@@ -103,14 +101,12 @@ class EmbeddedHdfs(EmbeddedServer):
         port: int | None = None,
         web_port: int | None = None,
         settings: Mapping[str, str] | None = None,
-        jvm_options: Sequence[str] = QUICK_START,
         detached: bool = False,
     ) -> None:
         super().__init__(_NAME, data_dir)
         self._port = port
         self._web_port = web_port
         self._settings = dict(settings or {})
-        self._jvm_options = tuple(jvm_options)
         self._detached = detached
         self._ports: HdfsPorts | None = None
         self.name_node: ServerProcess | None = None
@@ -193,7 +189,7 @@ class EmbeddedHdfs(EmbeddedServer):
         site = site_properties(ports=ports, data_dir=data_dir, overrides=self._settings)
         conf = _write_configuration(directory, site)
         class_path = ":".join(map(str, [conf, *jars]))
-        options = (*self._jvm_options, _OPENED, f"-Djava.io.tmpdir={self._temporary()}")
+        options = (*QUICK_START, _OPENED, f"-Djava.io.tmpdir={self._temporary()}")
         jvm = (str(java.executable), *options, "-cp", class_path)
         if not is_formatted(data_dir):
             self._format([*jvm, _NAME_NODE, "-format", "-nonInteractive", "-force"])
@@ -251,13 +247,13 @@ def _write_configuration(directory: Path, site: Mapping[str, str]) -> Path:
     return conf
 
 
-def takes_files(host: str, web_port: int, *, timeout_s: float = 5.0) -> bool:
+def takes_files(host: str, web_port: int) -> bool:
     """Whether safe mode is over and a DataNode has reported its disk.
 
     A restarted NameNode answers long before: it waits for the report of its blocks.
     """
     # Not urllib: a proxy in the environment does not apply to this machine.
-    connection = http.client.HTTPConnection(host, web_port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(host, web_port, timeout=_ANSWER_S)
     try:
         connection.request("GET", _STATE)
         (state,) = json.loads(connection.getresponse().read())["beans"]

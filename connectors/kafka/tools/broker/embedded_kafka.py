@@ -25,10 +25,8 @@ from sluice.runtime.embedded.embedded_server import CONSOLE_LOGGING, EmbeddedSer
 from sluice.runtime.embedded.ivy import (
     Artifact,
     Bundle,
-    Report,
     fetch,
     pinned_checksums,
-    report_to_stderr,
 )
 from sluice.runtime.embedded.java import find_java
 from sluice.runtime.embedded.ports import HOST, free_ports, is_free, require_free
@@ -86,7 +84,7 @@ QUICK_START: Sequence[str] = ("-Xms256m", "-Xmx256m", "-XX:TieredStopAtLevel=1",
 _NO_LOG = "-Dlog4j2.loggerContextFactory=org.apache.logging.log4j.simple.SimpleLoggerContextFactory"
 
 
-def kafka_jars(*, report: Report = report_to_stderr) -> Path:
+def kafka_jars() -> Path:
     """Directory with the broker's jars, downloaded at a user's first call."""
     bundle = Bundle(
         name=f"kafka-{KAFKA_VERSION}",
@@ -106,7 +104,7 @@ def kafka_jars(*, report: Report = report_to_stderr) -> Path:
         ),
         checksums=pinned_checksums(f"kafka-{KAFKA_VERSION}"),
     )
-    return fetch(bundle, report=report)
+    return fetch(bundle)
 
 
 class EmbeddedKafka(EmbeddedServer):

@@ -8,7 +8,7 @@ show how long readers waited.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.connectors.kafka.client.confluent import (
@@ -43,7 +43,7 @@ class Sighting:
     """Records that became visible together.
 
     Attributes:
-        at_s: on the observer's clock.
+        at_s: monotonic seconds.
         records: their number.
         total: records seen so far, including these.
     """
@@ -70,13 +70,11 @@ class Observer(SideThread):
         topic: str,
         *,
         seen: SpilledPrefix | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(f"observer {topic}", stop_s=_STOP_S)
         self._seen = seen
         self._connection = connection
         self._topic = topic
-        self._clock = clock
         self._changed = threading.Condition()
         self._sightings: list[Sighting] = []
         self._total = 0
@@ -106,7 +104,7 @@ class Observer(SideThread):
                 if sighting.total >= total:
                     return sighting.at_s
             if total <= 0:
-                return self._clock()
+                return time.monotonic()
             raise UnreachableError(
                 "a reader did not see the records in time",
                 {
@@ -184,7 +182,9 @@ class Observer(SideThread):
             self._positions.update(positions)
             if new:
                 self._total += new
-                self._sightings.append(Sighting(at_s=self._clock(), records=new, total=self._total))
+                self._sightings.append(
+                    Sighting(at_s=time.monotonic(), records=new, total=self._total)
+                )
             self._changed.notify_all()
 
 

@@ -207,7 +207,6 @@ def await_readable(
     *,
     beyond: Mapping[int, int] | None = None,
     timeout_s: float,
-    clock: Callable[[], float] = time.monotonic,
 ) -> float:
     """Wait until no open transaction blocks readers; returns the seconds it took.
 
@@ -218,13 +217,13 @@ def await_readable(
         UnreachableError: still blocked at the timeout; names the partitions.
     """
     watch = EndWatch(connection, topic)
-    started = clock()
+    started = time.monotonic()
     while True:
         goal = beyond or watch.high()
         stable = watch.stable()
         if all(stable.get(partition, 0) >= offset for partition, offset in goal.items()):
-            return clock() - started
-        if clock() - started > timeout_s:
+            return time.monotonic() - started
+        if time.monotonic() - started > timeout_s:
             raise UnreachableError(
                 "an open transaction blocks the readers of a topic",
                 {"topic": topic, "stable": stable, "wanted": dict(goal)},
