@@ -15,8 +15,6 @@ from tests.chaos.scenario import Scenario
 from tests.kit.kafka.topic_histories import read_history
 from tests.kit.memory_checker import check, expect
 
-__all__ = ["on_record", "require_all_but", "require_the_rest_once"]
-
 
 def require_the_rest_once(scenario: Scenario) -> None:
     """Something was dropped; all other records are in the output, once and in order."""

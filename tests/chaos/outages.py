@@ -4,8 +4,6 @@ from tests.chaos.scenario import Scenario
 from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import wait_for
 
-__all__ = ["await_log", "await_more_files"]
-
 _MORE = 2
 
 

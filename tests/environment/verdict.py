@@ -10,8 +10,6 @@ from sluice.runtime.checker import History, HistoryVerdict
 from tests.chaos.programs import BOTH, COPY, BothVerdict, Topics
 from tests.kit.memory_checker import check_prefix
 
-__all__ = ["RoundVerdict", "judge_all", "with_sight"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundVerdict:

@@ -14,6 +14,7 @@ from sluice.connectors.kafka.tools.verify.topic_history import (
     EndWatch,
     await_readable,
     read_records,
+    topic_ends,
 )
 from sluice.runtime.checker import (
     Finding,
@@ -86,8 +87,7 @@ class Comparison:
         verdict: on the expected output.
         records_read: of the input, before the mapping.
         elsewhere: number of records that the mapping sends to a topic other than the output.
-        starts: first offset of each partition of the input from which retention has deleted
-            records.
+        starts, output_starts: see `_first_offsets`; of the output after it was read.
         held_back: by partition of the input, the offset from which an open transaction hid it
             during the read.
         columns: columns of files that are not compared.
@@ -97,6 +97,7 @@ class Comparison:
     records_read: int
     elsewhere: int
     starts: Mapping[str, int]
+    output_starts: Mapping[str, int]
     held_back: Mapping[str, int]
     columns: frozenset[str]
 
@@ -129,7 +130,7 @@ def verify(
         )
         if plan.connection is not None and not are_files(plan.output):
             await_readable(plan.connection, plan.output, timeout_s=plan.settle_s)
-        starts, held_back = _input_bounds(plan)
+        starts, held_back = _first_offsets(plan, plan.source), _input_held_back(plan)
         columns: set[str] = set()
         given = _reported(_records(plan, plan.source, columns), "reading the input", progress)
         records_read = elsewhere = 0
@@ -147,6 +148,7 @@ def verify(
             records_read=records_read,
             elsewhere=elsewhere,
             starts=starts,
+            output_starts=_first_offsets(plan, plan.output),
             held_back=held_back,
             columns=frozenset(columns),
         )
@@ -163,17 +165,24 @@ def _expect(plan: Plan, record: Record, location: Location, want: SpilledHistory
     return elsewhere
 
 
-def _input_bounds(plan: Plan) -> tuple[dict[str, int], dict[str, int]]:
-    """`Comparison.starts` and `Comparison.held_back`."""
+def _first_offsets(plan: Plan, side: str) -> dict[str, int]:
+    """First offset of each partition of a side from which retention has deleted records."""
+    if plan.connection is None or are_files(side):
+        return {}
+    starts = EndWatch(plan.connection, side).starts()
+    return {f"{side}-{number}": at for number, at in sorted(starts.items()) if at}
+
+
+def _input_held_back(plan: Plan) -> dict[str, int]:
+    """End for readers of each partition of the input that has an open transaction."""
     if plan.connection is None or are_files(plan.source):
-        return {}, {}
-    watch = EndWatch(plan.connection, plan.source)
-    starts, ends = sorted(watch.starts().items()), watch.now()
-    held_back = {n: at for n, at in sorted(ends.stable.items()) if at < ends.high.get(n, 0)}
-    return (
-        {f"{plan.source}-{number}": at for number, at in starts if at},
-        {f"{plan.source}-{number}": at for number, at in held_back.items()},
-    )
+        return {}
+    ends = topic_ends(plan.connection, plan.source)
+    return {
+        f"{plan.source}-{number}": at
+        for number, at in sorted(ends.stable.items())
+        if at < ends.high.get(number, 0)
+    }
 
 
 def name_function(lines: str | None) -> Callable[[Record], bytes | None] | None:

@@ -170,6 +170,12 @@ def _limits(compared: Comparison, identity: Identity, order_within: str) -> Iter
     if compared.starts:
         locations = _offsets(compared.starts)
         yield f"not judged: input records that retention deleted, before {locations}"
+    if compared.output_starts:
+        locations = _offsets(compared.output_starts)
+        yield (
+            f"the output begins at {locations}: retention deleted its records before, and they "
+            "count as lost; copies keep the timestamps of old records"
+        )
     if compared.held_back:
         locations = _offsets(compared.held_back)
         yield f"not judged: input records after an open transaction, from {locations}"
@@ -317,6 +323,7 @@ def _as_json(compared: Comparison, order_within: str) -> dict[str, object]:
         "examples": {kind: list(map(str, locations)) for kind, locations in examples.items()},
         "input_starts": compared.starts,
         "input_held_back": compared.held_back,
+        "output_starts": compared.output_starts,
         "order_within": order_within,
         "not_compared": sorted(compared.columns),
         "expected_elsewhere": compared.elsewhere,
