@@ -141,13 +141,14 @@ def _refuse_reuse() -> None:
     from pyspark.serializers import SpecialLengths
     from pyspark.sql.worker import utils
 
-    write = utils.write_int
+    names = vars(utils)
+    write: Callable[[int, BinaryIO], None] = names["write_int"]
 
     def write_int(value: int, answer: BinaryIO) -> None:
         is_last = value == SpecialLengths.END_OF_STREAM
         write(SpecialLengths.END_OF_DATA_SECTION if is_last else value, answer)
 
-    utils.write_int = write_int
+    names["write_int"] = write_int
 
 
 def leave_archives() -> None:
