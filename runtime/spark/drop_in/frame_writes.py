@@ -1,8 +1,8 @@
 """``df.write`` into a drop-in sink: one decision for the whole frame. Driver, the user's thread.
 
 The tasks write and pre-commit; then the user's process decides and commits, as for a batch of a
-query. A write with ``batchId`` is known by its checkpoint location, its sink and that id: in a
-``foreachBatch`` callback it is exact, because Spark repeats the newest batch only. The next write
+query. A write with ``batchId`` is known by its checkpoint location, its sink and that id. In a
+``foreachBatch`` callback it is exact: Spark repeats the newest batch only. The next write
 of the same sink at the same location finishes a decided one, and aborts any other, before it
 writes. So a kill leaves these to the next write:
 
@@ -179,9 +179,7 @@ class FrameWrites:
         if write.batch_id is not None:
             batch_id = write.batch_id
         query_id, run_id = ("", "") if query is None else (query.query_id, query.run_id)
-        if began.is_decided(
-            batch_id
-        ):  # one without an id never is
+        if began.is_decided(batch_id):  # one without an id never is
             self._require_repeated(store, write, began, batch_id, run_id=run_id)
             began.replay_batch(write.frame, batch_id)
             log.info("a frame is written already: batch_id=%d location=%s", batch_id, store)
@@ -241,5 +239,5 @@ def _check(record: RegionRecord, query: ActiveQuery | None) -> None:
         raise WrongJobError(
             "another query has written at this checkpoint location",
             {"written_by": record.query_id, "query_id": query.query_id},
-            "Give each query its own checkpointLocation, also one that was started anew.",
+            "Give the write a new checkpointLocation: each query needs its own.",
         )
