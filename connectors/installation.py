@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -38,8 +39,10 @@ class Installation:
 
     def close(self) -> None:
         """Stop all drop-in queries, their coordinators and the service. Safe to repeat."""
-        self.queries.close()
-        self.service.stop()
+        with ExitStack() as stack:  # an error of one does not keep the others open
+            stack.callback(self.frames.close)
+            stack.callback(self.service.stop)
+            self.queries.close()
 
 
 _installed: dict[str, Installation] = {}

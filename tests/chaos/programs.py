@@ -29,6 +29,7 @@ __all__ = [
     "DROP_IN",
     "DROP_IN_COUNTS",
     "FILES_DROP_IN",
+    "FRAMES_DROP_IN",
     "MARKED_FILES",
     "MORTAL_COPY",
     "MORTAL_FILES",
@@ -231,6 +232,9 @@ COPY_IN_BATCHES = Subject(
     name="copy-in-batches", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_copy
 )
 DROP_IN = Subject(name="drop-in", script=_ROOT / "examples" / "drop_in.py", judge=_judge_copy)
+FRAMES_DROP_IN = Subject(
+    name="frames-drop-in", script=Path(__file__).with_name("frames_drop_in.py"), judge=_judge_copy
+)
 DROP_IN_COUNTS = Subject(
     name="drop-in-counts", script=_ROOT / "examples" / "drop_in_counts.py", judge=_judge_counts
 )

@@ -221,7 +221,7 @@ def _other_batch(frame: DataFrame, kafka: EmbeddedKafka, output: str, batch_id: 
     ("wrong", "words"),
     [
         (_twice, "two writes of a batch have one sink"),
-        (_other_options, "one sink with different options"),
+        (_other_options, "two writes of a batch have one sink"),
         (_other_batch, "not the id of this batch"),
     ],
 )

@@ -5,6 +5,7 @@ not know the checkpoint (`coordinator-in-driver`). The checkpoint location ident
 Spark's run id its run. Spark's logs are read, but never changed.
 """
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -245,10 +246,13 @@ class DropInQueries:
             check=check,
         )
 
-    def query(self, query_id: str | None) -> ActiveQuery | None:
-        """The active query with this id, if it is one of this application."""
-        active = (query for spark in tuple(self._sessions) for query in spark.streams.active)
-        return next((active_query(each) for each in active if each.id == query_id), None)
+    def query_of(self, frame: DataFrame) -> ActiveQuery | None:
+        """The active query in whose batch callback a frame was made: Spark runs the batches of a
+        query in a session of its own."""
+        java = frame.sparkSession._jsparkSession  # noqa: SLF001 - not in Python
+        active = itertools.chain.from_iterable(each.streams.active for each in (*self._sessions,))
+        found = (active_query(query) for query in active)
+        return next((each for each in found if each.session == java), None)
 
     def _find(self, location: str) -> ActiveQuery:
         return find_query(tuple(self._sessions), self.file_system(location))

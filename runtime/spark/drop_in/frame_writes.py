@@ -1,8 +1,8 @@
 """``df.write`` into a drop-in sink: one decision for the whole frame. Driver, the user's thread.
 
 The tasks write and pre-commit; then the user's process decides and commits, as for a batch of a
-query. A write with ``batchId`` is known by its checkpoint location, its sink and that id: in a
-``foreachBatch`` callback it is exact, because Spark repeats the newest batch only. The next write
+query. A write with ``batchId`` is known by its checkpoint location, its sink and that id. In a
+``foreachBatch`` callback it is exact: Spark repeats the newest batch only. The next write
 of the same sink at the same location finishes a decided one, and aborts any other, before it
 writes. So a kill leaves these to the next write:
 
@@ -15,11 +15,9 @@ Without a checkpoint location the decision lasts as long as this process.
 
 import hashlib
 import logging
-import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -37,7 +35,6 @@ __all__ = ["FrameWrite", "FrameWrites"]
 
 log = logging.getLogger(__name__)
 
-_QUERY_ID = "sql.streaming.queryId"
 _DIRECTORY = "sluice-writes"
 
 
@@ -68,9 +65,10 @@ class FrameWrites:
     def __init__(self, queries: DropInQueries) -> None:
         self._queries = queries
         self._has_warned = False
+        self._temporary = tempfile.TemporaryDirectory(prefix="sluice-writes-")
         self._lock = threading.Lock()
-        # By store: the newest batch, the run of the query that wrote it, and the plan of its rows.
-        self._written: dict[str, tuple[int, str, int]] = {}
+        # By store: the newest batch and the query's run, with its sink and the plan of its rows.
+        self._written: dict[str, tuple[tuple[int, str], object]] = {}
 
     def save(self, write: FrameWrite) -> None:
         """Write the frame, all or nothing; returns after the commit is on record.
@@ -82,21 +80,27 @@ class FrameWrites:
             StreamError: the frame was not written, or not committed; see the error.
         """
         context = write.frame.sparkSession.sparkContext
-        query = self._queries.query(context.getLocalProperty(_QUERY_ID))
+        query = self._queries.query_of(write.frame)
+        batch = context.getLocalProperty(BATCH_ID)  # None: also in a thread of the user
         if write.batch_id is None:
             self._warn_once()
-        elif query is not None and context.getLocalProperty(BATCH_ID) != str(write.batch_id):
+        elif batch not in (None, str(write.batch_id)):
             raise ConfigError(
                 "batchId is not the id of this batch",
-                {"batchId": write.batch_id, "batch": context.getLocalProperty(BATCH_ID)},
+                {"batchId": write.batch_id, "batch": batch},
                 "Set it to the second argument of the foreachBatch function.",
             )
         setting = write.frame.sparkSession.conf
         sink = self._queries.make_sink(
             write.format_name, write.options, lambda name: str(setting.get(name))
         )
-        with self._store(write, sink, query) as store, self._queries.turn(store):
+        store = self._store(write, sink, query)
+        with self._queries.turn(store):
             self._save_at(store, write, sink, query)
+
+    def close(self) -> None:
+        """Delete the decisions that last as long as this process."""
+        self._temporary.cleanup()
 
     def _warn_once(self) -> None:
         with self._lock:
@@ -108,34 +112,25 @@ class FrameWrites:
                 "and checkpointLocation"
             )
 
-    @contextmanager
-    def _store(self, write: FrameWrite, sink: TaskSink, query: ActiveQuery | None) -> Iterator[str]:
+    def _store(self, write: FrameWrite, sink: TaskSink, query: ActiveQuery | None) -> str:
         """URI of the decisions of this sink. Sinks of one location do not share their batches."""
         location = write.location
-        if location is None and write.batch_id is not None:
-            if query is None:
-                raise ConfigError(
-                    "batchId needs a checkpoint location",
-                    {"format": write.format_name, "batchId": write.batch_id},
-                    "Set the option checkpointLocation: a batch is known there by its id.",
-                )
+        if location is None and write.batch_id is None:
+            location = self._temporary.name
+        elif location is None and query is not None:
             location = query.location
-        if location is None:
-            directory = tempfile.mkdtemp(prefix="sluice-write-")
-            try:
-                yield directory
-            finally:
-                shutil.rmtree(directory, ignore_errors=True)
-            return
+        elif location is None:
+            raise ConfigError(
+                "batchId needs a checkpoint location",
+                {"format": write.format_name, "batchId": write.batch_id},
+                "Set the option checkpointLocation: a batch is known there by its id.",
+            )
         settings = sink.settings()
-        identity = (
-            write.format_name,
-            sink.name,
-            *map(settings.get, ("transactional_id_prefix", "path")),
-        )
+        names = ("transactional_id_prefix", "path")
+        identity = (write.format_name, sink.name, *map(settings.get, names))
         digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
         kind = "frames" if write.batch_id is None else "batches"
-        yield f"{location.rstrip('/')}/{_DIRECTORY}/{kind}-{digest}"
+        return f"{location.rstrip('/')}/{_DIRECTORY}/{kind}-{digest}"
 
     def _save_at(
         self, store: str, write: FrameWrite, sink: TaskSink, query: ActiveQuery | None
@@ -164,38 +159,33 @@ class FrameWrites:
                 began.stop()
 
     def _held(self, store: str, write: FrameWrite, query: ActiveQuery | None) -> OpenRun | None:
-        """The run of the store, if it belongs to this run of the query; else that run ends."""
+        """The run of the store, if it is of this run of the query, with these options; else that
+        run ends."""
         held = self._queries.run_at(store)
         if held is None:
             return None
-        if query is None or held.active.run_id != query.run_id:
-            if self._queries.forget(store, held):
-                held.began.stop()
-            return None
-        if held.sink != _sink_of(write):
-            raise ConfigError(
-                "two writes of a query use one sink with different options",
-                {"format": write.format_name, "location": store},
-                "Give each write of a foreachBatch function its own checkpointLocation.",
-            )
-        return held
+        run_id = None if query is None else query.run_id
+        if held.active.run_id == run_id and held.sink == _sink_of(write):
+            return held
+        if self._queries.forget(store, held):
+            held.began.stop()
+        return None
 
     def _write(
         self, store: str, write: FrameWrite, began: DropInRun, query: ActiveQuery | None
     ) -> None:
-        batch_id = write.batch_id
+        newest = began.restored.batch_id
+        batch_id = (-1 if newest is None else newest) + 1
+        if write.batch_id is not None:
+            batch_id = write.batch_id
         query_id, run_id = ("", "") if query is None else (query.query_id, query.run_id)
-        if batch_id is None:
-            newest = began.restored.batch_id
-            batch_id = 0 if newest is None else newest + 1
-        elif began.is_decided(batch_id):
+        if began.is_decided(batch_id):  # one without an id never is
             self._require_repeated(store, write, began, batch_id, run_id=run_id)
-            if query is not None:
-                began.replay_batch(write.frame, batch_id)
+            began.replay_batch(write.frame, batch_id)
             log.info("a frame is written already: batch_id=%d location=%s", batch_id, store)
-            return
-        began.write_batch(write.frame, batch_id, _record_of(began, query), query_id=query_id)
-        self._written[store] = (batch_id, run_id, write.frame.semanticHash())
+        else:
+            began.write_batch(write.frame, batch_id, _record_of(began, query), query_id=query_id)
+        self._written[store] = (batch_id, run_id), _rows_of(write)
 
     def _require_repeated(
         self, store: str, write: FrameWrite, began: DropInRun, batch_id: int, *, run_id: str
@@ -208,9 +198,9 @@ class FrameWrites:
                 "Give each query its own checkpointLocation; Spark repeats the newest batch only.",
             )
         before = self._written.get(store)
-        if before is None or not run_id or before[:2] != (batch_id, run_id):
+        if before is None or not run_id or before[0] != (batch_id, run_id):
             return
-        if before[2] != write.frame.semanticHash():
+        if before[1] != _rows_of(write):
             raise ConfigError(
                 "two writes of a batch have one sink and one location",
                 {"batchId": batch_id, "location": store},
@@ -220,6 +210,11 @@ class FrameWrites:
 
 def _sink_of(write: FrameWrite) -> tuple[str, Mapping[str, str]]:
     return write.format_name, dict(write.options)
+
+
+def _rows_of(write: FrameWrite) -> object:
+    """Equal for two calls that write the same rows to the same sink."""
+    return _sink_of(write), write.frame.semanticHash()
 
 
 def _record_of(
@@ -244,5 +239,5 @@ def _check(record: RegionRecord, query: ActiveQuery | None) -> None:
         raise WrongJobError(
             "another query has written at this checkpoint location",
             {"written_by": record.query_id, "query_id": query.query_id},
-            "Give each query its own checkpointLocation, also one that was started anew.",
+            "Give the write a new checkpointLocation: each query needs its own.",
         )

@@ -49,7 +49,7 @@ class FormatCheck(Protocol):
 
 
 class Installed(Protocol):
-    """What `sluice.install` has started for an application."""
+    """The result of `sluice.install` for an application."""
 
     @property
     def queries(self) -> DropInQueries: ...
@@ -59,12 +59,12 @@ class Installed(Protocol):
 
 
 InstalledIn = Callable[[SparkSession], Installed | None]
-"""Of a session's application; None: Sluice is not installed in it."""
+"""Finds it by a session; None: Sluice is not installed in its application."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What the user has set on a writer.
+    """The settings of a writer.
 
     Attributes:
         options: by the names that the user wrote.
@@ -128,8 +128,9 @@ def take_over_writers(checks: Mapping[str, FormatCheck], installed_in: Installed
     """
     started = getattr(DataStreamWriter.start, "__wrapped__", DataStreamWriter.start)
     saved = getattr(DataFrameWriter.save, "__wrapped__", DataFrameWriter.save)
-    DataStreamWriter.start = _start_of(started, checks, installed_in)  # type: ignore[method-assign]
-    DataFrameWriter.save = _save_of(saved, checks, installed_in)  # type: ignore[method-assign]
+    writers: Any = DataStreamWriter, DataFrameWriter
+    writers[0].start = _start_of(started, checks, installed_in)
+    writers[1].save = _save_of(saved, checks, installed_in)
 
 
 def _start_of(
@@ -157,8 +158,11 @@ def _start_of(
         if queryName is not None:
             self.queryName(queryName)
         found = installed_in(self._spark)
-        asked = None if found is None else _Asked.of(self, mode="outputMode")
-        if found is None or asked is None or asked.format_name not in checks:
+        if found is None:
+            return started(self, path)
+        found.queries.watch(self._spark)  # a query of any sink may write frames in its callback
+        asked = _Asked.of(self, mode="outputMode")
+        if asked.format_name not in checks:
             return started(self, path)
         # Spark looks for a format's name in the active session, which a thread may not have.
         with active_session(self._spark):
@@ -189,7 +193,6 @@ def _save_of(
         if found is None or asked is None or asked.format_name not in checks:
             saved(self, path)
             return
-        found.queries.watch(self._spark)
         found.frames.save(_frame_write(asked, path, checks[asked.format_name]))
 
     return save
@@ -249,7 +252,6 @@ def _checked(
             "Set it as an option of writeStream; a session-wide default does not reach the sink.",
         )
     require_setting(SHUFFLE_RETRY, spark.conf.get(SHUFFLE_RETRY, None))
-    queries.watch(spark)
     writer = DataStreamWriter(asked.frame).options(**options).outputMode(asked.mode)
     writer._jwrite.trigger(_field(asked.java, "trigger"))  # noqa: SLF001 - a value of the JVM
     if asked.mode != "update":
