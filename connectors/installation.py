@@ -20,6 +20,7 @@ from sluice.runtime.spark.drop_in.spark_writers import take_over_writers
 from sluice.runtime.spark.session.spark_session import (
     active_session,
     prepare,
+    quick_python,
     require_running,
     warn_of_unbounded_rows,
 )
@@ -85,7 +86,7 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
     checks = {kafka.FORMAT: kafka.check_kafka_write, files.FORMAT: files.check_file_write}
     take_over_writers(checks, _installed_in)
     client = DropInClient(address=installation.service.coordinator_address)
-    with active_session(spark):
+    with active_session(spark), quick_python(spark, plans_once=True):
         spark.dataSource.register(kafka.kafka_format(client))
         spark.dataSource.register(files.files_format(client))
     return installation

@@ -38,7 +38,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model import offsets
 from sluice.runtime.model.splits import Barrier, SplitRange
-from sluice.runtime.process.gc_freeze import freeze_once
+from sluice.runtime.process.worker_memory import tidy_after_task
 from sluice.runtime.service.drop_in_client import DropInClient
 
 __all__ = ["KafkaSourceFormat", "KafkaStreamReader"]
@@ -184,7 +184,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _positions(self, start: Mapping[str, Any]) -> tuple[SplitRange, ...]:
         _require_ours(start, start)
-        positions = offsets.decode(start).splits
+        forgotten = self._options.forgotten
+        positions = tuple(s for s in offsets.decode(start).splits if s.topic not in forgotten)
         if not self._restored and start.get("run") != self._run:
             self._enumerator.restore(positions, timeout_s=_START_TIMEOUT_S)
         self._restored = True
@@ -208,7 +209,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Executor side."""
         yield from self._split_reader.read(partition.value)
-        freeze_once()
+        tidy_after_task()
 
     def commit(self, end: dict[str, Any]) -> None:
         """The batch is committed: publish group offsets."""

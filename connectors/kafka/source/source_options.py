@@ -5,7 +5,7 @@ ignores misspelt names, and the job then reads something else than its author th
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn, TypeVar
 
 from sluice.connectors.kafka.client.client_options import PREFIX, is_sendable, seconds_of
@@ -42,6 +42,7 @@ SOURCE_OPTIONS = (
     "failOnDataLoss",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
+    "forgetTopics",
     "groupIdPrefix",
     "guarantee",
     "hotPath",
@@ -68,6 +69,7 @@ _CANONICAL = {name.lower(): name for name in SOURCE_OPTIONS}
 # limits are refused: the read would return more than requested.
 _STREAM_ONLY = {
     "commitGroupOffsets": "A batch read publishes no offsets; remove it.",
+    "forgetTopics": "A batch read has no earlier positions; remove it.",
     "guarantee": "A batch read promises nothing about a later run; remove it.",
     "maxOffsetsPerTrigger": "A batch read has no triggers; remove it.",
     "maxTriggerDelay": "A batch read has no triggers; remove it.",
@@ -81,6 +83,7 @@ _ENDINGS = dict.fromkeys(
 _GUARANTEES = ("exactly-once", "at-least-once", "none")
 _GROUP_ID = "kafka.group.id"
 _ISOLATION = "kafka.isolation.level"
+_NO_NAMES: tuple[str, ...] = ()
 _LARGEST = (1 << 63) - 1  # Java's Long.MAX_VALUE
 
 
@@ -91,6 +94,7 @@ class SourceOptions:
     Attributes:
         connection: how to reach the brokers.
         subscription: which partitions.
+        forgotten: topics that an earlier run has read and that this one gives up.
         starting: where to begin, the very first time.
         ending: where a bounded read ends; resolved at its start.
         max_offsets: at most so many offsets per epoch, None: all there is.
@@ -114,6 +118,7 @@ class SourceOptions:
 
     connection: KafkaConnection
     subscription: Subscription
+    forgotten: frozenset[str] = frozenset()
     starting: Position = Edge.EARLIEST
     ending: Position = Edge.LATEST
     max_offsets: int | None = None
@@ -163,9 +168,11 @@ class SourceOptions:
             given.refuse(_ENDINGS)
         if not stream:
             given.refuse(_STREAM_ONLY)
+        forgotten = frozenset[str](given.read("forgetTopics", _names, _NO_NAMES))
         return cls(
             connection=connection,
-            subscription=_subscription(given),
+            subscription=_subscription(given, forgotten),
+            forgotten=forgotten,
             starting=starting,
             ending=_ending(given),
             max_offsets=given.read("maxOffsetsPerTrigger", _positive, None),
@@ -269,7 +276,21 @@ def _reading(given: _Given) -> tuple[str | None, bool]:
     return group_id, level == "read_committed"
 
 
-def _subscription(given: _Given) -> Subscription:
+def _subscription(given: _Given, forgotten: frozenset[str]) -> Subscription:
+    found = _subscribed(given)
+    if isinstance(found, Pattern):
+        return replace(found, without=forgotten)
+    both = sorted(topic for topic in forgotten if found.reads(topic))
+    if both:
+        raise ConfigError(
+            "a topic is subscribed and forgotten",
+            {"topics": ",".join(both), "option": "forget / forgetTopics"},
+            "Remove it from one of the two.",
+        )
+    return found
+
+
+def _subscribed(given: _Given) -> Subscription:
     ways = [name for name in ("assign", "subscribe", "subscribePattern") if name in given]
     if len(ways) != 1:
         raise ConfigError(

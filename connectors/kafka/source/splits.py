@@ -1,6 +1,7 @@
 """Decisions about splits: limits, losses, identity, new partitions. Pure."""
 
 import itertools
+import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from sluice.runtime.errors import ConfigError, DataLostError, SourceChangedError
 from sluice.runtime.model.splits import SplitRange
 
 __all__ = [
+    "GIVE_UP",
     "LostRange",
     "TopicFacts",
     "absent",
@@ -26,6 +28,7 @@ __all__ = [
     "out_of_reach",
     "partitions_gone",
     "reach",
+    "read_to",
     "require_forward",
     "require_whole",
     "smallest_limit",
@@ -100,6 +103,23 @@ def absent(missing: Collection[str], where: Mapping[str, object]) -> SourceChang
     )
 
 
+GIVE_UP = (
+    "To give up whole topics, name them in forget= (drop-in: forgetTopics): all other topics "
+    "continue. Or start from a new checkpoint directory at the offsets in read_to."
+)
+"""What a user can do about topics that are retired."""
+_SHOWN = 2_000  # characters
+
+
+def read_to(positions: Iterable[SplitRange]) -> str:
+    """Return where a source has read to, as its starting offsets; shortened if it is long."""
+    found: dict[str, dict[str, int]] = {}
+    for split in sorted(positions, key=key_of):
+        found.setdefault(split.topic, {})[str(split.partition)] = split.end_offset
+    text = json.dumps(found, separators=(",", ":"))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… (sluice checkpoint inspect)"
+
+
 def partitions_gone(
     keys: Collection[PartitionKey], where: Mapping[str, object]
 ) -> SourceChangedError:
@@ -108,7 +128,7 @@ def partitions_gone(
     return SourceChangedError(
         "partitions of the source were deleted",
         {"partitions": names, **where},
-        "Start from a new checkpoint directory, or set failOnDataLoss=false to skip them.",
+        f"Set failOnDataLoss=false to skip them. {GIVE_UP}",
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from sluice.connectors.kafka.source.positions import PartitionKey
-from sluice.connectors.kafka.source.splits import TopicFacts
+from sluice.connectors.kafka.source.splits import GIVE_UP, TopicFacts, key_of, read_to
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["Assigned", "Pattern", "Subscription", "Topics", "require_named"]
 
@@ -65,9 +66,13 @@ class Topics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """All partitions of every topic whose whole name matches, now or later."""
+    """All partitions of every topic whose whole name matches, now or later.
+
+    ``without``: topics that are left out.
+    """
 
     regex: str
+    without: frozenset[str] = frozenset()
     needs_names: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -101,9 +106,7 @@ class Pattern:
 
     def choose(self, existing: Iterable[str]) -> frozenset[str]:
         """Names that match; Kafka's internal topics never do."""
-        return frozenset(
-            name for name in existing if name not in _INTERNAL and re.fullmatch(self.regex, name)
-        )
+        return frozenset(filter(self.reads, existing))
 
     def partly_matched(self, existing: Iterable[str]) -> frozenset[str]:
         """Names of which only a part matches: Spark's own source reads these, too."""
@@ -136,7 +139,8 @@ class Pattern:
 
     def reads(self, topic: str) -> bool:
         """Whether a partition of this topic may belong to it."""
-        return topic not in _INTERNAL and re.fullmatch(self.regex, topic) is not None
+        is_left_out = topic in _INTERNAL or topic in self.without
+        return not is_left_out and re.fullmatch(self.regex, topic) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,13 +195,16 @@ class Assigned:
 Subscription: TypeAlias = Topics | Pattern | Assigned
 
 
-def require_named(subscription: Subscription, read: Iterable[PartitionKey]) -> None:
-    """ConfigError with the partitions that were read and are no longer subscribed."""
-    unnamed = sorted(key for key in read if not subscription.covers(*key))
+def require_named(subscription: Subscription, positions: Collection[SplitRange]) -> None:
+    """ConfigError with the partitions that were read and are no longer subscribed.
+
+    ``positions``: of all partitions that were read; they end at the next offset to read.
+    """
+    unnamed = {split.key for split in positions if not subscription.covers(*key_of(split))}
     if unnamed:
-        names = ",".join(f"{topic}-{partition}" for topic, partition in unnamed)
+        names = ",".join(f"{topic}-{partition}" for _, topic, partition in sorted(unnamed))
         raise ConfigError(
             "the checkpoint has partitions that the source does not subscribe to",
-            {"partitions": names, "source": str(subscription)},
-            "Subscribe to them, or start from a new checkpoint directory.",
+            {"partitions": names, "source": str(subscription), "read_to": read_to(positions)},
+            f"Subscribe to them. {GIVE_UP}",
         )

@@ -33,6 +33,7 @@ from sluice.connectors.kafka.source.splits import (
     next_range,
     out_of_reach,
     partitions_gone,
+    read_to,
     require_forward,
     smallest_limit,
     stops_short,
@@ -134,9 +135,11 @@ class KafkaSplitEnumerator:
             view = self._losses.without_former_leaders(
                 positions, self._fetch_view(positions, timeout_s)
             )
-            require_named(self._options.subscription, {*map(key_of, positions)} - self._gone)
+            lasting = [split for split in positions if key_of(split) not in self._gone]
+            require_named(self._options.subscription, lasting)
             self._losses.skip_deleted(positions, view)
         self._known = {key_of(split) for split in positions}
+        self._publication.note(positions)
         self._restored = frozenset(split.topic for split in positions)
         self._discovered_at_s = None
         if self._bounded:
@@ -169,7 +172,9 @@ class KafkaSplitEnumerator:
             UnreachableError: a leader does not answer.
         """
         there = [s for s in self.readable(ranges, timeout_s=timeout_s) if not s.is_empty]
-        require_named(self._options.subscription, map(key_of, there))
+        # What was decided must be whole, also in a topic that is given up from there on.
+        kept = [split for split in there if split.topic not in self._options.forgotten]
+        require_named(self._options.subscription, kept)
         return self._losses.require_replayable(
             there,
             lambda: self._fetch_view(there, timeout_s),
@@ -293,6 +298,8 @@ class KafkaSplitEnumerator:
         self._short_logs.report(view.latest, self._ends or {}, requested=starts, gone=self._gone)
         if not at_once and self._ends is None and self._min_offsets.is_too_early(starts, ends):
             ends = starts
+        if self._options.commit_group_offsets:
+            self._publication.renew(without=self._gone)
         limit = smallest_limit(max_records, self._options.max_offsets)
         ends = limit_ends(starts, ends, max_records=limit)
         return tuple(self._next(split, starts, ends, view.latest) for split in positions), view
@@ -329,7 +336,7 @@ class KafkaSplitEnumerator:
     def committed(self, positions: Sequence[SplitRange]) -> None:
         """Publish group offsets for lag tools. Never raises."""
         if self._options.commit_group_offsets:
-            self._publication.publish(positions)
+            self._publication.publish([s for s in positions if key_of(s) not in self._gone])
 
     def latest(self) -> Mapping[PartitionKey, int]:
         """Return the visible ends at the last cut."""
@@ -420,7 +427,7 @@ class KafkaSplitEnumerator:
             return (topics, tuple(key for key in keys if key in wanted)), wanted.difference(keys)
 
         found, absent = self._retry.until_complete(find)
-        self._drop_deleted(absent)
+        self._drop_deleted(absent, ())
         return found
 
     def _fetch_view(self, positions: Sequence[SplitRange], timeout_s: float) -> ClusterView:
@@ -436,14 +443,14 @@ class KafkaSplitEnumerator:
             return view, tuple(split for split in absent if key_of(split) not in self._gone)
 
         view, gone = self._retry.until_complete(find)
-        self._drop_deleted({key_of(split) for split in gone})
+        self._drop_deleted({key_of(split) for split in gone}, positions)
         return view
 
-    def _drop_deleted(self, keys: KeySet) -> None:
+    def _drop_deleted(self, keys: KeySet, positions: Sequence[SplitRange]) -> None:
         if not keys:
             return
         if self._options.fail_on_data_loss:
-            raise partitions_gone(keys, self._where)
+            raise partitions_gone(keys, {**self._where, "read_to": read_to(positions)})
         names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
         self._gone |= keys  # not before the check: a suspended region is refused at its restart
         log.warning("partitions were deleted, skipping them: partitions=%s", names)

@@ -1,7 +1,7 @@
 """Lag of a source: its measurement, ``minOffsetsPerTrigger``, and group offsets for lag tools."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sluice.connectors.kafka.source.enumerator.discovery import ClusterView, SourceCluster
 from sluice.connectors.kafka.source.positions import PartitionKey
@@ -93,6 +93,10 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 5.0
 _PAUSE_S = 60.0  # a group without a coordinator must not delay each epoch by that timeout
+# Brokers delete offsets that are older than offsets.retention.minutes, at least a minute, if the
+# group has no members. An offset is published again when it is this old, and found 15 s later.
+_OLD_S = 15.0
+_RENEWAL_TIMEOUT_S = 1.0
 
 
 class OffsetPublication:
@@ -110,15 +114,42 @@ class OffsetPublication:
         self._cluster = cluster
         self._group_id = group_id
         self._clock = clock
-        self._retry_at_s = float("-inf")
+        self._retry_at_s = self._renew_at_s = float("-inf")
+        self._known: dict[PartitionKey, tuple[int, float]] = {}  # offset, and when it was published
 
     def publish(self, positions: Sequence[SplitRange]) -> None:
         """Publish the ends of ``positions``. Never raises."""
-        if not positions or self._clock() < self._retry_at_s:
+        offsets = self.note(positions)
+        self._commit(offsets, timeout_s=_TIMEOUT_S)
+
+    def note(self, positions: Sequence[SplitRange]) -> Mapping[PartitionKey, int]:
+        """Return the ends of ``positions``, and remember them as published by now."""
+        offsets, now_s = {key_of(split): split.end_offset for split in positions}, self._clock()
+        self._known |= {key: (offset, now_s) for key, offset in offsets.items()}
+        return offsets
+
+    def renew(self, *, without: Collection[PartitionKey]) -> None:
+        """Publish old offsets again, if it is time: their topics are quiet. Never raises.
+
+        ``without``: deleted partitions.
+        """
+        now_s = self._clock()
+        if now_s < self._renew_at_s:
             return
-        offsets = {key_of(split): split.end_offset for split in positions}
+        self._renew_at_s = now_s + _OLD_S
+        old = {
+            key: offset
+            for key, (offset, at_s) in self._known.items()
+            if now_s - at_s >= _OLD_S and key not in without
+        }
+        self._known |= {key: (offset, now_s) for key, offset in old.items()}
+        self._commit(old, timeout_s=_RENEWAL_TIMEOUT_S)
+
+    def _commit(self, offsets: Mapping[PartitionKey, int], *, timeout_s: float) -> None:
+        if not offsets or self._clock() < self._retry_at_s:
+            return
         try:
-            self._cluster.commit(self._group_id, offsets, timeout_s=_TIMEOUT_S)
+            self._cluster.commit(self._group_id, offsets, timeout_s=timeout_s)
         except StreamError as err:
             self._retry_at_s = self._clock() + _PAUSE_S
             log.warning("group offsets not published: group=%s reason=%s", self._group_id, err)

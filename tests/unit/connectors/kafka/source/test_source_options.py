@@ -58,6 +58,26 @@ def test_defaults_are_those_of_spark_but_for_read_committed() -> None:
     assert stream().read_committed
 
 
+def test_a_forgotten_topic_is_not_subscribed_also_by_a_pattern() -> None:
+    found = SourceOptions.of(
+        {
+            "kafka.bootstrap.servers": "b:9092",
+            "subscribePattern": "orders|returns",
+            "forgetTopics": "returns, old",
+        },
+        bounded=False,
+        stream=True,
+    )
+    assert found.subscription.choose({"orders", "returns"}) == {"orders"}
+    assert found.forgotten == {"returns", "old"}
+    assert "topics=orders " in error_of({**BASE, "forgetTopics": "orders,old"})
+    assert "forgetTopics" in error_of({**BASE, "forgetTopics": "old"}, is_stream=False)
+    made = KafkaSource(bootstrap_servers="b:9092", topics=["orders"], forget=["old"])
+    assert made.forgotten == {"old"}
+    with pytest.raises(ConfigError, match=r"forget=\['old'\]"):
+        KafkaSource(bootstrap_servers="b:9092", topics=["orders"], forget="old")
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
