@@ -53,7 +53,7 @@ _KEY = "kafka-frames"
 _SOURCE_ID = "sluice-kafka"
 _TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 15.0  # an unreachable cluster is reported within 30 s
-_CALL_TIMEOUT_S = 120.0
+_CALL_TIMEOUT_S = 60.0
 _MOST_FRAMES = 10_000
 _MOST_RUNS = 1_000
 
