@@ -17,6 +17,7 @@ __all__ = [
     "COUNTS_VERSION",
     "added",
     "decode_totals",
+    "described",
     "encode_totals",
     "totals_after",
 ]
@@ -35,10 +36,15 @@ def added(parts: Iterable[Mapping[str, RecordCounts]]) -> dict[str, RecordCounts
     return sums
 
 
+def described(counts: RecordCounts) -> dict[str, int]:
+    """The counts of a function by name; late rows are no function's."""
+    return {name: count for name, count in asdict(counts).items() if name != "late"}
+
+
 def encode_totals(counts: RecordCounts, *, operator_id: str) -> StateEntry:
     """The state entry for an acknowledgement and for ``_metadata``."""
     entry = committable(
-        asdict(counts), kind=COUNTS_KIND, version=COUNTS_VERSION, operator_id=operator_id
+        described(counts), kind=COUNTS_KIND, version=COUNTS_VERSION, operator_id=operator_id
     )
     return replace(entry, state_name=COUNTS_KIND)
 

@@ -68,7 +68,7 @@ class CheckpointMetrics:
         )
         self._by_function = counter(
             "sluice_function_records",
-            "Records of committed epochs in functions with an on_error policy",
+            "Records of committed epochs in functions with an on_error policy, and late rows",
             ["operator", "outcome"],
         )
         self._last = gauge(

@@ -10,7 +10,7 @@ from sluice.runtime.continuous.checkpoint_client import EndedEpoch
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.contracts import RecordsRead
 from sluice.runtime.errors import DeliveryError, FencedError, UnreachableError
-from sluice.runtime.functions.function_run import FunctionRun
+from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.splits import Barrier, SplitRange
 from tests.kit.continuous_parts import LogFollower, RecordingWriter
@@ -348,6 +348,19 @@ def test_an_error_aborts_the_epoch_that_is_written_and_not_the_one_that_has_ende
     assert bench.writers[0].events[-1] == "end"
     assert bench.writers[1].events[-1] == "abort"
     assert bench.checkpoint_client.is_closed
+
+
+def test_an_error_of_a_function_has_what_the_epoch_has_read() -> None:
+    """These batches lack their offsets; else it has those of the batch."""
+
+    def fail(_batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no")
+
+    function = ChainedFunction(name="f", operator_id="f", function=fail)
+    bench = Bench({0: 100}, lambda: FunctionRun([function]))
+    with pytest.raises(ValueError, match="no") as caught:
+        bench.step()
+    assert caught.value.__notes__ == ["sluice: source_ranges=input-0[0,10)"]
 
 
 def test_a_task_whose_abort_fails_leaves_no_courier_after() -> None:
