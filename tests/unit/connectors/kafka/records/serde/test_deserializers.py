@@ -288,7 +288,7 @@ TEXTS = pa.schema(
     ],
 )
 def test_a_string_field_takes_the_json_of_any_value(text: str, unknown: str) -> None:
-    """Character for character, at any depth, as from_json of Spark does; null stays null."""
+    """Character for character, at any depth; null stays null."""
     expected = json.loads(text) if text[0] in '"n' else text
     deserializer = JsonDeserializer(schema=TEXTS, unknown_fields=unknown)
     record = f' {{"t": {text} , "l":[{text},"x",{text}],\n"s":{{"n":1,"t":{text}}}}} '
