@@ -17,10 +17,12 @@ from sluice.runtime.contracts.committing import (
 )
 from sluice.runtime.contracts.coordination import Coordinator
 from sluice.runtime.contracts.operators import (
+    AgeingSource,
     Backlog,
     DeadLetterSink,
     DeserializingSource,
     EventTimeSink,
+    ForgettingSource,
     FrameSink,
     NarrowingSource,
     RateLimitedSource,
@@ -85,6 +87,7 @@ __all__ = [
     "INTERVALS_PER_TRANSACTION_TIMEOUT",
     "AcceptedAs",
     "AcceptedWork",
+    "AgeingSource",
     "AttemptRegistry",
     "AttemptState",
     "AttemptStatus",
@@ -105,6 +108,7 @@ __all__ = [
     "FailedScope",
     "FailedTask",
     "FailureReason",
+    "ForgettingSource",
     "Frame",
     "FrameSink",
     "FrameWriter",

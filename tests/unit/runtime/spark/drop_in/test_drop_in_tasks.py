@@ -65,7 +65,7 @@ class Query(QueryProcess):
 
 @pytest.fixture
 def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Query]:
-    monkeypatch.setattr(drop_in_writer, "freeze_once", lambda: None)  # this process goes on
+    monkeypatch.setattr(drop_in_writer, "tidy_after_task", lambda: None)  # this process goes on
     made = Query(tmp_path, monkeypatch)
     yield made
     made.close()
