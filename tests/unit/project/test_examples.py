@@ -66,7 +66,8 @@ def test_a_job_that_cannot_start_is_one_line_that_says_what_to_do(
     monkeypatch.setattr(Job, "run", run)
     monkeypatch.setattr(SparkSession, "builder", AnyBuilder())
     takes = helped(path, monkeypatch, capsys)
-    arguments = [text for each in NEEDED if each in takes for text in (each, "here")]
+    given = {each: "here:1" if each == "--bootstrap" else "here" for each in NEEDED}
+    arguments = [text for each in NEEDED if each in takes for text in (each, given[each])]
     monkeypatch.setattr(sys, "argv", [path.name, *arguments])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(path), run_name="__main__")
