@@ -10,8 +10,6 @@ from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import SplitKey, SplitRange
 from tests.kit.coordinator.core_driver import committable
 
-__all__ = ["LogFollower", "RecordingWriter", "rows_of"]
-
 _BATCH = 10
 
 
@@ -84,7 +82,7 @@ class RecordingWriter:
 
     Attributes:
         events: what was asked of it, in order.
-        ranges: that its epoch has read, as it was told at the end.
+        ranges: that its epoch has read, as it was reported at the end.
         records: (partition, offset) of what was written.
         failure: what its pre-commit raises.
         on_commit: what its commit does, and whether that is acknowledged.

@@ -84,7 +84,7 @@ _GUARANTEES = ("exactly-once", "at-least-once", "none")
 _GROUP_ID = "kafka.group.id"
 _ISOLATION = "kafka.isolation.level"
 _NO_NAMES: tuple[str, ...] = ()
-_MOST_DIGITS = 18  # such a number fits into 64 bits
+_LARGEST = (1 << 63) - 1  # Java's Long.MAX_VALUE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,13 +372,11 @@ def _offsets_or_edge(text: str, option: str) -> Edge | PerPartition:
             {"option": option, "value": text},
             f'Use {names} or JSON such as {{"topic": {{"0": 23, "1": {edge}}}}}.',
         )
-    return PerPartition(offsets=parse_offsets(text, option=option))
+    return parse_offsets(text, option=option)
 
 
 def _mentions(position: Edge | PerPartition, edge: Edge) -> bool:
-    if isinstance(position, Edge):
-        return position is edge
-    return edge in position.offsets.values()
+    return position is edge if isinstance(position, Edge) else position.mentions(edge)
 
 
 # --- values: a ValueError's text completes "Give …" -----------------------------------------
@@ -399,9 +397,13 @@ def _names(value: str) -> tuple[str, ...]:
 
 def _whole(value: str) -> int:
     # Longer numbers would overflow in a client, a clock or Python's own parser.
-    if not value.isdecimal() or len(value) > _MOST_DIGITS:
-        raise ValueError(f"a whole number of at most {_MOST_DIGITS} digits that is not negative")
+    if not _is_long(value):
+        raise ValueError(f"a whole number from 0 to {_LARGEST}")
     return int(value)
+
+
+def _is_long(value: str) -> bool:
+    return value.isdecimal() and len(value) <= len(str(_LARGEST)) and int(value) <= _LARGEST
 
 
 def _sendable(value: str) -> str:
@@ -411,8 +413,8 @@ def _sendable(value: str) -> str:
 
 
 def _positive(value: str) -> int:
-    if not value.isdecimal() or len(value) > _MOST_DIGITS or int(value) < 1:
-        raise ValueError(f"a whole number above 0, of at most {_MOST_DIGITS} digits")
+    if not _is_long(value) or int(value) < 1:
+        raise ValueError(f"a whole number from 1 to {_LARGEST}")
     return int(value)
 
 

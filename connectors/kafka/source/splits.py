@@ -314,10 +314,13 @@ def split_evenly(
     min_partitions: int | None = None,
     max_records: int | None = None,
 ) -> tuple[SplitRange, ...]:
-    """Split ranges into more tasks, in proportion to their size; empty ones are left out.
+    """Split ranges into about ``min_partitions`` tasks, as Spark does; empty ones are left out.
 
     With more tasks than partitions, several tasks read and write the records of one partition at
     the same time: their order is lost.
+
+    Source: Spark's ``KafkaOffsetRangeCalculator``. Ranges too small to split do not count in the
+    proportions of the other ranges.
     """
     busy = [split for split in ranges if not split.is_empty]
     if max_records is not None:
@@ -327,11 +330,17 @@ def split_evenly(
     if min_partitions is None or len(busy) >= min_partitions:
         return tuple(busy)
     total = sum(map(_size, busy))
+    small = [s for s in busy if _share_of(min_partitions, _size(s), total) == 1]
+    tasks, total = max(1, min_partitions - len(small)), total - sum(map(_size, small))
     return tuple(
         part
         for split in busy
-        for part in _cut(split, math.ceil(min_partitions * _size(split) / total))
+        for part in _cut(split, 1 if split in small else _share_of(tasks, _size(split), total))
     )
+
+
+def _share_of(tasks: int, size: int, total: int) -> int:
+    return max(1, (2 * tasks * size + total) // (2 * total))  # rounded half up
 
 
 def _size(split: SplitRange) -> int:
@@ -339,8 +348,9 @@ def _size(split: SplitRange) -> int:
 
 
 def _cut(split: SplitRange, parts: int) -> list[SplitRange]:
-    parts = min(max(1, parts), _size(split))
-    bounds = [split.start_offset + _size(split) * i // parts for i in range(parts + 1)]
+    bounds = [split.start_offset]
+    for left in range(min(parts, _size(split)), 0, -1):
+        bounds.append(bounds[-1] + (split.end_offset - bounds[-1]) // left)
     return [
         replace(split, start_offset=start, end_offset=end)
         for start, end in itertools.pairwise(bounds)

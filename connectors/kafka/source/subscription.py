@@ -16,6 +16,10 @@ __all__ = ["Assigned", "Pattern", "Subscription", "Topics", "require_named"]
 # Kafka's own bookkeeping; Java consumers leave these out of a pattern, too.
 _INTERNAL = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
 
+_TOKEN = re.compile(
+    r"\\(?P<octal>0|[0-3][0-7]{2})|\\.|\[\^?\]?(?P<set>(?:\\.|[^\]\\])*)", re.DOTALL
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
@@ -83,6 +87,19 @@ class Pattern:
                 {"option": "subscribePattern", "value": self.regex, "reason": str(err)},
                 "Write it in the syntax of Python's re module.",
             ) from None
+        self._refuse_other_meanings()
+
+    def _refuse_other_meanings(self) -> None:
+        """ConfigError for what Java, whose syntax Spark's option has, reads in another way."""
+        for token in _TOKEN.finditer(self.regex):
+            members = re.sub(r"\\.", "", token["set"] or "", flags=re.DOTALL)
+            if token["octal"] or "[" in members or "&&" in members:
+                raise ConfigError(
+                    "Java and Python read this topic pattern differently",
+                    {"option": "subscribePattern", "value": self.regex, "part": token[0]},
+                    "Write it without octal escapes, and without && or [ inside of […]; for "
+                    "example (?:(?!x)[a-z])* instead of [a-z&&[^x]]*.",
+                )
 
     def __str__(self) -> str:
         return self.regex
@@ -90,6 +107,14 @@ class Pattern:
     def choose(self, existing: Iterable[str]) -> frozenset[str]:
         """Names that match; Kafka's internal topics never do."""
         return frozenset(filter(self.reads, existing))
+
+    def partly_matched(self, existing: Iterable[str]) -> frozenset[str]:
+        """Names of which only a part matches: Spark's own source reads these, too."""
+        return frozenset(
+            name
+            for name in existing
+            if name not in _INTERNAL and re.search(self.regex, name) and not self.reads(name)
+        )
 
     def partitions(self, found: Mapping[str, TopicFacts]) -> dict[str, TopicFacts]:
         """Return the described topics, with the partitions that the source reads."""

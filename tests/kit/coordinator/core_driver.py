@@ -43,8 +43,6 @@ from sluice.runtime.model.checkpoint_record import (
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from tests.kit.fakes import ManualClock
 
-__all__ = ["FAST", "TWO", "CoreDriver", "committable", "split"]
-
 T = TypeVar("T")
 
 FAST = CheckpointSettings(interval_s=1.0, timeout_s=10.0, retry_s=0.1, max_retry_s=0.4)
@@ -179,12 +177,7 @@ class CoreDriver:
     # --- a region -------------------------------------------------------------------------------
 
     def poll(
-        self,
-        end: int = 0,
-        *,
-        region: str = "main",
-        attempt_id: int = 0,
-        finished: bool = False,
+        self, end: int = 0, *, region: str = "main", attempt_id: int = 0, finished: bool = False
     ) -> Barrier | None:
         """The region polls; its source has records up to ``end`` in each partition."""
         for action in self.tell(BarrierPolled(region=region, attempt_id=attempt_id)):

@@ -39,7 +39,7 @@ from sluice.connectors.kafka.source.splits import (
     stops_short,
     vanished,
 )
-from sluice.connectors.kafka.source.subscription import require_named
+from sluice.connectors.kafka.source.subscription import Pattern, require_named
 from sluice.runtime.contracts import Backlog, Clock
 from sluice.runtime.model.splits import SplitKey, SplitRange
 
@@ -89,6 +89,7 @@ class KafkaSplitEnumerator:
         self._latest: dict[PartitionKey, int] = {}
         self._gone: frozenset[PartitionKey] = frozenset()
         self._discovered_at_s: float | None = None
+        self._reported: frozenset[str] | None = None  # names that a pattern leaves out
 
     def check(self, *, timeout_s: float) -> int:
         """Count the subscribed partitions; SourceChangedError if a topic does not exist."""
@@ -360,6 +361,8 @@ class KafkaSplitEnumerator:
         if subscription.needs_names:
             existing = self._cluster.topic_names(timeout_s=timeout_s)
         wanted = subscription.choose(existing)
+        if isinstance(subscription, Pattern):
+            self._report_unread(subscription, existing, wanted)
 
         def find() -> tuple[Mapping[str, TopicFacts], frozenset[str]]:
             # A topic that a region reads is checked at that region's barrier, not here.
@@ -379,6 +382,22 @@ class KafkaSplitEnumerator:
         if self._first_shown is None:
             self._first_shown = frozenset(new_partitions((), topics))
         return topics
+
+    def _report_unread(
+        self, pattern: Pattern, existing: frozenset[str], wanted: frozenset[str]
+    ) -> None:
+        """Log once that no topic matches, and each name of which only a part matches."""
+        if not wanted and self._reported is None:
+            log.warning("no topic matches the pattern: pattern=%s", pattern)
+        unread = pattern.partly_matched(existing)
+        if new := unread - (self._reported or frozenset()):
+            log.warning(
+                "topics are not read, because only a part of the name matches: pattern=%s "
+                "topics=%s; write the pattern for the whole name",
+                pattern,
+                ",".join(sorted(new)),
+            )
+        self._reported = (self._reported or frozenset()) | unread
 
     def _is_certainly_new(self, key: PartitionKey) -> bool:
         """Whether a discovered partition was created while this source ran, or before its restart.
@@ -477,8 +496,6 @@ class KafkaSplitEnumerator:
     ) -> SplitRange:
         key = key_of(split)
         fact = latest.get(key)
-        if ends[key] > starts[key]:
-            self._min_offsets.record_progress(key)
         return next_range(
             split,
             start_offset=starts[key],

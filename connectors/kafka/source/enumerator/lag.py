@@ -61,6 +61,8 @@ def _backlog(
 class MinOffsets:
     """Delays a barrier until a minimum of offsets is there. Driver; one thread at a time.
 
+    The first barrier of a start never waits, as in Spark.
+
     Args:
         min_offsets: per barrier, ``minOffsetsPerTrigger``; None: no minimum.
         max_delay_s: longest wait for them, ``maxTriggerDelay``.
@@ -71,22 +73,20 @@ class MinOffsets:
         self._min_offsets = min_offsets
         self._max_delay_s = max_delay_s
         self._clock = clock
-        self._moved_at_s: dict[PartitionKey, float] = {}
+        self._triggered_at_s: dict[PartitionKey, float] = {}
 
     def is_too_early(
         self, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
     ) -> bool:
-        """Whether these ranges should wait for more offsets."""
-        if self._min_offsets is None or backlog_records(starts, ends) >= self._min_offsets:
+        """Whether these ranges should wait for more offsets; if not, the next wait starts now."""
+        if self._min_offsets is None:
             return False
         now_s = self._clock()
-        # The first barrier of a split starts its wait.
-        moved_at_s = max(self._moved_at_s.setdefault(key, now_s) for key in starts)
-        return now_s - moved_at_s < self._max_delay_s
-
-    def record_progress(self, key: PartitionKey) -> None:
-        """Restart the wait of a split that has a new range."""
-        self._moved_at_s[key] = self._clock()
+        last_s = max(self._triggered_at_s.get(key, float("-inf")) for key in starts)
+        if now_s - last_s < self._max_delay_s and backlog_records(starts, ends) < self._min_offsets:
+            return True
+        self._triggered_at_s |= dict.fromkeys(starts, now_s)
+        return False
 
 
 log = logging.getLogger(__name__)
