@@ -6,7 +6,7 @@ operator. So they are as exact as the positions in the same record.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import StateEntry
@@ -24,6 +24,7 @@ __all__ = [
 
 COUNTS_KIND = "record-counts"
 COUNTS_VERSION = 1
+_NAMES = tuple(each.name for each in fields(RecordCounts))
 
 
 def added(parts: Iterable[Mapping[str, RecordCounts]]) -> dict[str, RecordCounts]:
@@ -57,15 +58,11 @@ def decode_totals(entry: StateEntry) -> RecordCounts:
         ConfigError: a count is negative.
     """
     return content_of(
-        entry, _from_content, kind=COUNTS_KIND, version=COUNTS_VERSION, what="counts of records"
-    )
-
-
-def _from_content(content: Mapping[str, object]) -> RecordCounts:
-    return RecordCounts(
-        read=number(content["read"]),
-        skipped=number(content["skipped"]),
-        dead_lettered=number(content["dead_lettered"]),
+        entry,
+        lambda content: RecordCounts(**{name: number(content[name]) for name in _NAMES}),
+        kind=COUNTS_KIND,
+        version=COUNTS_VERSION,
+        what="counts of records",
     )
 
 

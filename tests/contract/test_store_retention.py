@@ -91,7 +91,9 @@ def test_what_was_half_made_beside_the_places_goes_once_nobody_can_be_writing_it
     now_s = [0.0]
     store = CheckpointStore(fs, clock=lambda: now_s[0])
     publish(store, record(0))
-    RunRecordStore(fs).announce(RunRecord(leader_session_id="s", address="a", attempt_id=0))
+    RunRecordStore(fs).announce(
+        RunRecord(job_uid="job", leader_session_id="s", address="a", attempt_id=0)
+    )
     old, new = (f".{name}.{uuid.uuid4().hex}.tmp" for name in ("_command-0", "_leader"))
     fs.write_temporary(old, b"half")
     others = {entry.name for entry in fs.entries("")} - {old}

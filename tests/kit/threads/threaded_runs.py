@@ -307,6 +307,7 @@ class Run:
                 leader_session_id=started.session,
                 address=self.driver.name,
                 attempt_id=started.attempt_id,
+                job_uid=started.job_uid,
             )
         )
         handles: Mapping[str, RegionHandle] = {

@@ -210,7 +210,7 @@ def test_the_sum_continues_and_the_ranges_are_those_of_the_epoch() -> None:
     ]
     assert [entry.operator_id for entry in first] == ["source"]
     (second,) = drops_after(first, ())
-    assert decode_drops(second) == Drops(in_all=7)
+    assert decode_drops(second) == Drops(in_all=7, ranges=())
     assert dropped_in_all((second, *drops_after((), (split(0, 0, 2),)))) == 9
 
 

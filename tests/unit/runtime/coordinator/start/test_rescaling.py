@@ -259,7 +259,7 @@ def test_counts_of_regions_that_became_one_are_added() -> None:
 
 def test_dropped_ranges_of_a_vanished_region_stay_counted() -> None:
     """In the region that continues with its splits, whose next batch adds them up."""
-    entries = [encode_drops(Drops(in_all=n), operator_id="source") for n in (5, 7)]
+    entries = [encode_drops(Drops(in_all=n, ranges=()), operator_id="source") for n in (5, 7)]
     old = two_regions(2)
     regions = tuple(
         replace(region, operator_states=(entry,))
@@ -278,7 +278,7 @@ def test_what_a_vanished_region_kept_stays_with_readers_of_its_source(kept: str)
     audit = (replace(GRAPH[0], operator_id="audit", name="audit"),)
     entry = {
         "counted": encode_totals(RecordCounts(read=5), operator_id="source"),
-        "dropped": encode_drops(Drops(in_all=5), operator_id="source"),
+        "dropped": encode_drops(Drops(in_all=5, ranges=()), operator_id="source"),
         "held": replace(committable("held"), redistribution=Redistribution.SPLIT),
     }[kept]
     main, side = two_regions(2).regions
