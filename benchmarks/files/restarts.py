@@ -14,6 +14,7 @@ from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, split_ta
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.contracts import CommitOutcome, SweepView
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity, drive
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import (
     Commit,
     CommitReported,
@@ -128,7 +129,7 @@ class _Job:
             plan=_PLAN,
             settings=CheckpointSettings(),
             store=store,
-            sinks={_SINK: sink},
+            sinks={_SINK: SerialSink(sink)},
             sources={},
             session=session,
             clock=time.monotonic,
@@ -149,7 +150,7 @@ class _Job:
         )
         return IoExecutor(
             store=run.store,
-            sinks={_SINK: run.sink},
+            sinks={_SINK: SerialSink(run.sink)},
             sources={},
             identity=identity,
             settings=CheckpointSettings(call_timeout_s=_START_S),

@@ -48,7 +48,6 @@ from sluice.runtime.contracts.regional import (
     RegionCheckpointFailedDetail,
     RegionProgress,
     RegionWork,
-    SharedCommitter,
 )
 from sluice.runtime.contracts.storage import (
     AcceptedAs,
@@ -124,7 +123,6 @@ __all__ = [
     "RegisteredAttempt",
     "RereadingSource",
     "SelectiveSink",
-    "SharedCommitter",
     "Sink",
     "SinkContext",
     "SinkCoordinator",

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING
 
-from sluice.runtime.contracts import FailureReason, SinkCoordinator, SplitEnumerator
+from sluice.runtime.contracts import FailureReason, SplitEnumerator
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
@@ -111,15 +112,15 @@ class Process:
         self.staging: Staging
         self.engine: Engine
         self.source = _Source("source", world.ends, bounded=False)
-        self._sinks: dict[str, SinkCoordinator] = {}
+        self._sinks: dict[str, SerialSink] = {}
         if not world.profile.only_files:
-            self._sinks["sink"] = make_sink(self)
+            self._sinks["sink"] = SerialSink(make_sink(self))
         if self._plan.regions[0].follows:
             self.engine = Engine(self)
-            self._sinks["sink"] = self.engine.around(self._sinks["sink"])
+            self._sinks["sink"].tasks_first = self.engine.tasks_first
         if world.profile.files:
             fs = open_files(world)
-            self._sinks[FILES] = make_file_sink(world, fs)
+            self._sinks[FILES] = SerialSink(make_file_sink(world, fs))
             self.staging = Staging(self, fs)
         self._store = world.open_store()
         self._settings = world.draw_settings()
@@ -450,7 +451,8 @@ class Process:
 
     def abort_at_the_broker(self, entries: list[StateEntry], *, timeout_s: float) -> None:
         """What was written again, and will not be put on record."""
-        self._sinks["sink"].committer.abort(entries, timeout_s=timeout_s)
+        with self._sinks["sink"].committing() as committer:
+            committer.abort(entries, timeout_s=timeout_s)
 
     def is_stuck(self) -> bool:
         """Nothing of it moves any more."""

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from sluice.runtime.checkpoint.lost_work import LostCommittables, lost_error
 from sluice.runtime.checkpoint.succession import taken_over
-from sluice.runtime.contracts import MetadataStore, PublishOutcome, SinkCoordinator, SplitEnumerator
+from sluice.runtime.contracts import MetadataStore, PublishOutcome, SplitEnumerator
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import Repair
 from sluice.runtime.errors import (
     DataLostError,
@@ -78,7 +79,7 @@ class Repairs:
         repairer: Repairer | None,
         store: MetadataStore,
         *,
-        sinks: Mapping[str, SinkCoordinator],
+        sinks: Mapping[str, SerialSink],
         sources: Mapping[str, SplitEnumerator],
         session: str,
         job_uid: str,
@@ -144,9 +145,18 @@ class Repairs:
                 )
                 self._require_readable(action.checkpoint_id, repairer.ranges(lost))
         except BaseException:
-            discard(self._sinks, replaced.values(), timeout_s=self._timeout_s)
+            self.discard(replaced.values(), timeout_s=self._timeout_s)
             raise
         return replaced
+
+    def discard(self, written: Iterable[StateEntry], *, timeout_s: float) -> None:
+        """Abort new work whose repair failed; see `discard`."""
+
+        def abort(entry: StateEntry) -> None:
+            with self._sinks[entry.operator_id].committing() as committer:
+                committer.abort([entry], timeout_s=timeout_s)
+
+        discard(abort, written)
 
     def _require_whole(self, checkpoint_id: int, ranges: Sequence[SplitRange]) -> None:
         """Raises TransactionLostError if a log was truncated since: its reader would wait for the
@@ -196,13 +206,11 @@ def _gone(checkpoint_id: int, ranges: Iterable[SplitRange], why: object) -> Tran
     )
 
 
-def discard(
-    sinks: Mapping[str, SinkCoordinator], written: Iterable[StateEntry], *, timeout_s: float
-) -> None:
+def discard(abort: Callable[[StateEntry], object], written: Iterable[StateEntry]) -> None:
     """Abort new work of a failed repair. No record names it and it belongs to the newest attempt,
     so no sweep would free its readers before the next start."""
     for entry in written:
         try:
-            sinks[entry.operator_id].committer.abort([entry], timeout_s=timeout_s)
+            abort(entry)
         except StreamError as err:  # the next start sweeps it; the caller raises the cause
             log.warning("repair stays unfinished: sink=%s error=%s", entry.operator_id, err)

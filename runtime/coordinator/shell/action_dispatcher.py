@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 
-from sluice.runtime.contracts import Clock, SinkCoordinator
+from sluice.runtime.contracts import Clock
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     AbortWork,
@@ -78,7 +79,7 @@ class ActionDispatcher:
         waiters: BatchWaiters,
         wake: WakeUp,
         listeners: ListenerThread,
-        sinks: Mapping[str, SinkCoordinator],
+        sinks: Mapping[str, SerialSink],
         sweep: Callable[[int], None],
         sweep_whole: Callable[[], bool],
         visible_timeout_s: float,
@@ -270,7 +271,7 @@ class ActionDispatcher:
     def _last_checks(self) -> list[tuple[str, Callable[[], bool]]]:
         """The conditions of a good end, with their checks; a failed check waits a little."""
         visible = [
-            (operator_id, partial(sink.committer.await_visible, timeout_s=_CHECK_S))
+            (operator_id, partial(sink.await_visible, timeout_s=_CHECK_S))
             for operator_id, sink in self._sinks.items()
         ]
         # Open work of failed attempts comes first: readers stop before it.

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self, TypeVar
 
+from sluice.runtime.continuous.native_commits import TasksFirst
 from sluice.runtime.contracts import (
     Clock,
     MetadataStore,
@@ -20,6 +21,7 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity, drive
 from sluice.runtime.coordinator.committing.repairs import Repairer
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
@@ -51,8 +53,7 @@ from sluice.runtime.coordinator.shell.restart_waits import (
     result_within,
 )
 from sluice.runtime.coordinator.shell.run_threads import RunThreads
-from sluice.runtime.coordinator.shell.serial_calls import SerialSink, SerialSource
-from sluice.runtime.coordinator.shell.source_service import SourceService
+from sluice.runtime.coordinator.shell.source_service import SerialSource, SourceService
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
@@ -79,7 +80,8 @@ class BarrierCoordinator:
 
     One thread owns the core, one runs its remote steps in order, one sweeps, one renews leases, one
     calls listeners. Threads that poll for a barrier also fetch its offsets. No lock is held during
-    I/O, except those of `serial_calls`: connectors are called by one thread at a time.
+    I/O, except those of `SerialSink` and `SerialSource`: connectors are called by
+    one thread at a time.
 
     Args:
         job: the plan of the job.
@@ -90,6 +92,7 @@ class BarrierCoordinator:
         clock: monotonic seconds without host suspension; for waits.
         slept: seconds of host suspension, for ages; see `sluice.runtime.process.host_clock`.
         repairer: writes lost work again, for ``on_lost="repair"``.
+        tasks_first: of sinks that continuous tasks write to.
         require_known, require_restorable: see `StartSequence`.
     """
 
@@ -105,6 +108,7 @@ class BarrierCoordinator:
         clock: Clock = time.monotonic,
         slept: Clock = slept_s,
         repairer: Repairer | None = None,
+        tasks_first: Mapping[str, TasksFirst] | None = None,
         require_known: Callable[[CheckpointRecord], None] = lambda _: None,
         require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
     ) -> None:
@@ -112,7 +116,8 @@ class BarrierCoordinator:
         self._job = job
         self._plans = {region.name: region for region in job.regions}
         self._store = store
-        self._sinks = {key: SerialSink(sink) for key, sink in sinks.items()}
+        tasks = tasks_first or {}
+        self._sinks = {key: SerialSink(sink, tasks.get(key)) for key, sink in sinks.items()}
         self._sources = {key: SerialSource(source) for key, source in sources.items()}
         self._settings = settings or CheckpointSettings()
         self._clock = clock

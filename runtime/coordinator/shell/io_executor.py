@@ -14,25 +14,21 @@ from sluice.runtime.contracts import (
     CommitReport,
     MetadataStore,
     PublishOutcome,
-    SinkCoordinator,
     SplitEnumerator,
     SweepReport,
     SweepView,
 )
 from sluice.runtime.coordinator.committing.commit_steps import (
+    DecidedWork,
     RunIdentity,
+    SharedCommitters,
     Steps,
-    by_sink,
     commit_all,
     note_unsettled,
     publish_record,
 )
-from sluice.runtime.coordinator.committing.decided_commits import (
-    DecidedWork,
-    SharedCommitters,
-    follow_all,
-)
 from sluice.runtime.coordinator.committing.repairs import Repairer, Repairs
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
     AbortWork,
@@ -97,7 +93,7 @@ class IoExecutor:
         self,
         *,
         store: MetadataStore,
-        sinks: Mapping[str, SinkCoordinator],
+        sinks: Mapping[str, SerialSink],
         sources: Mapping[str, SplitEnumerator],
         identity: RunIdentity,
         settings: CheckpointSettings,
@@ -251,7 +247,7 @@ class IoExecutor:
 
     def _mark(self, action: MarkCommitted) -> Steps[CoreEvent]:
         decided = DecidedWork(checkpoint_id=action.checkpoint_id, regions=action.regions)
-        progress = follow_all(self._committers, decided, timeout_s=self._settings.call_timeout_s)
+        progress = self._committers.follow_all(decided, timeout_s=self._settings.call_timeout_s)
         if self._log_wait(f"the marker of checkpoint {action.checkpoint_id}", progress):
             return Marked(checkpoint_id=action.checkpoint_id, durable=False)
         yield "before-mark"
@@ -275,7 +271,7 @@ class IoExecutor:
         return Marked(checkpoint_id=action.checkpoint_id, durable=durable)
 
     def _abort(self, action: AbortWork) -> CoreEvent:
-        for operator_id, positions in by_sink(self._sinks, action.committables).items():
+        for operator_id, positions in self._committers.positions(action.committables).items():
             entries = [action.committables[position] for position in positions]
             try:
                 self._committers.of(operator_id).abort(

@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from sluice.runtime.contracts import Clock, SinkCoordinator, SweepReport
+from sluice.runtime.contracts import Clock, SweepReport
 from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     CoreEvent,
@@ -132,7 +133,7 @@ class RunThreads:
         *,
         job: str,
         job_uid: str,
-        sinks: Mapping[str, SinkCoordinator],
+        sinks: Mapping[str, SerialSink],
         settings: CheckpointSettings,
         leases: LeaseWatch,
         attempts: RegisteredAttempts,

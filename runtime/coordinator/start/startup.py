@@ -13,11 +13,15 @@ from sluice.runtime.contracts import (
     PublishOutcome,
     RegionRegistration,
     SinkContext,
-    SinkCoordinator,
     SplitEnumerator,
 )
-from sluice.runtime.coordinator.committing.commit_steps import Steps, by_sink, publish_record
+from sluice.runtime.coordinator.committing.commit_steps import (
+    SharedCommitters,
+    Steps,
+    publish_record,
+)
 from sluice.runtime.coordinator.committing.repairs import Repairer, Repairs
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.policy.assignment import hand_over, recorded
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, JobPlan
 from sluice.runtime.coordinator.start import recovery
@@ -101,7 +105,7 @@ class StartSequence:
         plan: JobPlan,
         settings: CheckpointSettings,
         store: MetadataStore,
-        sinks: Mapping[str, SinkCoordinator],
+        sinks: Mapping[str, SerialSink],
         sources: Mapping[str, SplitEnumerator],
         session: str,
         clock: Clock,
@@ -443,10 +447,12 @@ class StartSequence:
     def _abort(self, left: Sequence[StateEntry]) -> None:
         """Abort open work before the first decision of this run: else it blocks readers
         (`abort-before-skip`). The sweep finds the rest by its attempt."""
-        for operator_id, positions in by_sink(self._sinks, left).items():
+        committers = SharedCommitters(self._sinks, self._plan)
+        for operator_id, positions in committers.positions(left).items():
             mine = [left[position] for position in positions]
             timeout_s = min(self._left_s(), self._settings.call_timeout_s)
-            for report in self._sinks[operator_id].committer.abort(mine, timeout_s=timeout_s):
+            reports = committers.of(operator_id).abort(mine, timeout_s=timeout_s)
+            for report in reports.values():
                 log.info("aborted open work of an earlier run: outcome=%s", report.outcome.value)
 
     def _restore(self, record: CheckpointRecord) -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
-from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
-from sluice.runtime.continuous.native_commits import NativeCommits
+from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.errors import ConfigError
 from tests.kit.kafka.transaction_harness import FakeHarness
 
@@ -58,8 +58,8 @@ def test_the_start_check_of_a_sink_refuses_it_by_what_its_cluster_allows() -> No
             topics=(),
             connect=lambda _: harness.wire,
         )
-        made = ContinuousSink(sink, NativeCommits(), chosen, between_barriers_s=between_barriers_s)
-        made.check(timeout_s=1)
+        tasks = TasksFirst(NativeCommits(), chosen, between_barriers_s=between_barriers_s)
+        SerialSink(sink, tasks).check(timeout_s=1)
         return chosen.seconds
 
     assert checked(None) < limit_s / 2

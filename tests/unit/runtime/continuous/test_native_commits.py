@@ -3,12 +3,15 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
+from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
 from sluice.runtime.continuous.task_messages import CommittedEpoch
-from sluice.runtime.contracts import CommitOutcome, CommitReport, RegionProgress
+from sluice.runtime.contracts import CommitOutcome, CommitReport, RegionProgress, SinkCoordinator
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink, SharedCommitter
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import committable
@@ -45,11 +48,16 @@ class Rig:
     def __init__(self, *, report_s: float = PATIENCE_S) -> None:
         self.commits = NativeCommits()
         self.by_hand = ByHand()
-        self.committer = TasksFirst(lambda: self.by_hand, self.commits, report_s=report_s)
+        self.committer = TasksFirst(self.commits, LostTimeout(None), report_s=report_s)
         self.entries = {name: committable(name) for name in _REGIONS}
         for name, entry in self.entries.items():
             self.commits.begin(name, 7)
             self.commits.add_epoch(BatchKey(region=name, attempt_id=7, batch_id=4), (entry,))
+
+    def shared(self, by_hand: ByHand) -> SharedCommitter:
+        """The committer of a sink whose tasks commit first."""
+        sink = cast(SinkCoordinator, SimpleNamespace(committer=by_hand))
+        return SharedCommitter(SerialSink(sink, self.committer))
 
     def answer(
         self, region: str, *, attempt_id: int = 7, operators: tuple[str, ...] = ("sink",)
@@ -66,7 +74,7 @@ class Rig:
 
         self.commits.wake_polls_with(wake)
         reports = self.committer.commit(
-            list(self.entries.values()), timeout_s=PATIENCE_S, after_crash=after_crash
+            self.by_hand, list(self.entries.values()), timeout_s=PATIENCE_S, after_crash=after_crash
         )
         assert {report.outcome for report in reports} == {CommitOutcome.COMMITTED}
         return dict(zip(self.entries, (report.detail for report in reports), strict=True))
@@ -162,7 +170,7 @@ def test_an_epoch_of_two_sinks_is_committed_with_one_question() -> None:
     rig.commits.add_epoch(batch, (rig.entries["main"], other))
     rig.commit(lambda: rig.answer("main", operators=("sink", "other")), lambda: rig.answer("side"))
     rig.commits.wake_polls_with(lambda: None)
-    (report,) = rig.committer.commit([other], timeout_s=PATIENCE_S, after_crash=False)
+    (report,) = rig.committer.commit(rig.by_hand, [other], timeout_s=PATIENCE_S, after_crash=False)
     assert report.detail == "the task's commit was accepted"
     assert rig.handed == []
 
@@ -177,7 +185,7 @@ def test_outcome_from_broker_what_a_task_may_have_committed_before_it_died_is_se
     rig.commits.add_epoch(batch, (rig.entries["main"], other))
     rig.commit(lambda: rig.answer("main", operators=("sink", "other")), lambda: rig.answer("side"))
     rig.commits.begin("main", 9)
-    rig.committer.commit([other], timeout_s=PATIENCE_S, after_crash=False)
+    rig.committer.commit(rig.by_hand, [other], timeout_s=PATIENCE_S, after_crash=False)
     assert rig.handed == [(["other"], True)]
 
 
@@ -225,7 +233,7 @@ def test_outcome_from_broker_what_is_given_up_is_aborted_by_the_driver_alone() -
     """No task is asked: it might have died with it, and its next one fences it."""
     rig = Rig()
     entry = rig.entries["main"]
-    (report,) = rig.committer.abort([entry], timeout_s=PATIENCE_S)
+    (report,) = rig.shared(rig.by_hand).abort([entry], timeout_s=PATIENCE_S).values()
     assert report.outcome is CommitOutcome.ABORTED
     assert rig.by_hand.aborted == [entry]
     assert rig.commits.requested("main", 7) == ()
@@ -248,8 +256,7 @@ def test_a_sink_that_follows_its_regions_follows_them_through_the_tasks_commits(
     """A checkpoint is finished when the driver's committer says so; others have nothing to do."""
     rig = Rig()
     follower = Following()
-    committer = TasksFirst(lambda: follower, rig.commits)
-    report = committer.regions_published(5, (), timeout_s=1.0)
+    report = rig.shared(follower).regions_published(5, (), timeout_s=1.0)
     assert (report.outcome, follower.told) == (CommitOutcome.PENDING, [5])
-    plain = rig.committer.regions_published(5, (), timeout_s=1.0)
+    plain = rig.shared(rig.by_hand).regions_published(5, (), timeout_s=1.0)
     assert plain.outcome is CommitOutcome.COMMITTED

@@ -9,9 +9,12 @@ from sluice.runtime.coordinator.committing.commit_ledger import (
     pre_committed,
     wave,
 )
-from sluice.runtime.coordinator.committing.decided_commits import DecidedWork, failed_detail
+from sluice.runtime.coordinator.committing.commit_steps import DecidedWork, SharedCommitters
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.model.checkpoint_record import RegionRecord, RegionStatus
 from tests.kit.coordinator.core_driver import committable
+from tests.kit.fakes import FakeBroker, FakeSink
 
 
 def told(ledger: Ledger, checkpoint_id: int, *regions: str) -> Ledger:
@@ -46,8 +49,11 @@ def test_a_sink_is_told_of_no_region_that_does_not_write_to_it() -> None:
         region="side", attempt_id=0, status=RegionStatus.SKIPPED, snapshot_id=1, batch_id=1
     )
     work = DecidedWork(checkpoint_id=2, regions=(skipped,), entries=())
-    assert failed_detail(work, {"main"}) is None
-    told_of = failed_detail(work, {"main", "side"})
+    main, side = (RegionPlan(name=n, sink_ids=(f"{n}-sink",)) for n in ("main", "side"))
+    sinks = {f"{name}-sink": SerialSink(FakeSink(FakeBroker())) for name in ("main", "side")}
+    committers = SharedCommitters(sinks, JobPlan(name="job", regions=(main, side)))
+    assert committers.failed_detail("main-sink", work) is None
+    told_of = committers.failed_detail("side-sink", work)
     assert told_of is not None
     assert [task.task_name for task in told_of.failed_tasks] == ["side"]
 

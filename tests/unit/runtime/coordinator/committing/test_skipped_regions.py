@@ -14,12 +14,12 @@ from sluice.runtime.contracts import (
     RegionCheckpointFailedDetail,
     RegionProgress,
 )
-from sluice.runtime.coordinator.committing.commit_steps import drive
-from sluice.runtime.coordinator.committing.decided_commits import (
+from sluice.runtime.coordinator.committing.commit_steps import (
     DecidedWork,
     SharedCommitters,
-    notify,
+    drive,
 )
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import Commit, CommitReported, MarkCommitted, Marked
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
@@ -213,9 +213,13 @@ def test_a_region_that_does_not_write_to_a_sink_does_not_count_for_it() -> None:
     streaming = _Following(job)
     main, side = _TWO.regions
     plan = dataclasses.replace(_TWO, regions=(main, dataclasses.replace(side, sink_ids=())))
-    committers = SharedCommitters({"sink": job.sink}, plan)
-    gone = dataclasses.replace(_main(), region="gone")  # by a start with other regions: it may have
-    assert committers.writers("sink", [_main(), _carried(), gone]) == {"main", "gone"}
+    committers = SharedCommitters({"sink": SerialSink(job.sink)}, plan)
+    # By a start with other regions: it may have.
+    gone = dataclasses.replace(_carried(), region="gone")
+    decided = DecidedWork(checkpoint_id=1, regions=(_main(), _carried(), gone))
+    detail = committers.failed_detail("sink", decided)
+    assert detail is not None
+    assert detail.failed_regions == {"gone"}
     _decide(job, 1, _main(job.pre_commit("done")), _carried())
     job.start(plan=plan)
     assert [region.region for region in streaming.told[0][1]] == ["main"]
@@ -225,14 +229,14 @@ def test_a_decision_that_forgets_held_work_of_a_completed_region_stops_the_job()
     """It would be published though no record says so, or lost."""
     job = _job()
     held, new = job.pre_commit("held"), job.pre_commit("new")
-    committers = SharedCommitters({"sink": job.sink}, _TWO)
+    committers = SharedCommitters({"sink": SerialSink(job.sink)}, _TWO)
     committers.of("sink").pre_committed(1, {"main": [held]})
     wrong = DecidedWork(checkpoint_id=2, regions=(_main(new),), entries=(new,))
     with pytest.raises(IllegalTransitionError, match="does not name a region's pending work"):
-        notify(committers, "sink", wrong, timeout_s=1.0, after_crash=False)
+        committers.notify("sink", wrong, timeout_s=1.0, after_crash=False)
     assert len(job.broker.ongoing()) == 2
     right = DecidedWork(checkpoint_id=2, regions=(_main(held, new),), entries=(held, new))
-    reports = notify(committers, "sink", right, timeout_s=1.0, after_crash=False)
+    reports = committers.notify("sink", right, timeout_s=1.0, after_crash=False)
     assert list(reports) == [held, new]
 
 

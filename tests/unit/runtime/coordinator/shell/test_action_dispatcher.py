@@ -7,6 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from sluice.runtime.contracts import Committer
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Action, Commit, EndJob, Progress, Report
 from sluice.runtime.coordinator.shell.action_dispatcher import ActionDispatcher
@@ -59,7 +60,7 @@ class Bench:
             waiters=BatchWaiters(),
             wake=WakeUp(),
             listeners=ListenerThread([]),
-            sinks={"sink": self.sink},
+            sinks={"sink": SerialSink(self.sink)},
             sweep=lambda _: None,
             sweep_whole=self._sweep,
             visible_timeout_s=10.0,

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from sluice.runtime.coordinator.shell.serial_calls import CallQueue
+from sluice.runtime.coordinator.shell.source_service import CallQueue
 from tests.kit.waiting import PATIENCE_S, join, wait_for
 
 
@@ -89,7 +89,7 @@ def test_who_is_interrupted_while_it_waits_keeps_nobody_out() -> None:
         holder = Holder()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                "sluice.runtime.coordinator.shell.serial_calls.threading.Event",
+                "sluice.runtime.coordinator.shell.source_service.threading.Event",
                 lambda: Interrupted(has_its_turn=has_its_turn),  # noqa: B023
             )
             with pytest.raises(KeyboardInterrupt):

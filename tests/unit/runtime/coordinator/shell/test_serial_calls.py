@@ -9,7 +9,8 @@ from typing import cast
 import pytest
 
 from sluice.runtime.contracts import SinkContext, SinkCoordinator, SplitEnumerator, SweepView
-from sluice.runtime.coordinator.shell.serial_calls import SerialSink, SerialSource
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
+from sluice.runtime.coordinator.shell.source_service import SerialSource
 from tests.kit.threads.switched_threads import Process, Switched
 
 _TAKES_S = 0.5  # of virtual time
@@ -55,8 +56,8 @@ class Slow:
 def switched() -> Iterator[Switched]:
     made = Switched(lambda _: 0)
     with made.in_modules(
-        "sluice.runtime.coordinator.shell.serial_calls",
-        "sluice.runtime.coordinator.shell.serial_calls",
+        "sluice.runtime.coordinator.committing.sink_committer",
+        "sluice.runtime.coordinator.shell.source_service",
     ):
         yield made
         made.end()
@@ -78,15 +79,14 @@ def test_calls_of_a_sink_overlap_only_where_its_contract_says_so(switched: Switc
     commit nor a renewal waits for a sweep."""
     slow = Slow(switched)
     bare = slow.methods("check", "claim", "sweep", "renew", "close")
-    bare.committer = slow.methods("commit", "abort", "await_visible", "regions_published")
+    bare.committer = slow.methods("commit")
     sink = SerialSink(cast(SinkCoordinator, bare))
-    committer = cast(SimpleNamespace, sink.committer)
-    committing: Calls = {
-        "commit": lambda: committer.commit([], timeout_s=_WAIT_S, after_crash=False),
-        "abort": lambda: committer.abort([], timeout_s=_WAIT_S),
-        "await_visible": lambda: committer.await_visible(timeout_s=_WAIT_S),
-        "regions_published": lambda: committer.regions_published(1, [], timeout_s=_WAIT_S),
-    }
+
+    def commit() -> None:
+        with sink.committing() as committer:
+            committer.commit([], timeout_s=_WAIT_S, after_crash=False)
+
+    committing: Calls = {"commit": commit}
     renewing: Calls = {"renew": sink.renew}
     rest: Calls = {
         "check": lambda: sink.check(timeout_s=_WAIT_S),

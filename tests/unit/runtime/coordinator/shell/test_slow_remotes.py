@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sluice.runtime.contracts import CommitOutcome, Committer, SweepReport, SweepView
-from sluice.runtime.coordinator.shell.serial_calls import SerialSink, SerialSource
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
+from sluice.runtime.coordinator.shell.source_service import SerialSource
 from tests.kit.fakes import FakeBroker, FakeSink, FakeSource, entry_of
 from tests.kit.waiting import join, wait_for
 from tests.unit.runtime.coordinator.shell.test_coordinator import Job
@@ -46,7 +47,8 @@ def test_a_commit_does_not_wait_for_a_sweep() -> None:
     try:
         assert slow.began.wait(WAIT_S)
         entry = entry_of(broker.init("p/j/main.0/owner-0"))
-        (report,) = sink.committer.commit([entry], timeout_s=1.0, after_crash=False)
+        with sink.committing() as committer:
+            (report,) = committer.commit([entry], timeout_s=1.0, after_crash=False)
         assert report.outcome is not CommitOutcome.PENDING
     finally:
         slow.answered.set()

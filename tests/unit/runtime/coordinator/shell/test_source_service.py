@@ -9,8 +9,7 @@ import pytest
 from sluice.runtime.coordinator.core.events import FetchBarrierOffsets, SplitsDiscovered
 from sluice.runtime.coordinator.policy.balance import LoadBalancer
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
-from sluice.runtime.coordinator.shell.serial_calls import SerialSource
-from sluice.runtime.coordinator.shell.source_service import SourceService
+from sluice.runtime.coordinator.shell.source_service import SerialSource, SourceService
 from sluice.runtime.errors import DataLostError, UnreachableError
 from sluice.runtime.model.splits import Barrier, SplitKey, SplitRange
 from tests.kit.coordinator.core_driver import split as core_split

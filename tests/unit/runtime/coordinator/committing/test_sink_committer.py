@@ -1,10 +1,10 @@
-"""A sink of continuous tasks is its connector's for the driver, but for who commits first."""
+"""A sink as the coordinator uses it: each call reaches the connector, and tasks commit first."""
 
 from collections.abc import Mapping
 
-from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
-from sluice.runtime.continuous.native_commits import NativeCommits
+from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
 from sluice.runtime.contracts import Committer, SinkContext, SweepReport, SweepView
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 
 CONTEXT = SinkContext(
     job_uid="j",
@@ -50,7 +50,7 @@ def test_lease_guards_outputs_a_continuous_sink_claims_renews_and_sweeps_as_its_
     """A record that nobody renews is another job's after 15 s, and what nobody sweeps stops
     readers."""
     sink, lost_timeout = _Sink(), LostTimeout(None)
-    continuous = ContinuousSink(sink, NativeCommits(), lost_timeout)
+    continuous = SerialSink(sink, TasksFirst(NativeCommits(), lost_timeout))
     assert continuous.check(timeout_s=1.0) == {"transaction_timeout_s": "100"}
     continuous.claim(CONTEXT, timeout_s=2.0)
     assert continuous.sweep(VIEW, timeout_s=3.0) == SWEPT
@@ -70,6 +70,7 @@ def test_a_sink_without_transactions_bounds_nothing() -> None:
     """Its check tells of no time-out: nothing of it is open that could grow too old."""
     sink, lost_timeout = _Sink(), LostTimeout(None)
     sink.facts = {"cluster_id": "c"}
-    continuous = ContinuousSink(sink, NativeCommits(), lost_timeout, between_barriers_s=1e6)
+    tasks = TasksFirst(NativeCommits(), lost_timeout, between_barriers_s=1e6)
+    continuous = SerialSink(sink, tasks)
     assert continuous.check(timeout_s=1.0) == {"cluster_id": "c"}
     assert lost_timeout.seconds == 60.0
