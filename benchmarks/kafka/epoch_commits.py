@@ -36,13 +36,13 @@ from sluice.runtime.continuous.checkpoint_client import CheckpointClient
 from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.contracts import Backlog, ContinuousWriter, RecordsRead, TaskScope
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
     JobPlan,
     RegionPlan,
 )
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters

@@ -14,7 +14,6 @@ from sluice.connectors.kafka.sink.producers.producer_slots import SlotEvent, Slo
 from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
 from sluice.runtime.coordinator.committing.commit_steps import commit_all
 from sluice.runtime.coordinator.core import alignment, post_commit, region_attempts
-from sluice.runtime.coordinator.core.checkpoint_states import Event
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
@@ -25,7 +24,12 @@ from sluice.runtime.coordinator.core.events import (
     RegionRestarted,
 )
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.coordinator.region.region_phases import TRANSITIONS, RegionEvent, RegionPhase
+from sluice.runtime.coordinator.policy.state_tables import (
+    REGION_TRANSITIONS,
+    Event,
+    RegionEvent,
+    RegionPhase,
+)
 from sluice.runtime.coordinator.region.region_state import Fate, RegionState
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.settlement import Settlement
@@ -136,7 +140,7 @@ def ignore_attempts(patch: pytest.MonkeyPatch) -> None:
     region."""
 
     def broken(self: RegionState, event: RegionEvent) -> None:
-        self.phase = TRANSITIONS.get((self.phase, event), self.phase)
+        self.phase = REGION_TRANSITIONS.get((self.phase, event), self.phase)
 
     patch.setattr(RegionState, "require", lambda self, attempt_id: None)
     patch.setattr(RegionState, "advance", broken)

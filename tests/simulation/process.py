@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from sluice.runtime.contracts import FailureReason, SplitEnumerator
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
 from sluice.runtime.coordinator.committing.sink_committer import SerialSink
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     AbortWork,
@@ -35,6 +34,7 @@ from sluice.runtime.coordinator.core.events import (
     Tick,
     TriggerRequested,
 )
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.attempts import RegisteredAttempts
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
 from sluice.runtime.coordinator.start.startup import Found, StartSequence

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.runtime.contracts import FailureReason
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Action,
@@ -19,6 +18,7 @@ from sluice.runtime.coordinator.core.events import (
     SweepOrphans,
 )
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionStatus, StateEntry, Verdict
 from sluice.runtime.model.splits import SplitKey
 from tests.simulation.kafka import identities_of

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState, JobPhase
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
@@ -17,9 +16,9 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.core.region_attempts import end_pending_too_old, end_too_old
 from sluice.runtime.coordinator.policy.assignment import to_least_loaded
+from sluice.runtime.coordinator.policy.state_tables import RegionEvent, RegionPhase, State
 from sluice.runtime.coordinator.region.pacing import records_in
 from sluice.runtime.coordinator.region.pressure import left_unread
-from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState, region_of
 from sluice.runtime.errors import IllegalTransitionError
 from sluice.runtime.model.acknowledgement import Acknowledgement

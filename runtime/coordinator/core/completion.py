@@ -1,7 +1,6 @@
 """The end of an alignment: complete, complete without some regions, or given up. Pure."""
 
 from sluice.runtime.contracts import FailureReason
-from sluice.runtime.coordinator.core.checkpoint_states import Event, State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.failure_attribution import (
     delaying_regions,
@@ -9,7 +8,6 @@ from sluice.runtime.coordinator.core.failure_attribution import (
     of_expiry,
     of_withdrawal,
 )
-from sluice.runtime.coordinator.core.joint_states import FOR_REGION
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.core.suspension import apply_failure
 from sluice.runtime.coordinator.policy.failure_errors import (
@@ -18,7 +16,13 @@ from sluice.runtime.coordinator.policy.failure_errors import (
     regions_ended,
 )
 from sluice.runtime.coordinator.policy.handlers import HandlerDecision
-from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
+from sluice.runtime.coordinator.policy.state_tables import (
+    FOR_REGION,
+    Event,
+    RegionEvent,
+    RegionPhase,
+    State,
+)
 from sluice.runtime.model.checkpoint_record import CheckpointKind
 
 __all__ = ["complete_if_due", "withdrawn"]

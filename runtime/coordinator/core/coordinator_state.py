@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.runtime.contracts import OpenWork
-from sluice.runtime.coordinator.core.checkpoint_states import Event, State
 from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Action,
@@ -17,16 +16,21 @@ from sluice.runtime.coordinator.core.events import (
     TriggerBarrier,
     Triggered,
 )
-from sluice.runtime.coordinator.core.joint_states import FOR_CHECKPOINT, FOR_REGION, PARTS, Part
-from sluice.runtime.coordinator.core.pending_checkpoint import (
-    ABORTABLE,
-    PendingCheckpoint,
-    RemoteStep,
-)
+from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint, RemoteStep
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.policy.handlers import Alignment, HandlerDecision
+from sluice.runtime.coordinator.policy.state_tables import (
+    ABORTABLE,
+    FOR_CHECKPOINT,
+    FOR_REGION,
+    PARTS,
+    Event,
+    Part,
+    RegionEvent,
+    RegionPhase,
+    State,
+)
 from sluice.runtime.coordinator.region.liveness import CachedViews, HeartbeatTimeout
-from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.checkpoint_record import Assignment, CheckpointKind, StateEntry

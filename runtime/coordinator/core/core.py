@@ -10,7 +10,6 @@ from sluice.runtime.coordinator.core import (
     post_commit,
     region_attempts,
 )
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState, JobPhase
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
@@ -34,8 +33,9 @@ from sluice.runtime.coordinator.core.events import (
     Tick,
     TriggerRequested,
 )
-from sluice.runtime.coordinator.core.pending_checkpoint import DECIDED_OPEN, RemoteStep
+from sluice.runtime.coordinator.core.pending_checkpoint import RemoteStep
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
+from sluice.runtime.coordinator.policy.state_tables import DECIDED_OPEN, State
 from sluice.runtime.coordinator.region.pacing import Pace
 from sluice.runtime.coordinator.region.region_state import Fate, RegionState, region_of
 from sluice.runtime.coordinator.region.status_views import (

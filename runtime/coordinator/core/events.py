@@ -11,8 +11,8 @@ from sluice.runtime.contracts import (
     RegionRegistration,
     UnsettledWork,
 )
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import (
     Assignment,

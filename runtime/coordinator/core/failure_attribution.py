@@ -6,12 +6,11 @@ next attempt or for a commit has done nothing. A region that has nothing to read
 
 from collections.abc import Sequence
 
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import RegionFailed
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.policy.failure_policy import Failure
-from sluice.runtime.coordinator.region.region_phases import RegionPhase
+from sluice.runtime.coordinator.policy.state_tables import RegionPhase, State
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import RestartCommandedError, StorageUnreachableError
 from sluice.runtime.model.acknowledgement import Acknowledgement

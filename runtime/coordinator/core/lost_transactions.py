@@ -13,16 +13,12 @@ from sluice.runtime.checkpoint.lost_work import (
 )
 from sluice.runtime.checkpoint.succession import taken_over
 from sluice.runtime.contracts import CommitOutcome, PublishOutcome, UnsettledWork
-from sluice.runtime.coordinator.core.checkpoint_states import Event
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import CommitReported, NoteUnsettled, Repaired
-from sluice.runtime.coordinator.core.pending_checkpoint import (
-    ABORTABLE,
-    PendingCheckpoint,
-    RemoteStep,
-)
+from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint, RemoteStep
 from sluice.runtime.coordinator.core.retries import retry, settled_by_s
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnLost
+from sluice.runtime.coordinator.policy.state_tables import ABORTABLE, Event
 from sluice.runtime.errors import CheckpointFailedError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.timestamps import is_past

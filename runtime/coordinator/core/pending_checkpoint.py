@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.runtime.contracts import FailureReason
-from sluice.runtime.coordinator.core.checkpoint_states import Event, State, advance
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
+from sluice.runtime.coordinator.policy.state_tables import Event, State, advance
 from sluice.runtime.coordinator.region.pacing import records_in
 from sluice.runtime.functions.record_counts import added
 from sluice.runtime.model.acknowledgement import Acknowledgement
@@ -20,13 +20,7 @@ from sluice.runtime.model.checkpoint_record import (
 from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.model.timestamps import earliest
 
-__all__ = ["ABORTABLE", "DECIDED_OPEN", "PendingCheckpoint", "RemoteStep"]
-
-ABORTABLE = frozenset({State.ARMED, State.ALIGNING, State.PRE_COMMITTED})
-"""No record of it can be durable."""
-
-DECIDED_OPEN = frozenset({State.DECIDED, State.REPAIRING, State.COMMITTED})
-"""Decided, and not committed on record."""
+__all__ = ["PendingCheckpoint", "RemoteStep"]
 
 
 class RemoteStep(enum.Enum):
@@ -43,7 +37,7 @@ class PendingCheckpoint:
 
     Attributes:
         checkpoint_id, kind, requested_by: its slot, and why it was taken.
-        state: see `sluice.runtime.coordinator.core.checkpoint_states`.
+        state: see `sluice.runtime.coordinator.policy.state_tables`.
         decide_by_s: clock after which work in it may be lost undecided; None: never.
         barriers: given out, by region.
         acks: by region; None: nothing to read, same offsets.

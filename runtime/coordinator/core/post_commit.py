@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator
 from sluice.runtime.checkpoint.lost_work import lost_by_region
 from sluice.runtime.checkpoint.succession import taken_over
 from sluice.runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
-from sluice.runtime.coordinator.core.checkpoint_states import Event, State
 from sluice.runtime.coordinator.core.completion import complete_if_due, withdrawn
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import (
@@ -28,12 +27,7 @@ from sluice.runtime.coordinator.core.events import (
     SweepOrphans,
 )
 from sluice.runtime.coordinator.core.lost_transactions import end_if_unknown, lose, repair_failed
-from sluice.runtime.coordinator.core.pending_checkpoint import (
-    ABORTABLE,
-    DECIDED_OPEN,
-    PendingCheckpoint,
-    RemoteStep,
-)
+from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint, RemoteStep
 from sluice.runtime.coordinator.core.reassignment import choose_moves
 from sluice.runtime.coordinator.core.region_attempts import drive_restart, end_hanging
 from sluice.runtime.coordinator.core.retries import end_if_hung, retry
@@ -41,6 +35,7 @@ from sluice.runtime.coordinator.core.suspension import is_the_end, suspended_at_
 from sluice.runtime.coordinator.policy.assignment import Move, extended, hand_over, moved
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.policy.failure_errors import checkpoint_too_old
+from sluice.runtime.coordinator.policy.state_tables import ABORTABLE, DECIDED_OPEN, Event, State
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict, committables_of
 

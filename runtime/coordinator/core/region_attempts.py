@@ -1,6 +1,5 @@
 """How an attempt of a region ends, and how the next one begins. Pure."""
 
-from sluice.runtime.coordinator.core.checkpoint_states import Event, State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import (
     AbortWork,
@@ -12,7 +11,6 @@ from sluice.runtime.coordinator.core.events import (
     RestartRequested,
 )
 from sluice.runtime.coordinator.core.failure_attribution import has_waited, of_batch
-from sluice.runtime.coordinator.core.joint_states import FOR_CHECKPOINT
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.core.suspension import apply_failure
 from sluice.runtime.coordinator.policy.failure_errors import (
@@ -21,7 +19,13 @@ from sluice.runtime.coordinator.policy.failure_errors import (
     never_polled,
     stopped_polling,
 )
-from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
+from sluice.runtime.coordinator.policy.state_tables import (
+    FOR_CHECKPOINT,
+    Event,
+    RegionEvent,
+    RegionPhase,
+    State,
+)
 from sluice.runtime.coordinator.region.region_state import region_of
 from sluice.runtime.errors import ConfigError, FencedError, RestartCommandedError
 from sluice.runtime.model.acknowledgement import Acknowledgement

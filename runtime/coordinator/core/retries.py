@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint, RemoteStep
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import WaitedTooLongError
 from sluice.runtime.model.timestamps import is_past
 

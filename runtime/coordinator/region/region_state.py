@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
-from sluice.runtime.coordinator.region.pacing import IdleTime, Pace
-from sluice.runtime.coordinator.region.pressure import PendingTime
-from sluice.runtime.coordinator.region.region_phases import (
+from sluice.runtime.coordinator.policy.state_tables import (
     OPEN,
     OUT_OF_SERVICE,
     RegionEvent,
     RegionPhase,
-    advance,
+    advance_region,
 )
+from sluice.runtime.coordinator.region.pacing import IdleTime, Pace
+from sluice.runtime.coordinator.region.pressure import PendingTime
 from sluice.runtime.errors import FencedError, IllegalTransitionError, WrongJobError
 from sluice.runtime.failover.attempt_history import AttemptHistory
 from sluice.runtime.failover.restart_strategies import Restarts
@@ -60,7 +60,7 @@ class RegionState:
         record: as the last decided checkpoint has it.
         completed_in: the last decided checkpoint that it completed.
         skipped: decided checkpoints in a row that have skipped it.
-        phase: see `region_phases`.
+        phase: see `RegionPhase`.
         barrier: the last one that it was given; None: none yet.
         address: at which its attempt reaches the coordinator, if its host has reported that.
         finished: bounded sources have reached their ends with the last barrier.
@@ -146,7 +146,7 @@ class RegionState:
 
     def advance(self, event: RegionEvent) -> None:
         """Change the phase by the table."""
-        self.phase = advance(self.phase, event, region=self.plan.name)
+        self.phase = advance_region(self.phase, event, region=self.plan.name)
 
     @property
     def has_decided(self) -> bool:

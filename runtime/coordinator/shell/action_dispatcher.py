@@ -9,7 +9,6 @@ from functools import partial
 
 from sluice.runtime.contracts import Clock
 from sluice.runtime.coordinator.committing.sink_committer import SerialSink
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Action,
@@ -35,6 +34,7 @@ from sluice.runtime.coordinator.core.events import (
     Triggered,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import RestartedRegion
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.core_loop import StepThread
 from sluice.runtime.coordinator.shell.progress import ListenerThread
 from sluice.runtime.coordinator.shell.restart_waits import BatchWaiters, WakeUp

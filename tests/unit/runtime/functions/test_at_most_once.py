@@ -15,8 +15,8 @@ from pyspark import TaskContext
 
 from sluice import KafkaSink, KafkaSource
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Acknowledged, RegionFailed, Report
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,

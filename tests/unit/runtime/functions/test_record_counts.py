@@ -8,7 +8,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Progress,
@@ -16,6 +15,7 @@ from sluice.runtime.coordinator.core.events import (
     RegionFailed,
     Report,
 )
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,

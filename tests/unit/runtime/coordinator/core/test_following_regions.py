@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from sluice.runtime.contracts import CommitOutcome
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     BarrierPolled,
@@ -20,6 +19,7 @@ from sluice.runtime.coordinator.core.events import (
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost, RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import Verdict
 from sluice.runtime.model.splits import Barrier, BatchKey

@@ -5,8 +5,8 @@ from typing import Any
 
 from examples.regional import RegionLines
 from sluice.runtime.contracts import FailureReason
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress, RegionFailed, Report
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.model.checkpoint_record import CheckpointKind
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     EndJob,
     Publish,
@@ -23,6 +22,7 @@ from sluice.runtime.coordinator.policy.handlers import (
     GlobalCheckpointHandler,
     RegionalCheckpointHandler,
 )
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import CheckpointFailedError, ConfigError, RegionGivenUpError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
 from sluice.runtime.process.failed_tasks import task_failed

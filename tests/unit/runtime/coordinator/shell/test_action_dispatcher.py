@@ -8,8 +8,8 @@ import pytest
 
 from sluice.runtime.contracts import Committer
 from sluice.runtime.coordinator.committing.sink_committer import SerialSink
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Action, Commit, EndJob, Progress, Report
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.action_dispatcher import ActionDispatcher
 from sluice.runtime.coordinator.shell.core_loop import StepThread
 from sluice.runtime.coordinator.shell.progress import ListenerThread

@@ -11,13 +11,13 @@ import pytest
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.contracts import SweepReport, SweepView
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
     JobPlan,
     RegionPlan,
 )
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import FencedError, StorageError, TransactionLostError, UnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
