@@ -257,7 +257,7 @@ def set_a_barrier_twice(patch: pytest.MonkeyPatch) -> None:
             region.phase = RegionPhase.RUNNING
         polled(state, event, now_s)
 
-    patch.setattr(alignment, "barrier_polled", broken)
+    patch.setitem(_handlers(), BarrierPolled, broken)
 
 
 def skip_with_undecided_offsets(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from sluice.runtime.contracts import RegisteredAttempt, SweepView
 from sluice.runtime.coordinator.core import (
     alignment,
-    lost_transactions,
+    failed_steps,
     post_commit,
     region_attempts,
 )
@@ -113,7 +113,7 @@ class CoordinatorCore:
         state.open_step(slept_s)
         if not isinstance(event, _ROUTINE):
             state.drop_cached_views()
-        _dispatch(state, event, now_s)
+        _HANDLERS[type(event)](state, event, now_s)
         if not state.is_fenced:
             actions = len(state.out)
             post_commit.drive(state, now_s)
@@ -304,26 +304,6 @@ def _phase_in_words(state: CoordinatorState) -> str:
     return (JobPhase.FAILED if is_incomplete else state.phase).value
 
 
-def _ticked(state: CoordinatorState, event: Tick, now_s: float) -> None:
-    """Time alone; `CoordinatorCore.step` does all due steps."""
-
-
-def _triggered(state: CoordinatorState, event: TriggerRequested, now_s: float) -> None:
-    alignment.trigger_requested(state, event)
-
-
-def _polled(state: CoordinatorState, event: BarrierPolled, now_s: float) -> None:
-    alignment.barrier_polled(state, event, now_s)
-
-
-def _discovered(state: CoordinatorState, event: SplitsDiscovered, now_s: float) -> None:
-    alignment.splits_discovered(state, event)
-
-
-def _swept(state: CoordinatorState, event: OrphansSwept, now_s: float) -> None:
-    post_commit.orphans_swept(state, event)
-
-
 def _stop_requested(state: CoordinatorState, event: StopRequested, now_s: float) -> None:
     """End all waits, also for decided batches: the next start commits them."""
     state.end(event.error, now_s)
@@ -348,11 +328,11 @@ _ROUTINE = (Tick, BarrierPolled, RegionBarrierOffsets, Acknowledged)
 """Events of every region in every checkpoint. They change no cached view of other regions."""
 
 _HANDLERS: Mapping[type, Callable[[CoordinatorState, Any, float], None]] = {
-    Tick: _ticked,
-    TriggerRequested: _triggered,
-    BarrierPolled: _polled,
+    Tick: lambda *_: None,  # time alone; `CoordinatorCore.step` does all due steps
+    TriggerRequested: alignment.trigger_requested,
+    BarrierPolled: alignment.barrier_polled,
     RegionBarrierOffsets: alignment.offsets_fetched,
-    SplitsDiscovered: _discovered,
+    SplitsDiscovered: alignment.splits_discovered,
     Acknowledged: alignment.acknowledged,
     RegionFailed: region_attempts.region_failed,
     RegionRegistered: region_attempts.region_registered,
@@ -360,14 +340,10 @@ _HANDLERS: Mapping[type, Callable[[CoordinatorState, Any, float], None]] = {
     RestartCommanded: region_attempts.restart_commanded,
     Published: post_commit.published,
     CommitReported: post_commit.commit_reported,
-    Repaired: lost_transactions.repaired,
+    Repaired: failed_steps.repaired,
     Marked: post_commit.marked,
     AbortedWork: post_commit.work_aborted,
-    OrphansSwept: _swept,
+    OrphansSwept: post_commit.orphans_swept,
     StepFailed: post_commit.step_failed,
     StopRequested: _stop_requested,
 }
-
-
-def _dispatch(state: CoordinatorState, event: CoreEvent, now_s: float) -> None:
-    _HANDLERS[type(event)](state, event, now_s)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from sluice.runtime.checkpoint.lost_work import lost_by_region
 from sluice.runtime.checkpoint.succession import taken_over
 from sluice.runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
-from sluice.runtime.coordinator.core.completion import complete_if_due, withdrawn
+from sluice.runtime.coordinator.core.alignment import complete_if_due, withdrawn
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
@@ -26,12 +26,17 @@ from sluice.runtime.coordinator.core.events import (
     StepFailed,
     SweepOrphans,
 )
-from sluice.runtime.coordinator.core.lost_transactions import end_if_unknown, lose, repair_failed
+from sluice.runtime.coordinator.core.failed_steps import (
+    end_if_hung,
+    end_if_unknown,
+    lose,
+    repair_failed,
+    retry,
+)
+from sluice.runtime.coordinator.core.failures import is_the_end, suspended_at_the_end
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint, RemoteStep
 from sluice.runtime.coordinator.core.reassignment import choose_moves
 from sluice.runtime.coordinator.core.region_attempts import drive_restart, end_hanging
-from sluice.runtime.coordinator.core.retries import end_if_hung, retry
-from sluice.runtime.coordinator.core.suspension import is_the_end, suspended_at_the_end
 from sluice.runtime.coordinator.policy.assignment import Move, extended, hand_over, moved
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.policy.failure_errors import checkpoint_too_old
@@ -225,7 +230,7 @@ def _steps(checkpoint: PendingCheckpoint, moves: Collection[Move]) -> tuple[Regi
     return tuple(step for step, is_done in found.items() if is_done)
 
 
-def orphans_swept(state: CoordinatorState, event: OrphansSwept) -> None:
+def orphans_swept(state: CoordinatorState, event: OrphansSwept, now_s: float) -> None:
     """Open work of failed regions is aborted; the next sweep repeats this for unreachable
     brokers."""
     checkpoint = state.pending[event.checkpoint_id]

@@ -10,9 +10,8 @@ from sluice.runtime.coordinator.core.events import (
     RestartCommanded,
     RestartRequested,
 )
-from sluice.runtime.coordinator.core.failure_attribution import has_waited, of_batch
+from sluice.runtime.coordinator.core.failures import apply_failure, has_waited, of_batch
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
-from sluice.runtime.coordinator.core.suspension import apply_failure
 from sluice.runtime.coordinator.policy.failure_errors import (
     attempt_stopped,
     epoch_too_old,

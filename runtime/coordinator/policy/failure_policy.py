@@ -1,7 +1,7 @@
 """The cost of a failure: nothing, a restart, the regions or the job. Pure.
 
 Values in, decisions out: the core finds the regions that a failure is attributed to
-(`failure_attribution`), and carries out what this policy decides (`suspension`).
+(`core.failures`), and carries out what this policy decides.
 """
 
 import enum

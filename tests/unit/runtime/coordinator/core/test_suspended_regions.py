@@ -21,7 +21,7 @@ from sluice.runtime.coordinator.core.events import (
     SplitsDiscovered,
     SweepOrphans,
 )
-from sluice.runtime.coordinator.core.suspension import apply_failure
+from sluice.runtime.coordinator.core.failures import apply_failure
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnRegionFailure
 from sluice.runtime.coordinator.policy.failure_policy import Failure
 from sluice.runtime.coordinator.policy.handlers import (
