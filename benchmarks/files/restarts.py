@@ -20,6 +20,7 @@ from sluice.runtime.coordinator.core.events import (
     CommitReported,
     MarkCommitted,
     Publish,
+    RemoteAction,
     Retire,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
@@ -27,7 +28,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     JobPlan,
     RegionPlan,
 )
-from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
@@ -197,7 +198,7 @@ class _Job:
         return encode_file_set(found, operator_id=_SINK)
 
 
-def _steps(checkpoint_id: int, region: RegionRecord) -> Iterator[RemoteStep]:
+def _steps(checkpoint_id: int, region: RegionRecord) -> Iterator[RemoteAction]:
     yield Publish(
         checkpoint_id=checkpoint_id,
         kind=CheckpointKind.CHECKPOINT,

@@ -8,24 +8,17 @@ from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
 from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
-    AbortWork,
     Action,
-    Commit,
     CoreEvent,
     EndJob,
     FailBatches,
-    MarkCommitted,
-    NoteUnsettled,
     OrphansSwept,
-    Publish,
-    PublishPositions,
     RegionRegistered,
     RegionRestarted,
-    Repair,
+    RemoteAction,
     Report,
     RestartCommanded,
     RestartRequested,
-    Retire,
     ReturnBatches,
     SplitsDiscovered,
     StepFailed,
@@ -36,7 +29,7 @@ from sluice.runtime.coordinator.core.events import (
 )
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.attempts import RegisteredAttempts
-from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
 from sluice.runtime.model.checkpoint_record import (
@@ -63,16 +56,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Process"]
 
-_REMOTE = (
-    Publish,
-    Commit,
-    Repair,
-    MarkCommitted,
-    AbortWork,
-    PublishPositions,
-    Retire,
-    NoteUnsettled,
-)
 _START_S = 60.0
 _SHORT_START_S = 0.5
 _IDLE_S = 0.1
@@ -128,7 +111,7 @@ class Process:
             {} if world.profile.external else {"source": self.source}
         )
         self._rewriter = Rewriter(self)
-        self._queue: list[RemoteStep] = []
+        self._queue: list[RemoteAction] = []
         self._at_work_for = 0
         self._working: Generator[str, None, CoreEvent | None] | None = None
         self._sweeping: Generator[str, None, int] | None = None
@@ -423,7 +406,7 @@ class Process:
 
     def _carry_out(self, action: Action) -> None:
         self.watch.ordered(action)
-        if isinstance(action, _REMOTE):
+        if isinstance(action, RemoteAction):
             self._queue.append(action)
         elif isinstance(action, Report):
             if action.progress.state is State.DECIDED:

@@ -6,28 +6,20 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import Any, TypeVar
 
 from sluice.runtime.contracts import Clock
 from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import (
-    AbortWork,
     Action,
-    Commit,
     EndJob,
     FailBatches,
-    FetchBarrierOffsets,
-    GiveBarrier,
-    MarkCommitted,
-    NoteUnsettled,
-    NothingDue,
+    PollAnswer,
     Progress,
-    Publish,
-    PublishPositions,
     RegionRestarted,
     RegionSuspended,
-    Repair,
+    RemoteAction,
     Report,
-    Retire,
     ReturnBatches,
     SweepOrphans,
     TriggerBarrier,
@@ -53,17 +45,9 @@ __all__ = ["ActionDispatcher"]
 
 log = logging.getLogger(__name__)
 
-_REMOTE = (
-    Publish,
-    Commit,
-    Repair,
-    MarkCommitted,
-    AbortWork,
-    PublishPositions,
-    Retire,
-    NoteUnsettled,
-)
-_ANSWERS = (FetchBarrierOffsets, GiveBarrier, NothingDue)
+K = TypeVar("K")
+T = TypeVar("T")
+
 _CHECK_S = 5.0  # also for a new connection
 _SWEEP_AGAIN_S = 1.0
 _LOG_EVERY_S = 30.0
@@ -90,10 +74,20 @@ class ActionDispatcher:
         self._wake = wake
         self._listeners = listeners
         self._sinks = sinks
-        self._sweep = sweep
         self._sweep_whole = sweep_whole
         self._visible_timeout_s = visible_timeout_s
         self._clock = clock
+        self._routes: Mapping[type[Action], Callable[[Any], object]] = {
+            TriggerBarrier: self._trigger,
+            ReturnBatches: self._return,
+            FailBatches: lambda action: waiters.resolve(action.batches, action.error),
+            SweepOrphans: lambda action: sweep(action.checkpoint_id),
+            Triggered: self._triggered,
+            RegionRestarted: self._restarted,
+            Report: lambda action: self._report_progress(action.progress),
+            RegionSuspended: _log_suspended,
+            EndJob: self._end,
+        }
         self._lock = threading.Lock()
         self._restarts: dict[str, list[Future[RestartedRegion]]] = defaultdict(list)
         self._triggers: dict[CheckpointKind, list[Future[int]]] = defaultdict(list)
@@ -134,60 +128,36 @@ class ActionDispatcher:
     def carry_out(self, actions: Sequence[Action]) -> None:
         """Pass each action to its receiver, in order."""
         for action in actions:
-            self._route(action)
+            if isinstance(action, RemoteAction):
+                self._steps.put(action)
+            elif type(action) in self._routes:
+                self._routes[type(action)](action)
         self._steps.log_overdue()
-        if any(not isinstance(action, _ANSWERS) for action in actions) or not actions:
+        if any(not isinstance(action, PollAnswer) for action in actions) or not actions:
             self._wake.notify()
 
-    def _route(self, action: Action) -> None:
-        if isinstance(action, _REMOTE):
-            self._steps.put(action)
-            return
-        match action:
-            case TriggerBarrier():
-                failpoint("before-trigger")
-                self._wake.notify()
-                failpoint("after-trigger")
-            case ReturnBatches():
-                failpoint("before-return")
-                self._waiters.resolve(action.batches, None)
-                failpoint("after-return")
-            case FailBatches():
-                self._waiters.resolve(action.batches, action.error)
-            case SweepOrphans():
-                self._sweep(action.checkpoint_id)
-            case Triggered() | RegionRestarted():
-                self._answer(action)
-            case Report() | RegionSuspended():
-                self._report(action)
-            case EndJob():
-                self._end(action)
+    def _trigger(self, _: TriggerBarrier) -> None:
+        failpoint("before-trigger")
+        self._wake.notify()
+        failpoint("after-trigger")
 
-    def _answer(self, action: Triggered | RegionRestarted) -> None:
-        if isinstance(action, Triggered):
-            self._answer_trigger(action)
-        else:
-            self._answer_restart(action)
+    def _return(self, action: ReturnBatches) -> None:
+        failpoint("before-return")
+        self._waiters.resolve(action.batches, None)
+        failpoint("after-return")
 
-    def _answer_trigger(self, action: Triggered) -> None:
-        with self._lock:
-            waiting = self._triggers.pop(action.kind, [])
-        for answer in waiting:
+    def _triggered(self, action: Triggered) -> None:
+        for answer in self._waiting(self._triggers, action.kind):
             answer.set_result(action.checkpoint_id)
 
-    def _answer_restart(self, action: RegionRestarted) -> None:
-        with self._lock:
-            waiting = self._restarts.pop(action.region, [])
-        for answer in waiting:
-            answer.set_result(
-                RestartedRegion(attempt_id=action.attempt_id, restored=action.restored)
-            )
+    def _restarted(self, action: RegionRestarted) -> None:
+        restarted = RestartedRegion(attempt_id=action.attempt_id, restored=action.restored)
+        for answer in self._waiting(self._restarts, action.region):
+            answer.set_result(restarted)
 
-    def _report(self, action: Report | RegionSuspended) -> None:
-        if isinstance(action, RegionSuspended):
-            _log_suspended(action)
-        else:
-            self._report_progress(action.progress)
+    def _waiting(self, requests: dict[K, list[Future[T]]], key: K) -> list[Future[T]]:
+        with self._lock:
+            return requests.pop(key, [])
 
     def _report_progress(self, progress: Progress) -> None:
         self._listeners.publish(progress)

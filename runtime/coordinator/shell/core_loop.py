@@ -15,11 +15,12 @@ from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     Action,
     CoreEvent,
+    RemoteAction,
     StepFailed,
     StopRequested,
     Tick,
 )
-from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.errors import CoordinatorLostError, FencedError, StreamError
 
 __all__ = ["CoreLoop", "StepThread"]
@@ -230,7 +231,7 @@ class StepThread:
         """Start the thread."""
         self._thread.start()
 
-    def put(self, action: RemoteStep) -> None:
+    def put(self, action: RemoteAction) -> None:
         """Run an action after all earlier ones."""
         self._inbox.put(lambda: self._perform(action))
 
@@ -257,7 +258,7 @@ class StepThread:
             now_s - running.began_s,
         )
 
-    def _perform(self, action: RemoteStep) -> None:
+    def _perform(self, action: RemoteAction) -> None:
         began_s = self._clock()
         running = self._running = _Running(
             step=type(action).__name__,
@@ -277,7 +278,7 @@ class StepThread:
                 self._clock() - began_s,
             )
 
-    def _answer(self, action: RemoteStep) -> None:
+    def _answer(self, action: RemoteAction) -> None:
         try:
             event = drive(self._io_executor.perform(action))
         except Exception as err:

@@ -41,6 +41,7 @@ from sluice.runtime.coordinator.core.events import (
     Publish,
     Published,
     PublishPositions,
+    RemoteAction,
     Repair,
     Repaired,
     Retire,
@@ -53,23 +54,10 @@ from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.model.timestamps import is_past
 from sluice.runtime.process.wait_log import WaitLog
 
-__all__ = [
-    "IoExecutor",
-    "RemoteStep",
-]
+__all__ = ["IoExecutor"]
 
 log = logging.getLogger(__name__)
 
-RemoteStep = (
-    Publish
-    | Commit
-    | Repair
-    | MarkCommitted
-    | AbortWork
-    | PublishPositions
-    | Retire
-    | NoteUnsettled
-)
 _MOST_DETAILS = 3
 _FINAL = frozenset({CommitOutcome.ABORTED, CommitOutcome.UNKNOWN})
 
@@ -130,7 +118,7 @@ class IoExecutor:
         self._moved_in: int | None = None  # the last decision that moved splits
         self._waits = WaitLog(log)
 
-    def perform(self, action: RemoteStep) -> Steps[CoreEvent | None]:
+    def perform(self, action: RemoteAction) -> Steps[CoreEvent | None]:
         """Run one action; returns the event that the core waits for, if any."""
         match action:
             case Publish():
@@ -147,7 +135,7 @@ class IoExecutor:
                 yield from self._publish_positions(action)
             case NoteUnsettled():
                 note_unsettled(self._store, action.checkpoint_id, action.works)
-            case _:
+            case Retire():
                 self._retire(action)
         return None
 

@@ -30,12 +30,13 @@ from sluice.runtime.coordinator.core.events import (
     Publish,
     Published,
     PublishPositions,
+    RemoteAction,
     Repair,
     Repaired,
     Retire,
 )
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
-from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.errors import (
     StorageError,
     TransactionLostError,
@@ -66,7 +67,7 @@ def io_executor(store: FakeStore, sink: FakeSink | None = None, **parts: Any) ->
     return hands_of(store, plan=PLAN, job_uid=JOB_UID, session="new", attempt_id=1, **parts)
 
 
-def done(of: IoExecutor, action: RemoteStep) -> CoreEvent | None:
+def done(of: IoExecutor, action: RemoteAction) -> CoreEvent | None:
     """Its answer to the core."""
     return drive(of.perform(action))
 
