@@ -360,8 +360,7 @@ class Task:
         """Tell the coordinator of a transaction, before its first record (`ids-never-reused`)."""
         if self._process.dead:
             raise CoordinatorLostError("silent for too long", {}, "The task ends.")
-        self._process.core.require_wanted(batch)
-        self._process.task_attempts.add(attempt_of(transaction, batch))
+        self._process.core.register(attempt_of(transaction, batch))
 
     def read(self) -> None:
         """Read, write, and end the epoch if that is asked for."""

@@ -28,7 +28,6 @@ from sluice.runtime.coordinator.core.events import (
     TriggerRequested,
 )
 from sluice.runtime.coordinator.policy.state_tables import State
-from sluice.runtime.coordinator.shell.attempts import RegisteredAttempts
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
@@ -88,7 +87,6 @@ class Process:
         self.error: BaseException | None = None
         self.finished = False
         self.results: dict[BatchKey, BaseException | None] = {}
-        self.task_attempts = RegisteredAttempts()
         self.attempts: list[Life | ContinuousAttempt] = []
         self.core: CoordinatorCore
         self.found: Found
@@ -366,8 +364,7 @@ class Process:
 
     def _sweep(self) -> None:
         if self._sweeping is None:
-            orphans = self.task_attempts.orphans(self.core.fate)
-            view = self.core.sweep_view(self.found.record.job_uid, orphans)
+            view = self.core.sweep_view(self.found.record.job_uid)
             self._sweeping = self._io_executor.sweep(view)
             self._sweeps_begun, self._sweeps_asked = self._sweeps_asked, []
         if next(self._sweeping, None) is None:

@@ -37,7 +37,12 @@ from sluice.runtime.coordinator.core.pending_checkpoint import RemoteStep
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.policy.state_tables import DECIDED_OPEN, State
 from sluice.runtime.coordinator.region.pacing import Pace
-from sluice.runtime.coordinator.region.region_state import Fate, RegionState, region_of
+from sluice.runtime.coordinator.region.region_state import (
+    Fate,
+    RegionState,
+    RegisteredAttempts,
+    region_of,
+)
 from sluice.runtime.coordinator.region.status_views import (
     CheckpointStatus,
     JobStatus,
@@ -77,6 +82,7 @@ class CoordinatorCore:
         last_decided: int,
         draw: Callable[[], float],
     ) -> None:
+        self._registered = RegisteredAttempts()
         self._state = CoordinatorState(
             settings=settings,
             regions={
@@ -236,8 +242,17 @@ class CoordinatorCore:
             return Fate.SETTLED
         return Fate.OPEN if region.is_open else Fate.DISCARDED
 
-    def sweep_view(self, job_uid: str, orphans: Sequence[RegisteredAttempt]) -> SweepView:
-        """The view for a sweep."""
+    def register(self, attempt: RegisteredAttempt) -> None:
+        """Note open work of a task before its first record; idempotent.
+
+        Raises:
+            FencedError: see `require_wanted`.
+        """
+        self.require_wanted(attempt.batch)
+        self._registered.add(attempt)
+
+    def sweep_view(self, job_uid: str) -> SweepView:
+        """The view for a sweep; each call counts as one (`RegisteredAttempts.orphans`)."""
         return SweepView(
             job_uid=job_uid,
             attempt_ids={name: r.attempt_id for name, r in self._state.regions.items()},
@@ -247,7 +262,7 @@ class CoordinatorCore:
                 if checkpoint.state in DECIDED_OPEN
                 for entry in checkpoint.remaining
             ),
-            orphans=tuple(orphans),
+            orphans=self._registered.orphans(self.fate),
             settled={
                 name: batch.batch_id
                 for name, r in self._state.regions.items()

@@ -39,8 +39,8 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     JobPlan,
     StartedJob,
 )
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.coordinator.region.status_views import JobStatus
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS, RegisteredAttempts
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.shell.progress import ListenerThread, ProgressListener
 from sluice.runtime.coordinator.shell.region_watch import RegionWatch, view_of_regions
@@ -129,7 +129,6 @@ class BarrierCoordinator:
         self._listeners = ListenerThread(listeners)
         self._waiters = BatchWaiters()
         self._wake = WakeUp()
-        self._attempts = RegisteredAttempts()
         self._barrier_service = SourceService(self._sources, settings=self._settings, clock=clock)
         self._leases = LeaseWatch(
             self._sinks, interval_s=self._settings.renew_interval_s, age_clock=self._age_clock
@@ -238,7 +237,6 @@ class BarrierCoordinator:
             sinks=self._sinks,
             settings=self._settings,
             leases=self._leases,
-            attempts=self._attempts,
             waiters=self._waiters,
             wake=self._wake,
             listeners=self._listeners,
@@ -449,12 +447,7 @@ class BarrierCoordinator:
 
     def register(self, attempt: RegisteredAttempt) -> float:
         """See `sluice.runtime.contracts.AttemptRegistry.register`."""
-
-        def add(core: CoordinatorCore) -> None:
-            core.require_wanted(attempt.batch)
-            self._attempts.add(attempt)
-
-        self._ask(add)
+        self._ask(lambda core: core.register(attempt))
         log.debug("attempt registered: attempt=%s", attempt)
         return self._age_clock()
 

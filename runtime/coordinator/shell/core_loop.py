@@ -206,7 +206,6 @@ class StepThread:
 
     Args:
         io_executor: runs the steps.
-        post: takes their results.
         overdue_s: time after which a running step is logged, repeatedly.
         clock: monotonic seconds.
     """
@@ -214,21 +213,20 @@ class StepThread:
     def __init__(
         self,
         io_executor: IoExecutor,
-        post: Callable[[CoreEvent], None],
         *,
         overdue_s: float = 30.0,
         clock: Clock = time.monotonic,
     ) -> None:
         self._io_executor = io_executor
-        self._post = post
         self._overdue_s = overdue_s
         self._clock = clock
         self._running: _Running | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="sluice-steps", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(self, post: Callable[[CoreEvent], None]) -> None:
+        """Start the thread; ``post`` takes the results of its steps."""
+        self._post = post
+        self._thread = threading.Thread(target=self._run, name="sluice-steps", daemon=True)
         self._thread.start()
 
     def put(self, action: RemoteAction) -> None:

@@ -123,8 +123,8 @@ def test_a_step_that_does_not_return_is_told(caplog: pytest.LogCaptureFixture) -
 
     store.on_call = hang
     told: list[CoreEvent] = []
-    thread = StepThread(hands_of(store), told.append, overdue_s=30.0, clock=clock)
-    thread.start()
+    thread = StepThread(hands_of(store), overdue_s=30.0, clock=clock)
+    thread.start(told.append)
     thread.put(publish(Verdict.ABORTED))
     assert hangs.wait(PATIENCE_S)
     for seconds, lines in ((29.0, 0), (1.0, 1), (29.0, 1), (1.0, 2)):

@@ -245,7 +245,7 @@ def test_callback_after_commit_a_suspended_regions_old_life_is_over(
         driver.tell(BarrierPolled(region="main", attempt_id=0))
     with pytest.raises(FencedError):
         driver.ack(region="main")
-    fence = driver.core.sweep_view("uid", ()).attempt_ids["main"]
+    fence = driver.core.sweep_view("uid").attempt_ids["main"]
     assert fence > 0
     verdicts = {found.checkpoint_id: found.verdict for found in driver.seen(Publish)}
     assert verdicts[fence] is Verdict.ABORTED

@@ -54,7 +54,7 @@ class Bench:
         self.clock = ManualClock()
         self.sink = FakeSink(FakeBroker())
         self.looking = self.sink.committer = Looking(self.sink.committer, answers)
-        self.steps = StepThread(io_executor(FakeStore(), self.sink), lambda _: None)
+        self.steps = StepThread(io_executor(FakeStore(), self.sink))
         self.dispatcher = ActionDispatcher(
             steps=self.steps,
             waiters=BatchWaiters(),
@@ -66,7 +66,7 @@ class Bench:
             visible_timeout_s=10.0,
             clock=self.clock,
         )
-        self.steps.start()
+        self.steps.start(lambda _: None)
 
     def _sweep(self) -> bool:
         assert self.looking.left == self.looking.asked, "readers stop in front of an orphan"

@@ -277,8 +277,8 @@ def test_a_step_that_fails_is_told_and_only_a_bug_is_logged(
 
     store.on_call = crash
     told: list[CoreEvent] = []
-    thread = StepThread(hands_of(store, before_decision=fenced), told.append)
-    thread.start()
+    thread = StepThread(hands_of(store, before_decision=fenced))
+    thread.start(told.append)
     thread.put(publish(Verdict.DECIDED if is_fenced else Verdict.ABORTED))
     wait_for(lambda: told, poll_s=0.001)
     thread.stop(timeout_s=PATIENCE_S)
@@ -293,8 +293,8 @@ def test_a_step_that_fails_is_told_and_only_a_bug_is_logged(
 def test_a_step_that_has_returned_is_overdue_no_more(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever reads the log would look for what hangs."""
     told: list[CoreEvent] = []
-    thread = StepThread(hands_of(FakeStore()), told.append, overdue_s=0.0)
-    thread.start()
+    thread = StepThread(hands_of(FakeStore()), overdue_s=0.0)
+    thread.start(told.append)
     thread.put(publish(Verdict.ABORTED))
     wait_for(lambda: told, poll_s=0.001)
     thread.stop(timeout_s=PATIENCE_S)

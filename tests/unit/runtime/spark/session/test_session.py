@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import sluice
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.spark.session.spark_session import (
     own_workers,

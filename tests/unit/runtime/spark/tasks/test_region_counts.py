@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.errors import ConfigError, FencedError, PoisonRecordsError
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals

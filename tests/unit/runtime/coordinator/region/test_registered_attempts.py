@@ -3,8 +3,7 @@
 import pytest
 
 from sluice.runtime.contracts import RegisteredAttempt
-from sluice.runtime.coordinator.region.region_state import Fate
-from sluice.runtime.coordinator.shell.attempts import RegisteredAttempts
+from sluice.runtime.coordinator.region.region_state import Fate, RegisteredAttempts
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import FAST, CoreDriver
