@@ -97,7 +97,7 @@ class _Sample:
         self.done = threading.Event()
 
     def on_progress(self, progress: Progress) -> None:
-        """See `sluice.runtime.coordinator.shell.progress.ProgressListener`."""
+        """See `sluice.runtime.coordinator.shell.action_dispatcher.ProgressListener`."""
         if progress.state is not State.MARKED or self.done.is_set():
             return
         if progress.checkpoint_id == _WARM:

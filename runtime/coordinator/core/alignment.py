@@ -40,8 +40,7 @@ from sluice.runtime.coordinator.policy.state_tables import (
     RegionPhase,
     State,
 )
-from sluice.runtime.coordinator.region.pacing import records_in
-from sluice.runtime.coordinator.region.pressure import left_unread
+from sluice.runtime.coordinator.region.region_pace import left_unread, records_in
 from sluice.runtime.coordinator.region.region_state import RegionState, region_of
 from sluice.runtime.errors import IllegalTransitionError
 from sluice.runtime.model.acknowledgement import Acknowledgement

@@ -36,7 +36,7 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.core.pending_checkpoint import RemoteStep
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.policy.state_tables import DECIDED_OPEN, State
-from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import (
     Fate,
     RegionState,

@@ -8,7 +8,7 @@ from sluice.runtime.contracts import FailureReason
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.policy.state_tables import Event, State, advance
-from sluice.runtime.coordinator.region.pacing import records_in
+from sluice.runtime.coordinator.region.region_pace import records_in
 from sluice.runtime.functions.record_counts import added
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import (

@@ -199,7 +199,8 @@ def _start_deciding(state: CoordinatorState, checkpoint: PendingCheckpoint, now_
         for name, region in state.regions.items()
     )
     whole = extended(state.assignment, checkpoint.regions)
-    moves = choose_moves(state, checkpoint)
+    balancer = state.settings.balancer
+    moves = () if balancer is None else choose_moves(state, checkpoint, balancer)
     checkpoint.assignment = moved(whole, moves)
     checkpoint.steps = _steps(checkpoint, moves)
     state.move(checkpoint, Event.PUBLISH_STARTED, now_s)

@@ -13,8 +13,7 @@ from sluice.runtime.coordinator.policy.state_tables import (
     RegionPhase,
     advance_region,
 )
-from sluice.runtime.coordinator.region.pacing import IdleTime, Pace
-from sluice.runtime.coordinator.region.pressure import PendingTime
+from sluice.runtime.coordinator.region.region_pace import IdleTime, Pace, PendingTime
 from sluice.runtime.errors import FencedError, IllegalTransitionError, WrongJobError
 from sluice.runtime.failover.attempt_history import AttemptHistory
 from sluice.runtime.failover.restart_strategies import Restarts

@@ -1,12 +1,13 @@
 """Passes each action of the core to the I/O thread, to a waiting thread, or to a listener."""
 
 import logging
+import queue
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sluice.runtime.contracts import Clock
 from sluice.runtime.coordinator.committing.sink_committer import SerialSink
@@ -28,8 +29,6 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.policy.checkpoint_plan import RestartedRegion
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.core_loop import StepThread
-from sluice.runtime.coordinator.shell.progress import ListenerThread
-from sluice.runtime.coordinator.shell.restart_waits import BatchWaiters, WakeUp
 from sluice.runtime.errors import (
     FencedError,
     StorageError,
@@ -40,17 +39,146 @@ from sluice.runtime.errors import (
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import named, offsets_in
 from sluice.runtime.model.checkpoint_record import CheckpointKind
+from sluice.runtime.model.splits import BatchKey
 
-__all__ = ["ActionDispatcher"]
+__all__ = ["ActionDispatcher", "BatchWaiters", "ListenerThread", "ProgressListener", "WakeUp"]
 
 log = logging.getLogger(__name__)
 
 K = TypeVar("K")
 T = TypeVar("T")
 
+_MOST_WAITING = 1_000
 _CHECK_S = 5.0  # also for a new connection
 _SWEEP_AGAIN_S = 1.0
 _LOG_EVERY_S = 30.0
+
+
+class ProgressListener(Protocol):
+    """Is notified of every state change of a checkpoint. Driver, in a thread of its own."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """Receive one change. May be slow, and may raise: neither affects the job."""
+        ...
+
+
+class ListenerThread:
+    """Passes progress to listeners, one at a time. If they are too slow, it drops progress."""
+
+    def __init__(self, listeners: Sequence[ProgressListener]) -> None:
+        self._listeners: tuple[ProgressListener, ...] = ()
+        self._waiting: queue.Queue[Progress | None] = queue.Queue(_MOST_WAITING)
+        self._thread = threading.Thread(target=self._run, name="sluice-progress", daemon=True)
+        for listener in listeners:
+            self.add(listener)
+
+    def add(self, listener: ProgressListener) -> None:
+        """Add a listener. Called by one thread at a time."""
+        self._listeners = (*self._listeners, listener)
+        if len(self._listeners) == 1:
+            self._thread.start()
+
+    def publish(self, progress: Progress) -> None:
+        """Queue progress for all listeners. Never blocks."""
+        if not self._listeners:
+            return
+        try:
+            self._waiting.put_nowait(progress)
+        except queue.Full:
+            log.debug("progress dropped: checkpoint_id=%d", progress.checkpoint_id)
+
+    def stop(self, *, timeout_s: float) -> None:
+        """Pass queued progress to the listeners, then end the thread."""
+        if self._thread.is_alive():
+            try:
+                self._waiting.put(None, timeout=timeout_s)
+            except queue.Full:
+                return  # a listener hangs; its thread is a daemon
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (progress := self._waiting.get()) is not None:
+            for listener in self._listeners:
+                try:
+                    listener.on_progress(progress)
+                except Exception:  # a listener is user code: its errors are its own
+                    log.exception("progress listener failed: listener=%r", listener)
+
+
+class Waiter:
+    """One thread's wait for one batch."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+
+    def resolve(self, error: BaseException | None) -> None:
+        """Wake the thread; with ``error`` it raises."""
+        self._error = error
+        self._done.set()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """True once the batch is committed, False if time is up; raises the batch's error."""
+        if not self._done.wait(timeout_s):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+
+class BatchWaiters:
+    """The waits for each batch. Any thread; it keeps only batches with a wait."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[BatchKey, list[Waiter]] = {}
+
+    def add(self, batch: BatchKey) -> Waiter:
+        """Add a wait; `remove` it afterwards."""
+        waiter = Waiter()
+        with self._lock:
+            self._waiting.setdefault(batch, []).append(waiter)
+        return waiter
+
+    def remove(self, batch: BatchKey, waiter: Waiter) -> None:
+        """Remove a wait; once for each `add`."""
+        with self._lock:
+            waiters = self._waiting[batch]
+            waiters.remove(waiter)
+            if not waiters:
+                del self._waiting[batch]
+
+    def resolve(self, batches: Iterable[BatchKey], error: BaseException | None) -> None:
+        """Wake all threads that wait for these batches."""
+        with self._lock:
+            found = [waiter for batch in batches for waiter in self._waiting.get(batch, [])]
+        for waiter in found:
+            waiter.resolve(error)
+
+
+class WakeUp:
+    """Counts changes, so that a poller misses no change between its poll and its wait."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """Changes so far."""
+        with self._changed:
+            return self._version
+
+    def notify(self) -> None:
+        """Count a change and wake all pollers."""
+        with self._changed:
+            self._version += 1
+            self._changed.notify_all()
+
+    def wait(self, version: int, timeout_s: float) -> None:
+        """Wait until something has changed since ``version``, or time is up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._version != version, timeout_s)
 
 
 class ActionDispatcher:

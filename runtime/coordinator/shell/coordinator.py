@@ -25,9 +25,13 @@ from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
+    Action,
     BarrierPolled,
     CommandAccepted,
     FetchBarrierOffsets,
+    GiveBarrier,
+    NothingDue,
+    PollAnswer,
     RegionFailed,
     RegionRegistered,
     RestartCommanded,
@@ -41,17 +45,15 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 )
 from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.coordinator.region.status_views import JobStatus
-from sluice.runtime.coordinator.shell.io_executor import IoExecutor
-from sluice.runtime.coordinator.shell.progress import ListenerThread, ProgressListener
-from sluice.runtime.coordinator.shell.region_watch import RegionWatch, view_of_regions
-from sluice.runtime.coordinator.shell.restart_waits import (
+from sluice.runtime.coordinator.shell.action_dispatcher import (
     BatchWaiters,
-    RequestedRestart,
+    ListenerThread,
+    ProgressListener,
     WakeUp,
-    answer_in,
-    given,
-    result_within,
 )
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
+from sluice.runtime.coordinator.shell.region_watch import RegionWatch, view_of_regions
+from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart, result_within
 from sluice.runtime.coordinator.shell.run_threads import RunThreads
 from sluice.runtime.coordinator.shell.source_service import SerialSource, SourceService
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
@@ -331,9 +333,9 @@ class BarrierCoordinator:
 
     def _poll(self, threads: RunThreads, polled: BarrierPolled, until_s: float) -> Barrier | float:
         """The barrier, or in how many seconds to poll again unless something changes."""
-        answer = answer_in(threads.loop.step(polled))
+        answer = _answer_in(threads.loop.step(polled))
         if not isinstance(answer, FetchBarrierOffsets):
-            return given(answer, otherwise_s=math.inf)
+            return _given(answer, otherwise_s=math.inf)
         sources = self._plans[polled.region].source_ids
         try:
             if self._barrier_service.discover(sources, threads.loop.step, until_s=until_s):
@@ -343,7 +345,7 @@ class BarrierCoordinator:
             self.fail(polled.region, polled.attempt_id, err)
             raise
         actions = [] if cut is None else threads.loop.step(cut)
-        return given(answer_in(actions), otherwise_s=self._settings.idle_poll_s)
+        return _given(_answer_in(actions), otherwise_s=self._settings.idle_poll_s)
 
     def replayable(self, batch: Barrier) -> Barrier:
         """See `sluice.runtime.coordinator.shell.source_service.SourceService.replayable`."""
@@ -512,3 +514,20 @@ def _is_committed(core: CoordinatorCore, batch: BatchKey) -> bool:
         return True
     core.require_awaited(batch)
     return False
+
+
+def _answer_in(actions: Sequence[Action]) -> PollAnswer | None:
+    return next((action for action in actions if isinstance(action, PollAnswer)), None)
+
+
+def _given(answer: PollAnswer | None, *, otherwise_s: float) -> Barrier | float:
+    """The barrier, or in how many seconds to poll again unless something changes.
+
+    Args:
+        otherwise_s: if the answer has no time.
+    """
+    if isinstance(answer, GiveBarrier):
+        return answer.barrier
+    if isinstance(answer, NothingDue) and answer.poll_in_s is not None:
+        return answer.poll_in_s
+    return otherwise_s

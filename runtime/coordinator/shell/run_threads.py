@@ -18,11 +18,14 @@ from sluice.runtime.coordinator.core.events import (
     StopRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
-from sluice.runtime.coordinator.shell.action_dispatcher import ActionDispatcher
+from sluice.runtime.coordinator.shell.action_dispatcher import (
+    ActionDispatcher,
+    BatchWaiters,
+    ListenerThread,
+    WakeUp,
+)
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop, StepThread
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
-from sluice.runtime.coordinator.shell.progress import ListenerThread
-from sluice.runtime.coordinator.shell.restart_waits import BatchWaiters, WakeUp
 from sluice.runtime.errors import FencedError, StreamError
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 

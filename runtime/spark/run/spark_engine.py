@@ -16,9 +16,9 @@ from sluice.runtime.continuous.barrier_service import BarrierService
 from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
 from sluice.runtime.contracts import RegionAttempt, Sink, SinkCoordinator, Source, SplitEnumerator
 from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
+from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
-from sluice.runtime.coordinator.shell.progress import ProgressListener
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery

@@ -4,7 +4,7 @@ import threading
 
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.state_tables import State
-from sluice.runtime.coordinator.shell.progress import ListenerThread
+from sluice.runtime.coordinator.shell.action_dispatcher import ListenerThread
 from sluice.runtime.model.checkpoint_record import CheckpointKind
 from tests.kit.waiting import PATIENCE_S
 

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.runtime.coordinator.core.events import BarrierPolled, FetchBarrierOffsets, NothingDue
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
-from sluice.runtime.coordinator.region.pacing import IdleTime
+from sluice.runtime.coordinator.region.region_pace import IdleTime
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 
 LEAST_S = 0.05

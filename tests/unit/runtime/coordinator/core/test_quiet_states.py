@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sluice.runtime.coordinator.core.events import Acknowledged, EndJob, Publish
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
-from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord, StateSnapshot
 from sluice.runtime.model.splits import BatchKey

@@ -26,7 +26,7 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.policy.assignment import hand_over
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import Fate, RegionState
 from sluice.runtime.errors import DeliveryError, FencedError, WrongJobError
 from sluice.runtime.model.acknowledgement import Acknowledgement

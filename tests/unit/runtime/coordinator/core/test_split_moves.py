@@ -22,7 +22,7 @@ from sluice.runtime.coordinator.policy.balance import Choice, LoadBalancer, Regi
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import ConfigError, IllegalTransitionError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord

@@ -1,6 +1,6 @@
 """How many records the next epoch may have, from how long the last ones took."""
 
-from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.model.splits import SplitRange
 
 

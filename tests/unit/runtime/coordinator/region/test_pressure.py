@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from sluice.runtime.coordinator.core.events import Report
 from sluice.runtime.coordinator.policy.state_tables import State
-from sluice.runtime.coordinator.region.pressure import PendingTime, Pressure, left_unread
+from sluice.runtime.coordinator.region.region_pace import PendingTime, Pressure, left_unread
 from sluice.runtime.service.metrics import CheckpointMetrics
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 

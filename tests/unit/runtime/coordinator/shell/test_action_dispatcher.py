@@ -10,10 +10,13 @@ from sluice.runtime.contracts import Committer
 from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import Action, Commit, EndJob, Progress, Report
 from sluice.runtime.coordinator.policy.state_tables import State
-from sluice.runtime.coordinator.shell.action_dispatcher import ActionDispatcher
+from sluice.runtime.coordinator.shell.action_dispatcher import (
+    ActionDispatcher,
+    BatchWaiters,
+    ListenerThread,
+    WakeUp,
+)
 from sluice.runtime.coordinator.shell.core_loop import StepThread
-from sluice.runtime.coordinator.shell.progress import ListenerThread
-from sluice.runtime.coordinator.shell.restart_waits import BatchWaiters, WakeUp
 from sluice.runtime.errors import AuthenticationError, UnreachableError
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import CheckpointKind

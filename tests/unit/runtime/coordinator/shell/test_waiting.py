@@ -8,11 +8,8 @@ from concurrent.futures import Future
 import pytest
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import RestartedRegion
-from sluice.runtime.coordinator.shell.restart_waits import (
-    BatchWaiters,
-    RequestedRestart,
-    result_within,
-)
+from sluice.runtime.coordinator.shell.action_dispatcher import BatchWaiters
+from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart, result_within
 from sluice.runtime.errors import StreamError, UnreachableError, WaitedTooLongError
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.splits import BatchKey
