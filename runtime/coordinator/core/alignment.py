@@ -15,14 +15,15 @@ from sluice.runtime.coordinator.core.events import (
     NothingDue,
     RegionBarrierOffsets,
     SplitsDiscovered,
+    Triggered,
     TriggerRequested,
 )
 from sluice.runtime.coordinator.core.failures import (
     apply_failure,
     delaying_regions,
+    of_checkpoint,
     of_ended_regions,
     of_expiry,
-    of_withdrawal,
 )
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.core.region_attempts import end_pending_too_old, end_too_old
@@ -85,17 +86,15 @@ def _begin_requested(state: CoordinatorState, now_s: float) -> bool:
     kind = next(iter(state.trigger_requests), None)
     if kind is None or not _may_begin(state, kind, now_s):
         return False
-    idle = next((p for p in state.pending.values() if p.state is State.ARMED), None)
-    if idle is not None:
-        idle.kind, idle.requested_by = kind, state.trigger_requests.pop(kind)
-        state.force(idle, now_s)
-        state.answer_trigger(idle)
+    begun = state.armed()
+    if begun is not None:
+        begun.kind, begun.requested_by = kind, state.trigger_requests.pop(kind)
+        state.force(begun, now_s)
     elif len(state.pending) < state.settings.max_concurrent:
-        state.answer_trigger(
-            state.begin(kind, state.trigger_requests.pop(kind), now_s, forced=True)
-        )
+        begun = state.begin(kind, state.trigger_requests.pop(kind), now_s, forced=True)
     else:
         return False
+    state.out.append(Triggered(checkpoint_id=begun.checkpoint_id, kind=kind))
     return True
 
 
@@ -122,8 +121,7 @@ def _has_room(state: CoordinatorState) -> bool:
     if len(state.pending) >= state.settings.max_concurrent:
         return False
     # A second idle one is of no use, and would outlive the slot that ends a region's attempt.
-    is_idle = any(p.state is State.ARMED for p in state.pending.values())
-    return not is_idle and state.may_decide(CheckpointKind.CHECKPOINT)
+    return state.armed() is None and state.may_decide(CheckpointKind.CHECKPOINT)
 
 
 # --- barriers -----------------------------------------------------------------------------------
@@ -306,7 +304,8 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
     """
     ack = event.ack
     region = region_of(state.regions, ack.batch.region)
-    if region.is_decided(ack.batch) or _is_known(state, region, ack):
+    is_waiting = region.pending_ack is not None and region.pending_ack.batch == ack.batch
+    if region.is_decided(ack.batch) or is_waiting or state.has(ack.batch):
         return  # acknowledged before: an answer was lost
     region.require(ack.batch.attempt_id)
     region.require_new_ranges(ack)
@@ -377,12 +376,6 @@ def _join(
     state.region_event(RegionEvent.ACKNOWLEDGED, checkpoint, now_s)
 
 
-def _is_known(state: CoordinatorState, region: RegionState, ack: Acknowledgement) -> bool:
-    if region.pending_ack is not None and region.pending_ack.batch == ack.batch:
-        return True
-    return any(checkpoint.has(ack.batch) for checkpoint in state.pending.values())
-
-
 # --- the end ------------------------------------------------------------------------------------
 
 
@@ -451,7 +444,7 @@ def _complete(
             region.advance(RegionEvent.BATCH_SKIPPED)
             region.pace.timed_out()
     state.move(checkpoint, Event.REST_SKIPPED if skipped else Event.ALL_ACKED, now_s)
-    idle = next((p for p in state.pending.values() if p.state is State.ARMED), None)
+    idle = state.armed()
     if idle is not None and state.has_timed_out():
         state.force(idle, now_s)  # it was begun before that, and would wait for records to read
     in_service = state.in_service().keys()
@@ -510,4 +503,5 @@ def withdrawn(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: flo
     error = checkpoint_too_old(checkpoint.checkpoint_id, ())
     state.abort(checkpoint, Event.ABORT_RECORD_DURABLE, error, now_s)
     state.discard(checkpoint)
-    apply_failure(state, of_withdrawal(checkpoint, error), now_s)
+    # All regions with a batch share the failure.
+    apply_failure(state, of_checkpoint(checkpoint, error, ()), now_s)

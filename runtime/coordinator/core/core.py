@@ -192,9 +192,7 @@ class CoordinatorCore:
 
     def is_committed(self, batch: BatchKey) -> bool:
         """Whether its checkpoint is committed on record."""
-        return self.is_decided(batch) and not any(
-            checkpoint.has(batch) for checkpoint in self._state.pending.values()
-        )
+        return self.is_decided(batch) and not self._state.has(batch)
 
     def require_wanted(self, batch: BatchKey) -> None:
         """Refuse work of a batch that cannot become part of a decision any more.
@@ -224,7 +222,7 @@ class CoordinatorCore:
         region = region_of(self._state.regions, batch.region)
         region.require(batch.attempt_id)
         is_pending = region.pending_ack is not None and region.pending_ack.batch == batch
-        if not is_pending and not any(p.has(batch) for p in self._state.pending.values()):
+        if not is_pending and not self._state.has(batch):
             raise FencedError(
                 "the batch is not part of any checkpoint under way",
                 {"batch": batch},
@@ -236,7 +234,7 @@ class CoordinatorCore:
         region = self._state.regions.get(batch.region)
         if region is None or batch.attempt_id < region.attempt_id:
             return Fate.OUTDATED
-        if any(checkpoint.has(batch) for checkpoint in self._state.pending.values()):
+        if self._state.has(batch):
             return Fate.OPEN
         if region.is_decided(batch):
             return Fate.SETTLED

@@ -255,8 +255,6 @@ class TriggerBarrier(Action):
     """Step 1: a barrier is due; wake the regions that poll for it."""
 
     checkpoint_id: int
-    kind: CheckpointKind
-    requested_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

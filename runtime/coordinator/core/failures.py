@@ -33,9 +33,9 @@ __all__ = [
     "has_waited",
     "is_the_end",
     "of_batch",
+    "of_checkpoint",
     "of_ended_regions",
     "of_expiry",
-    "of_withdrawal",
     "suspended_at_the_end",
 ]
 
@@ -104,17 +104,13 @@ def of_expiry(
     if waited or state.excuse_replays(delaying):
         return None
     slow = delaying or _too_old(state, checkpoint, now_s)
-    return _of_checkpoint(checkpoint, error, slow)
+    return of_checkpoint(checkpoint, error, slow)
 
 
-def of_withdrawal(checkpoint: PendingCheckpoint, error: BaseException) -> Failure:
-    """For a checkpoint that grew old while it was not known whether it was decided."""
-    return _of_checkpoint(checkpoint, error, ())
-
-
-def _of_checkpoint(
+def of_checkpoint(
     checkpoint: PendingCheckpoint, error: BaseException, slow: Sequence[str]
 ) -> Failure:
+    """For a checkpoint that expired or grew old; ``slow``: the regions that delayed it."""
     # All acknowledged, and it was still too late: all regions with a batch share the failure. A
     # region with nothing to read was not too late.
     attributed = slow or [batch.region for batch in checkpoint.batches()]

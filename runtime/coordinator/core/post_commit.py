@@ -46,14 +46,10 @@ from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict, comm
 
 __all__ = [
     "commit_reported",
-    "committed",
     "drive",
     "marked",
-    "next_post_commit_s",
     "next_step_s",
     "orphans_swept",
-    "post_commit_due",
-    "publish_positions",
     "published",
     "step_failed",
     "work_aborted",
@@ -61,37 +57,6 @@ __all__ = [
 
 _PAUSE_S = 1.0
 """Short epochs share one publication: group offsets take the brokers longer than a commit."""
-
-
-def committed(state: CoordinatorState, checkpoint: PendingCheckpoint) -> None:
-    """Remember the positions of this checkpoint as the newest ones."""
-    positions = tuple(split for region in checkpoint.regions for split in region.splits)
-    state.unpublished = PublishPositions(
-        checkpoint_id=checkpoint.checkpoint_id, positions=positions
-    )
-
-
-def post_commit_due(state: CoordinatorState, now_s: float) -> None:
-    """Publish the newest positions, if there are any, and a while after the last ones."""
-    due_s = next_post_commit_s(state)
-    if due_s is None or now_s >= due_s or state.is_over:
-        publish_positions(state, now_s)
-
-
-def publish_positions(state: CoordinatorState, now_s: float) -> None:
-    """Publish the newest positions now, if there are any."""
-    if state.unpublished is not None:
-        state.out += [state.unpublished, Retire(retained=state.settings.retained)]
-        state.unpublished, state.published_s = None, now_s
-
-
-def next_post_commit_s(state: CoordinatorState) -> float | None:
-    """When time alone makes it due."""
-    return (
-        None
-        if state.unpublished is None or state.published_s is None
-        else state.published_s + _PAUSE_S
-    )
 
 
 _UNDECIDED = (State.ARMED, State.ALIGNING)
@@ -108,7 +73,9 @@ def drive(state: CoordinatorState, now_s: float) -> None:
         _drive_one(state, checkpoint, now_s)
     for name in tuple(state.unsettled):
         drive_restart(state, name, now_s)
-    post_commit_due(state, now_s)
+    due_s = _next_positions_s(state)
+    if due_s is None or now_s >= due_s or state.is_over:
+        _publish_positions(state, now_s)
 
 
 def _drive_one(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
@@ -161,10 +128,23 @@ def next_step_s(state: CoordinatorState) -> float | None:
             for region in map(state.regions.__getitem__, state.unsettled)
             if region.begins_s is not None and region.restart_requested
         ]
-    post_commit_s = next_post_commit_s(state)
-    if post_commit_s is not None:
-        moments.append(post_commit_s)
+    positions_s = _next_positions_s(state)
+    if positions_s is not None:
+        moments.append(positions_s)
     return min(moments, default=None)
+
+
+def _next_positions_s(state: CoordinatorState) -> float | None:
+    """When time alone lets the newest positions be published."""
+    if state.unpublished is None or state.published_s is None:
+        return None
+    return state.published_s + _PAUSE_S
+
+
+def _publish_positions(state: CoordinatorState, now_s: float) -> None:
+    if state.unpublished is not None:
+        state.out += [state.unpublished, Retire(retained=state.settings.retained)]
+        state.unpublished, state.published_s = None, now_s
 
 
 def _due(state: CoordinatorState, checkpoint: PendingCheckpoint) -> Iterator[float]:
@@ -363,9 +343,12 @@ def marked(state: CoordinatorState, event: Marked, now_s: float) -> None:
     for batch in batches:
         state.liveness.returned(batch.region, now_s)
     state.out.append(ReturnBatches(checkpoint_id=event.checkpoint_id, batches=batches))
-    committed(state, checkpoint)
+    state.unpublished = PublishPositions(
+        checkpoint_id=checkpoint.checkpoint_id,
+        positions=tuple(split for region in checkpoint.regions for split in region.splits),
+    )
     if checkpoint.kind is CheckpointKind.FINAL and is_the_end(state, checkpoint):
-        publish_positions(state, now_s)  # before the engine is notified of the end
+        _publish_positions(state, now_s)  # before the engine is notified of the end
         state.end(suspended_at_the_end(state), now_s, is_finished=True)
 
 

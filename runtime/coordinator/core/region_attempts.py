@@ -220,8 +220,7 @@ def _restart(state: CoordinatorState, name: str, now_s: float) -> None:
 def fence(state: CoordinatorState, name: str, now_s: float, *, reason: str) -> None:
     """Choose the slot whose aborted record ends the region's attempt. An idle checkpoint gives up
     its slot: it could wait for records for ever."""
-    idle = next((p for p in state.pending.values() if p.state is State.ARMED), None)
-    checkpoint = idle or state.create(CheckpointKind.CHECKPOINT, "restart")
+    checkpoint = state.armed() or state.create(CheckpointKind.CHECKPOINT, "restart")
     checkpoint.reason = f"region {name} {reason}"
     state.move(checkpoint, Event.REGION_FAILED, now_s)
     state.regions[name].fence = checkpoint.checkpoint_id
