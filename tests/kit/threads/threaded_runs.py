@@ -280,9 +280,7 @@ class Run:
             self._plan(),
             cast(MetadataStore, self._store),
             sinks={name: self._sink() for name in self.sinks},
-            tasks_first=dict.fromkeys(
-                self.sinks, TasksFirst(commits, LostTimeout(None), clock=self.switched.clock)
-            ),
+            tasks_first=self._tasks_first(commits),
             sources={"source": cast(SplitEnumerator, FakeSource("source", self.logs))},
             settings=self._settings(),
             clock=self.switched.clock,
@@ -384,6 +382,10 @@ class Run:
             discovery_interval_s=2.0,
             sweep_interval_s=5.0,
         )
+
+    def _tasks_first(self, commits: NativeCommits) -> Mapping[str, TasksFirst]:
+        tasks = TasksFirst(commits, LostTimeout(None), clock=self.switched.clock)
+        return dict.fromkeys(self.sinks, tasks)
 
     def _sink(self) -> SinkCoordinator:
         clock, sleep = self.switched.clock, self.switched.sleep
