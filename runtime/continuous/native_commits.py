@@ -235,11 +235,12 @@ class LostTimeout:
             )
 
 
+@dataclass(frozen=True, slots=True)
 class TasksFirst:
     """The continuous tasks of a job, as their sinks use them: they commit first, and end in time if
     they lose their coordinator. Driver; one thread at a time.
 
-    Args:
+    Attributes:
         commits: of the job.
         lost_timeout: of the job; `require_short` limits it to what the sinks allow.
         between_barriers_s: the job's interval, or its pause between checkpoints if that is longer.
@@ -247,20 +248,11 @@ class TasksFirst:
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        commits: NativeCommits,
-        lost_timeout: LostTimeout,
-        *,
-        between_barriers_s: float = 0.0,
-        report_s: float = _REPORT_S,
-        clock: Clock = time.monotonic,
-    ) -> None:
-        self._commits = commits
-        self._lost_timeout = lost_timeout
-        self._between_barriers_s = between_barriers_s
-        self._report_s = report_s
-        self._clock = clock
+    commits: NativeCommits
+    lost_timeout: LostTimeout
+    between_barriers_s: float = field(kw_only=True, default=0.0)
+    report_s: float = field(kw_only=True, default=_REPORT_S)
+    clock: Clock = field(kw_only=True, default=time.monotonic)
 
     def require_short(self, facts: Mapping[str, str]) -> None:
         """Refuse continuous tasks for a sink whose transaction timeout is too short for them.
@@ -274,12 +266,12 @@ class TasksFirst:
         if "transaction_timeout_s" not in facts:
             return
         timeout_s = float(facts["transaction_timeout_s"])
-        self._lost_timeout.allow(timeout_s)
-        if self._between_barriers_s > timeout_s / INTERVALS_PER_TRANSACTION_TIMEOUT:
+        self.lost_timeout.allow(timeout_s)
+        if self.between_barriers_s > timeout_s / INTERVALS_PER_TRANSACTION_TIMEOUT:
             raise ConfigError(
                 "a continuous task's transaction would be too old at its barrier",
                 {
-                    "between_barriers_s": self._between_barriers_s,
+                    "between_barriers_s": self.between_barriers_s,
                     "transaction_timeout_s": timeout_s,
                 },
                 "Keep interval_s and min_pause_s below a third of the transaction timeout "
@@ -298,23 +290,23 @@ class TasksFirst:
         acknowledged, and settles them by the broker's verdict if a task may have tried."""
         if after_crash:
             return committer.commit(committables, timeout_s=timeout_s, after_crash=True)
-        deadline_s = self._clock() + timeout_s
+        deadline_s = self.clock() + timeout_s
 
         def committed(
             entries: Sequence[StateEntry], *, after_crash: bool
         ) -> dict[StateEntry, CommitReport]:
             if not entries:
                 return {}
-            left_s = max(0.0, deadline_s - self._clock())
+            left_s = max(0.0, deadline_s - self.clock())
             found = committer.commit(entries, timeout_s=left_s, after_crash=after_crash)
             return dict(zip(entries, found, strict=True))
 
-        requested = self._commits.request(committables)
+        requested = self.commits.request(committables)
         theirs, done = requested.entries | requested.tried, frozenset[StateEntry]()
         reports = committed([e for e in committables if e not in theirs], after_crash=False)
         if requested.entries:
             failpoint("after-tasks-asked")
-            limit_s = max(0.0, min(self._report_s, deadline_s - self._clock()))
+            limit_s = max(0.0, min(self.report_s, deadline_s - self.clock()))
             done = requested.await_acknowledged(timeout_s=limit_s)
             failpoint("after-tasks-answered")
         left = [entry for entry in committables if entry in theirs - done]

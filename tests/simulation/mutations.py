@@ -65,11 +65,11 @@ def sweep_before_the_fencing_record(patch: pytest.MonkeyPatch) -> None:
         history = self._read(restore_from)
         view = SweepView(
             job_uid=history.newest.job_uid,
-            attempt_ids={region.name: history.next_slot for region in self._plan.regions},
+            attempt_ids={region.name: history.next_slot for region in self.plan.regions},
             protected=(),
             orphans=(),
         )
-        for sink in self._sinks.values():
+        for sink in self.sinks.values():
             sink.sweep(view, timeout_s=1.0)
         yield "swept too early"
         return (yield from fencing_record(self, restore_from))
@@ -87,11 +87,11 @@ def no_fencing_record(patch: pytest.MonkeyPatch) -> None:
         resume_id = recovery.resume_point(history, restore_from=restore_from)
         fencing_record = recovery.fencing_record_of(
             history,
-            self._plan,
-            session=self._session,
+            self.plan,
+            session=self.session,
             resume_id=resume_id,
             restore_from=restore_from,
-            fenced=self._store.known_fencing_records(),
+            fenced=self.store.known_fencing_records(),
             now_ms=0,
         )
         yield "no fencing record"

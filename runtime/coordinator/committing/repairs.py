@@ -3,6 +3,7 @@
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from sluice.runtime.checkpoint.lost_work import LostCommittables, lost_error
@@ -60,6 +61,7 @@ class Repairer(Protocol):
         ...
 
 
+@dataclass(slots=True, kw_only=True)
 class Repairs:
     """Both phases of a repair (`two-phase-repair`). Runs in the thread that settles.
 
@@ -70,33 +72,22 @@ class Repairs:
     would wait for the rest. After it has read, it checks that the topic names still mean the same
     logs.
 
-    ``is_taken_over``: whether another run has published a fencing record after ours; called after
-    the writing, which may take long.
+    Attributes:
+        repairer: of the engine; None: nothing can be repaired.
+        is_taken_over: whether another run has published a fencing record after ours; called after
+            the writing, which may take long.
     """
 
-    def __init__(
-        self,
-        repairer: Repairer | None,
-        store: MetadataStore,
-        *,
-        sinks: Mapping[str, SerialSink],
-        sources: Mapping[str, SplitEnumerator],
-        session: str,
-        job_uid: str,
-        attempt_id: int,
-        timeout_s: float,
-        is_taken_over: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._is_taken_over = is_taken_over
-        self._repairer = repairer
-        self._store = store
-        self._sinks = sinks
-        self._sources = sources
-        self._session = session
-        self._job_uid = job_uid
-        self._attempt_id = attempt_id
-        self._timeout_s = timeout_s
-        self._written: dict[Repair, dict[bytes, StateEntry]] = {}
+    repairer: Repairer | None
+    store: MetadataStore
+    sinks: Mapping[str, SerialSink]
+    sources: Mapping[str, SplitEnumerator]
+    session: str
+    job_uid: str
+    attempt_id: int
+    timeout_s: float
+    is_taken_over: Callable[[], bool] = lambda: False
+    _written: dict[Repair, dict[bytes, StateEntry]] = field(init=False, default_factory=dict)
 
     def run(self, action: Repair) -> Generator[str, None, Repaired]:
         """The outcome and the new work. OURS: on record. UNKNOWN: call again. TAKEN: another run
@@ -106,11 +97,11 @@ class Repairs:
             replaced = self._written[action] = self._write(action)
         yield "after-rewrite"  # a crash here leaves work that no record names: it is swept
         try:
-            if self._is_taken_over():
+            if self.is_taken_over():
                 # That run settles the decision, and its sweep aborts our new work.
                 raise taken_over(action.checkpoint_id)
-            outcome = self._store.publish_repair(
-                action.checkpoint_id, replaced, session=self._session
+            outcome = self.store.publish_repair(
+                action.checkpoint_id, replaced, session=self.session
             )
         except (StorageError, UnreachableError) as err:
             log.warning(
@@ -128,7 +119,7 @@ class Repairs:
         return outcome, replaced
 
     def _write(self, action: Repair) -> dict[bytes, StateEntry]:
-        repairer = self._repairer
+        repairer = self.repairer
         if repairer is None:
             raise lost_error(action.checkpoint_id, action.lost, ())
         replaced: dict[bytes, StateEntry] = {}
@@ -138,14 +129,14 @@ class Repairs:
                 replaced |= repairer.repair(
                     action.checkpoint_id,
                     lost,
-                    job_uid=self._job_uid,
+                    job_uid=self.job_uid,
                     # Not below the region's own, or a sweep would abort it before it is recorded.
-                    attempt_id=max(self._attempt_id, lost.region.attempt_id),
-                    timeout_s=self._timeout_s,
+                    attempt_id=max(self.attempt_id, lost.region.attempt_id),
+                    timeout_s=self.timeout_s,
                 )
                 self._require_readable(action.checkpoint_id, repairer.ranges(lost))
         except BaseException:
-            self.discard(replaced.values(), timeout_s=self._timeout_s)
+            self.discard(replaced.values(), timeout_s=self.timeout_s)
             raise
         return replaced
 
@@ -153,7 +144,7 @@ class Repairs:
         """Abort new work whose repair failed; see `discard`."""
 
         def abort(entry: StateEntry) -> None:
-            with self._sinks[entry.operator_id].committing() as committer:
+            with self.sinks[entry.operator_id].committing() as committer:
                 committer.abort([entry], timeout_s=timeout_s)
 
         discard(abort, written)
@@ -187,7 +178,7 @@ class Repairs:
     ) -> Iterator[tuple[SplitEnumerator, Sequence[SplitRange]]]:
         """The ranges of each source; raises TransactionLostError if the job has removed it."""
         for source_id, mine in busy_by_source(ranges).items():
-            source = self._sources.get(source_id)
+            source = self.sources.get(source_id)
             if source is None:
                 raise _gone(checkpoint_id, mine, "the job no longer reads this source")
             yield source, mine

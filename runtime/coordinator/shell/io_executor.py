@@ -102,8 +102,8 @@ class IoExecutor:
         self._wall_ms = wall_ms
         self._before_decision = before_decision
         self._repairs = Repairs(
-            repairer,
-            store,
+            repairer=repairer,
+            store=store,
             sinks=sinks,
             sources=sources,
             session=identity.session,

@@ -23,8 +23,8 @@ from tests.kit.coordinator.starting_job import Job, record
 
 def _repairs(job: Job, repairer: Rewriter) -> Repairs:
     return Repairs(
-        repairer,
-        job.store,
+        repairer=repairer,
+        store=job.store,
         sinks={"sink": SerialSink(job.sink)},
         sources={"source": job.source},
         session="s",
@@ -395,8 +395,8 @@ def test_two_phase_repair_a_loss_of_a_source_that_the_job_left_is_named() -> Non
     (lost, _) = job.store.records[1].regions
     part = LostCommittables(region=lost, committables=lost.committables[:1])
     repairs = Repairs(
-        Rewriter(job),
-        job.store,
+        repairer=Rewriter(job),
+        store=job.store,
         sinks={"sink": SerialSink(job.sink)},
         sources={},
         session="s",

@@ -47,8 +47,8 @@ def _written_under(attempt_id: int) -> int:
     """By a run of attempt 3, for a batch of this one."""
     repairer = _Repairer()
     repairs = Repairs(
-        repairer,
-        FakeStore(),
+        repairer=repairer,
+        store=FakeStore(),
         sinks={},
         sources={},
         session="s",
@@ -96,8 +96,8 @@ def test_what_a_log_has_lost_meanwhile_is_not_waited_for_at_each_start_again(
     ranges = tuple(split(partition, 2, 9) for partition in range(2))
     source = FakeSource("source", {0: 9, 1: 3}, error=error)
     repairs = Repairs(
-        repairer,
-        FakeStore(),
+        repairer=repairer,
+        store=FakeStore(),
         sinks={},
         sources={"source": source},
         session="s",
