@@ -8,9 +8,7 @@ process, where the coordinator runs; ``executor`` means a Python worker of a Spa
 from sluice.runtime.contracts.committing import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.coordination import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.operators import *  # noqa: F403 - its __all__
-from sluice.runtime.contracts.region_handle import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.regional import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.storage import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.streaming import *  # noqa: F403 - its __all__
-from sluice.runtime.contracts.tuning import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.writing import *  # noqa: F403 - its __all__

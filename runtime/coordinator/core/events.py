@@ -1,5 +1,6 @@
 """The inputs and outputs of the coordinator's core: typed events and actions. Frozen."""
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,7 +12,6 @@ from sluice.runtime.contracts import (
     RegionRegistration,
     UnsettledWork,
 )
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import (
@@ -52,6 +52,7 @@ __all__ = [
     "RegionRegistered",
     "RegionRestarted",
     "RegionSuspended",
+    "RegionalStep",
     "RemoteAction",
     "Repair",
     "Repaired",
@@ -69,6 +70,15 @@ __all__ = [
     "TriggerRequested",
     "Triggered",
 ]
+
+
+class RegionalStep(enum.Enum):
+    """The effects of a decision on a region besides completing it."""
+
+    SKIP = "carry"  # it failed: it keeps its last snapshot.
+    HOLD = "hold"  # it timed out: the same, and its work stays open for a later decision.
+    RELEASE = "release"  # work that stayed open is in this decision.
+    MOVE = "move"  # a split changes its region.
 
 
 class CoreEvent:

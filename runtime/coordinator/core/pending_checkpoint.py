@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.runtime.contracts import FailureReason
-from sluice.runtime.coordinator.core.events import Progress
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
+from sluice.runtime.coordinator.core.events import Progress, RegionalStep
 from sluice.runtime.coordinator.policy.state_tables import Event, State, advance
 from sluice.runtime.coordinator.region.region_pace import records_in
 from sluice.runtime.functions.record_counts import added

@@ -20,6 +20,7 @@ from sluice.runtime.coordinator.core.events import (
     Publish,
     Published,
     PublishPositions,
+    RegionalStep,
     Repair,
     Retire,
     ReturnBatches,
@@ -38,7 +39,6 @@ from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.core.reassignment import choose_moves
 from sluice.runtime.coordinator.core.region_attempts import drive_restart, end_hanging
 from sluice.runtime.coordinator.policy.assignment import Move, extended, hand_over, moved
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.policy.failure_errors import checkpoint_too_old
 from sluice.runtime.coordinator.policy.state_tables import ABORTABLE, DECIDED_OPEN, Event, State
 from sluice.runtime.errors import FencedError

@@ -41,13 +41,13 @@ from sluice.runtime.coordinator.core.events import (
     Publish,
     Published,
     PublishPositions,
+    RegionalStep,
     RemoteAction,
     Repair,
     Repaired,
     Retire,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.errors import StorageError, StreamError, UnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from sluice.runtime.model.splits import SplitRange

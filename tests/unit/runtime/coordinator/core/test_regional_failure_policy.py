@@ -7,12 +7,12 @@ from sluice.runtime.coordinator.core.events import (
     Commit,
     EndJob,
     Publish,
+    RegionalStep,
     RegionFailed,
     SweepOrphans,
     Triggered,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.policy.handlers import (
     CheckpointHandler,
     GlobalCheckpointHandler,

@@ -30,12 +30,12 @@ from sluice.runtime.coordinator.core.events import (
     Publish,
     Published,
     PublishPositions,
+    RegionalStep,
     RemoteAction,
     Repair,
     Repaired,
     Retire,
 )
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.errors import (
     StorageError,

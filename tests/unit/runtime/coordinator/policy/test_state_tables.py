@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from sluice.runtime.coordinator.policy.commit_failpoints import FAILPOINTS
 from sluice.runtime.coordinator.policy.state_tables import (
     ABORTABLE,
     DECIDED_OPEN,
@@ -15,6 +14,7 @@ from sluice.runtime.coordinator.policy.state_tables import (
     advance,
 )
 from sluice.runtime.errors import IllegalTransitionError
+from tests.kit.coordinator.coordinator_failpoints import FAILPOINTS
 from tools import state_diagram
 from tools.state_diagram import page
 
