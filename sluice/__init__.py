@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sluice.connectors.installation import Installation, install
     from sluice.connectors.kafka.client.connection import KafkaConnection
     from sluice.connectors.kafka.client.credentials import OAuthToken
+    from sluice.connectors.kafka.kafka_progress import KafkaProgress, kafka_progress
     from sluice.connectors.kafka.kafka_sink import KafkaSink
     from sluice.connectors.kafka.kafka_source import KafkaSource
     from sluice.connectors.kafka.records.serde.avro_records import AvroDeserializer, Framing
@@ -85,6 +86,7 @@ _MODULES = {
     "sluice.connectors.installation": ("Installation", "install"),
     "sluice.connectors.kafka.client.connection": ("KafkaConnection",),
     "sluice.connectors.kafka.client.credentials": ("OAuthToken",),
+    "sluice.connectors.kafka.kafka_progress": ("KafkaProgress", "kafka_progress"),
     "sluice.connectors.kafka.kafka_sink": ("KafkaSink",),
     "sluice.connectors.kafka.kafka_source": ("KafkaSource",),
     "sluice.connectors.kafka.records.serde.avro_records": ("AvroDeserializer", "Framing"),
@@ -167,6 +169,7 @@ __all__ = [
     "JsonDeserializer",
     "JsonSerializer",
     "KafkaConnection",
+    "KafkaProgress",
     "KafkaSink",
     "KafkaSource",
     "LateRecordsError",
@@ -196,6 +199,7 @@ __all__ = [
     "WrongJobError",
     "fast_start",
     "install",
+    "kafka_progress",
 ]
 
 use_this_interpreter()

@@ -1,6 +1,6 @@
 """Fixtures of all tests; each kind of server has its own module.
 
-What is marked ``extended`` is run by ``make test-more``, behind ``make test``, which shall
+What is marked ``extended`` is run by ``make test-more``, after ``make test``, which shall
 take fifteen minutes on two cores; what is marked ``long`` runs on demand:
 ``SLUICE_CHAOS=long pytest …``, and of that CI runs what is marked ``slice``.
 
@@ -116,7 +116,7 @@ def silence() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Iterator[None]:
-    """Behind each test, and all that it has taken down."""
+    """After each test, and all that it has taken down."""
     yield
     expect_jvm()
 

@@ -152,6 +152,9 @@ class _Follower:
     def positions(self) -> Mapping[SplitKey, int]:
         return dict(self._at)
 
+    def active(self) -> frozenset[SplitKey]:
+        return frozenset()
+
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         return {}
 

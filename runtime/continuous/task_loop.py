@@ -123,8 +123,8 @@ class TaskLoop:
         functions: made for each epoch, since they count its records.
         begins_after: newest checkpoint when the attempt began.
         leaders: leader epochs of the splits at the attempt's begin, as far as they are known.
-        no_progress_timeout_s: if a split brings no record for so long, though barriers say that it
-            has some, the task ends. Time in functions and sinks does not count.
+        no_progress_timeout_s: if nothing of a split is fetched for so long, though barriers say
+            that it has records, the task ends. Time in functions and sinks does not count.
         clock: monotonic seconds.
     """
 
@@ -272,14 +272,14 @@ class TaskLoop:
         """Detect a split that the driver can read and this host cannot.
 
         Raises:
-            UnreachableError: it has brought no record for too long.
+            UnreachableError: nothing of it was fetched for too long.
         """
-        at, now_s = self._stream.positions(), self._reading_clock()
+        at, active, now_s = self._stream.positions(), self._stream.active(), self._reading_clock()
         for split in barrier.splits:
             before, since_s = self._stalled.get(split.key, (None, now_s))
             if at[split.key] >= split.end_offset:
                 self._stalled.pop(split.key, None)
-            elif before != at[split.key]:
+            elif before != at[split.key] or split.key in active:
                 self._stalled[split.key] = (at[split.key], now_s)
             elif now_s - since_s >= self._no_progress_timeout_s:
                 raise UnreachableError(

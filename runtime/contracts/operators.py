@@ -16,10 +16,12 @@ from sluice.runtime.model.splits import SplitKey, SplitRange
 from sluice.runtime.model.task_memory import TaskMemory
 
 __all__ = [
+    "AgeingSource",
     "Backlog",
     "DeadLetterSink",
     "DeserializingSource",
     "EventTimeSink",
+    "ForgettingSource",
     "FrameSink",
     "NarrowingSource",
     "RateLimitedSource",
@@ -221,6 +223,33 @@ class RateLimitedSource(Source, Protocol):
     @property
     def rate_limit(self) -> PidRateLimit | None:
         """For each region separately; None: there is no limit."""
+        ...
+
+
+@runtime_checkable
+class AgeingSource(Source, Protocol):
+    """A source whose records have a timestamp that sinks keep, and delete records by."""
+
+    def outlived(
+        self, sink: "Sink", positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> str | None:
+        """The unread records that are older than the sink keeps records, and that it deletes as
+        soon as they are copied; None: there are none, or that is unknown. Never raises.
+
+        Args:
+            positions: ranges that end where the source has read to.
+            timeout_s: for each request.
+        """
+        ...
+
+
+@runtime_checkable
+class ForgettingSource(Source, Protocol):
+    """A source that gives up topics which an earlier run has read."""
+
+    @property
+    def forgotten(self) -> frozenset[str]:
+        """Their names. The run starts without their positions."""
         ...
 
 

@@ -12,6 +12,7 @@ from typing import cast
 
 from sluice.runtime.contracts import (
     DeadLetterSink,
+    ForgettingSource,
     FrameSink,
     RateLimitedSource,
     Sink,
@@ -371,6 +372,12 @@ def job_plan(
         ),
         graph=graph,
         settings=settings,
+        forgotten=frozenset(
+            (region.source_id, topic)
+            for region in regions
+            if isinstance(region.pipeline.source, ForgettingSource)
+            for topic in region.pipeline.source.forgotten
+        ),
         cluster_ids=tuple(sorted(set(cluster_ids))),
         sluice_version=version("sluice-spark"),
         spark_version=spark_version,

@@ -15,8 +15,6 @@ from sluice.runtime.model.checkpoint_record import Verdict
 from tests.chaos.programs import exclaim
 from tests.chaos.scenario import Scenario
 
-__all__ = ["on_record", "require_all_but", "require_the_rest_once"]
-
 
 def require_the_rest_once(scenario: Scenario) -> None:
     """Something was dropped; all other records are in the output, once and in order."""

@@ -4,8 +4,6 @@ from sluice.runtime.embedded.program import Program
 from tests.chaos.scenario import Scenario
 from tests.kit.waiting import wait_for
 
-__all__ = ["await_log", "await_more_files"]
-
 _MORE = 2
 
 

@@ -20,35 +20,6 @@ from sluice.runtime.checker import (
 )
 from tests.chaos.published_files import PublishedFiles
 
-__all__ = [
-    "AT_LEAST_ONCE",
-    "BOTH",
-    "COPY",
-    "COPY_IN_BATCHES",
-    "COUNT",
-    "DROP_IN",
-    "FILES_DROP_IN",
-    "MARKED_FILES",
-    "MORTAL_COPY",
-    "MORTAL_FILES",
-    "MORTAL_REGIONS",
-    "MORTAL_ROLLING",
-    "REGIONAL",
-    "REGIONAL_BOTH",
-    "RESTLESS_REGIONS",
-    "ROLLING_COPY",
-    "SECURE_COPY",
-    "SECURE_DROP_IN",
-    "STAND_IN",
-    "TWO_REGIONS",
-    "WINDOWED",
-    "WINDOWED_DROP_IN",
-    "BothVerdict",
-    "Subject",
-    "Topics",
-    "exclaim",
-]
-
 _ROOT = Path(__file__).parents[2]
 
 
@@ -100,7 +71,7 @@ class Subject:
 
 
 def exclaim(topics: Topics) -> Callable[[Record], Iterable[Record]]:
-    """What the copies do to a record: ``!`` behind the value, everything else kept."""
+    """What the copies do to a record: ``!`` after the value, everything else kept."""
 
     def mapping(record: Record) -> Iterable[Record]:
         value = None if record.value is None else record.value + b"!"
@@ -143,14 +114,14 @@ class BothVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarksVerdict:
-    """On both sinks, and what readers were told of the files."""
+    """On both sinks, and what readers were reported the files."""
 
     both: BothVerdict
     unmarked: list[str]
 
     @property
     def is_clean(self) -> bool:
-        """Each holds everything once, and each partition is marked behind its newest file."""
+        """Each holds everything once, and each partition is marked after its newest file."""
         return self.both.is_clean and not self.unmarked
 
 
@@ -230,6 +201,12 @@ COPY_IN_BATCHES = Subject(
     name="copy-in-batches", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_copy
 )
 DROP_IN = Subject(name="drop-in", script=_ROOT / "examples" / "drop_in.py", judge=_judge_copy)
+FRAMES_DROP_IN = Subject(
+    name="frames-drop-in", script=Path(__file__).with_name("frames_drop_in.py"), judge=_judge_copy
+)
+DROP_IN_COUNTS = Subject(
+    name="drop-in-counts", script=_ROOT / "examples" / "drop_in_counts.py", judge=_judge_counts
+)
 COUNT = Subject(name="count", script=_ROOT / "examples" / "count_per_key.py", judge=_judge_counts)
 WINDOWED = Subject(
     name="windowed", script=Path(__file__).with_name("windowed.py"), judge=_judge_windows
@@ -281,14 +258,10 @@ SECURE_COPY = Subject(
     name="secure-copy", script=Path(__file__).with_name("secure_copy.py"), judge=_judge_copy
 )
 SECURE_DROP_IN = Subject(
-    name="secure-drop-in",
-    script=Path(__file__).with_name("secure_drop_in.py"),
-    judge=_judge_copy,
+    name="secure-drop-in", script=Path(__file__).with_name("secure_drop_in.py"), judge=_judge_copy
 )
 TWO_REGIONS = Subject(
-    name="two-regions",
-    script=Path(__file__).with_name("two_regions.py"),
-    judge=_judge_two_regions,
+    name="two-regions", script=Path(__file__).with_name("two_regions.py"), judge=_judge_two_regions
 )
 BOTH = Subject(
     name="both",

@@ -24,8 +24,6 @@ from tests.chaos.spark_start import spark_environment
 from tests.kit.kafka.kafka_records import create_topic, unique
 from tests.kit.waiting import PATIENCE_S, wait_for
 
-__all__ = ["START_S", "Kill", "KillReport", "Scenario", "Setting", "survive"]
-
 START_S = PATIENCE_S
 """Bound of a pipeline's start on a machine that is busy with other tests."""
 
@@ -92,9 +90,9 @@ class KillReport:
 
 
 class Scenario:
-    """Topics, checkpoint directory, feeder and observer of one pipeline over all its lives.
+    """Topics, checkpoint directory, feeder and observer of one pipeline over all its attempts.
 
-    Used as a context manager, by one thread; nothing is left running behind it.
+    Used as a context manager, by one thread; nothing is left running after it.
     """
 
     def __init__(
@@ -141,7 +139,7 @@ class Scenario:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.ExitStack() as stack:  # one that has failed leaves no other thread behind
+        with contextlib.ExitStack() as stack:  # one that has failed leaves no other thread after
             for program in self._programs:
                 stack.callback(program.kill)
             for thread in (self.files_observer, self.observer, self.feeder):

@@ -110,7 +110,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 
 class Copy:
-    """One seeded input, one copier over all its lives, one concurrent reader."""
+    """One seeded input, one copier over all its attempts, one concurrent reader."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Copy:
         self.program: Program | None = None
 
     def start(self) -> Program:
-        """The next life of the copier; it ends at the end of the input."""
+        """The next attempt of the copier; it ends at the end of the input."""
         command = command_of(
             sys.executable,
             _SCRIPT,
@@ -155,15 +155,11 @@ class Copy:
         return self.program
 
     def await_progress(self) -> bool:
-        """Wait until a fifth of what is left now is visible to the concurrent reader.
-
-        False: the copier is done. On a machine so busy that readers lag behind it, that may be
-        before the last bounce.
-        """
+        """False: the copier is done. On a machine so busy that readers lag after it, that may be
+        before the last bounce."""
         seen = self.observer.total
         goal = seen + int(_PROGRESS * (self.size.records - seen))
         program = self.program
-        assert program is not None
 
         def met() -> bool:
             assert program.exit_code in (None, 0), f"{program.exit_code}\n{program.log_tail()}"
@@ -243,7 +239,7 @@ class Copy:
 
 
 def bounce_driver(copy: Copy, report: Report, *, clean: bool) -> None:
-    """Three times; the next life goes on from the checkpoint directory."""
+    """Three times; the next attempt continues from the checkpoint directory."""
     for _ in range(_ROUNDS):
         if not copy.await_progress():
             return
@@ -259,7 +255,6 @@ def bounce_driver(copy: Copy, report: Report, *, clean: bool) -> None:
 
 
 def bounce_executor(copy: Copy, report: Report, *, clean: bool) -> None:
-    """Each of the two, three rounds; Spark's master replaces them."""
     for _ in range(_ROUNDS):
         for number in (0, 1):
             if not copy.await_progress():
@@ -271,7 +266,6 @@ def bounce_executor(copy: Copy, report: Report, *, clean: bool) -> None:
 
 
 def bounce_coordinator(copy: Copy, report: Report, *, clean: bool) -> None:
-    """Whoever coordinates the transactions at that moment, three times."""
     for _ in range(_ROUNDS):
         if not copy.await_progress():
             return
@@ -281,7 +275,6 @@ def bounce_coordinator(copy: Copy, report: Report, *, clean: bool) -> None:
 
 
 def bounce_brokers(copy: Copy, report: Report, *, clean: bool) -> None:
-    """All of them, one after the other."""
     for node in copy.brokers.node_ids:
         if not copy.await_progress():
             return
@@ -300,7 +293,7 @@ BOUNCES = {
 def copy_while_bouncing(copy: Copy, target: str, *, clean: bool) -> bool:
     """One cell: seeded, copied, bounced, judged, reported.
 
-    False: the copier was done before anything was bounced, on a machine where readers lag behind.
+    False: the copier was done before anything was bounced, on a machine where readers lag after.
     """
     cell = f"{'clean' if clean else 'hard'} {target}"
     report = Report(engine=copy.engine, cell=cell, records=copy.size.records)
@@ -331,7 +324,6 @@ def test_kafkas_own_copier_test(
     workers: SparkCluster,
     tmp_path: Path,
 ) -> None:
-    """100,000 records, and each is there once, to every reader, whoever is bounced and how."""
     copy = Copy(KAFKAS_OWN, brokers, workers, tmp_path, engine)
     assert copy_while_bouncing(copy, target, clean=how == "clean"), "nothing was bounced"
 

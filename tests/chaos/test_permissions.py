@@ -39,7 +39,6 @@ READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESC
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[EmbeddedKafka]:
-    """A broker with an authorizer that lets nobody in who is not named."""
     security = BrokerSecurity(protocol=SecurityProtocol.SASL_PLAINTEXT, users={USER: PASSWORD})
     properties = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -118,7 +117,6 @@ def setting(broker: EmbeddedKafka) -> Setting:
 
 
 def needed(scenario: Scenario) -> list[Permission]:
-    """Of the program."""
     prefix = f"secure-copy-{scenario.topics.output}"
     return of_a_source(scenario.topics.source) + of_a_sink(scenario.topics.output, prefix)
 
@@ -126,7 +124,6 @@ def needed(scenario: Scenario) -> list[Permission]:
 def test_what_the_documents_ask_for_is_enough_to_recover(
     guarded: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """Of a start, of tasks, and of a run that ends transactions of dead ones and sweeps."""
     with Scenario(SECURE_COPY, guarded.bootstrap, tmp_path, setting(guarded)) as scenario:
         grant(guarded, needed(scenario))
         for kill in kills(("after-flush", "after-decision")):
@@ -144,7 +141,7 @@ def test_what_the_documents_ask_for_is_enough_to_recover(
         pytest.param(GROUP, "sluice-", "may READ this group", id="lease"),
     ],
 )
-def test_what_is_missing_is_told_by_name(
+def test_what_is_missing_is_reported_by_name(
     guarded: EmbeddedKafka, tmp_path: Path, kind: ResourceType, name: str, said: str
 ) -> None:
     """And not found out by readers that wait, or by a sweep that sees nothing."""

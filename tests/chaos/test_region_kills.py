@@ -1,7 +1,7 @@
 """Regions killed at random moments, some at once: a topic and files hold every record once.
 
 A region dies by ``kill -9`` of a Python worker at work in its epoch: with nothing written, written,
-or all of it flushed and nobody told (`benchmarks.regions.mortal_sink`). Now and then the whole program is
+or all of it flushed and nobody reported (`benchmarks.regions.mortal_sink`). Now and then the whole program is
 killed beside it. Rules `ids-never-reused`, `restore-by-attempt`, `callback-after-commit` and
 `abort-before-skip`.
 """
@@ -72,7 +72,7 @@ def survive(plan: Plan, kafka: EmbeddedKafka, directory: Path, files: PublishedF
                 logs.append(program.log())
                 program = _started(scenario)
         more = 0
-        # A region that is back before the next barrier is not carried, and a few may all be so.
+        # A region that is back before the next barrier is not skipped, and a few may all be so.
         while not _carried([*logs, program.log()]) and more < _MOST_MORE:
             _await_records(scenario, program, dice.randrange(_MOST_RECORDS))
             _kill_regions(program, doom, dice, regions=plan.regions, size=1)
@@ -82,7 +82,7 @@ def survive(plan: Plan, kafka: EmbeddedKafka, directory: Path, files: PublishedF
     skipped = _carried(logs)
     print(f"seed={plan.seed} kills={len(doom.deaths())} carried checkpoints={skipped}")  # noqa: T201
     assert len(doom.deaths()) == sum(rounds) + more
-    assert skipped > 0, "no checkpoint went on without a region that was killed"
+    assert skipped > 0, "no checkpoint continued without a region that was killed"
 
 
 def _carried(logs: Sequence[str]) -> int:
@@ -117,8 +117,7 @@ def _kill_regions(
     for number in dice.sample(range(regions), size):
         doom.request(f"in-{number}", dice.choice(MOMENTS))
     wait_for(
-        lambda: _attempts(program) and len(doom.deaths()) >= dead,
-        what=f"{size} regions to die",
+        lambda: _attempts(program) and len(doom.deaths()) >= dead, what=f"{size} regions to die"
     )
 
 

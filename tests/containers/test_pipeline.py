@@ -35,7 +35,6 @@ def _await_progress(
 
 
 def _state(cluster: KafkaCluster, scenario: Scenario) -> str:
-    """What tells a reader that hangs from a transaction that hangs from a pipeline that hangs."""
     output = scenario.topics.output
     stable = end_offsets(cluster.bootstrap, output)
     written = end_offsets(cluster.bootstrap, output, committed=False)
@@ -50,7 +49,6 @@ def _state(cluster: KafkaCluster, scenario: Scenario) -> str:
 def test_pipeline_outlives_a_broker_that_is_killed_and_comes_back(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Each leader in turn is killed and started again under load."""
     with Scenario(COPY, cluster.bootstrap, tmp_path) as scenario:
         program = scenario.start()
         _await_progress(cluster, scenario, program, 300)
@@ -84,7 +82,7 @@ def test_killed_pipeline_recovers_while_a_broker_is_down(
 
 
 def test_pipeline_outlives_a_broker_lost_for_good(cluster: KafkaCluster, tmp_path: Path) -> None:
-    """The leader of the output is lost with its disk: the run goes on, nothing lost or doubled.
+    """The leader of the output is lost with its disk: the run continues, nothing lost or doubled.
 
     The last test of its module: the cluster does not get the node back.
     """

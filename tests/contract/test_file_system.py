@@ -17,7 +17,6 @@ def test_a_tree_is_deleted_with_everything_in_it(fs: FileSystem) -> None:
 
 
 def test_entries_tell_files_from_directories(fs: FileSystem) -> None:
-    """Names in order, with lengths."""
     fs.write_temporary("b/one", b"123")
     fs.write_temporary("b/a/two", b"")
     found = [(entry.name, entry.is_directory) for entry in fs.entries("b")]

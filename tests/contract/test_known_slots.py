@@ -17,7 +17,7 @@ _TIMEOUT_S = 120.0
 
 
 def test_names_are_found_among_many_and_only_whole_ones(fs: FileSystem) -> None:
-    """A place is told by its name alone, in a directory that may hold very many."""
+    """A place is reported by its name alone, in a directory that may hold very many."""
     for path in ("chk-01/file", "chk-02", "xchk-03", "chk-04, chk-05", "a, b/chk-06", "chk-7"):
         fs.replace(path, b"x")
     assert sorted(fs.names("", re.compile(r"chk-\d{2}"))) in (
@@ -70,7 +70,7 @@ def test_what_the_newest_fencing_record_does_not_name_is_believed_until_it_is_re
 def test_without_a_fencing_record_that_can_be_read_the_next_one_below_it_counts(
     fs: FileSystem,
 ) -> None:
-    """A start goes on past a damaged record where nothing needs it."""
+    """A start continues past a damaged record where nothing needs it."""
     CheckpointStore(fs).publish(record(0), timeout_s=_TIMEOUT_S)
     CheckpointStore(fs).publish(_fencing(1), timeout_s=_TIMEOUT_S)
     CheckpointStore(fs).publish(_fencing(2, others="0"), timeout_s=_TIMEOUT_S)

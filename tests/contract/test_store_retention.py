@@ -45,7 +45,6 @@ def test_retention_keeps_the_newest_and_the_floor_stays(store: CheckpointStore) 
 
 
 def test_marks_are_seen_by_a_store_that_looked_before(store: CheckpointStore) -> None:
-    """What is kept in memory is never older than the marks that retention goes by."""
     publish(store, *map(record, range(6)))
     assert store.retirable(retain=1) == [], "nothing is finished yet"
     for each in range(6):
@@ -72,8 +71,7 @@ def test_clean_leaves_what_may_still_be_published(store: CheckpointStore) -> Non
     assert store.slots() == [0, 1, 2]
 
 
-def test_a_new_session_cleans_up_behind_a_crashed_one(store: CheckpointStore) -> None:
-    """Half-made files do not pile up over restarts; only who has published cleans."""
+def test_a_new_session_cleans_up_after_a_crashed_one(store: CheckpointStore) -> None:
     fs = store.fs
     publish(store, record(0), record(1))
     path = f"{slot_name(1)}/._metadata.first.{uuid.uuid4().hex}.tmp"
@@ -90,7 +88,6 @@ def test_a_new_session_cleans_up_behind_a_crashed_one(store: CheckpointStore) ->
 def test_what_was_half_made_beside_the_places_goes_once_nobody_can_be_writing_it(
     fs: FileSystem,
 ) -> None:
-    """Another run, also a newer one, may have made what was not there an hour ago."""
     now_s = [0.0]
     store = CheckpointStore(fs, clock=lambda: now_s[0])
     publish(store, record(0))
@@ -108,7 +105,7 @@ def test_what_was_half_made_beside_the_places_goes_once_nobody_can_be_writing_it
 
 
 def test_clean_removes_what_a_paused_writer_left_in_a_retired_place(store: CheckpointStore) -> None:
-    """It made the directory anew to publish there, and was refused: nothing stands in it."""
+    """It made the directory again to publish there, and was refused: nothing stands in it."""
     publish(store, *(record(number) for number in range(3)))
     store.fs.delete(slot_name(1))
     store.fs.write_temporary(f"{slot_name(1)}/._metadata.first.{uuid.uuid4().hex}.tmp", b"half")

@@ -26,8 +26,6 @@ from tests.kit.kafka.kafka_records import admin
 from tests.kit.spark_fixture import PATIENT, quick_python
 from tests.kit.waiting import wait_for
 
-__all__ = ["DRIVERS", "Bed"]
-
 KAFKA_IMAGE = "local/kafka:4.3.1"
 HDFS_IMAGE = "local/hdfs:3.5.0"
 BARE_IMAGE = "local/jre:17"

@@ -21,8 +21,6 @@ from tests.environment.verdict import RoundVerdict, judge_all, with_sight
 from tests.environment.witness import Witness
 from tests.kit.kafka.kafka_records import create_topic, unique
 
-__all__ = ["SHAPES", "BedFailureError", "Pipeline", "Shape"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -108,11 +106,7 @@ class Pipeline:
         self.restarts: list[str] = []
         self.connection = KafkaConnection(bootstrap_servers=bed.bootstrap)
         self.output = create_topic(bed.bootstrap, unique("bed-out"), partitions=PARTITIONS)
-        self.source = create_topic(
-            bed.bootstrap,
-            unique("bed-in"),
-            partitions=PARTITIONS,
-        )
+        self.source = create_topic(bed.bootstrap, unique("bed-in"), partitions=PARTITIONS)
         root = f"{bed.hdfs_uri}/{self.source}"
         self._checkpoint = f"{root}/checkpoint"
         self._files = PublishedFiles(fs=open_file_system(f"{root}/data", hadoop), name="files")

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from sluice.runtime.checker import History, HistoryVerdict, check_prefix
 from tests.chaos.programs import BOTH, COPY, BothVerdict, Topics
 
-__all__ = ["RoundVerdict", "judge_all", "with_sight"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundVerdict:

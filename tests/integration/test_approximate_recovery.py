@@ -33,7 +33,7 @@ SICK = 2
 
 
 def dying(turns: Path, times: int, *, partition: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """A function that kills its worker process behind some output, ``times`` times."""
+    """A function that kills its worker process after some output, ``times`` times."""
 
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
         is_sick = partition in batch.column("partition").to_pylist()
@@ -128,7 +128,6 @@ class Bed:
             ]
 
     def on_record(self) -> list[Drops]:
-        """What the decided records say, oldest first."""
         store = open_store(str(self.directory / "checkpoint"))
         records = [store.read(place) for place in store.slots()]
         return [
@@ -149,8 +148,8 @@ def bed(spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path
 
 
 def test_a_killed_tasks_ranges_are_dropped_and_nothing_else(bed: Bed) -> None:
-    """They are on record and told to listeners; the other task's records are there once; the sum
-    goes on over runs, and the job's graph says what it promises."""
+    """They are on record and reported to listeners; the other task's records are there once; the sum
+    continues over runs, and the job's graph says what it promises."""
     told = bed.run(kills=1)
     assert SICK in {split.partition for split in told.dropped}
     bed.require_all_but(told.dropped)

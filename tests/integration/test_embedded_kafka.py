@@ -1,4 +1,4 @@
-"""The embedded broker keeps its promises: real, restartable, secured, and never left behind."""
+"""The embedded broker keeps its promises: real, restartable, secured, and never left after."""
 
 import os
 import signal
@@ -39,10 +39,9 @@ from tests.kit.waiting import PATIENCE_S, wait_for
 pytestmark = pytest.mark.integration
 
 
-def test_committed_and_aborted_transactions_are_told_apart(
+def test_committed_and_aborted_transactions_are_reported_apart(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
-    """A read_committed reader sees what was committed and nothing else."""
     name = topic()
     produce_transaction(kafka.bootstrap, name, [b"1", b"2"])
     produce_transaction(kafka.bootstrap, name, [b"3"], commit=False)
@@ -98,7 +97,7 @@ def test_occupied_port_is_one_sentence() -> None:
             EmbeddedKafka(port=port).start()
 
 
-def test_broker_that_cannot_start_tells_its_last_lines(tmp_path: Path) -> None:
+def test_broker_that_cannot_start_reports_its_last_lines(tmp_path: Path) -> None:
     """A wrong server property ends in an error with the broker's own words, and no process."""
     broker = EmbeddedKafka(data_dir=tmp_path, properties={"num.network.threads": "none"})
     with pytest.raises(MissingRequirementError, match=r"num\.network\.threads"):
@@ -121,7 +120,6 @@ def test_node_that_is_only_a_controller_starts(tmp_path: Path) -> None:
 
 
 def test_unknown_feature_level_is_refused() -> None:
-    """There are three levels."""
     with pytest.raises(ConfigError, match=r"transaction\.version"):
         EmbeddedKafka(transaction_version=3)
 
@@ -167,7 +165,6 @@ def test_each_mechanism_logs_in_over_tls(secure_kafka: SecureKafka, mechanism: s
 
 
 def test_wrong_password_is_refused_by_the_broker(secure_kafka: SecureKafka) -> None:
-    """By the log-in, and not for want of an answer."""
     told: list[str] = []
     options = secure_kafka.librdkafka("PLAIN") | {
         "sasl.password": "wrong",
@@ -180,7 +177,6 @@ def test_wrong_password_is_refused_by_the_broker(secure_kafka: SecureKafka) -> N
 
 
 def test_sasl_without_tls(tmp_path: Path) -> None:
-    """SASL_PLAINTEXT needs no certificate."""
     security = BrokerSecurity(
         protocol=SecurityProtocol.SASL_PLAINTEXT, users={"bob": "pw"}, mechanisms=("PLAIN",)
     )
@@ -197,8 +193,6 @@ def test_sasl_without_tls(tmp_path: Path) -> None:
 
 
 def _from_archive(directory: Path) -> list[float]:
-    """Of each JVM that logged there: how many of the classes that are not in Java's own archive
-    came from ours."""
     shares = []
     for log in directory.glob("loaded-*"):
         lines = log.read_text("utf-8").splitlines()
@@ -216,7 +210,6 @@ def _from_archive(directory: Path) -> list[float]:
     ],
 )
 def test_broker_takes_its_classes_from_the_archive(tmp_path: Path, options: Sequence[str]) -> None:
-    """So does the formatting, and both with other flags than those of the archive's making."""
     prepare_broker()
     logged = (*options, f"-Xlog:class+load:file={tmp_path}/loaded-%p")
     with EmbeddedKafka(data_dir=tmp_path / "broker", jvm_options=logged):

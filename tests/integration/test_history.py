@@ -90,7 +90,6 @@ def test_a_missing_topic_is_named(kafka: EmbeddedKafka) -> None:
 def test_an_observer_sees_a_prefix_and_when(
     kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """It sees only what is committed, each commit at its time."""
     name = topic(partitions=PARTITIONS)
     with SpilledPrefix(tmp_path / "seen", buffered_records=RECORDS) as seen:
         with Observer(connect(kafka), name, seen=seen) as observer:

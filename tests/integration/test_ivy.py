@@ -76,14 +76,12 @@ def test_other_bytes_than_the_pinned_ones_are_refused_and_not_kept(
 
 
 def test_absent_artifact_is_a_typed_error(jar: Path) -> None:
-    """As without a network: what, the resolver's reason, and what to do."""
     with pytest.raises(MissingRequirementError, match="thing-2 could not be downloaded") as caught:
         fetch(_bundle("0" * 64, version="2"), report=lambda _: None)
     assert "not found" in str(caught.value.args[1]["reason"])
 
 
 def test_two_processes_fetch_once(jar: Path) -> None:
-    """Both get the whole directory; one of them fetched."""
     program = (
         "from sluice.runtime.embedded.ivy import Artifact, Bundle, fetch\n"
         "print(fetch(Bundle(name='thing-1', artifacts=(Artifact(organisation='org', name='thing',"

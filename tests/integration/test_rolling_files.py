@@ -89,7 +89,6 @@ def _sorted(row: Row) -> list[tuple[str, object]]:
 
 
 def _literal(path: Path) -> str:
-    """Not a pattern."""
     return re.sub(r"([{}\[\]*?])", r"\\\1", str(path))
 
 

@@ -55,7 +55,7 @@ def _handed_over(draw: st.DrawFn) -> tuple[tuple[RegionRecord, ...], Assignment]
     return regions, Assignment(version=draw(st.integers(1, 9)), regions=keys)
 
 
-# --- dealing ------------------------------------------------------------------------------------
+# --- dealing --------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 40), st.integers(0, 7), _regions)
@@ -82,7 +82,6 @@ def test_the_first_assignment_is_even_and_whole(
 
 @given(st.integers(0, 20), st.dictionaries(st.sampled_from(_NAMES), st.integers(0, 9), min_size=1))
 def test_new_splits_go_to_the_least_loaded_regions(count: int, loads: dict[str, int]) -> None:
-    """Nobody gets one while another has fewer; of equals the first one in order."""
     new = [split(number, 0, 0) for number in range(count)]
     dealt = to_least_loaded(new, loads)
     assert sorted((s for mine in dealt.values() for s in mine), key=lambda s: s.partition) == new
@@ -101,7 +100,6 @@ def test_new_splits_go_to_the_least_loaded_regions(count: int, loads: dict[str, 
 def test_a_new_split_keeps_its_region(
     regions: tuple[RegionRecord, ...], new: list[int], data: st.DataObject
 ) -> None:
-    """The version rises if and only if something is new; what was assigned stays where it was."""
     before = assignment_of(regions)
     grown = list(regions)
     for number in new:
@@ -139,21 +137,20 @@ def test_a_split_of_another_region_is_refused(
 
 
 def test_an_assignment_gives_a_split_to_one_region() -> None:
-    """By construction."""
     key = split(0, 0, 0).key
     with pytest.raises(ConfigError):
         Assignment(version=1, regions={"a": frozenset({key}), "b": frozenset({key})})
 
 
-# --- handing over -------------------------------------------------------------------------------
+# --- handing over ---------------------------------------------------------------------------------
 
 
 @given(_handed_over())
-def test_restore_by_attempt_regions_go_on_where_the_record_says_with_what_it_assigns(
+def test_restore_by_attempt_regions_continue_where_the_record_says_with_what_it_assigns(
     handed: tuple[tuple[RegionRecord, ...], Assignment],
 ) -> None:
     """Each split once, at the end of its last range, in the region that it is assigned to; doing
-    it again, as a restart does behind a decision that was handed over, changes nothing."""
+    it again, as a restart does after a decision that was handed over, changes nothing."""
     regions, assignment = handed
     found = hand_over(regions, assignment)
     assert {r.region: frozenset(s.key for s in r.splits) for r in found} == assignment.regions
@@ -169,7 +166,6 @@ def test_restore_by_attempt_regions_go_on_where_the_record_says_with_what_it_ass
 def test_a_record_without_an_assignment_leaves_every_split_where_it_is(
     regions: tuple[RegionRecord, ...],
 ) -> None:
-    """As format version 1 has it."""
     assert hand_over(regions, recorded(record(regions=regions))) == regions
 
 
@@ -178,7 +174,6 @@ def test_a_record_without_an_assignment_leaves_every_split_where_it_is(
 def test_positions_and_assignment_that_do_not_fit_are_damage(
     handed: tuple[tuple[RegionRecord, ...], Assignment], how: str
 ) -> None:
-    """A split that nobody goes on with would be lost, one with two positions doubled."""
     regions, assignment = handed
     extra = split(99, 0, 5)
     first = regions[0]

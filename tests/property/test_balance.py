@@ -39,7 +39,6 @@ def _seconds(load: RegionLoad, otherwise_per_s: float) -> float:
 def _jobs(
     draw: st.DrawFn,
 ) -> tuple[dict[SplitKey, str], dict[SplitKey, int], dict[str, float | None]]:
-    """Where each split is, how much it has to read, and how fast each region is."""
     names = _NAMES[: draw(st.integers(2, len(_NAMES)))]
     keys = [_key(number) for number in range(draw(st.integers(0, 12)))]
     return (
@@ -88,7 +87,6 @@ def test_a_move_makes_the_larger_load_of_its_regions_smaller(
     job: tuple[dict[SplitKey, str], dict[SplitKey, int], dict[str, float | None]],
     balancer: LoadBalancer,
 ) -> None:
-    """Whoever takes is never worse off than the giver was."""
     places, records, speeds = job
     known = [speed for speed in speeds.values() if speed]
     before = _loads(places, records, speeds)
@@ -111,7 +109,6 @@ def _slow(*, records: int = 1_000) -> dict[str, RegionLoad]:
 
 
 def test_a_region_is_relieved_after_as_many_checkpoints_as_patience_says() -> None:
-    """And again only after as many more."""
     balancer = LoadBalancer(patience=3)
     choice = Choice()
     moves = []
@@ -121,8 +118,7 @@ def test_a_region_is_relieved_after_as_many_checkpoints_as_patience_says() -> No
     assert moves == [0, 0, 1, 0, 0, 1]
 
 
-def test_no_more_splits_move_at_a_time_than_it_was_told() -> None:
-    """However many regions are overloaded; the most loaded first, the others at the next one."""
+def test_no_more_splits_move_at_a_time_than_it_was_reported() -> None:
     keys = [_key(number) for number in range(6)]
     places = dict(zip(keys, "aabbcd", strict=True))
     records = dict(zip(keys, (3_000, 3_000, 2_000, 2_000, 0, 0), strict=True))
@@ -133,7 +129,6 @@ def test_no_more_splits_move_at_a_time_than_it_was_told() -> None:
 
 
 def test_a_region_that_has_waited_is_relieved_though_a_more_loaded_one_has_not() -> None:
-    """Each is patient for itself."""
     keys = [_key(number) for number in range(5)]
     places = dict(zip(keys, "aabbc", strict=True))
     records = dict(zip(keys, (3_000, 3_000, 2_000, 2_000, 0), strict=True))
@@ -144,7 +139,6 @@ def test_a_region_that_has_waited_is_relieved_though_a_more_loaded_one_has_not()
 
 
 def test_a_split_that_moves_counts_where_it_goes_and_nowhere_else() -> None:
-    """The next region to relieve at the same time gives to who has the least behind that."""
     keys = [_key(number) for number in range(5)]
     places = dict(zip(keys, "aabbc", strict=True))
     records = dict(zip(keys, (3_000, 3_000, 4_000, 1_500, 0), strict=True))
@@ -157,7 +151,7 @@ def test_a_split_that_moves_counts_where_it_goes_and_nowhere_else() -> None:
 
 
 def test_an_overload_that_passes_is_forgotten() -> None:
-    """One even checkpoint in between, and the count begins anew."""
+    """One even checkpoint in between, and the count begins again."""
     balancer = LoadBalancer(patience=2)
     choice = balancer.choose(_slow(), {})
     choice = balancer.choose(_slow(records=1), choice.overloaded)
@@ -179,6 +173,5 @@ def test_small_loads_and_unknown_speeds_move_nothing() -> None:
     "wrong", [{"ratio": 1.0}, {"least_s": 0.0}, {"patience": 0}, {"max_moves": 0}]
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
-    """By name."""
     with pytest.raises(ConfigError, match="load balancing"):
         LoadBalancer(**wrong)  # type: ignore[arg-type]

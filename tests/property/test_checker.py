@@ -40,7 +40,6 @@ def inputs(count: int) -> list[Record]:
 
 
 def output(records: Sequence[Record]) -> list[list[Record]]:
-    """What a correct job leaves, by partition."""
     lanes: list[list[Record]] = [[] for _ in range(PARTITIONS)]
     for record in records:
         lanes[record.partition].extend(mark(record))
@@ -98,7 +97,7 @@ def test_each_lost_record_is_counted_and_named(count: int, loss: int, seed: int)
 
 
 @given(count=st.integers(min_value=20, max_value=200), extra=FEW, seed=SEEDS)
-def test_each_duplicate_is_counted_wherever_it_lies_behind_the_first(
+def test_each_duplicate_is_counted_wherever_it_lies_after_the_first(
     count: int, extra: int, seed: int
 ) -> None:
     records, rng = inputs(count), random.Random(seed)
@@ -158,7 +157,7 @@ def test_a_block_moved_back_is_as_many_records_out_of_order(
 
 
 @given(count=st.integers(min_value=60, max_value=200), loss=FEW, extra=FEW, foreign=FEW, seed=SEEDS)
-def test_mixed_faults_are_told_apart(
+def test_mixed_faults_are_reported_apart(
     count: int, loss: int, extra: int, foreign: int, seed: int
 ) -> None:
     records, rng = inputs(count), random.Random(seed)
@@ -226,7 +225,6 @@ def test_equal_contents_of_two_partitions_are_not_judged_for_order() -> None:
 
 @pytest.mark.parametrize("fault", ["lost", "duplicated"])
 def test_nor_are_those_of_which_one_is_lost_or_there_twice(fault: str) -> None:
-    """Which one has come through nobody can tell; guessing would call it reordered."""
     identity = Identity(partition=False)
     same = [Record("in", partition, 0, None, b"same") for partition in range(2)]
     other = Record("in", 0, 1, None, b"other")
@@ -295,7 +293,6 @@ def test_a_broken_prefix_is_named_where_it_breaks(count: int, fault: str, seed: 
 
 
 def emissions(keys: Sequence[bytes], epoch_records: int) -> list[Record]:
-    """What a correct count per key emits: per epoch each changed key once."""
     found: list[Record] = []
     totals: dict[bytes, int] = {}
     for start in range(0, len(keys), epoch_records):
@@ -355,7 +352,6 @@ def test_an_unknown_key_is_unexpected() -> None:
 def test_a_generated_record_says_where_it_comes_from(number: int) -> None:
     (record,) = PAYLOAD.records(1, first=number)
     origin = origin_of(record)
-    assert origin is not None
     assert (origin.run, origin.partition, origin.sequence) == ("r", *reversed(divmod(number, 3)))
 
 
@@ -374,7 +370,6 @@ TIMES = st.lists(st.integers(min_value=0, max_value=8_000), min_size=1, max_size
 
 
 def closed(timestamps_ms: Sequence[int], *, before_ms: int) -> list[Record]:
-    """What a correct windowed count emits once the watermark stands at ``before_ms``."""
     counts: dict[int, int] = {}
     for at in timestamps_ms:
         counts[at - at % 1000] = counts.get(at - at % 1000, 0) + 1
@@ -422,7 +417,6 @@ def test_no_number_is_too_long_to_be_unexpected() -> None:
 def test_of_a_run_that_has_ended_every_window_before_the_watermark_is_asked_for(
     times: list[int],
 ) -> None:
-    """Also the newest ones, and where nothing at all was emitted."""
     closed_ms = max(times) - 500
     whole = closed(times, before_ms=closed_ms)
     verdict = check_windows(times, whole, window_ms=1000, delay_ms=500)

@@ -26,8 +26,7 @@ _STANDINGS = ["failed", "waiting", "starting", *["acknowledged"] * _OFTEN]
 
 @st.composite
 def _alignments(draw: st.DrawFn) -> Alignment:
-    """Each region has acknowledged, failed, or neither, and then may be starting. So many have
-    acknowledged that some are decided without the others."""
+    """Each region has acknowledged, failed, or neither, and then may be starting."""
     standing = {
         name: draw(st.sampled_from(_STANDINGS))
         for name in _NAMES[: draw(st.integers(1, len(_NAMES)))]
@@ -62,7 +61,6 @@ _handlers: st.SearchStrategy[CheckpointHandler] = st.one_of(
 def test_a_checkpoint_that_all_acknowledged_is_decided_by_both(
     handler: CheckpointHandler, found: Alignment
 ) -> None:
-    """However late, and whatever it is."""
     everybody = found.acknowledged | found.failed | found.waiting
     whole = dataclasses.replace(
         found, acknowledged=everybody, failed=frozenset(), waiting=frozenset()
@@ -78,11 +76,9 @@ def test_the_global_handler_decides_for_all_or_for_none(found: Alignment) -> Non
 
 @settings(max_examples=300)
 @given(_regional, _alignments())
-def test_nobody_is_carried_beyond_a_limit(
+def test_nobody_is_skipped_beyond_a_limit(
     handler: RegionalCheckpointHandler, found: Alignment
 ) -> None:
-    """A decision leaves out failed regions, starting ones and late ones, within ratio and row, and
-    of checkpoints that nobody asked for by kind; whoever else waits is waited for."""
     if handler.rule(found, timeout_s=_TIMEOUT_S) is not HandlerDecision.DECIDE:
         return
     left_out = found.failed | found.waiting
@@ -102,7 +98,6 @@ def test_nobody_is_carried_beyond_a_limit(
 def test_within_the_limits_no_failure_gives_a_checkpoint_up(
     handler: RegionalCheckpointHandler, found: Alignment
 ) -> None:
-    """Or one region would cost the others their epochs."""
     is_within = (
         found.kind is CheckpointKind.CHECKPOINT
         and len(found.failed | found.waiting)
@@ -129,7 +124,6 @@ def test_no_checkpoint_waits_beyond_its_timeout(
 def test_time_alone_changes_a_ruling_at_a_deadline_only(
     handler: CheckpointHandler, found: Alignment, later_s: float
 ) -> None:
-    """Or a checkpoint would wait for somebody to look again."""
     first_s, last_s = sorted((found.elapsed_s, later_s))
     rulings = [
         handler.rule(dataclasses.replace(found, elapsed_s=at_s), timeout_s=_TIMEOUT_S)
@@ -145,7 +139,6 @@ def test_time_alone_changes_a_ruling_at_a_deadline_only(
 def test_an_acknowledgement_never_makes_a_ruling_worse(
     handler: CheckpointHandler, found: Alignment, data: st.DataObject
 ) -> None:
-    """Who was waited for acknowledges: what was decided before is decided still."""
     if not found.waiting:
         return
     name = data.draw(st.sampled_from(sorted(found.waiting)))

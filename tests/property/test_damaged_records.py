@@ -55,7 +55,6 @@ _VERSION = re.compile(r"-v(\d+)\.json$")
 
 
 def in_an_entry(name: str, payload: bytes) -> StateEntry:
-    """Of the kind and the version that a golden file has."""
     found = _VERSION.search(name)
     assert found is not None
     return replace(committable(payload, kind=_CODECS[name][0]), version=int(found[1]))
@@ -74,7 +73,6 @@ def resealed(data: bytes) -> bytes:
 @_EACH_READER
 @given(data=st.binary(max_size=300))
 def test_rubbish_is_damage(name: str, data: bytes) -> None:
-    """Also behind the first bytes of an Avro file."""
     for prefix in (b"", b"Obj\x01", (_DATA / name).read_bytes()[:200]):
         with pytest.raises(DamagedCheckpointError):
             _READERS[name](prefix + data)
@@ -83,7 +81,6 @@ def test_rubbish_is_damage(name: str, data: bytes) -> None:
 @_EACH_READER
 @given(data=st.data())
 def test_changed_bytes_are_damage(name: str, data: st.DataObject) -> None:
-    """The checksum tells, wherever they stand."""
     whole = (_DATA / name).read_bytes()
     changed = data.draw(mutated_bytes(whole))
     if changed == whole:
@@ -109,8 +106,6 @@ def test_changed_bytes_with_a_checksum_that_fits_are_a_record_or_an_error_of_our
 def test_a_payload_is_what_its_kind_says_or_an_error_of_ours(
     name: str, data: st.DataObject
 ) -> None:
-    """Of every kind of committable and state: any JSON, its own with something else in one place,
-    and no JSON at all."""
     golden = json.loads((_DATA / name).read_bytes())
     payload = data.draw(
         st.one_of(
@@ -126,7 +121,6 @@ def test_a_payload_is_what_its_kind_says_or_an_error_of_ours(
 def test_a_payload_with_something_else_in_any_one_place_is_read_or_an_error_of_ours(
     name: str,
 ) -> None:
-    """Each place of what is written today, and before: no field is left to chance."""
     for found in mutated_everywhere(json.loads((_DATA / name).read_bytes())):
         _read_or_refused(name, json.dumps(found).encode())
 
@@ -139,7 +133,6 @@ def _read_or_refused(name: str, payload: bytes) -> None:
 
 @_EACH_CODEC
 def test_the_golden_payload_is_read(name: str) -> None:
-    """Else the test above would try nothing but what is refused by kind."""
     read = _CODECS[name][1]
     assert read(in_an_entry(name, (_DATA / name).read_bytes())) is not None
 
@@ -152,7 +145,6 @@ def test_every_golden_payload_is_tried() -> None:
 
 @pytest.mark.parametrize("place", [-1, 2, True])
 def test_a_held_file_of_no_staging_directory_is_damage(place: object) -> None:
-    """Not an index out of range, and not the last directory of the list."""
     content = json.loads((_DATA / "pending-files-v1.json").read_bytes())
     content["files"][0][1] = place
     with pytest.raises(DamagedCheckpointError):
@@ -180,7 +172,6 @@ _SMALL = st.one_of(
 def test_small_files_are_read_or_an_error_of_ours(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
-    """The command file and who leads, which anybody may have edited."""
     fs = LocalFileSystem(tmp_path_factory.getbasetemp() / "small-files")
     for name, read in (
         (command_file(0), RunRecordStore(fs).newest_command),
@@ -217,7 +208,6 @@ _BESIDE: dict[str, Callable[..., object]] = {
 def test_what_lies_beside_a_decision_is_read_or_an_error_of_ours(
     name: str, data: st.DataObject
 ) -> None:
-    """What is lost of it, and what was accepted."""
     golden = json.loads((_DATA / name).read_bytes())
     text = data.draw(mutated_json(golden).map(json.dumps) | json_texts)
     with contextlib.suppress(StreamError):
@@ -229,5 +219,4 @@ def test_what_lies_beside_a_decision_is_read_or_an_error_of_ours(
 @example(text="[" * 100_000)
 @example(text='{"v": 1, "uid": 1, "uri": 1, "session": 1, "host": 1, "time": Infinity, "n": 1}')
 def test_what_stands_in_place_of_a_lease_is_nobodys(text: str) -> None:
-    """Any client may commit offset metadata under any group."""
     LeaseRecord.decode(text)

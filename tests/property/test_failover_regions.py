@@ -94,14 +94,12 @@ def test_every_subtask_is_in_exactly_one_region(graph: JobGraph) -> None:
 
 @given(graphs())
 def test_two_subtasks_share_a_region_if_and_only_if_they_are_connected(graph: JobGraph) -> None:
-    """Judged by walking every single channel."""
     pairs = list(channels(graph))
     assert parts_of(graph) == {reached(subtask, pairs) for subtask in total_of(graph)}
 
 
 @given(graphs("x"), graphs("y"))
 def test_a_shuffle_in_one_part_leaves_the_others_regional(one: JobGraph, other: JobGraph) -> None:
-    """What no edge connects does not change the regions of either, whatever it does inside."""
     both = JobGraph(vertices=one.vertices + other.vertices, edges=one.edges + other.edges)
     assert parts_of(both) == parts_of(one) | parts_of(other)
     shuffled = replace(
@@ -114,7 +112,7 @@ def test_a_shuffle_in_one_part_leaves_the_others_regional(one: JobGraph, other: 
 @given(graphs())
 def test_order_and_names_of_regions_are_stable(graph: JobGraph) -> None:
     """By their first subtasks; named after a source; the same however often it is asked, and the
-    same again with a sink behind every vertex."""
+    same again with a sink after every vertex."""
     regions = failover_regions(graph)
     names = [region.name for region in regions]
     assert len(set(names)) == len(names)
@@ -128,9 +126,7 @@ def test_order_and_names_of_regions_are_stable(graph: JobGraph) -> None:
     sinks = [replace(v, vertex_id=f"{v.vertex_id}!", name="sink") for v in graph.vertices]
     to_sinks = [
         Edge(
-            upstream=vertex.vertex_id,
-            downstream=sink.vertex_id,
-            distribution=Distribution.FORWARD,
+            upstream=vertex.vertex_id, downstream=sink.vertex_id, distribution=Distribution.FORWARD
         )
         for vertex, sink in zip(graph.vertices, sinks, strict=True)
     ]
@@ -140,7 +136,6 @@ def test_order_and_names_of_regions_are_stable(graph: JobGraph) -> None:
 
 @given(st.integers(1, 60), st.integers(1, 60))
 def test_a_rescale_has_the_most_regions_and_a_skew_of_one_channel_at_most(p: int, q: int) -> None:
-    """Any two numbers; every subtask has a channel."""
     sent = rescale_channels(p, q)
     received = [sum(target in targets for targets in sent) for target in range(q)]
     for side in ([len(targets) for targets in sent], received):
@@ -197,5 +192,4 @@ def two_vertices(p: int, q: int, distribution: Distribution) -> JobGraph:
 @settings(max_examples=50)
 @given(st.integers(1, 20), st.integers(1, 20), st.sampled_from(JOINING))
 def test_a_joining_edge_makes_one_region(p: int, q: int, distribution: Distribution) -> None:
-    """Whatever the numbers."""
     assert len(parts_of(two_vertices(p, q, distribution))) == 1

@@ -103,7 +103,6 @@ def _run(
 
 
 def _look(disk: Disk, wanted: dict[str, bytes]) -> None:
-    """What a reader finds now is whole, and decided."""
     for path, data in disk.files.items():
         if path.startswith("orders/"):
             assert wanted[path] == data

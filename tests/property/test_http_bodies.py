@@ -1,4 +1,4 @@
-"""The coordinator's service and its client, told anything: an answer, or an error of ours."""
+"""The coordinator's service and its client, reported anything: an answer, or an error of ours."""
 
 import contextlib
 import json
@@ -46,7 +46,6 @@ class _Echo:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[CoordinatorService]:
-    """Of a started job on fakes, with a handler mounted."""
     with started_service() as made:
         made.mount("key", _Echo())
         yield made
@@ -75,7 +74,6 @@ _PATHS = (
 
 
 def answered(service: CoordinatorService, path: str, body: bytes) -> Any:
-    """What the service says; never an error that is not ours, and never none."""
     response = urllib3.request(
         "POST",
         service.address + path,
@@ -91,7 +89,7 @@ def answered(service: CoordinatorService, path: str, body: bytes) -> Any:
     found = json.loads(response.data)
     if response.status != 200:
         error = wire.error_from_json(found["error"])
-        assert type(error) is not StreamError, "a class of its own tells the client what to do"
+        assert type(error) is not StreamError, "a class of its own reports the client what to do"
         assert all(error.args[at] for at in (0, 2))
     return found
 
@@ -263,7 +261,6 @@ def _of(found: object, *kinds: type) -> None:
 @example(status=200, body=b'{"answer": {"error": 3}}')
 @example(status=503, body=b'{"error": {"where": [1]}}')
 def test_a_garbled_answer_is_an_error_of_ours(garbled: _Garbled, status: int, body: bytes) -> None:
-    """By whoever listens on that port; above all never a yes that nobody said."""
     garbled.status, garbled.body = status, body
     for ask in asked(_address_of(garbled)):
         with contextlib.suppress(StreamError):
@@ -274,13 +271,11 @@ def test_a_garbled_answer_is_an_error_of_ours(garbled: _Garbled, status: int, bo
 @given(said=st.text(st.characters()))
 @example(said="half \ud800")
 def test_a_client_sends_any_text(service: CoordinatorService, said: str) -> None:
-    """An error of a user's function may quote what has no UTF-8: it arrives as it was sent."""
     with CoordinatorClient(service.coordinator_address) as client:
         assert client.query("key", "call", {said: said}, timeout_s=60.0) == {"call": {said: said}}
 
 
-def test_a_task_tells_its_epoch_whatever_its_function_said(garbled: _Garbled) -> None:
-    """Nobody else would: the epoch would be read again for ever."""
+def test_a_task_reports_its_epoch_whatever_its_function_said(garbled: _Garbled) -> None:
     garbled.status, garbled.body = 200, b"{}"
     with CoordinatorClient(_address_of(garbled), deadline_s=0.0) as client:
         client.acknowledge_epoch(replace(_RESULT, examples=(("op", "half \ud800"),)))
@@ -303,7 +298,6 @@ _MESSAGES = {
 
 @given(call=st.sampled_from(sorted(_MESSAGES)), data=st.data())
 def test_a_message_of_a_drop_in_process_is_whole_or_refused(call: str, data: st.DataObject) -> None:
-    """What is not understood is never taken for done."""
     payload = data.draw(mutated_json(_MESSAGES[call]))
     try:
         message = DropInMessage.of(call, payload)

@@ -34,7 +34,6 @@ Pairs = Sequence[tuple[str, str]]
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[CoordinatorService]:
-    """Of a started job on fakes."""
     with started_service() as made:
         yield made
 
@@ -45,7 +44,6 @@ def token_of(service: CoordinatorService) -> tuple[str, str]:
 
 
 def whole_query(service: CoordinatorService) -> dict[str, str]:
-    """What a task asks of a batch."""
     address = service.coordinator_address
     return {
         "job_uid": address.job_uid,
@@ -64,7 +62,7 @@ def opened(service: CoordinatorService) -> socket.socket:
 
 
 def answered(service: CoordinatorService, request: bytes) -> tuple[int | None, bytes]:
-    """Status and body of the answer to a whole request that asks to close behind it; None: it was
+    """Status and body of the answer to a whole request that asks to close after it; None: it was
     hung up on."""
     with opened(service) as connection:
         connection.sendall(request)
@@ -74,8 +72,6 @@ def answered(service: CoordinatorService, request: bytes) -> tuple[int | None, b
 
 
 def status_of(service: CoordinatorService, request: bytes) -> int | None:
-    """Of the first answer to what may be no whole request: the service may wait for more, until it
-    hears that there is none."""
     found = b""
     with opened(service) as connection, contextlib.suppress(ConnectionError):
         connection.sendall(request)  # it may be refused, and the connection closed, before the end
@@ -100,7 +96,6 @@ def request_of(method: str, target: str, headers: Pairs, *, body: bytes = b"") -
 
 
 def is_no_failure(status: int | None) -> bool:
-    """Never an error of the service's own; 503 is one of ours."""
     return status is None or status < 500 or status == 503
 
 
@@ -111,13 +106,12 @@ def judged(status: int | None, body: bytes) -> bytes | StreamError:
     if status == 200:
         return body
     error = wire.error_from_json(json.loads(body)["error"])
-    assert type(error) is not StreamError, "a class of its own tells the client what to do"
+    assert type(error) is not StreamError, "a class of its own reports the client what to do"
     assert all(error.args[at] for at in (0, 2))
     return error
 
 
 def asked(service: CoordinatorService, target: str) -> bytes | StreamError:
-    """By who may ask."""
     headers = [("Host", "h"), ("Connection", "close"), token_of(service)]
     return judged(*answered(service, request_of("GET", target, headers)))
 
@@ -168,7 +162,7 @@ def queries(whole: Mapping[str, str]) -> st.SearchStrategy[str]:
 def test_a_query_with_anything_in_it_is_answered(
     service: CoordinatorService, path: str, data: st.DataObject
 ) -> None:
-    """A task's with one place changed, and any text behind the question mark."""
+    """A task's with one place changed, and any text after the question mark."""
     query = data.draw(queries(whole_query(service)))
     asked(service, f"{path}?{query}")
     assert_it_serves(service)
@@ -181,7 +175,6 @@ def test_a_query_with_anything_in_it_is_answered(
 def test_a_number_of_a_query_is_one_or_refused(
     service: CoordinatorService, name: str, value: str
 ) -> None:
-    """Of what is no number, the field is named and nothing is decided; none is too long."""
     query = "&".join(f"{k}={v}" for k, v in (whole_query(service) | {name: value}).items())
     said = asked(service, f"{_DECIDED}?{query}")
     if isinstance(said, StreamError):
@@ -254,7 +247,6 @@ def test_a_head_with_anything_in_it_is_answered_or_hung_up_on(
     may_ask: bool,
     body: bytes,
 ) -> None:
-    """Headers of any name and value, lengths that lie, wishes that nobody fulfils."""
     headers = [("Host", "h"), *([token_of(service)] if may_ask else []), *more]
     status = status_of(service, request_of(method, path, headers, body=body))
     assert is_no_failure(status)
@@ -267,7 +259,7 @@ def test_a_head_with_anything_in_it_is_answered_or_hung_up_on(
 @example(value="")
 @example(value="Bearer ")
 @example(value="Bearer \xe4\xf6\xfc")
-def test_who_has_not_the_token_is_told_so(service: CoordinatorService, value: str) -> None:
+def test_who_has_not_the_token_is_reported_so(service: CoordinatorService, value: str) -> None:
     """In whatever bytes the wrong one comes; never by an error of the comparison."""
     plain = "".join(each for each in value if each.isprintable() and each != "\xa0").strip()[:1000]
     headers = [("Host", "h"), ("Connection", "close"), ("Authorization", plain)]
@@ -288,7 +280,6 @@ _NO_REQUESTS = (
 
 @pytest.mark.parametrize("data", _NO_REQUESTS, ids=["TLS", "HTTP/2", "9.9", "lines", "long"])
 def test_what_is_no_request_is_refused(service: CoordinatorService, data: bytes) -> None:
-    """Other protocols, and what has no end."""
     status = status_of(service, data)
     assert status is None or 400 <= status < 500
     assert_it_serves(service)
@@ -299,7 +290,6 @@ def test_what_is_no_request_is_refused(service: CoordinatorService, data: bytes)
 def test_a_request_with_some_bytes_changed_is_answered_or_hung_up_on(
     service: CoordinatorService, data: st.DataObject
 ) -> None:
-    """Whichever: of its first line, of a header's name, of a line's end."""
     query = urllib.parse.urlencode(whole_query(service))
     headers = [("Host", "h"), ("Accept", "*/*"), token_of(service)]
     whole = request_of("GET", f"{_DECIDED}?{query}", headers)

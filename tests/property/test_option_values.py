@@ -70,7 +70,6 @@ def some_of(*names: str) -> st.SearchStrategy[dict[str, str]]:
 def test_options_of_a_source(
     given_options: Mapping[str, str], *, bounded: bool, stream: bool
 ) -> None:
-    """Those of ``readStream`` and of ``read``."""
     found = {"subscribe": "in", **_SERVERS, **given_options}
     if {"assign", "subscribePattern"} & set(given_options):
         del found["subscribe"]
@@ -83,7 +82,6 @@ def test_options_of_a_source(
 @settings(max_examples=80)
 @given(options=some_of(*SOURCE_OPTIONS, *_KAFKA_OPTIONS))
 def test_options_of_a_jobs_source(options: Mapping[str, str]) -> None:
-    """The same by arguments of `KafkaSource`."""
     with contextlib.suppress(StreamError):
         KafkaSource(bootstrap_servers="127.0.0.1:1", topics=["in"], options=options)
 
@@ -94,7 +92,6 @@ def test_options_of_a_jobs_source(options: Mapping[str, str]) -> None:
 @example(options={"transactionTimeout": "9" * 5000})
 @example(options={"taskMemoryMiB": "9" * 5000})
 def test_options_of_a_sink(options: Mapping[str, str]) -> None:
-    """And what was taken can be told to a producer, and shown."""
     with contextlib.suppress(StreamError):
         made = KafkaSink.from_options({"transactionalIdPrefix": "p", **_SERVERS, **options})
         made.writer_factory()
@@ -108,7 +105,7 @@ def test_options_of_a_sink(options: Mapping[str, str]) -> None:
 @example(timeout_s=float("nan"), options={})
 @example(timeout_s=float("inf"), options={})
 def test_arguments_of_a_jobs_sink(timeout_s: float, options: Mapping[str, str]) -> None:
-    """A timeout that is a number, and is short enough to be told to a broker."""
+    """A timeout that is a number, and is short enough to be reported to a broker."""
     with contextlib.suppress(StreamError):
         made = KafkaSink(
             bootstrap_servers="127.0.0.1:1",
@@ -124,7 +121,6 @@ def test_arguments_of_a_jobs_sink(timeout_s: float, options: Mapping[str, str]) 
 @settings(max_examples=80)
 @given(options=some_of(*_FILE_OPTIONS))
 def test_options_of_files(options: Mapping[str, str]) -> None:
-    """Of the drop-in, which takes Spark's names."""
     with contextlib.suppress(StreamError):
         FileDropIn.from_options({"path": "/data/out", **options}, session_zone="UTC")
 
@@ -158,6 +154,5 @@ def test_what_librdkafka_refuses_is_an_error_of_ours(name: str, value: str) -> N
     ],
 )
 def test_a_number_that_no_client_takes_is_refused_by_name(name: str, value: str) -> None:
-    """Not where it is used, much later, by whatever it overflows."""
     with pytest.raises(ConfigError, match=name):
         SourceOptions.of({"subscribe": "in", **_SERVERS, name: value}, bounded=False, stream=True)

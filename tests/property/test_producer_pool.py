@@ -118,7 +118,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), acknowledged=st.booleans())
     def abort(self, data: st.DataObject, acknowledged: bool) -> None:
-        """A task fails; the broker answers, or does not: behind an abort the client initialises
+        """A task fails; the broker answers, or does not: after an abort the client initialises
         the id, too, and that request may arrive late."""
         lease, use = self.leases.pop(data.draw(st.integers(0, len(self.leases) - 1)))
         self.cluster.abort_is_acknowledged = acknowledged
@@ -135,7 +135,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule()
     def next_batch(self) -> None:
-        """A later batch begins. Writers that died without a word stay behind."""
+        """A later batch begins. Writers that died without a word stay after."""
         self.batch_id += 1
         if not self.continuous:
             self.commit_through(self.checkpoint_id)

@@ -137,7 +137,7 @@ def _require_true(publisher: _Publisher, standing: CheckpointRecord | None) -> N
 
 @settings(max_examples=150, deadline=None)
 @given(_orders, st.lists(_faults, min_size=2, max_size=2))
-def test_one_session_repairs_and_the_other_is_told(
+def test_one_session_repairs_and_the_other_is_reported(
     order: list[int], faults: list[list[Fault]]
 ) -> None:
     """Rule `two-phase-repair`: two sessions that both found a transaction lost never both write it
@@ -178,7 +178,6 @@ def test_one_session_repairs_and_the_other_is_told(
 def test_two_phase_repair_lost_work_is_written_again_or_accepted_never_both(
     order: list[int], faults: list[list[Fault]]
 ) -> None:
-    """Whoever dies or sleeps: a person may have written by hand what he has accepted."""
     world = _World()
     CheckpointStore(FakeFileSystem(world.disk)).publish(record(_PLACE), timeout_s=1)
     lost = committable()

@@ -40,7 +40,6 @@ starts = st.one_of(st.none(), st.floats(1, 10_000_000))
 def test_the_rate_settles_at_what_the_consumer_can_do(
     speed: float, fixed_s: float, initial: float | None
 ) -> None:
-    """From above, from below, and from no limit at all."""
     rate = RateEstimator(PidRateLimit(initial_rate=initial), INTERVAL_S)
     consumer = Consumer(rate, speed=speed, fixed_s=fixed_s)
     consumer.epochs(60)
@@ -80,7 +79,6 @@ def test_a_region_is_never_starved_whatever_happens(
     derived: float,
     min_rate: float,
 ) -> None:
-    """At least the least rate, and one record, with any weights."""
     settings = PidRateLimit(
         proportional=proportional, integral=integral, derived=derived, min_rate=min_rate
     )

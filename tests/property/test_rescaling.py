@@ -50,7 +50,6 @@ def first(splits: int) -> CheckpointRecord:
 
 
 def ends(regions: tuple[RegionRecord, ...]) -> dict[SplitKey, int]:
-    """Where each split goes on; each stands in one region."""
     found = [s for region in regions for s in region.splits]
     assert len({s.key for s in found}) == len(found), "a split stands in two regions"
     return {s.key: s.end_offset for s in found}
@@ -61,7 +60,7 @@ def test_restore_by_attempt_every_split_has_one_region_whatever_the_numbers(
     splits: int, counts: list[int], data: st.DataObject
 ) -> None:
     """Runs with other numbers of regions, some of which decide nothing, some of which carry regions
-    and move splits: none is lost, none is in two, no offset goes back. They are dealt evenly unless
+    and move splits: none is lost, none is in two, no offset goes back. They are assigned evenly unless
     all of them are where they can stay."""
     last = first(splits)
     for run, count in enumerate(counts, start=1):
@@ -89,7 +88,7 @@ def _decided(
     assignment: Assignment,
     data: st.DataObject,
 ) -> CheckpointRecord:
-    """The run's first decision: some regions have read on, some are carried; a split may move."""
+    """The run's first decision: some regions have read on, some are skipped; a split may move."""
     read = []
     for region in regions:
         if data.draw(st.booleans(), label="skipped"):
@@ -117,7 +116,7 @@ def _decided(
 
 
 @given(_counts, _counts, st.integers(1, 12))
-def test_what_vanished_regions_keep_goes_on_once(before: int, after: int, splits: int) -> None:
+def test_what_vanished_regions_keep_continues_once(before: int, after: int, splits: int) -> None:
     """Each entry in one region that reads its source and writes its sink; kept ones stay."""
     old, _ = redistributed(first(splits), plan_of(before), attempt_id=1)
     kept = [

@@ -63,7 +63,7 @@ def test_exponential_delay_grows_within_its_bounds(
     limit: int | None,
 ) -> None:
     """Each delay is its backoff, more or less by the jitter, at most the longest; the backoff
-    grows, or begins anew after the threshold; only the limit in a row ends it."""
+    grows, or begins again after the threshold; only the limit in a row ends it."""
     strategy = ExponentialDelayRestart(
         initial_backoff_s=initial_s,
         max_backoff_s=30.0,
@@ -93,7 +93,7 @@ def test_exponential_delay_grows_within_its_bounds(
 def test_failure_rate_gives_up_at_the_first_interval_with_too_many(
     gaps_between: list[tuple[float, float]], most: int, interval_s: float, delay_s: float
 ) -> None:
-    """And at no other moment: counted anew for each failure, over the whole history."""
+    """And at no other moment: counted again for each failure, over the whole history."""
     strategy = FailureRateRestart(
         max_failures_per_interval=most, failure_rate_interval_s=interval_s, delay_s=delay_s
     )

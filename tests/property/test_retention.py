@@ -31,8 +31,6 @@ def _histories(draw: st.DrawFn) -> list[SlotFacts]:
 def test_retired_is_never_needed_and_retiring_again_changes_nothing(
     places: list[SlotFacts], retain: int
 ) -> None:
-    """Rules `fence-first` and `retire-after-commit` for any history; what is left is a fixed
-    point."""
     gone = set(retirable(places, retain=retain))
     left = [place for place in places if place.checkpoint_id not in gone]
     assert not gone & (fencing_records(places) | unfinished(places))

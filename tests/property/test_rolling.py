@@ -173,7 +173,6 @@ def test_an_epoch_publishes_a_bounded_part_of_many_directories_oldest_first() ->
 
 
 def test_the_last_epoch_publishes_all_of_many_directories() -> None:
-    """Nobody comes after it."""
     region = _many_due(FILES_AT_ONCE + 1)
     region.epoch([], is_last=True)
 
@@ -185,7 +184,6 @@ def test_the_last_epoch_publishes_all_of_many_directories() -> None:
 def test_files_with_decision_what_fills_no_file_of_its_own_is_published_with_the_last_one_that_is_full(
     number: int,
 ) -> None:
-    """Where so much is staged at the end that it makes several files."""
     region = Region()
     region.epoch([("dt=1", 600)] * number, is_last=True)
     assert region.held == ()
@@ -203,7 +201,6 @@ def test_many_files_of_a_level_are_merged_however_few_there_are_of_the_levels_be
 
 
 def test_files_that_are_merged_to_be_held_are_held_however_many_the_writer_makes_of_them() -> None:
-    """They are neither full nor due."""
     region = Region()
     region.held = tuple(region.stage("", 10) for _ in range(FAN_IN))
     planned = plan(region.held, ROLL, now_ms=0, is_last=False)
@@ -231,7 +228,6 @@ def test_files_are_few_whatever_the_epochs(sizes: list[int], share: int) -> None
 @given(count=st.integers(1, 3_000))
 @settings(deadline=None, max_examples=10)
 def test_what_a_record_names_grows_with_the_logarithm_of_the_epochs(count: int) -> None:
-    """And each row is written again about once per level."""
     roll = Roll(size="1t", age=10**6)
     held: tuple[PendingFile, ...] = ()
     merged_files = 0

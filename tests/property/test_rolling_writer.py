@@ -166,21 +166,20 @@ class RollingSink(RuleBasedStateMachine):
 
     @rule(sizes=partitions)
     def an_epoch_is_aborted(self, sizes: list[tuple[str, int]]) -> None:
-        """Its region begins a new life."""
+        """Its region begins a new attempt."""
         self._write(sizes)
         self.committer.abort(self.last.committables, timeout_s=5)
         self._restart()
 
     @rule()
     def a_driver_is_killed_behind_its_batch(self) -> None:
-        """Nobody aborts; the next start sweeps."""
         self._write([("", 3)])
         self._restart()
         self.sweep()
 
     @rule()
     def the_region_has_become_one_of_two(self) -> None:
-        """A run with another number of regions goes on with what both held, entry by entry."""
+        """A run with another number of regions continues with what both held, entry by entry."""
         entries = [decode_pending_files(entry) for entry in self.records[-1].states]
         held = tuple(file for entry in entries for file in entry.files)
         if len(held) < 2:
@@ -222,7 +221,6 @@ class RollingSink(RuleBasedStateMachine):
     @precondition(lambda self: len(self.records) > RETAINED)
     @rule()
     def every_retained_record_can_be_started_from(self) -> None:
-        """What it holds is still there, with its length."""
         for record in self.records[-RETAINED:]:
             self._rows_held(record)
 

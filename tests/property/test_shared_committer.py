@@ -55,7 +55,7 @@ class _Region:
     Attributes:
         work: pre-committed and in no decision: (checkpoint id, committables, next value after it).
         next_value: to be written.
-        decided_value: where it goes on after an abort.
+        decided_value: where it continues after an abort.
         decided_id: newest checkpoint that it completed.
     """
 
@@ -112,7 +112,7 @@ class _World:
             region.next_value += 1
             entries.append(entry_of(transaction))
         region.work.append((checkpoint_id, tuple(entries), region.next_value))
-        if self.random.random() < 0.7:  # else the decision tells it first
+        if self.random.random() < 0.7:  # else the decision reports it first
             self.committers.of("sink").pre_committed(checkpoint_id, {name: entries})
 
     def decide(self, failed: Sequence[str]) -> None:
@@ -147,7 +147,6 @@ class _World:
         return RegionRecord(region=name, attempt_id=0, status=RegionStatus.SKIPPED, snapshot_id=0)
 
     def notify(self, *, again: bool = False) -> None:
-        """Tell the committer of the next decision, or again of one that is not finished."""
         due = [r for r in self.records if not r.is_marked and r.checkpoint_id > self.notified]
         open_ones = [r for r in self.records if not r.is_marked and r not in due]
         if again and open_ones:
@@ -184,14 +183,13 @@ class _World:
         self._discard(region)
 
     def crash(self) -> None:
-        """The process dies. What no decision names is swept; the rest is told from the records."""
+        """The process dies."""
         for region in self.regions.values():
             self._discard(region)
         self.start()
         self.is_recovering = any(not record.is_marked for record in self.records)
 
     def _discard(self, region: _Region) -> None:
-        """What an abort could not reach the sweep finds; the range is read again."""
         for _, mine, _ in region.work:
             for entry in mine:
                 self.broker.end(identity_of(entry), commit=False)

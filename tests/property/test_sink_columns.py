@@ -140,7 +140,6 @@ def test_rows_become_arguments_or_an_error_of_ours(
 
 
 def test_a_time_that_kafka_cannot_count_is_refused() -> None:
-    """In seconds it fits, in milliseconds it would come out as another one."""
     with pytest.raises(ConfigError, match="timestamp"):
         RecordColumns.of(_FAR_FUTURE.schema, "out").arguments(_FAR_FUTURE)
 

@@ -1,6 +1,6 @@
-"""What becomes of records whose logs are cut off, compacted, deleted from, made anew or led anew.
+"""What becomes of records whose logs are truncated, compacted, deleted from, made again or led again.
 
-Each is read once and in order, or its loss is told. The enumerator, the readers and the loop of a
+Each is read once and in order, or its loss is reported. The enumerator, the readers and the loop of a
 continuous task are the real ones, in virtual time; brokers and librdkafka are models. What the
 documents say is not seen does not happen here: logs that lose records under the same leader, two
 elections that bring an older leader's log back, and former leaders that still answer.
@@ -22,10 +22,7 @@ _LOST = re.compile(r"orders-(\d+)\[")
 _LOOKS = 50  # of a task, in which it has read what is there
 
 _worlds = st.builds(
-    LedWorld,
-    st.integers(0, 1 << 64).map(Random),
-    fails=st.booleans(),
-    bounded=st.booleans(),
+    LedWorld, st.integers(0, 1 << 64).map(Random), fails=st.booleans(), bounded=st.booleans()
 )
 
 
@@ -37,7 +34,6 @@ def _happen(world: LedWorld) -> None:
 
 
 def _is_told(world: LedWorld, run: Callable[[LedWorld], None]) -> bool:
-    """Whether the source ended with an error that says what is lost, or is another topic."""
     with world.running():
         try:
             run(world)

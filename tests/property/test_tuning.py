@@ -88,11 +88,7 @@ def test_everything_together_fits_or_is_refused_by_name(
     ),
 )
 def test_no_queue_is_full_before_a_batch_that_is_waited_for(
-    mib: int,
-    partitions: int,
-    batch_bytes: int,
-    writing: dict[str, Any],
-    batches: dict[str, Any],
+    mib: int, partitions: int, batch_bytes: int, writing: dict[str, Any], batches: dict[str, Any]
 ) -> None:
     """It would take no record until the linger is over. As full as partitions can be of which none
     wakes the client, which it does at the number of records and beyond the number of bytes, it
@@ -115,7 +111,6 @@ def test_no_queue_is_full_before_a_batch_that_is_waited_for(
 
 @given(mib=st.integers(96, 65_536), more=st.integers(1, 1_000), sinks=st.integers(1, 2))
 def test_more_memory_never_makes_a_queue_smaller(mib: int, more: int, sinks: int) -> None:
-    """Nor does another sink make one larger."""
     small, large = (
         TaskMemory.of_mib(size, claimed_bytes=0, sinks=sinks) for size in (mib, mib + more)
     )
@@ -131,7 +126,6 @@ def test_more_memory_never_makes_a_queue_smaller(mib: int, more: int, sinks: int
 
 @given(options=READING)
 def test_a_fetch_is_never_smaller_than_a_message(options: dict[str, Any]) -> None:
-    """librdkafka refuses that; and what is asked of one partition fits into the fetch."""
     memory = TaskMemory.of_mib(65_536, claimed_bytes=claimed_by_reader(options))
     found = read_settings(memory, options)
     if "fetch.max.bytes" not in options:
@@ -149,7 +143,6 @@ def test_a_fetch_is_never_smaller_than_a_message(options: dict[str, Any]) -> Non
     ],
 )
 def test_what_cannot_be_is_refused_by_name(options: dict[str, str], words: str) -> None:
-    """With the option, or the setting that is too small."""
     with pytest.raises(ConfigError, match=words):
         read_settings(TaskMemory.of_mib(256, claimed_bytes=claimed_by_reader(options)), options)
 
@@ -164,6 +157,5 @@ def test_a_batch_never_outgrows_the_offsets_of_an_arrow_column() -> None:
 
 
 def test_a_sink_that_may_send_larger_messages_than_fit_is_refused() -> None:
-    """Its queue would never take one."""
     with pytest.raises(ConfigError, match="sink's largest message"):
         write_settings(TaskMemory(), {"message.max.bytes": "100000000"})

@@ -13,8 +13,6 @@ from sluice.runtime.coordinator.core import failed_steps
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.model.checkpoint_record import StateEntry
 
-__all__ = ["CONTINUOUS_MUTATIONS"]
-
 
 def trust_tasks_that_do_not_answer(patch: pytest.MonkeyPatch) -> None:
     """Rule `outcome-from-broker`: if no task reports an acknowledged commit, the coordinator asks

@@ -26,8 +26,6 @@ from sluice.runtime.model.splits import BatchKey, SplitRange
 from sluice.runtime.storage.file_system import FileSystem
 from tests.simulation.files import FILES, FileTask, Staging
 
-__all__ = ["FILE_MUTATIONS"]
-
 
 def rename_before_the_decision(patch: pytest.MonkeyPatch) -> None:
     """A file is not visible before a decision names it."""

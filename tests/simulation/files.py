@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-__all__ = ["FILES", "FileTask", "Staging", "make_file_sink", "open_files"]
-
 FILES = "files"
 """Operator id of the sink."""
 
@@ -77,7 +75,7 @@ def make_file_sink(world: "World", fs: FakeFileSystem) -> FileSinkCoordinator:
 class FileTask:
     """A task attempt that stages files, one for each directory, under names of its own.
 
-    It may outlive its driver, its batch and its directory, which it then makes anew.
+    It may outlive its driver, its batch and its directory, which it then makes again.
     """
 
     disk: Disk

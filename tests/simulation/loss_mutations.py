@@ -18,8 +18,6 @@ from tests.simulation.kafka import identity_of
 from tests.simulation.profiles import PROFILES
 from tests.simulation.rewriting import Rewriter
 
-__all__ = ["LOSS_MUTATIONS"]
-
 
 def commit_repairs_unrecorded(patch: pytest.MonkeyPatch) -> None:
     """Rule `two-phase-repair`: the coordinator commits a repair only after it has recorded the
@@ -110,11 +108,7 @@ LOSS_MUTATIONS: Mapping[
         {"expire": 0.1, "kill": 0.03, "refused": 0.2},
         "visible before its decision",
     ),
-    "accept every loss": (
-        accept_every_loss,
-        _ACCEPTED,
-        "marked before it is committed",
-    ),
+    "accept every loss": (accept_every_loss, _ACCEPTED, "marked before it is committed"),
     "report some lost ranges only": (
         report_some_lost_ranges_only,
         _ACCEPTED,

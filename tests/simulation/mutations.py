@@ -51,8 +51,6 @@ from tests.simulation.run_mutations import RUN_MUTATIONS
 from tests.simulation.split_mutations import SPLIT_MUTATIONS
 from tests.simulation.torn_mutations import TORN_MUTATIONS
 
-__all__ = ["MUTATIONS", "Mutation"]
-
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
 

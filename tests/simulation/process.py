@@ -53,8 +53,6 @@ from tests.simulation.state_logs import require_way_back
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Process"]
-
 _START_S = 60.0
 _SHORT_START_S = 0.5
 _IDLE_S = 0.1
@@ -115,7 +113,7 @@ class Process:
         self._sweeping: Generator[str, None, int] | None = None
         self.left_out: list[FailureReason] = []
         self.suspended: list[str] = []
-        self._sweeps_asked: list[Callable[[], object]] = []  # called behind the next sweep
+        self._sweeps_asked: list[Callable[[], object]] = []  # called after the next sweep
         self._sweeps_begun: list[Callable[[], object]] = []
         self._restarting: set[str] = set()
         # Threads that have something to do whenever they like.
@@ -192,7 +190,7 @@ class Process:
             require_way_back(self.world, self.regions, record)
 
     def is_newest(self) -> bool:
-        """Whether nobody has begun a run behind this one."""
+        """Whether nobody has begun a run after this one."""
         last = self.world.history[-1:]
         return all(record.leader_session_id == self.session for record in last)
 
@@ -206,7 +204,7 @@ class Process:
         self.attempts.append(Life(self, record, attempt_id, first))
 
     def _live_again(self, record: RegionRecord, attempt_id: int) -> None:
-        """Behind a sweep, as `RequestedRestart` has it; not for ever, where brokers are away."""
+        """After a sweep, as `RequestedRestart` has it; not for ever, where brokers are away."""
         if self.world.fault(self.world.profile.unreached, "a broker keeps a sweep too long"):
             self._live(record, attempt_id)
         else:
@@ -241,7 +239,6 @@ class Process:
             self._end(err)
 
     def _move(self) -> None:
-        """Whoever of its threads has something to do; the clock when nobody has, and at times."""
         world = self.world
         living = [attempt for attempt in self.attempts if not attempt.dead]
         if living and world.roll(world.profile.fail_region):
@@ -276,7 +273,7 @@ class Process:
 
     def _tick(self) -> None:
         """The clock: whenever it likes in the rough time, when the core has asked for it in the
-        calm. Whatever is due must be told then, or nobody would wake a job that waits for it."""
+        calm."""
         if self.world.calm:
             due_s = self.core.deadline_s()
             if due_s is None or due_s > self.world.clock():
@@ -295,14 +292,13 @@ class Process:
         attempt.fail(error, permanent=is_for_good)
 
     def require_no_bug(self, attempt: Life | ContinuousAttempt, error: BaseException) -> None:
-        """What the code calls its own bug is one, in a life that goes on under nobody's seal; in
+        """What the code calls its own bug is one, in an attempt that continues under nobody's seal; in
         one that is over, somebody may have swept what it still writes."""
         if isinstance(error, IllegalTransitionError):
             is_ours = self.is_newest() and self.core.is_live(attempt.region, attempt.attempt_id)
             self.world.require(not is_ours, f"a bug in a living region: {error}")
 
     def _ask(self, living: list[Life | ContinuousAttempt]) -> None:
-        """What people and engines ask of a job at any time."""
         drawn = self.world.random.random()
         if drawn < 0.5:
             kind = self.world.random.choice((CheckpointKind.SAVEPOINT, CheckpointKind.FULL))
@@ -319,8 +315,6 @@ class Process:
             self.tell(StopRequested())
 
     def _is_commanded(self) -> bool:
-        """Whether somebody types `sluice job restart` now; in the calm he does so in every other
-        world."""
         if self.core.is_over:
             return False
         if self.world.calm:

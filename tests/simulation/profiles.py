@@ -8,8 +8,6 @@ from typing import Any
 
 from tests.simulation.profile import Profile
 
-__all__ = ["PROFILES", "profile_of"]
-
 _LONG_RUNS: dict[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
 _ANSWERED: dict[str, Any] = {"unreached": 0.0, "unanswered": 0.0, "late": 0.0}
 _TASKS: dict[str, Any] = {"continuous": True}
@@ -340,13 +338,7 @@ PROFILES: Mapping[str, Profile] = {
         **_TORN, level=0, expire=0.05, late=0.1, kill=0.02, processes=10
     ),
     "commits are torn, what expires is told and accepted": Profile(
-        **_TORN,
-        expire=0.1,
-        lost_stops=True,
-        accepted=True,
-        unreached=0.2,
-        kill=0.02,
-        processes=12,
+        **_TORN, expire=0.1, lost_stops=True, accepted=True, unreached=0.2, kill=0.02, processes=12
     ),
     "repairs fail half-way": Profile(
         **_TORN, expire=0.1, broken_repairs=0.1, kill=0.02, processes=12

@@ -16,8 +16,6 @@ from sluice.runtime.coordinator.start.recovery import History
 from sluice.runtime.coordinator.start.startup import StartSequence
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
 
-__all__ = ["RESTORE_MUTATIONS"]
-
 
 def restore_again_after_a_restart(patch: pytest.MonkeyPatch) -> None:
     """A run carries out a requested restore once. A restart keeps the checkpoints of the restored
@@ -162,11 +160,7 @@ RESTORE_MUTATIONS: Mapping[
         {**_RESTORES, "pause": 0.05, "short": True},
         "what a run goes on from is deleted",
     ),
-    "return after a newer restore": (
-        return_after_a_newer_restore,
-        _WOKEN_WITH_STATE,
-        _STATE,
-    ),
+    "return after a newer restore": (return_after_a_newer_restore, _WOKEN_WITH_STATE, _STATE),
     "keep files of the newest record only": (
         keep_files_of_the_newest_record_only,
         {**_RESTORES, "files": True, "only_files": True, "roll": True},

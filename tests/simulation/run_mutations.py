@@ -17,8 +17,6 @@ from sluice.runtime.errors import StorageError
 from sluice.runtime.model.checkpoint_record import CheckpointKind
 from sluice.runtime.model.timestamps import is_past
 
-__all__ = ["RUN_MUTATIONS"]
-
 _USERS_OF_IS_PAST = ("core.coordinator_state", "shell.io_executor")
 
 _ANSWERED: Mapping[str, Any] = {"unreached": 0.0, "unanswered": 0.0, "late": 0.0}

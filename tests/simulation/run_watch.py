@@ -1,5 +1,5 @@
 """What must hold as a run takes its decisions: judged where its core orders them, by what its
-regions told it before."""
+regions reported it before."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -26,14 +26,12 @@ from tests.simulation.kafka import identities_of
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-__all__ = ["RunWatch"]
-
 _UNSWEPT = ("broker", "EndTxn")
 """In the names of faults by which a sweep may have missed something."""
 
 
 class RunWatch:
-    """One process's part of the watch: told of what its core is told, and of what that orders."""
+    """One process's part of the watch: reported what its core is reported, and of what that orders."""
 
     def __init__(self, process: "Process") -> None:
         self._process = process
@@ -49,7 +47,7 @@ class RunWatch:
         self._acknowledged: set[StateEntry] = set()
 
     def told(self, event: CoreEvent) -> None:
-        """The core is about to be told."""
+        """The core is about to be reported."""
         if isinstance(event, Acknowledged):
             self._acknowledged |= set(event.ack.region.committables)
             self._world.watch.acknowledged(event.ack)
@@ -58,12 +56,12 @@ class RunWatch:
                 del self._in_a_row[name]  # as if it had never failed
 
     def took(self, event: CoreEvent) -> None:
-        """The core was told, and did not refuse."""
+        """The core was reported, and did not refuse."""
         if isinstance(event, SplitsDiscovered):
             self._discovered |= {split.key for split in event.splits}
 
     def fails(self, region: str, attempt_id: int) -> None:
-        """A life of a region is given up; the core is about to be told."""
+        """An attempt of a region is given up; the core is about to be reported."""
         known = set(identities_of(self._acknowledged))
         mark = f"/{region}.{attempt_id}/"
         self._left_open.setdefault(region, set()).update(
@@ -75,7 +73,7 @@ class RunWatch:
     def ordered(self, action: Action) -> None:
         """The core wants this to be done."""
         if isinstance(action, SweepOrphans):
-            # What fails from here on is a late region's, if it is carried: the next sweep has it.
+            # What fails from here on is a late region's, if it is skipped: the next sweep has it.
             self._to_sweep[action.checkpoint_id] = self._left_so_far()
         if isinstance(action, Report) and action.progress.state is State.DECIDED:
             self._check_carried(action.progress)
@@ -87,16 +85,14 @@ class RunWatch:
             self._check_discovered(action)
 
     def _check_discovered(self, action: Publish) -> None:
-        """Rule `restore-by-attempt`: a split that was found is on record from then on, whoever is
-        carried."""
         known = {split.key for region in action.regions for split in region.splits}
         self._world.require(self._discovered <= known, "a split that was found is not on record")
 
     def _check_carried(self, progress: Progress) -> None:
-        """Section 5: regions are carried within the limits that the job has; suspended ones count
+        """Section 5: regions are skipped within the limits that the job has; suspended ones count
         in none of them."""
         if progress.checkpoint_id in self._counted:
-            return  # decided once more, as it is called behind a repair
+            return  # decided once more, as it is called after a repair
         self._counted.add(progress.checkpoint_id)
         suspended = [n for n, why in progress.skipped.items() if why is FailureReason.SUSPENDED]
         skipped = progress.skipped.keys() - set(suspended)
@@ -117,7 +113,7 @@ class RunWatch:
         return {region: frozenset(left) for region, left in self._left_open.items()}
 
     def _check_swept(self, action: Publish) -> None:
-        """Rule `abort-before-skip`: what a carried region has left open is aborted before the
+        """Rule `abort-before-skip`: what a skipped region has left open is aborted before the
         decision without it, for it may hold back the readers of what others write."""
         if any(word in fault for fault in self._world.faults for word in _UNSWEPT):
             return

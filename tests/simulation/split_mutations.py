@@ -12,8 +12,6 @@ from sluice.runtime.coordinator.policy.assignment import assignment_of
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.coordinator.start import rescaling, startup
 
-__all__ = ["SPLIT_MUTATIONS"]
-
 
 def move_splits_of_skipped_regions(patch: pytest.MonkeyPatch) -> None:
     """Rule `restore-by-attempt`: a skipped region keeps its splits, because its running batch may

@@ -16,8 +16,6 @@ from tests.simulation.worker import Worker, transaction_of
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-__all__ = ["KafkaTasks", "Part", "Writer"]
-
 Part = tuple[TransactionIdentity, tuple[SplitRange, ...]]
 """What a task has pre-committed, and the ranges whose records it holds."""
 
@@ -45,7 +43,7 @@ class Writer:
 
 
 class KafkaTasks:
-    """Of one life of a region. Tasks of a batch run side by side, each in a worker of its own; a
+    """Of one attempt of a region. Tasks of a batch run side by side, each in a worker of its own; a
     worker that has done with one takes the next.
 
     Attributes:
@@ -135,7 +133,7 @@ class KafkaTasks:
             return writer.transaction
 
     def _give_up(self, worker: Worker, writer: Writer) -> Worker | None:
-        """An attempt has failed: it aborts in its worker, or is left behind there, or with it."""
+        """An attempt has failed: it aborts in its worker, or is left after there, or with it."""
         self.writers.remove(writer)
         chance = self._world.random.random()
         if chance < 0.3:

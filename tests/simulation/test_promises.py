@@ -1,7 +1,7 @@
 """Every promise that the worlds watch is seen to break: what never fails proves nothing.
 
 Most are broken by a mutation, in whole worlds; the others, of which a world's own rules come first,
-by what is told to the watch here.
+by the report to the watch here.
 """
 
 import ast
@@ -127,14 +127,12 @@ _BROKEN: Mapping[str, Callable[[], None]] = {
 
 @pytest.mark.parametrize("what", _BROKEN)
 def test_a_broken_promise_is_seen(what: str) -> None:
-    """By its name, when the watch is told of what breaks it."""
     with pytest.raises(ViolationError) as raised:
         _BROKEN[what]()
     assert raised.value.what == what
 
 
 def test_a_promise_that_is_kept_is_none() -> None:
-    """Else the files of the tests above might break it by themselves."""
     world = _world()
     for at in (1, 2):
         _publish(world, _decide(world, at, at - 1))
@@ -143,7 +141,6 @@ def test_a_promise_that_is_kept_is_none() -> None:
 
 
 def _promises(module: Path) -> Iterator[str]:
-    """What `ViolationError` would say, as far as it stands in the text: up to what a world adds."""
     for function in ast.walk(ast.parse(module.read_text("utf-8"))):
         if not isinstance(function, ast.FunctionDef):
             continue

@@ -21,8 +21,6 @@ from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecor
 from tests.simulation.kafka import identity_of
 from tests.simulation.profiles import PROFILES
 
-__all__ = ["TORN_MUTATIONS"]
-
 
 def name_one_of_several_committables(patch: pytest.MonkeyPatch) -> None:
     """A decision names all committables of its tasks."""
@@ -58,7 +56,6 @@ def trust_one_report_for_all(patch: pytest.MonkeyPatch) -> None:
 
 def _region_of(entry: StateEntry) -> tuple[str, int]:
     name = TransactionalId.parse(identity_of(entry).transactional_id)
-    assert name is not None
     return name.region, name.attempt_id
 
 
@@ -151,11 +148,7 @@ TORN_MUTATIONS: Mapping[
         asdict(PROFILES["several tasks"]),
         "visible before its decision",
     ),
-    "trust one report for all": (
-        trust_one_report_for_all,
-        _TORN,
-        "marked before it is committed",
-    ),
+    "trust one report for all": (trust_one_report_for_all, _TORN, "marked before it is committed"),
     "repair a region as a whole": (
         repair_a_region_as_a_whole,
         _TORN,
@@ -166,11 +159,7 @@ TORN_MUTATIONS: Mapping[
         _BROKEN_REPAIRS,
         "marked before it is committed",
     ),
-    "repair twice": (
-        repair_twice,
-        _BROKEN_REPAIRS,
-        "a coordinator stops by TransactionLostError",
-    ),
+    "repair twice": (repair_twice, _BROKEN_REPAIRS, "a coordinator stops by TransactionLostError"),
     "take expired ids for committed": (
         take_expired_ids_for_committed,
         _FORGOTTEN,

@@ -15,11 +15,9 @@ from tests.simulation.kafka import PREFIX
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Worker", "scope_of", "transaction_of"]
-
 
 def scope_of(job_uid: str, batch: BatchKey, *, checkpoint_id: int, through: int) -> TaskScope:
-    """What the one task of a batch is told."""
+    """What the one task of a batch is reported."""
     return TaskScope(
         job_uid=job_uid,
         operator_id="sink",

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from sluice.connectors.hdfs.formats.python_values import text_of, valid_text
+from sluice.connectors.hdfs.formats.python_values import text_of, timestamp_text, valid_text
 from sluice.connectors.hdfs.formats.spark_types import names_alike
 from sluice.connectors.hdfs.formats.time_zones import time_zone
 from sluice.connectors.hdfs.staging.staged_names import HIDDEN
@@ -149,14 +149,7 @@ def _directory(column: str, value: str | None) -> str:
 
 def _names(field: pa.Field, values: pa.Array, spelling: Callable[..., str]) -> list[str]:
     """Directories of distinct values; one may be null."""
-    try:
-        spelt = [None if value is None else spelling(value) for value in values.to_pylist()]
-    except (OverflowError, ValueError) as error:
-        raise ConfigError(
-            "a value of a partition column cannot become a directory name",
-            {"column": field.name, "type": field.type, "error": error},
-            "Keep years from 1 to 9999 in the function before the sink.",
-        ) from error
+    spelt = [None if value is None else spelling(value) for value in values.to_pylist()]
     return [_directory(field.name, value) for value in spelt]
 
 
@@ -172,12 +165,12 @@ def _groups(
 
 
 def _comparable(column: pa.Array) -> pa.Array:
-    """Timestamps as whole microseconds: Python's have no more, and fewer years. Text as UTF-8."""
+    """Dates as days and timestamps as microseconds: Python has fewer years. Text as UTF-8."""
     if kinds.is_string(column.type) or kinds.is_large_string(column.type):
         return valid_text(column.cast(pa.string()))
     if kinds.is_timestamp(column.type):
         return column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-    return column
+    return column.cast(pa.date32()).cast(pa.int32()) if kinds.is_date(column.type) else column
 
 
 def _spelling(field: pa.Field, session_zone: str) -> "Callable[..., str]":
@@ -196,12 +189,17 @@ def _spelling(field: pa.Field, session_zone: str) -> "Callable[..., str]":
     )
 
 
-_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock, or UTC below
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+_LAST_MICROS = (datetime.datetime(9999, 1, 1, tzinfo=datetime.UTC) - _EPOCH) // _MICROSECOND
+_FIRST_MICROS = (datetime.datetime(2, 1, 1, tzinfo=datetime.UTC) - _EPOCH) // _MICROSECOND
+_CYCLE_MICROS = 146_097 * 86_400_000_000  # 400 years, after which the calendar repeats itself
 
 
 def _timestamp(micros: int, zone: datetime.tzinfo | None) -> str:
-    at = _EPOCH + datetime.timedelta(microseconds=micros)
     if zone is not None:
-        at = at.replace(tzinfo=datetime.UTC).astimezone(zone)
-    fraction = f".{at.microsecond:06d}".rstrip("0") if at.microsecond else ""
-    return f"{at:%Y-%m-%d %H:%M:%S}".rjust(19, "0") + fraction
+        cycles = -max(0, micros - _LAST_MICROS) // _CYCLE_MICROS
+        cycles -= min(0, micros - _FIRST_MICROS) // _CYCLE_MICROS
+        like = _EPOCH + datetime.timedelta(microseconds=micros + cycles * _CYCLE_MICROS)
+        micros += (like.astimezone(zone).replace(tzinfo=datetime.UTC) - like) // _MICROSECOND
+    return timestamp_text(micros).replace("T", " ").rstrip("0").rstrip(".")

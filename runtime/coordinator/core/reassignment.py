@@ -77,7 +77,7 @@ def may_move(region: RegionState, checkpoint: PendingCheckpoint) -> bool:
     return (
         keeps_nothing
         and not plan.keeps_logs
-        and not region.record.operator_states
+        and not region.keeps_operator_state
         and region.is_open
         and has_completed
         and not has_begun_more

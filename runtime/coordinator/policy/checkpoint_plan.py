@@ -119,6 +119,7 @@ class JobPlan:
         graph: all operators, for ``_metadata`` and for the check that it is the same job.
         settings: for ``_metadata``; every secret already redacted.
         cluster_ids: Kafka clusters known so far; those that the sinks report are added.
+        forgotten: source ids and topics of positions that the run gives up.
         sluice_version, spark_version: for ``_metadata``.
     """
 
@@ -127,6 +128,7 @@ class JobPlan:
     graph: tuple[OperatorNode, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     cluster_ids: tuple[str, ...] = ()
+    forgotten: frozenset[tuple[str, str]] = frozenset()
     sluice_version: str = ""
     spark_version: str = ""
 

@@ -169,10 +169,15 @@ class RegionState:
     def _want_batch_at_once(self) -> None:
         """Request one batch at once if sinks or Spark keep state: whether they want one is not on
         record. Before its first decision a state has no rows to return."""
-        kinds = {entry.kind for entry in self.record.operator_states}
-        keeps_state = bool(kinds - {COUNTS_KIND, DROPS_KIND})
-        self.again_s = float("-inf") if keeps_state else None
+        self.again_s = float("-inf") if self.keeps_operator_state else None
         self.state_is_due = self.plan.stateful and self.record.state is not None
+
+    @property
+    def keeps_operator_state(self) -> bool:
+        """Whether its record has a state of an operator that depends on its splits. Totals of
+        records and of dropped offsets do not."""
+        kinds = {entry.kind for entry in self.record.operator_states}
+        return bool(kinds - {COUNTS_KIND, DROPS_KIND})
 
     @property
     def is_open(self) -> bool:

@@ -2,7 +2,7 @@
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.runtime.checkpoint.retained_states import KeptStates
@@ -22,7 +22,7 @@ from sluice.runtime.coordinator.committing.commit_steps import (
 )
 from sluice.runtime.coordinator.committing.repairs import Repairer, Repairs
 from sluice.runtime.coordinator.committing.sink_committer import SerialSink
-from sluice.runtime.coordinator.policy.assignment import hand_over, recorded
+from sluice.runtime.coordinator.policy.assignment import hand_over, recorded, without_topics
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, JobPlan
 from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.recovery import History, Slot
@@ -156,6 +156,9 @@ class StartSequence:
         self._abort(recovery.left_open(self.registrations, history, self.plan))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self.store.mark_superseded(checkpoint_id, by=attempt_id)
+        whole, record = record, without_topics(record, self.plan.forgotten)
+        if record != whole:
+            log.warning("positions are given up: %s", _given_up(whole, self.plan.forgotten))
         if not is_new:
             self._restore(record)
         regions, assignment = redistributed(record, self.plan, attempt_id=attempt_id)
@@ -330,7 +333,7 @@ class StartSequence:
             if resume_id == restore_from:
                 # Once a fencing record names it, every later start would fail the same way.
                 self.require_restorable(record)
-                self._restore(record)
+                self._restore(without_topics(record, self.plan.forgotten))
             fencing_record = recovery.fencing_record_of(
                 history,
                 self.plan,
@@ -445,6 +448,12 @@ class StartSequence:
         for source_id, source in self.sources.items():
             positions = _positions(record, source_id)
             source.restore(positions, timeout_s=self._left_s())
+
+
+def _given_up(record: CheckpointRecord, forgotten: Collection[tuple[str, str]]) -> str:
+    splits = (split for region in record.regions for split in region.splits)
+    given_up = (split for split in splits if split.key[:2] in forgotten)
+    return " ".join(f"{split.name}={split.end_offset}" for split in given_up)
 
 
 def _positions(record: CheckpointRecord, source_id: str) -> list[SplitRange]:

@@ -21,13 +21,12 @@ from sluice.runtime.errors import ConfigError, FencedError, IllegalTransitionErr
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.model.timestamps import earliest
-from sluice.runtime.process.gc_freeze import freeze_once
+from sluice.runtime.process.worker_memory import tidy_after_task
 from sluice.runtime.service.drop_in_client import REGION, DropInClient, QueryRun
 from sluice.runtime.service.service_client import CoordinatorClient
+from sluice.runtime.spark.tasks.region_tasks import BATCH_ID
 
 __all__ = ["DropInStreamWriter", "refuse_frame"]
-
-_BATCH_ID = "streaming.sql.batchId"
 
 
 def refuse_frame(format_name: str, *, instead: str) -> NoReturn:
@@ -88,7 +87,7 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows and pre-commit them; a decided batch's replay writes nothing."""
         context = TaskContext.get()
-        batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
+        batch_id = None if context is None else context.getLocalProperty(BATCH_ID)
         if context is None or batch_id is None:
             raise ConfigError(
                 "this call is outside a task of a streaming query", {}, "Leave this call to Spark."
@@ -114,7 +113,7 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         factory: WriterFactory = pickle.loads(self._run.writer_factory)  # by `DropInQueries`
         writer = factory.open(scope, coordinator)
         committables = _write_all(writer, iterator)
-        freeze_once()
+        tidy_after_task()
         return _PreCommitted(
             self._run.run_id, self._run.attempt_id, committables, writer.decide_by_s
         )

@@ -14,7 +14,14 @@ from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.checkpoint.succession import has_last_record
 from sluice.runtime.continuous.barrier_service import BarrierService
 from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
-from sluice.runtime.contracts import RegionAttempt, Sink, SinkCoordinator, Source, SplitEnumerator
+from sluice.runtime.contracts import (
+    AgeingSource,
+    RegionAttempt,
+    Sink,
+    SinkCoordinator,
+    Source,
+    SplitEnumerator,
+)
 from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
@@ -47,6 +54,7 @@ __all__ = ["JobResult", "run_job"]
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 30.0
+_AGE_TIMEOUT_S = 3.0
 _WATCH_S = 0.1
 _RESTART_POLL_S = 0.02  # a restart of a region needs three calls of `watch`
 
@@ -228,6 +236,7 @@ def _run_regions(
             coordinator, launcher.handles(), outage_limit_s=job.settings.settle_timeout_s
         )
         stack.callback(attempts.stop)
+        _warn_of_outlived(regions, started)
         try:
             with interrupts.held():
                 _begin(attempts, started, regions, interrupts)
@@ -274,6 +283,27 @@ def _warn_of_shared_cores(job: JobSpec, micro_batches: int) -> None:
             "the regions share Spark's cores first come, first served: set "
             "spark.scheduler.mode=FAIR, so that one with a backlog does not delay other regions"
         )
+
+
+def _warn_of_outlived(regions: Sequence[Region], started: StartedJob) -> None:
+    """Copies keep their records' timestamps, and an output may delete them at once."""
+    for source_id in dict.fromkeys(region.source_id for region in regions):
+        mine = [region for region in regions if region.source_id == source_id]
+        source = mine[0].pipeline.source
+        if not isinstance(source, AgeingSource):
+            continue
+        positions = [split for region in mine for split in started.regions[region.name].splits]
+        for sink in mine[0].sinks.values():
+            found = source.outlived(sink, positions, timeout_s=_AGE_TIMEOUT_S)
+            if found is not None:
+                log.warning(
+                    "the output deletes copies of old records as soon as they are written: "
+                    "source=%s sink=%s %s. Drop the column timestamp, raise the topic's "
+                    "retention.ms, or set its message.timestamp.type=LogAppendTime.",
+                    source.name,
+                    sink.name,
+                    found,
+                )
 
 
 def _drop_budget(job: JobSpec, started: StartedJob) -> DropBudget | None:

@@ -26,7 +26,7 @@ QUICK = CheckpointSettings(
 
 
 def restart(coordinator: BarrierCoordinator, region: str) -> RestartedRegion:
-    """Ask for a region's next life and wait for it."""
+    """Ask for a region's next attempt and wait for it."""
     asked = coordinator.request_restart(region)
     return wait_for(asked.poll, what=f"{region} may begin again", poll_s=0.005)
 

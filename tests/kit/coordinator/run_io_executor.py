@@ -13,8 +13,6 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from tests.kit.fakes import FakeSource, ManualClock
 
-__all__ = ["hands_of"]
-
 
 def hands_of(
     store: MetadataStore,

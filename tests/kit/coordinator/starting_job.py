@@ -37,8 +37,6 @@ from tests.kit.fakes import (
     transactional_id,
 )
 
-__all__ = ["GRAPH", "JOB_UID", "NEVER_WRITTEN", "PLAN", "Job", "aborted", "record"]
-
 JOB_UID = "7d9f"
 GRAPH = (
     OperatorNode(operator_id="source", name="orders", kind="source", upstream=()),
@@ -56,7 +54,7 @@ NEVER_WRITTEN = StateSnapshot(
     state_partitions=0,
     location="spark/main/state-0/state",
 )
-"""Of a frame that counted as stateful, and is none; and of one whose operators nobody has told."""
+"""Of a frame that counted as stateful, and is none; and of one whose operators nobody has reported."""
 
 
 def record(

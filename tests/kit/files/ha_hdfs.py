@@ -12,8 +12,6 @@ from sluice.runtime.embedded.ports import HOST, free_ports
 from sluice.runtime.embedded.process import ServerProcess, ServerSpec
 from sluice.runtime.embedded.start_timeout import FORMAT_TIMEOUT_S
 
-__all__ = ["HaHdfs"]
-
 _NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 _ADMIN = "org.apache.hadoop.hdfs.tools.DFSHAAdmin"

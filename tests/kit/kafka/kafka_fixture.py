@@ -21,21 +21,6 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import (
 from tests.kit.kafka.kafka_records import create_topic
 from tests.kit.kafka.older_kafka import older_kafka_jars
 
-__all__ = [
-    "BrokerByLevel",
-    "SecureKafka",
-    "TopicFactory",
-    "hot_path",
-    "kafka",
-    "kafka_by_level",
-    "leveled_kafka",
-    "older_kafka",
-    "require_native",
-    "secure_kafka",
-    "topic",
-]
-
-
 _PROPERTIES = {
     # Some tests wait for the abort of timed-out transactions (10 s), some for compaction (15 s).
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",

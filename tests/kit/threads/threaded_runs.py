@@ -64,8 +64,6 @@ from tests.kit.threads.threaded_tasks import (
     made_ready,
 )
 
-__all__ = ["START_S", "Run", "Runs"]
-
 START_S = 30.0
 """What a start is given."""
 _PARTITIONS = 4
@@ -219,12 +217,12 @@ class Run:
     """One driver; see `tests.kit.threads.threaded_tasks.World`.
 
     Attributes:
-        restore_from: it is told to go back to.
+        restore_from: it is reported to go back to.
         began_s: when.
         started_s: when its start had ended.
         has_ended: its process has, by itself.
         error: by what.
-        is_stopping: somebody has told it to end.
+        is_stopping: somebody has reported it to end.
         is_cut_off: from its tasks.
         has_store, has_brokers: see `tests.kit.threads.threaded_remotes.Reach`.
         is_disturbed: something of that happened to it.
@@ -267,7 +265,7 @@ class Run:
             self._run()
         except StreamError as err:
             self.error = err
-        # A remote step, or a life's stop, may hang for longer than it is waited for.
+        # A remote step, or an attempt's stop, may hang for longer than it is waited for.
         names = [thread.name.partition("/")[2] for thread in self.driver.alive]
         left = [n for n in names if n.startswith("sluice-") and "-st" not in n]
         is_calm = self.faults.are_off and not self.is_disturbed

@@ -2,8 +2,6 @@
 
 from tests.mutants.model import Edit, Mutant
 
-__all__ = ["MUTANTS"]
-
 MUTANTS = (
     Mutant(
         name="newest-decision-not-settled",
@@ -76,7 +74,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="A source resumes at the positions of other sources, too, so a partition that only another source reads is never discovered.",
         catchers=(
-            "tests/unit/runtime/coordinator/start/test_restore.py::test_restore_by_attempt_a_source_goes_on_at_its_own_positions_alone",
+            "tests/unit/runtime/coordinator/start/test_restore.py::test_restore_by_attempt_a_source_continues_at_its_own_positions_alone",
         ),
         edits=(
             Edit(
@@ -104,7 +102,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="After an accepted loss, a start also continues without the records that were lost later.",
         catchers=(
-            "tests/unit/runtime/coordinator/policy/test_accepted_losses.py::test_two_phase_repair_what_is_lost_behind_an_acceptance_stops_the_job_again",
+            "tests/unit/runtime/coordinator/policy/test_accepted_losses.py::test_two_phase_repair_what_is_lost_after_an_acceptance_stops_the_job_again",
         ),
         edits=(
             Edit(
@@ -125,7 +123,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A start does not check whether another start has written a fencing record after its own.",
         catchers=(
-            "tests/unit/runtime/checkpoint/test_interrupted_starts.py::test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_lease_alone",
+            "tests/unit/runtime/checkpoint/test_interrupted_starts.py::test_lease_guards_outputs_a_start_that_slept_after_its_seal_leaves_the_lease_alone",
         ),
         edits=(
             Edit(

@@ -34,7 +34,6 @@ def name(path: Path) -> str:
 
 
 def helped(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """What ``--help`` prints."""
     monkeypatch.setattr(sys, "argv", [path.name, "--help"])
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit) as ended:
@@ -47,7 +46,6 @@ def helped(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def test_every_argument_of_an_example_says_what_it_is(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``--help`` is all that a newcomer reads."""
     text = helped(path, monkeypatch, capsys)
     options = re.sub(r"\n {10,}", "  ", text.partition("options:")[2])  # long names have two lines
     assert "--bootstrap BOOTSTRAP  host:port" in options

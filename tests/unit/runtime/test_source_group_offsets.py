@@ -24,7 +24,6 @@ def test_publishing_group_offsets_never_raises() -> None:
 
 
 def test_a_group_that_does_not_answer_is_left_alone_for_a_while() -> None:
-    """Each try may take its whole time-out, and the next epoch waits for it."""
     bench = Bench()
     cut = bench.cut(bench.start())
     bench.cluster.is_reachable = False

@@ -3,7 +3,6 @@
 For tests, the demo and benchmarks; not on the data path of a job.
 """
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from sluice.connectors.kafka.source.enumerator.topics import (
     described,
     result,
 )
+from sluice.connectors.kafka.source.reader.fetch_positions import FetchPositions, reporting
 from sluice.runtime.checker import Headers, History, Identity, Record
 from sluice.runtime.errors import ConfigError, UnreachableError
 
@@ -102,7 +102,6 @@ def reading_consumer(
     Args:
         statistics: receives librdkafka's statistics each second, in the thread that consumes.
     """
-    reported = {"stats_cb": statistics, "statistics.interval.ms": 1000} if statistics else {}
     return make_consumer(
         {
             **connection.librdkafka(Role.CONSUMER),
@@ -114,7 +113,7 @@ def reading_consumer(
             "isolation.level": "read_committed" if read_committed else "read_uncommitted",
             # With the default of 1 s a reader waits a second whenever its queue is full.
             "fetch.queue.backoff.ms": 5,
-            **reported,
+            **(reporting(statistics) if statistics else {}),
         }
     )
 
@@ -223,7 +222,7 @@ def read_records(
     wanted = {p: end for p, end in (ends.stable if read_committed else ends.high).items() if end}
     if not wanted:
         return
-    fetched = _Fetched(topic)
+    fetched = FetchPositions()
     consumer = reading_consumer(
         connection, read_committed=read_committed, statistics=fetched.report
     )
@@ -238,7 +237,7 @@ def read_records(
             if finished := before - wanted.keys():
                 # A partition with continuous writes would fill the queue before the rest.
                 consumer.pause([TopicPartition(topic, number) for number in finished])
-            if has_moved or fetched.has_moved(wanted):
+            if has_moved or fetched.moved({(topic, number): 0 for number in wanted}):
                 progressed = clock()  # time in the caller is not waiting time
             elif clock() - progressed > timeout_s:
                 raise UnreachableError(
@@ -295,36 +294,6 @@ def _headers(message: Message, *, need_headers: bool) -> Headers:
         if need_headers:
             raise
         return ()
-
-
-class _Fetched:
-    """Progress of the client in the partitions of a topic. Used by the thread that reads.
-
-    The client does not return aborted records: while it skips them, only this changes.
-    """
-
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-        self._reported = ""
-        self._next: dict[int, int] = {}
-
-    def report(self, statistics: str) -> None:
-        """Is given librdkafka's statistics."""
-        self._reported = statistics
-
-    def has_moved(self, wanted: Mapping[int, int]) -> bool:
-        """Whether one of these partitions was fetched further than at the last call."""
-        if not self._reported:
-            return False
-        topics, self._reported = json.loads(self._reported)["topics"], ""
-        partitions = topics.get(self._topic, {}).get("partitions", {})
-        at = {
-            number: min(end, partitions.get(str(number), {}).get("next_offset", 0))
-            for number, end in wanted.items()
-        }
-        moved = {number: to for number, to in at.items() if to > self._next.get(number, 0)}
-        self._next |= moved
-        return bool(moved)
 
 
 def _has_moved(messages: Sequence[Message], wanted: Mapping[int, int]) -> bool:

@@ -40,7 +40,7 @@ __all__ = [
     "Plan",
     "are_files",
     "findings_file",
-    "input_starts",
+    "first_offsets",
     "name_function",
     "transactions_of",
     "verify",
@@ -168,12 +168,12 @@ def _expect(plan: Plan, record: Record, location: Location, want: SpilledHistory
     return elsewhere
 
 
-def input_starts(plan: Plan) -> dict[str, int]:
-    """First offset of each partition of the input from which retention has deleted records."""
-    if plan.connection is None or are_files(plan.source):
+def first_offsets(plan: Plan, side: str) -> dict[str, int]:
+    """First offset of each partition of a side from which retention has deleted records."""
+    if plan.connection is None or are_files(side):
         return {}
-    starts = topic_starts(plan.connection, plan.source)
-    return {f"{plan.source}-{number}": at for number, at in sorted(starts.items()) if at}
+    starts = topic_starts(plan.connection, side)
+    return {f"{side}-{number}": at for number, at in sorted(starts.items()) if at}
 
 
 def _input_held_back(plan: Plan) -> dict[str, int]:

@@ -25,7 +25,7 @@ from sluice.connectors.kafka.tools.verify.verification import (
     Plan,
     are_files,
     findings_file,
-    input_starts,
+    first_offsets,
     name_function,
     transactions_of,
     verify,
@@ -147,7 +147,12 @@ def verify_command(
     bounds = _Bounds.of(plan)
     with findings_file(findings) as sink:
         compared = verify(plan, progress=_Progress(), sink=sink, left_out=bounds.columns.update)
-    bounds = dataclasses.replace(bounds, elsewhere=compared.elsewhere, held_back=compared.held_back)
+    bounds = dataclasses.replace(
+        bounds,
+        elsewhere=compared.elsewhere,
+        held_back=compared.held_back,
+        output_starts=first_offsets(plan, plan.output),
+    )
     if as_json:
         print_json({**_as_json(compared.verdict), **bounds.as_json()})
     else:
@@ -161,7 +166,7 @@ class _Bounds:
     """The limits of a verdict: parts of input and output that it does not judge.
 
     Attributes:
-        starts: see `input_starts`.
+        starts, output_starts: see `first_offsets`; of the output after it was read.
         held_back: see `sluice.connectors.kafka.tools.verify.verification.Comparison`.
         order_within: ``file`` or ``partition`` of the output.
         columns: columns of files that were not compared.
@@ -173,16 +178,18 @@ class _Bounds:
     columns: set[str] = dataclasses.field(default_factory=set)
     elsewhere: int = 0
     held_back: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    output_starts: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
         within = "file" if are_files(plan.output) else "partition"
-        return cls(starts=input_starts(plan), order_within=within)
+        return cls(starts=first_offsets(plan, plan.source), order_within=within)
 
     def as_json(self) -> dict[str, object]:
         return {
             "input_starts": self.starts,
             "input_held_back": self.held_back,
+            "output_starts": self.output_starts,
             "order_within": self.order_within,
             "not_compared": sorted(self.columns),
             "expected_elsewhere": self.elsewhere,
@@ -204,6 +211,12 @@ class _Bounds:
         if self.starts:
             locations = _offsets(self.starts)
             yield f"not judged: input records that retention deleted, before {locations}"
+        if self.output_starts:
+            locations = _offsets(self.output_starts)
+            yield (
+                f"the output begins at {locations}: retention deleted its records before, and they "
+                "count as lost; copies keep the timestamps of old records"
+            )
         if self.held_back:
             locations = _offsets(self.held_back)
             yield f"not judged: input records after an open transaction, from {locations}"

@@ -131,7 +131,7 @@ def test_rename_settled_a_staged_file_that_is_not_what_its_task_wrote_is_never_s
         writer = _writer(run, 0, client)
         writer.write(_ROWS)
         entries = writer.pre_commit()
-    (staged,) = (tmp_path / "out" / ".sluice-staging-orders").rglob("day=mon/*.parquet")
+    (staged,) = (tmp_path / "out" / ".sluice-staging-orders").rglob("day=mon/part-*")
     staged.write_bytes(spoilt)
     coordinator = _made(options, None).coordinator()
     (report,) = coordinator.committer.commit(entries, timeout_s=60, after_crash=False)

@@ -35,7 +35,6 @@ def _repairs(job: Job, repairer: Rewriter) -> Repairs:
 
 
 def test_two_phase_repair_exactly_the_lost_slices_of_several_regions_are_written_again() -> None:
-    """What is committed, or can be, is left alone; each region's slice is asked for by itself."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = rewriter = Rewriter(job)
@@ -51,7 +50,6 @@ def test_two_phase_repair_exactly_the_lost_slices_of_several_regions_are_written
 
 
 def test_two_phase_repair_a_function_declared_non_deterministic_stops_with_the_ranges() -> None:
-    """Also with ``repair``; what is not lost is committed all the same."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = rewriter = Rewriter(job)
@@ -78,7 +76,6 @@ def test_two_phase_repair_what_a_sink_lost_that_another_pipeline_has_now_is_name
 
 
 def test_two_phase_repair_a_start_writes_again_what_it_can_before_the_rest_stops_it() -> None:
-    """What is lost of the other region is named, and nothing else."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = rewriter = Rewriter(job)
@@ -103,7 +100,6 @@ def test_two_phase_repair_a_start_commits_what_is_not_lost_before_it_ends() -> N
 
 
 def test_two_phase_repair_a_start_tells_a_loss_in_time_though_the_rest_stays_open() -> None:
-    """Its own limit is the bound."""
     job = half_lost()
     away(job, "side-open")
     began_s = job.clock()
@@ -113,7 +109,6 @@ def test_two_phase_repair_a_start_tells_a_loss_in_time_though_the_rest_stays_ope
 
 
 def test_two_phase_repair_a_start_tells_a_loss_at_once_where_nothing_else_is_open() -> None:
-    """Nobody waits for what will not come."""
     job = half_lost()
     began_s = job.clock()
     with pytest.raises(TransactionLostError):
@@ -121,7 +116,7 @@ def test_two_phase_repair_a_start_tells_a_loss_at_once_where_nothing_else_is_ope
     assert job.clock() - began_s < 1.0
 
 
-def test_two_phase_repair_a_start_writes_nothing_again_unless_it_is_told_to() -> None:
+def test_two_phase_repair_a_start_writes_nothing_again_unless_it_is_reported_to() -> None:
     """The default is to stop with the ranges, also where it could."""
     job = half_lost()
     job.repairer = rewriter = Rewriter(job)
@@ -132,7 +127,6 @@ def test_two_phase_repair_a_start_writes_nothing_again_unless_it_is_told_to() ->
 
 
 def test_two_phase_repair_a_loss_of_a_region_that_is_gone_and_read_nothing_is_named() -> None:
-    """Its splits had moved to others, so of the regions that are left none comes in its place."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = rewriter = Rewriter(job)
@@ -166,7 +160,6 @@ def test_two_phase_repair_whatever_ends_a_repair_is_noted_and_can_be_accepted() 
 def test_two_phase_repair_what_a_repair_has_written_is_aborted_if_the_next_region_cannot_be() -> (
     None
 ):
-    """No record names it, and no sweep takes what is of the newest attempt."""
     job = half_lost()
     (main, side) = job.store.records[1].regions
     parts = tuple(
@@ -205,7 +198,6 @@ class _HalfAble(Rewriter):
 def test_two_phase_repair_a_region_is_written_again_though_anothers_range_is_gone(
     unable: str,
 ) -> None:
-    """Only what cannot be is named, and is all that a person gives up."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = _HalfAble(job, unable)
@@ -225,7 +217,6 @@ def test_two_phase_repair_a_region_is_written_again_though_anothers_range_is_gon
 def test_two_phase_repair_a_start_that_dies_between_two_repairs_leaves_the_rest_to_the_next(
     points: int,
 ) -> None:
-    """Each is on record by itself; what was written for none is swept."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = rewriter = Rewriter(job)
@@ -245,7 +236,6 @@ def test_two_phase_repair_a_start_that_dies_between_two_repairs_leaves_the_rest_
 
 
 def test_two_phase_repair_a_repair_that_fails_slowly_leaves_the_rest_its_time() -> None:
-    """What a repair takes does not count for the limit of the start."""
     job = half_lost()
     coordinators = away(job, "side-open")
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
@@ -312,8 +302,7 @@ def test_two_phase_repair_what_was_in_vain_is_not_put_on_record_later() -> None:
     assert first[1] != second[1]
 
 
-def test_two_phase_repair_an_error_names_all_that_is_lost_or_why_it_could_not_be_mended() -> None:
-    """Where each of several regions was refused for itself, one of their errors would be half."""
+def test_two_phase_repair_an_error_names_all_that_is_lost_or_why_it_could_not_be_fixed() -> None:
     parts = [
         LostCommittables(
             region=RegionRecord(
@@ -339,7 +328,6 @@ class _OneOfTwo(Rewriter):
 
 
 def test_two_phase_repair_only_what_the_lost_work_was_made_of_has_to_be_there_still() -> None:
-    """Another topic of the region has been deleted since: nobody has to give up anything."""
     job = half_lost()
     (main, _) = job.store.records[1].regions
     gone = dataclasses.replace(main.splits[0], partition=7)
@@ -365,7 +353,7 @@ class _OtherLog(Rewriter):
 
 
 class _ShorterLog(Rewriter):
-    """Of a source that goes on without what is gone (``failOnDataLoss=false``)."""
+    """Of a source that continues without what is gone (``failOnDataLoss=false``)."""
 
     def repair(self, *args: Any, **limits: Any) -> dict[bytes, StateEntry]:
         written = super().repair(*args, **limits)
@@ -377,7 +365,6 @@ class _ShorterLog(Rewriter):
 def test_two_phase_repair_nothing_is_written_again_from_another_log_of_the_same_name(
     repairer: type[Rewriter],
 ) -> None:
-    """It may hold as many records; what was lost is named instead, and the rest is settled."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = repairer(job)
@@ -390,7 +377,6 @@ def test_two_phase_repair_nothing_is_written_again_from_another_log_of_the_same_
 
 
 def test_two_phase_repair_a_loss_of_a_source_that_the_job_left_is_named() -> None:
-    """Nobody can say whose log it is that was read."""
     job = half_lost()
     (lost, _) = job.store.records[1].regions
     part = LostCommittables(region=lost, committables=lost.committables[:1])

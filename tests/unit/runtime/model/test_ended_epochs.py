@@ -11,7 +11,7 @@ from tests.kit.coordinator.core_driver import split
 from tests.unit.runtime.continuous.test_task_loop import Bench
 
 
-def test_sinks_are_told_of_the_ranges_that_were_read_and_of_no_other() -> None:
+def test_sinks_are_reported_the_ranges_that_were_read_and_of_no_other() -> None:
     """A transaction that is lost is written again, or accepted, by them."""
     bench = Bench({0: 30, 1: 0})
     bench.step()
@@ -22,7 +22,6 @@ def test_sinks_are_told_of_the_ranges_that_were_read_and_of_no_other() -> None:
 
 
 def test_an_ended_epoch_that_nobody_takes_is_aborted_at_its_sinks() -> None:
-    """Else readers wait for the sweep."""
     bench = Bench({0: 30})
     bench.step()
     bench.give(4, split(0, 0, 30))
@@ -32,19 +31,7 @@ def test_an_ended_epoch_that_nobody_takes_is_aborted_at_its_sinks() -> None:
     assert bench.writers[1].events == []
 
 
-def test_an_epoch_tells_whether_it_has_records_from_its_first_one_to_its_end() -> None:
-    """By that a coordinator gives a barrier where the sources have nothing new."""
-    bench = Bench({0: 10})
-    assert not bench.checkpoint_client.has_read
-    bench.step()
-    assert bench.checkpoint_client.has_read
-    bench.give(4, split(0, 0, 10))
-    bench.step()
-    assert len(bench.checkpoint_client.ended) == 1
-    assert not bench.checkpoint_client.has_read
-
-
-def test_an_epoch_that_ends_before_it_begins_is_never_told() -> None:
+def test_an_epoch_that_ends_before_it_begins_is_never_reported() -> None:
     """A position that went back: its range would be decided over another's."""
     bench = Bench({0: 100, 1: 100})
     bench.step(2)
@@ -63,7 +50,6 @@ def _ranges(bench: Bench) -> tuple[SplitRange, ...]:
 
 
 def test_a_split_that_has_nothing_to_read_is_not_silent() -> None:
-    """However many barriers it is in beside one that has."""
     bench = Bench({0: 100_000, 1: 5})
     bench.step(3)
     bench.give(4, split(0, 0, 100_000), split(1, 0, 5))
@@ -77,8 +63,7 @@ def test_a_split_that_has_nothing_to_read_is_not_silent() -> None:
     assert len(bench.checkpoint_client.ended) == 5
 
 
-def test_markers_behind_an_earlier_epochs_records_are_of_the_barriers_leader() -> None:
-    """What the task has read before says nothing of an epoch of markers alone."""
+def test_markers_after_an_earlier_epochs_records_are_of_the_barriers_leader() -> None:
     bench = Bench({0: 10})
     bench.follower.read[0] = RecordsRead(10, 7)
     bench.step()

@@ -134,7 +134,7 @@ def test_what_clients_are_configured_with_hides_its_secrets_from_a_repr(role: Ro
     """Libraries log their whole configuration at DEBUG."""
     assert CANARY not in repr(_connection().librdkafka(role))
     assert CANARY not in repr(_connection().wire())
-    assert _connection().librdkafka(role)["ssl.key.password"] == CANARY, "and they are told it"
+    assert _connection().librdkafka(role)["ssl.key.password"] == CANARY, "and they are reported it"
 
 
 # --- whatever class comes next --------------------------------------------------------------------
@@ -152,7 +152,6 @@ def _modules() -> Iterator[ModuleType]:
 
 
 def test_a_field_named_as_a_secret_is_in_no_repr() -> None:
-    """Of any dataclass that there is."""
     shown = {
         f"{module.__name__}.{name}.{field.name}"
         for module in _modules()
@@ -181,7 +180,7 @@ _NAMES = st.sampled_from(
 def test_no_error_of_an_option_holds_its_secret(
     name: str, value: str, base: Mapping[str, str]
 ) -> None:
-    """Misspelt, incomplete or of another form: its name is told, never its value."""
+    """Misspelt, incomplete or of another form: its name is reported, never its value."""
     options = {**base, name: value}
     for make in (
         lambda: KafkaConnection(bootstrap_servers="b:1", options=options),
@@ -199,7 +198,6 @@ def test_no_error_of_an_option_holds_its_secret(
 
 
 def test_a_line_that_is_no_option_is_not_shown(tmp_path: Path) -> None:
-    """It may be one of a key that somebody has pasted into the file."""
     file = tmp_path / "client.properties"
     file.write_text(f"kafka.security.protocol=SSL\n{CANARY}\n")
     with pytest.raises(ConfigError, match="option=2") as raised:
@@ -210,7 +208,6 @@ def test_a_line_that_is_no_option_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_no_log_line_of_a_request_holds_its_token(caplog: pytest.LogCaptureFixture) -> None:
-    """Also with all libraries at DEBUG."""
     with caplog.at_level(logging.DEBUG), started_service() as service:
         address = service.coordinator_address
         with CoordinatorClient(address) as client:

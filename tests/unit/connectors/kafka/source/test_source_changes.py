@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
@@ -10,7 +11,13 @@ from sluice.connectors.kafka.source.enumerator.discovery import ClusterView
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.source_options import SourceOptions
-from sluice.runtime.errors import ConfigError, DataLostError, SourceChangedError
+from sluice.runtime.errors import (
+    ConfigError,
+    DataLostError,
+    SourceChangedError,
+    StreamError,
+    UnreachableError,
+)
 from sluice.runtime.model.splits import SplitRange
 from tests.kit.source.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.kit.source.source_setup import TIMEOUT_S, Bench, bounds
@@ -363,6 +370,110 @@ def test_a_batch_read_does_not_stop_short_of_the_end_it_was_told() -> None:
         bench.enumerator.require_readable_ends(ranges)
     bench.cluster.log("orders", 0).latest = 11
     bench.enumerator.require_readable_ends(bench.cut(bench.start()))
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_an_error_about_a_retired_topic_names_all_positions_and_how_to_give_it_up(
+    *, is_deleted: bool
+) -> None:
+    """So that neither way doubles the other topics' records, or loses any."""
+    bench = Bench(subscribe="orders,returns")
+    bench.cluster.create("returns", FakeLog(latest=7))
+    positions = bench.cut(bench.start())
+    if is_deleted:
+        del bench.cluster.topics["returns"]
+    with pytest.raises(StreamError, match="forget=") as caught:
+        Bench(bench.cluster).enumerator.restore(positions, timeout_s=TIMEOUT_S)
+    read_to = caught.value.args[1]["read_to"]
+    assert read_to == '{"orders":{"0":10,"1":20},"returns":{"0":7}}'
+    left = tuple(split for split in positions if split.topic == "orders")
+    again = Bench(bench.cluster, forgetTopics="returns")
+    again.enumerator.restore(left, timeout_s=TIMEOUT_S)
+    assert again.discover() == ()
+    fresh = Bench(bench.cluster, startingOffsets='{"orders":{"0":10,"1":20}}').start()
+    assert bounds(fresh) == {"orders-0": (10, 10), "orders-1": (20, 20)}
+
+
+def test_a_range_of_a_topic_that_is_given_up_is_replayed_as_long_as_it_exists() -> None:
+    """It may be decided, and its output is promised."""
+    bench = Bench(subscribe="orders,returns")
+    bench.cluster.create("returns", FakeLog(latest=7))
+    ranges = bench.cut(bench.start())
+    again = Bench(bench.cluster, forgetTopics="returns").enumerator
+    assert again.replayable(ranges, timeout_s=TIMEOUT_S) == ranges
+    del bench.cluster.topics["returns"]
+    with pytest.raises(SourceChangedError, match="returns-0"):
+        again.replayable(ranges, timeout_s=TIMEOUT_S)
+
+
+def test_offsets_of_living_topics_are_published_beside_a_deleted_one() -> None:
+    """The broker refuses those of a topic that it does not have."""
+    bench = Bench(subscribe="orders,returns", failOnDataLoss="false")
+    bench.cluster.create("returns", FakeLog(latest=7))
+    positions = bench.cut(bench.start())
+    del bench.cluster.topics["returns"]
+    again = Bench(bench.cluster, subscribePattern="orders|returns", failOnDataLoss="false")
+    again.enumerator.restore(positions, timeout_s=TIMEOUT_S)
+    again.enumerator.committed(positions)
+    assert bench.cluster.groups["group"] == {("orders", 0): 10, ("orders", 1): 20}
+
+
+@pytest.mark.parametrize("restores", [True, False])
+def test_offsets_of_a_quiet_topic_are_published_again_before_brokers_delete_them(
+    *, restores: bool
+) -> None:
+    """A group without members loses them a minute after the last publication, at the earliest."""
+    bench = Bench()
+    positions = bench.cut(bench.start())
+    if restores:
+        bench.enumerator.restore(positions, timeout_s=TIMEOUT_S)
+    else:
+        bench.enumerator.committed(positions)
+    published: list[float] = []
+    began_s = bench.clock()
+    for _ in range(300):
+        bench.cluster.groups.clear()
+        bench.cut(positions)
+        if bench.cluster.groups:
+            assert bench.cluster.groups == {"group": {("orders", 0): 10, ("orders", 1): 20}}
+            published.append(bench.clock() - began_s)
+        bench.clock.pass_time(1.0)
+    assert 10 <= len(published) <= 20, "in time, and cheaply"
+    assert max(b - a for a, b in pairwise([0.0, *published])) <= 30.0
+
+
+def test_only_the_offsets_that_are_old_are_published_again() -> None:
+    """Regions may commit at different times; another one's new position is not taken back."""
+    bench = Bench()
+    first, second = bench.cut(bench.start())
+    bench.cluster.log("orders", 1).latest = 200
+    bench.enumerator.committed([first, second])
+    for _ in range(100):
+        bench.clock.pass_time(1.0)
+        second = replace(second, end_offset=second.end_offset + 1)
+        bench.cluster.groups.clear()
+        bench.enumerator.committed([second])
+        bench.cut((first, second))
+        assert bench.cluster.groups["group"]["orders", 1] == second.end_offset
+
+
+def test_a_group_that_does_not_answer_delays_few_barriers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, asked = Bench(), list[float]()
+    positions = bench.cut(bench.start())
+    bench.enumerator.committed(positions)
+
+    def commit(*_: object, timeout_s: float) -> None:
+        asked.append(timeout_s)
+        raise UnreachableError("no coordinator", {}, "Wait.")
+
+    monkeypatch.setattr(bench.cluster, "commit", commit)
+    for _ in range(300):
+        bench.cut(positions)
+        bench.clock.pass_time(1.0)
+    assert len(asked) <= 5
+    assert set(asked) == {1.0}
 
 
 def test_topic_no_longer_named_is_an_error_on_restore() -> None:

@@ -1,15 +1,14 @@
-"""Regions that failed for good: suspended, carried in every checkpoint, restarted by command."""
+"""Regions that failed for good: suspended, skipped in every checkpoint, restarted by command."""
 
 from dataclasses import replace
 
 import pytest
 
-from sluice.runtime.contracts import FailureReason, PublishOutcome
+from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Acknowledged,
     BarrierPolled,
-    Commit,
     EndJob,
     Publish,
     Published,
@@ -74,8 +73,7 @@ def record_of(driver: CoreDriver, region: str) -> RegionRecord:
     return next(r for r in decided(driver)[-1].regions if r.region == region)
 
 
-# --- suspended
-# ---------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -98,39 +96,17 @@ def test_an_error_that_would_come_again_suspends_its_region_alone(
     assert (told.region, told.cause) == ("main", NO_USE)
 
 
-def test_without_the_setting_it_ends_the_job() -> None:
-    """As ever."""
-    driver = suspended(FAST)
-    assert driver.seen(EndJob)[0].error is NO_USE
-    assert not driver.seen(RegionSuspended)
-
-
 @BOTH
 def test_the_last_region_that_is_left_ends_the_job(settings: CheckpointSettings) -> None:
-    """With nobody to go on there is nothing to wait for."""
     driver = suspended(settings)
     break_for_good(driver, "side")
     assert driver.seen(EndJob)[0].error is NO_USE
-
-
-def test_a_strategy_that_gives_a_region_up_suspends_it() -> None:
-    """With the region's name, attempts and last cause."""
-    driver = CoreDriver(
-        replace(REGIONAL, restart_strategy=FixedDelayRestart(attempts=0)), regions=TWO
-    )
-    driver.tell(RegionFailed(region="main", attempt_id=0, error=ValueError("the cause")))
-    assert not driver.seen(EndJob)
-    (told,) = driver.seen(RegionSuspended)
-    assert isinstance(told.cause, RegionGivenUpError)
-    assert "region=main attempts=1" in str(told.cause)
-    assert "cause=ValueError: the cause" in str(told.cause)
 
 
 @BOTH
 def test_one_failure_more_than_the_job_tolerates_suspends_who_failed(
     settings: CheckpointSettings,
 ) -> None:
-    """The count begins anew for the others."""
     driver = CoreDriver(replace(settings, tolerable_failures=1), regions=TWO)
     attempt_id = 0
     for _ in range(2):
@@ -144,7 +120,7 @@ def test_one_failure_more_than_the_job_tolerates_suspends_who_failed(
 
 
 def test_a_region_that_is_suspended_while_it_waits_to_begin_again_waits_no_more() -> None:
-    """It has failed behind its acknowledgement, and what it acknowledged grew old."""
+    """It has failed after its acknowledgement, and what it acknowledged grew old."""
     strategy = FixedDelayRestart(attempts=1, delay_s=60.0)
     plans = (*TWO, replace(TWO[0], name="third"))
     driver = CoreDriver(replace(REGIONAL, restart_strategy=strategy), regions=plans)
@@ -161,8 +137,7 @@ def test_a_region_that_is_suspended_while_it_waits_to_begin_again_waits_no_more(
     assert main.begins_ms is None
 
 
-def test_the_record_that_ends_a_suspended_regions_life_says_so() -> None:
-    """Somebody may ask years later why that place was aborted."""
+def test_the_record_that_ends_a_suspended_regions_attempt_says_so() -> None:
     driver = suspended()
     side_epoch(driver, 6)
     reasons = [found.reason for found in driver.seen(Publish) if found.verdict is Verdict.ABORTED]
@@ -170,7 +145,7 @@ def test_the_record_that_ends_a_suspended_regions_life_says_so() -> None:
 
 
 def test_an_epoch_that_never_comes_suspends_the_slow_region() -> None:
-    """The one that acknowledged is not to blame."""
+    """The one that acknowledged is not the cause."""
     driver = CoreDriver(replace(SUSPEND, tolerable_failures=0), regions=TWO)
     driver.tick()
     driver.poll(3)
@@ -183,7 +158,7 @@ def test_an_epoch_that_never_comes_suspends_the_slow_region() -> None:
 
 def test_a_decision_that_nobody_made_late_suspends_nobody() -> None:
     """Its store did not answer until all of it had grown old: where a strategy gives a region up
-    for that, the job ends. It would go on for ever and decide nothing."""
+    for that, the job ends. It would continue for ever and decide nothing."""
     driver = CoreDriver(
         replace(SUSPEND, restart_strategy=FixedDelayRestart(attempts=0)), regions=TWO
     )
@@ -203,7 +178,6 @@ def test_a_decision_that_nobody_made_late_suspends_nobody() -> None:
 
 
 def test_an_outage_suspends_nobody() -> None:
-    """The engine waits for it."""
     away = StorageUnreachableError("a file system is away", {}, "Wait.")
     driver = CoreDriver(
         replace(SUSPEND, restart_strategy=FixedDelayRestart(attempts=0)), regions=TWO
@@ -212,14 +186,13 @@ def test_an_outage_suspends_nobody() -> None:
     assert not driver.core.is_suspended("main")
 
 
-# --- its old life ---------------------------------------------------------------------------------
+# --- its old attempt ------------------------------------------------------------------------------
 
 
 @BOTH
 def test_abort_before_skip_what_a_suspended_region_left_open_is_swept_before_the_first_decision_without_it(
     settings: CheckpointSettings,
 ) -> None:
-    """Once: later decisions do not pay for it."""
     driver = suspended(settings)
     for end in (6, 9):
         side_epoch(driver, end)
@@ -234,11 +207,11 @@ def test_abort_before_skip_what_a_suspended_region_left_open_is_swept_before_the
 
 
 @BOTH
-def test_callback_after_commit_a_suspended_regions_old_life_is_over(
+def test_callback_after_commit_a_suspended_regions_old_attempt_is_over(
     settings: CheckpointSettings,
 ) -> None:
-    """Its messages are refused, its callbacks woken, and a durable record stands behind it, so that
-    a sweep takes everything that this life ever opened, also what it opens later."""
+    """Its messages are refused, its callbacks woken, and a durable record stands after it, so that
+    a sweep takes everything that this attempt ever opened, also what it opens later."""
     driver = suspended(settings)
     side_epoch(driver, 6)
     with pytest.raises(FencedError):
@@ -254,7 +227,7 @@ def test_callback_after_commit_a_suspended_regions_old_life_is_over(
 
 
 def test_what_it_had_acknowledged_is_decided_with_the_others() -> None:
-    """It is pre-committed; only what comes behind it is missing."""
+    """It is pre-committed; only what comes after it is missing."""
     driver = CoreDriver(REGIONAL, regions=TWO)
     driver.tick()
     driver.ack(driver.poll(3))
@@ -278,13 +251,6 @@ def test_what_it_held_for_the_next_checkpoint_is_aborted() -> None:
     assert aborted == [b"main.0.2"]
 
 
-def test_committers_are_told_that_it_is_suspended() -> None:
-    """Not just that it failed: they may wait for it for ever."""
-    driver = suspended(REGIONAL)
-    side_epoch(driver, 6)
-    assert driver.seen(Commit)[-1].skipped == {"main": FailureReason.SUSPENDED}
-
-
 def test_its_splits_stay_and_new_ones_go_to_others() -> None:
     """A partition that was discovered shall be read."""
     driver = suspended(REGIONAL)
@@ -294,25 +260,11 @@ def test_its_splits_stay_and_new_ones_go_to_others() -> None:
     assert {found.partition for found in record_of(driver, "side").splits} == {1, 7, 8}
 
 
-def test_it_is_shown() -> None:
-    """Since when and why; it has no pressure, and the end of its attempt is told."""
-    driver = suspended(REGIONAL)
-    side_epoch(driver, 6)
-    main, side = driver.status().regions
-    assert main.suspended is not None
-    assert (main.suspended.since_ms, main.suspended.why.split(":")[0]) == (0, "DeliveryError")
-    assert main.pressure is None
-    assert side.suspended is None
-    assert side.snapshot_age_s == 0.0
-
-
 # --- by command -----------------------------------------------------------------------------------
 
 
 @BOTH
 def test_a_suspended_region_comes_back_where_it_stood(settings: CheckpointSettings) -> None:
-    """Behind another record, from its last good snapshot, with all its attempts; nobody else is
-    touched, and the next checkpoints contain it."""
     driver = suspended(replace(settings, tolerable_failures=0))
     side_epoch(driver, 6)
     driver.tell(RestartCommanded())
@@ -348,7 +300,6 @@ def test_an_epoch_under_way_does_not_wait_for_a_region_that_is_restarted(
 def test_several_regions_are_restarted_at_once_while_checkpoints_may_overlap(
     settings: CheckpointSettings,
 ) -> None:
-    """No barrier that was idle is left for the others to begin, and to lose over them."""
     three = (*TWO, replace(TWO[0], name="third"))
     settings = replace(settings, max_concurrent=4, tolerable_failures=0)
     driver = CoreDriver(settings, regions=three)
@@ -376,7 +327,7 @@ def test_several_regions_are_restarted_at_once_while_checkpoints_may_overlap(
     assert {r.status for r in decided(driver)[-1].regions} == {RegionStatus.COMPLETED}
 
 
-def test_a_command_that_comes_before_the_old_life_is_settled_waits_for_it() -> None:
+def test_a_command_that_comes_before_the_old_attempt_is_settled_waits_for_it() -> None:
     """Rule `callback-after-commit` holds for a person, too."""
     driver = CoreDriver(REGIONAL, regions=TWO)
     driver.tick()
@@ -398,7 +349,6 @@ def test_a_command_that_comes_before_the_old_life_is_settled_waits_for_it() -> N
 def test_a_region_that_runs_is_restarted_without_a_failure_counted(
     handler: GlobalCheckpointHandler | RegionalCheckpointHandler,
 ) -> None:
-    """Somebody has a reason."""
     driver = CoreDriver(replace(FAST, handler=handler, tolerable_failures=0), regions=TWO)
     driver.tick()
     driver.poll(3)
@@ -412,7 +362,6 @@ def test_a_region_that_runs_is_restarted_without_a_failure_counted(
 
 
 def test_a_region_that_waits_for_its_strategy_is_restarted_at_once() -> None:
-    """And has all its attempts again."""
     strategy = FixedDelayRestart(attempts=1, delay_s=3600.0)
     driver = CoreDriver(replace(REGIONAL, restart_strategy=strategy), regions=TWO)
     driver.tell(RegionFailed(region="main", attempt_id=0, error=ValueError("one")))
@@ -425,7 +374,6 @@ def test_a_region_that_waits_for_its_strategy_is_restarted_at_once() -> None:
 
 
 def test_commands_that_make_no_sense_are_refused_and_change_nothing() -> None:
-    """Nobody is suspended; a region of another job; a job that has ended."""
     driver = CoreDriver(REGIONAL, regions=TWO)
     with pytest.raises(ConfigError, match="no region of the job is suspended"):
         driver.tell(RestartCommanded())
@@ -469,13 +417,12 @@ def test_a_region_that_is_suspended_is_not_suspended_again_for_an_epoch_that_it_
     driver.tick(1.0)  # what grew old had both of them in it, and the third has no barrier yet
     assert [told.region for told in driver.seen(RegionSuspended)] == ["main", "side"]
     suspended = driver.status().regions[0].suspended
-    assert suspended is not None
     assert "too large" in suspended.why
     assert not driver.seen(EndJob)
 
 
 def test_a_region_that_is_suspended_already_is_not_suspended_again() -> None:
-    """It is blamed once more, with others: its first cause stays, and is told once."""
+    """It is named as the cause once more, with others: its first cause stays, and is reported once."""
     driver = suspended()
     state = driver.core._state  # noqa: SLF001
     failure = Failure(error=ValueError("later"), regions=("main",), is_permanent=True)

@@ -66,7 +66,6 @@ def test_only_states_without_a_record_may_be_given_up() -> None:
 
 
 def test_every_state_is_reached_and_only_three_are_final() -> None:
-    """No state is dead, none is a dead end by accident."""
     assert set(TRANSITIONS.values()) == set(State) - {State.ARMED}
     assert {source for source, _ in TRANSITIONS} == set(State) - FINAL
 
@@ -77,7 +76,6 @@ def test_the_page_in_the_docs_is_current() -> None:
 
 
 def test_failpoints_stand_before_and_after_every_step() -> None:
-    """The names that the chaos tests arm."""
     assert len(set(FAILPOINTS)) == len(FAILPOINTS) == 32
     between = {"mid-commit", "mid-move"}
     steps = {name.partition("-")[2] for name in FAILPOINTS if name not in between}
@@ -87,6 +85,5 @@ def test_failpoints_stand_before_and_after_every_step() -> None:
 
 
 def test_the_command_that_the_page_names_writes_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever changes the table follows the page's own words."""
     runpy.run_path(state_diagram.__file__, run_name="__main__")
     assert capsys.readouterr().out == PAGE.read_text()

@@ -133,7 +133,6 @@ def test_what_a_sweep_could_not_see_is_remembered_within_bounds() -> None:
 
 
 def test_lease_guards_outputs_a_renewal_does_not_wait_for_a_sweep_that_is_under_way() -> None:
-    """That one repeats what an earlier one left, as the renewal would have."""
     harness = FakeHarness(2)
     identity = _leave_open(harness, attempt_id=1)
     coordinator = _coordinator(harness)
@@ -241,7 +240,7 @@ def test_transaction_timeout_the_default_timeout_is_the_brokers_maximum(
 def test_transaction_timeout_a_maximum_that_may_not_be_read_leaves_the_clients_default(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Rule `transaction-timeout`: the log tells what to grant or to set."""
+    """Rule `transaction-timeout`: the log reports what to grant or to set."""
     cluster = dataclasses.replace(CLUSTER, max_transaction_timeout_s=None)
 
     assert check_transaction_timeout(None, cluster) is None
@@ -260,8 +259,6 @@ def test_transaction_timeout_a_timeout_shorter_than_a_restart_is_refused(
 
 
 def test_what_a_sink_has_decided_is_committed_also_where_it_has_no_transactions_any_more() -> None:
-    """It was killed before the commit, and is started at least once: nobody else would end them,
-    and who accepted that they cannot be told would lose what one request makes visible."""
     harness = FakeHarness(level=2)
     decided, given_up = begun(harness, 3), begun(harness, 2)
     coordinator = PlainSinkCoordinator(
