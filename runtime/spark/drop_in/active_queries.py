@@ -45,12 +45,12 @@ class ActiveQuery:
     @property
     def session(self) -> object:
         """Spark's session for its batches, in the JVM."""
-        return self.query._jsq.streamingQuery().sparkSessionForStream()  # noqa: SLF001
+        return self.query._jsq.streamingQuery().sparkSessionForStream()  # noqa: SLF001 - no public way
 
     @property
     def location(self) -> str:
         """URI of its checkpoint location."""
-        return str(self.query._jsq.streamingQuery().resolvedCheckpointRoot())  # noqa: SLF001
+        return str(self.query._jsq.streamingQuery().resolvedCheckpointRoot())  # noqa: SLF001 - no public way
 
     def stop(self, *, timeout_s: float) -> None:
         """Stop the query, with a bound: Spark itself would wait for as long as its batch runs."""

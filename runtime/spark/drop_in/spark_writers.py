@@ -128,8 +128,8 @@ def take_over_writers(checks: Mapping[str, FormatCheck], installed_in: Installed
     """
     started = getattr(DataStreamWriter.start, "__wrapped__", DataStreamWriter.start)
     saved = getattr(DataFrameWriter.save, "__wrapped__", DataFrameWriter.save)
-    DataStreamWriter.start = _start_of(started, checks, installed_in)  # type: ignore[method-assign]
-    DataFrameWriter.save = _save_of(saved, checks, installed_in)  # type: ignore[method-assign]
+    DataStreamWriter.start = _start_of(started, checks, installed_in)  # type: ignore[method-assign]  # on purpose
+    DataFrameWriter.save = _save_of(saved, checks, installed_in)  # type: ignore[method-assign]  # on purpose
 
 
 def _start_of(
