@@ -13,10 +13,10 @@ from sluice.runtime.coordinator.core.events import (
     EndJob,
     FailBatches,
     OrphansSwept,
+    Progress,
     RegionRegistered,
     RegionRestarted,
     RemoteAction,
-    Report,
     RestartCommanded,
     RestartRequested,
     ReturnBatches,
@@ -399,9 +399,9 @@ class Process:
         self.watch.ordered(action)
         if isinstance(action, RemoteAction):
             self._queue.append(action)
-        elif isinstance(action, Report):
-            if action.progress.state is State.DECIDED:
-                self.left_out += action.progress.skipped.values()
+        elif isinstance(action, Progress):
+            if action.state is State.DECIDED:
+                self.left_out += action.skipped.values()
         elif isinstance(action, SweepOrphans):
             swept = OrphansSwept(checkpoint_id=action.checkpoint_id)
             self._sweeps_asked.append(lambda: self.tell(swept))

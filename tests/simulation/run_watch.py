@@ -12,7 +12,6 @@ from sluice.runtime.coordinator.core.events import (
     CoreEvent,
     Progress,
     Publish,
-    Report,
     RestartCommanded,
     SplitsDiscovered,
     SweepOrphans,
@@ -75,8 +74,8 @@ class RunWatch:
         if isinstance(action, SweepOrphans):
             # What fails from here on is a late region's, if it is skipped: the next sweep has it.
             self._to_sweep[action.checkpoint_id] = self._left_so_far()
-        if isinstance(action, Report) and action.progress.state is State.DECIDED:
-            self._check_carried(action.progress)
+        if isinstance(action, Progress) and action.state is State.DECIDED:
+            self._check_carried(action)
         if not isinstance(action, Publish) or action.verdict is not Verdict.DECIDED:
             return
         if action.checkpoint_id not in self._decided:  # a repetition is of what was then

@@ -11,7 +11,6 @@ from sluice.runtime.coordinator.core.events import (
     EndJob,
     FailBatches,
     PublishPositions,
-    Report,
     ReturnBatches,
     TriggerBarrier,
 )
@@ -151,12 +150,13 @@ class CoordinatorState:
         if event is Event.BARRIER_GIVEN:
             self.last_barrier_s = self._on_time(now_s)
         is_marked = event is Event.MARK_DURABLE
-        progress = checkpoint.progress(
-            attempts={name: region.history.count + 1 for name, region in self.regions.items()},
-            pending_ratios=self.pending_ratios(now_s) if is_marked else None,
-            rate_limits=self.rate_limits() if is_marked else None,
+        self.out.append(
+            checkpoint.progress(
+                attempts={name: region.history.count + 1 for name, region in self.regions.items()},
+                pending_ratios=self.pending_ratios(now_s) if is_marked else None,
+                rate_limits=self.rate_limits() if is_marked else None,
+            )
         )
-        self.out.append(Report(progress=progress))
 
     def _on_time(self, now_s: float) -> float:
         """When the barrier was due, if it came only a moment later: so the next one is not
@@ -251,7 +251,7 @@ class CoordinatorState:
         )
         self.next_id += 1
         self.pending[checkpoint.checkpoint_id] = checkpoint
-        self.out.append(Report(progress=checkpoint.progress()))
+        self.out.append(checkpoint.progress())
         return checkpoint
 
     def begin(

@@ -56,7 +56,6 @@ __all__ = [
     "RemoteAction",
     "Repair",
     "Repaired",
-    "Report",
     "RestartCommanded",
     "RestartRequested",
     "Retire",
@@ -438,7 +437,7 @@ class EndJob(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Action):
     """The progress of a checkpoint, for people and metrics; nothing depends on it.
 
     Attributes:
@@ -473,10 +472,3 @@ class Progress:
     pending_ratios: Mapping[str, float] = field(default_factory=dict)
     rate_limits: Mapping[str, float] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report(Action):
-    """Notify the listeners."""
-
-    progress: Progress

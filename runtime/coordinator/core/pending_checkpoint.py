@@ -22,6 +22,17 @@ from sluice.runtime.model.timestamps import earliest
 __all__ = ["PendingCheckpoint", "RemoteStep"]
 
 
+_STAGES = {
+    Event.BARRIER_GIVEN: "barrier_s",
+    Event.ALL_ACKED: "acked_s",
+    Event.REST_SKIPPED: "acked_s",
+    Event.METADATA_DURABLE: "decided_s",
+    Event.ALL_COMMITTED: "committed_s",
+    Event.MARK_DURABLE: "marked_s",
+}
+"""The moment that an event sets in its checkpoint."""
+
+
 class RemoteStep(enum.Enum):
     """The remote step that the I/O executor takes for a checkpoint."""
 
@@ -100,16 +111,8 @@ class PendingCheckpoint:
         self.state = advance(self.state, event, checkpoint_id=self.checkpoint_id)
         self.retry_at_s = self.retry_pause_s = 0.0
         self.retry_since_s = None
-        if event is Event.BARRIER_GIVEN:
-            self.barrier_s = now_s
-        elif event in (Event.ALL_ACKED, Event.REST_SKIPPED):
-            self.acked_s = now_s
-        elif event is Event.METADATA_DURABLE:
-            self.decided_s = now_s
-        elif event is Event.ALL_COMMITTED:
-            self.committed_s = now_s
-        elif event is Event.MARK_DURABLE:
-            self.marked_s = now_s
+        if event in _STAGES:
+            setattr(self, _STAGES[event], now_s)
 
     def retry_later(self, now_s: float, *, first_s: float, longest_s: float) -> None:
         """Repeat a remote step without a certain answer, after a growing pause."""

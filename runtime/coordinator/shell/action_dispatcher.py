@@ -20,7 +20,6 @@ from sluice.runtime.coordinator.core.events import (
     RegionRestarted,
     RegionSuspended,
     RemoteAction,
-    Report,
     ReturnBatches,
     SweepOrphans,
     TriggerBarrier,
@@ -212,7 +211,7 @@ class ActionDispatcher:
             SweepOrphans: lambda action: sweep(action.checkpoint_id),
             Triggered: self._triggered,
             RegionRestarted: self._restarted,
-            Report: lambda action: self._report_progress(action.progress),
+            Progress: self._report_progress,
             RegionSuspended: _log_suspended,
             EndJob: self._end,
         }

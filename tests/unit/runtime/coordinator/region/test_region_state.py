@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from sluice.runtime.coordinator.core.events import Report
+from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy import state_tables
 from sluice.runtime.coordinator.policy.state_tables import (
     ABORTABLE,
@@ -233,9 +233,9 @@ def test_status_and_metrics_show_the_region_that_is_after() -> None:
     driver.poll(0, region="side")
     registry = CollectorRegistry()
     metrics = CheckpointMetrics(registry)
-    for report in driver.seen(Report):
-        metrics.on_progress(report.progress)
-    assert driver.seen(Report)[-1].progress.state is not State.ABORTED
+    for report in driver.seen(Progress):
+        metrics.on_progress(report)
+    assert driver.seen(Progress)[-1].state is not State.ABORTED
     found = registry.get_sample_value("sluice_region_pending_ratio", {"region": "main"})
     assert found == pytest.approx(0.8)
     assert registry.get_sample_value("sluice_region_pending_ratio", {"region": "side"}) is None

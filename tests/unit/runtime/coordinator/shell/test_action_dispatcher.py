@@ -10,7 +10,7 @@ import pytest
 
 from sluice.runtime.contracts import CommitOutcome, Committer, SweepReport, SweepView
 from sluice.runtime.coordinator.committing.sink_committer import SerialSink
-from sluice.runtime.coordinator.core.events import Action, Commit, EndJob, Progress, Report
+from sluice.runtime.coordinator.core.events import Action, Commit, EndJob, Progress
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.action_dispatcher import (
     ActionDispatcher,
@@ -159,7 +159,7 @@ def test_records_that_functions_failed_for_are_reported_with_their_checkpoint(
     )
     bench = Bench()
     with caplog.at_level(logging.WARNING):
-        bench.dispatcher.carry_out([Report(progress=progress)])
+        bench.dispatcher.carry_out([progress])
     bench.steps.stop(timeout_s=PATIENCE_S)
     warned = [entry.getMessage() for entry in caplog.records]
     assert len(warned) == len(told)
@@ -178,7 +178,7 @@ def test_ranges_that_were_left_out_are_reported_by_name(caplog: pytest.LogCaptur
         dropped=(split(0, 10, 15),),
     )
     bench = Bench()
-    bench.dispatcher.carry_out([Report(progress=progress)])
+    bench.dispatcher.carry_out([progress])
     bench.steps.stop(timeout_s=PATIENCE_S)
     assert "dropped by approximate recovery: checkpoint_id=3 offsets=5" in caplog.text
 
