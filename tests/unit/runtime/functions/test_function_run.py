@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from sluice.connectors.kafka.records.rows import RecordColumns
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.errors import (
     ConfigError,
     FencedError,

@@ -15,14 +15,13 @@ from pyspark import TaskContext
 
 from sluice import KafkaSink, KafkaSource
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Progress,
     Publish,
     RegionFailed,
-    Report,
 )
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -108,7 +107,7 @@ def acknowledge(driver: CoreDriver, end: int, *, region: str = "main", attempt_i
 
 def told(driver: CoreDriver, state: State) -> list[dict[str, RecordCounts]]:
     """Counts of each checkpoint that came so far."""
-    reports = [report.progress for report in driver.seen(Report)]
+    reports = driver.seen(Progress)
     return [dict(progress.counts) for progress in reports if progress.state is state]
 
 
@@ -284,7 +283,7 @@ def test_drops_are_reported_once_for_each_decided_checkpoint() -> None:
     acknowledge_dropped(driver, 3, attempt_id=attempt_id)
     driver.tick(1.0)
     acknowledge_dropped(driver, 5, attempt_id=attempt_id)
-    reports = [report.progress for report in driver.seen(Report)]
+    reports = driver.seen(Progress)
     marked = [progress.dropped for progress in reports if progress.state is State.MARKED]
     assert marked == [(split(0, 0, 3),), (split(0, 3, 5),)]
     registry = CollectorRegistry()
@@ -390,7 +389,7 @@ def test_the_log_names_the_ranges(caplog: pytest.LogCaptureFixture) -> None:
     driver = CoreDriver(FAST)
     driver.tick()
     acknowledge_dropped(driver, 3)
-    (marked,) = (r.progress for r in driver.seen(Report) if r.progress.state is State.MARKED)
+    (marked,) = (r for r in driver.seen(Progress) if r.state is State.MARKED)
     with caplog.at_level(logging.WARNING):
         _log_failures(marked)
     assert "offsets=3 ranges=input-0:[0,3)" in caplog.text

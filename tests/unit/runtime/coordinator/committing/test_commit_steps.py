@@ -26,14 +26,9 @@ from sluice.runtime.coordinator.committing.commit_ledger import (
     pre_committed,
     wave,
 )
-from sluice.runtime.coordinator.committing.commit_steps import drive
-from sluice.runtime.coordinator.committing.decided_commits import (
-    DecidedWork,
-    SharedCommitters,
-    failed_detail,
-    notify,
-)
+from sluice.runtime.coordinator.committing.commit_steps import DecidedWork, SharedCommitters, drive
 from sluice.runtime.coordinator.committing.repairs import Repairs
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import (
     Commit,
     CommitReported,
@@ -41,7 +36,7 @@ from sluice.runtime.coordinator.core.events import (
     Marked,
     Repair,
 )
-from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.errors import (
     ConfigError,
@@ -60,7 +55,7 @@ from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.core_driver import committable, split
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.starting_job import PLAN, Job, record
-from tests.kit.fakes import FakeSource, TransactionState, identity_of
+from tests.kit.fakes import FakeBroker, FakeSink, FakeSource, TransactionState, identity_of
 
 _TWO = dataclasses.replace(
     PLAN,
@@ -238,14 +233,14 @@ def test_a_decision_that_forgets_held_work_of_a_completed_region_stops_the_job()
     """It would be published though no record says so, or lost."""
     job = _job()
     held, new = job.pre_commit("held"), job.pre_commit("new")
-    committers = SharedCommitters({"sink": job.sink}, _TWO)
+    committers = SharedCommitters({"sink": SerialSink(job.sink)}, _TWO)
     committers.of("sink").pre_committed(1, {"main": [held]})
     wrong = DecidedWork(checkpoint_id=2, regions=(_main(new),), entries=(new,))
     with pytest.raises(IllegalTransitionError, match="does not name a region's pending work"):
-        notify(committers, "sink", wrong, timeout_s=1.0, after_crash=False)
+        committers.notify("sink", wrong, timeout_s=1.0, after_crash=False)
     assert len(job.broker.ongoing()) == 2
     right = DecidedWork(checkpoint_id=2, regions=(_main(held, new),), entries=(held, new))
-    reports = notify(committers, "sink", right, timeout_s=1.0, after_crash=False)
+    reports = committers.notify("sink", right, timeout_s=1.0, after_crash=False)
     assert list(reports) == [held, new]
 
 
@@ -302,8 +297,8 @@ class _Repairer:
 def _written_under(attempt_id: int) -> int:
     repairer = _Repairer()
     repairs = Repairs(
-        repairer,
-        FakeStore(),
+        repairer=repairer,
+        store=FakeStore(),
         sinks={},
         sources={},
         session="s",
@@ -340,8 +335,8 @@ def test_what_a_log_has_lost_meanwhile_is_not_waited_for_at_each_start_again(
     ranges = tuple(split(partition, 2, 9) for partition in range(2))
     source = FakeSource("source", {0: 9, 1: 3}, error=error)
     repairs = Repairs(
-        repairer,
-        FakeStore(),
+        repairer=repairer,
+        store=FakeStore(),
         sinks={},
         sources={"source": source},
         session="s",
@@ -391,8 +386,12 @@ def test_a_sink_is_reported_no_region_that_does_not_write_to_it() -> None:
         region="side", attempt_id=0, status=RegionStatus.SKIPPED, snapshot_id=1, batch_id=1
     )
     work = DecidedWork(checkpoint_id=2, regions=(skipped,), entries=())
-    assert failed_detail(work, {"main"}) is None
-    told_of = failed_detail(work, {"main", "side"})
+    main, side = (RegionPlan(name=n, sink_ids=(f"{n}-sink",)) for n in ("main", "side"))
+    sinks = {f"{name}-sink": SerialSink(FakeSink(FakeBroker())) for name in ("main", "side")}
+    committers = SharedCommitters(sinks, JobPlan(name="job", regions=(main, side)))
+    assert committers.failed_detail("main-sink", work) is None
+    told_of = committers.failed_detail("side-sink", work)
+    assert told_of is not None
     assert [task.task_name for task in told_of.failed_tasks] == ["side"]
 
 
