@@ -174,27 +174,6 @@ def test_tries_that_always_take_too_long_end_the_task_too() -> None:
     assert link.asked == 2
 
 
-def test_what_a_task_does_between_two_questions_is_no_silence() -> None:
-    """A flush that takes long, right after a question that was not answered at once."""
-    clock = ManualClock()
-    silence = UnreachableError("silent", {}, "")
-    link = PlayedLink(
-        answers=[silence, _barrier(4)], refusals=[silence], on_silence=lambda: clock.advance(11.0)
-    )
-
-    class SlowEpoch(PlayedEpoch):
-        def pre_commit(self) -> EpochResult:
-            clock.advance(10_000.0)
-            return super().pre_commit()
-
-    checkpoint_client = _checkpoint_client(link, clock)
-    checkpoint_client.start()
-    _taken(checkpoint_client)
-    checkpoint_client.submit_epoch(SlowEpoch(4))
-    wait_for(lambda: checkpoint_client.is_over)
-    assert [ack.checkpoint_id for ack in link.acks] == [4]
-
-
 def test_a_superseded_coordinator_ends_the_task_at_once() -> None:
     """Nothing is asked twice of one that says so."""
     link = PlayedLink(answers=[FencedError("another one leads", {}, "")])

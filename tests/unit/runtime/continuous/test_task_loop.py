@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
 import pytest
 
 from sluice.runtime.continuous.checkpoint_client import EndedEpoch
@@ -165,26 +164,6 @@ def test_continuous_order_the_sinks_have_the_old_epoch_before_the_new_one_is_wri
     assert bench.writers[1].events == ["write", "write"]
 
 
-@pytest.mark.parametrize(
-    ("records", "value_bytes", "at_once"),
-    [(0, 0, False), (10, 100, False), (1_000, 10, True), (10, 10_000, True), (999, 50, False)],
-)
-def test_a_task_rests_after_few_small_records_alone(
-    records: int, value_bytes: int, at_once: bool
-) -> None:
-    """A batch of large records has few, however many wait: 10 KB came at 55 MB/s."""
-    bench = Bench({0: 0})
-    batch = pa.RecordBatch.from_pydict(
-        {
-            "partition": [0] * records,
-            "offset": list(range(records)),
-            "value": [b"x" * value_bytes] * records,
-        }
-    )
-    bench.follower.poll = lambda: batch if records else None  # type: ignore[method-assign]
-    assert bench.loop.step() is at_once
-
-
 def test_a_barrier_waits_until_there_is_something_to_end() -> None:
     bench = Bench({0: 0})
     bench.give(4, split(0, 0, 5))
@@ -276,17 +255,6 @@ def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:
     bench.give(7, split(0, start + 10, 100_000), split(1, 0, 5))
     with pytest.raises(UnreachableError, match="input-1"):
         bench.step()
-
-
-def test_a_split_is_not_silent_while_the_task_does_something_else() -> None:
-    bench = Bench({0: 0, 1: 0})
-    bench.give(4, split(0, 0, 5), split(1, 0, 5))
-    bench.step()
-    bench.clock.advance(10_000.0)
-    bench.step()
-    bench.follower.logs = {0: 5, 1: 5}
-    bench.step(4)
-    assert len(bench.checkpoint_client.ended) == 1
 
 
 def test_a_split_that_was_given_away_takes_the_epoch_with_it() -> None:

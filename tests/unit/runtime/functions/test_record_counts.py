@@ -31,7 +31,6 @@ from sluice.runtime.errors import (
     UnsupportedFormatError,
 )
 from sluice.runtime.functions.at_most_once import (
-    AT_MOST_ONCE,
     DropBudget,
     DropLimit,
     Drops,
@@ -41,7 +40,6 @@ from sluice.runtime.functions.at_most_once import (
     encode_drops,
 )
 from sluice.runtime.functions.record_counts import decode_totals, encode_totals, totals_after
-from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.graph.job_graph import require_chained
 from sluice.runtime.job.job import Job as StartingJob
 from sluice.runtime.model.acknowledgement import RecordCounts
@@ -371,17 +369,6 @@ def test_a_transform_is_refused_by_name() -> None:
     )
     with pytest.raises(ConfigError, match=r"transform.*sources=orders"):
         require_chained(job.spec.pipelines)
-
-
-def test_the_graph_reports_that_the_job_is_at_most_once_for_failed_tasks() -> None:
-    job = _job(recovery="approximate", max_dropped_records=5)
-    job.source(KafkaSource(bootstrap_servers="b:1", topics=["in"]))
-    assert job.graph().text().endswith(f"Recovery\n  {AT_MOST_ONCE}")
-    assert f'recovery>"{AT_MOST_ONCE}"]' in job.graph().mermaid()
-    settings = {"checkpoint.drop_limit": str(job.spec.settings.drop_limit)}
-    assert view_of_record(record(1, settings=settings)).recovery == AT_MOST_ONCE
-    for exact in ({}, {"checkpoint.drop_limit": "None"}):
-        assert view_of_record(record(1, settings=exact)).recovery == ""
 
 
 def test_the_log_names_the_ranges(caplog: pytest.LogCaptureFixture) -> None:

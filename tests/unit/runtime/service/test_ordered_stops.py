@@ -1,6 +1,5 @@
 """Stops in order, and calls that the service does not answer."""
 
-import dataclasses
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -309,16 +308,3 @@ def test_the_page_of_a_proxy_is_reported_as_that(
     assert says in str(error)
     assert f"status={status} content_type=text/html server=BaseHTTP" in str(error)
     assert "Sign in" not in str(error)
-
-
-@pytest.mark.parametrize(("token", "says"), [("guessed", "a wrong token"), ("", "wrong")])
-def test_a_wrong_token_is_reported_as_that(token: str, says: str) -> None:
-    """The token of another run, for example; neither is shown."""
-    with started_service() as service:
-        address = dataclasses.replace(service.coordinator_address, token=token)
-        error = _status(address)
-        assert service.coordinator_address.token not in str(error)
-        assert service.command_address.token not in str(error)
-    assert isinstance(error, AuthenticationError)
-    assert says in str(error)
-    assert "path=/v1/status" in str(error)

@@ -29,7 +29,7 @@ from sluice.runtime.errors import (
     StreamError,
     UnreachableError,
 )
-from tests.kit.kafka.kafka_options import CANARY, SERVERS, connection_with
+from tests.kit.kafka.kafka_options import SERVERS, connection_with
 from tests.kit.source.fake_source_cluster import FakeClock
 
 # --- names ----------------------------------------------------------------------------------------
@@ -41,25 +41,6 @@ def test_options_of_others_are_left_alone() -> None:
 
     assert connection.bootstrap_servers == "a:9092,b:9092"
     assert connection.options == {}
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("kafka.securty.protocol", "kafka.security.protocol"),
-        ("kafka.sasl.mechansim", "kafka.sasl.mechanism"),
-        ("kafka.max.partition.fetch.byte", "kafka.max.partition.fetch.bytes"),
-        ("kafka.fetch.max.wait", "kafka.fetch.max.wait.ms"),
-        ("kafka.lingerms", "kafka.linger.ms"),
-    ],
-)
-def test_a_misspelt_option_names_the_nearest_right_one(written: str, meant: str) -> None:
-    """A setting that does nothing is worse than an error."""
-    with pytest.raises(ConfigError) as caught:
-        KafkaConnection.of({**SERVERS, written: CANARY})
-
-    assert f"Did you mean {meant}?" in str(caught.value)
-    assert CANARY not in str(caught.value)
 
 
 @pytest.mark.parametrize(

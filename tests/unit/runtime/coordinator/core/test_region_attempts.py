@@ -28,7 +28,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.region.pacing import Pace
 from sluice.runtime.coordinator.region.region_state import Fate, RegionState
-from sluice.runtime.errors import DeliveryError, FencedError, WrongJobError
+from sluice.runtime.errors import FencedError, WrongJobError
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import Assignment, CheckpointKind, RegionRecord, Verdict
 from sluice.runtime.model.splits import BatchKey, SplitKey
@@ -121,18 +121,6 @@ def test_abort_before_skip_a_failed_regions_work_is_aborted_before_the_next_deci
     assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
 
 
-def test_a_permanent_error_stops_the_job_with_itself() -> None:
-    """A record that the broker refuses is refused again: nothing of its epoch is decided."""
-    driver = CoreDriver(FAST)
-    driver.tick()
-    driver.poll(3)
-    error = DeliveryError("too large", {"topic": "t", "partition": 0, "offset": 2}, "Make room.")
-    driver.tell(RegionFailed(region="main", attempt_id=0, error=error, permanent=True))
-    (end,) = driver.seen(EndJob)
-    assert end.error is error
-    assert [published.verdict for published in driver.seen(Publish)] == [Verdict.ABORTED]
-
-
 def test_the_echo_of_a_failure_is_not_counted_twice() -> None:
     """Callback, query and engine all report it."""
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=1))
@@ -167,17 +155,6 @@ def test_a_stop_aborts_what_is_open_and_settles_what_is_decided() -> None:
     assert driver.core.is_idle
 
 
-def test_a_stop_tells_whoever_waits_why_the_job_ends() -> None:
-    driver = CoreDriver(FAST)
-    driver.auto = False
-    batch = driver.epoch_batch(3)
-    driver.answer(driver.held.pop(0))
-    error = RuntimeError("a sink cannot go on")
-    driver.tell(StopRequested(error=error))
-    told = [each for each in driver.seen(FailBatches) if batch in each.batches]
-    assert [each.error for each in told] == [error]
-
-
 def test_a_bounded_job_ends_with_a_final_checkpoint() -> None:
     """The last epoch's checkpoint is the final one."""
     driver = CoreDriver(FAST)
@@ -204,21 +181,6 @@ def test_a_job_continues_while_one_region_has_more_to_read() -> None:
 
 
 # --- splits and sweeps ----------------------------------------------------------------------------
-
-
-def test_new_splits_go_to_the_least_loaded_region_and_into_the_record() -> None:
-    """They are read from their first record on, once."""
-    driver = CoreDriver(FAST, regions=TWO, partitions=0)
-    found = tuple(split(number, 0, 0) for number in range(3))
-    driver.tell(SplitsDiscovered(source_id="source", splits=found))
-    driver.tell(SplitsDiscovered(source_id="source", splits=found))
-    driver.tick()
-    barrier = driver.poll(4)
-    assert [s.partition for s in barrier.splits] == [0, 2]
-    driver.ack(barrier)
-    driver.poll(0, region="side")
-    regions = driver.seen(Publish)[0].regions
-    assert [[s.partition for s in region.splits] for region in regions] == [[0, 2], [1]]
 
 
 def test_a_region_has_passed_nothing_that_a_split_found_since_its_cut_has_not() -> None:

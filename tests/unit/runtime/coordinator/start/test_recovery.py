@@ -296,25 +296,6 @@ def test_a_repair_that_was_lost_too_is_repaired_again() -> None:
     assert len(job.store.repairs[1]) == 2
 
 
-def test_a_repair_by_another_start_is_followed() -> None:
-    job = Job(record(0), committed=(0,))
-    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
-    job.repairer = _Rewriter(job)
-    gone = job.open("gone")
-    gone.state = TransactionState.ABORTED
-    job.store.records[1] = record(1, entries=(entry_of(gone),))
-
-    def other_is_faster(name: str) -> None:
-        if name == "publish_repair" and not job.store.repairs.get(1):
-            theirs = job.pre_commit("theirs", attempt_id=9)
-            job.store.repairs[1] = [{entry_of(gone).payload: theirs}]
-
-    job.store.on_call = other_is_faster
-    job.start()
-    assert job.broker.read_committed(0) == ["theirs"]
-    assert not job.broker.ongoing()
-
-
 def test_a_repair_that_is_found_after_a_commit_is_followed_and_none_is_written() -> None:
     job = Job(record(0), committed=(0,))
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
