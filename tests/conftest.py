@@ -19,6 +19,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from sluice.runtime.embedded import ports
+from tests.kit.effort import examples
 from tests.kit.files.hdfs_fixture import hadoop_client, hasty_hadoop_client, hdfs
 from tests.kit.kafka.kafka_fixture import (
     hot_path,
@@ -71,7 +72,7 @@ _TOGETHER = {
 """Modules of one process, by the servers that they need: else each process starts its own."""
 
 # How long an example takes says how busy the machine is; pytest-timeout catches what hangs.
-settings.register_profile("sluice", deadline=None, print_blob=True)
+settings.register_profile("sluice", deadline=None, print_blob=True, max_examples=examples(100))
 settings.load_profile("sluice")
 
 

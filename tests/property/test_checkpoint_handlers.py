@@ -13,6 +13,7 @@ from sluice.runtime.coordinator.policy.handlers import (
     RegionalCheckpointHandler,
 )
 from sluice.runtime.model.checkpoint_record import CheckpointKind
+from tests.kit.effort import examples
 
 _TIMEOUT_S = 10.0
 _NAMES = tuple("abcdefgh")
@@ -74,7 +75,7 @@ def test_the_global_handler_decides_for_all_or_for_none(found: Alignment) -> Non
     assert (ruling is HandlerDecision.DECIDE) == (not found.failed and not found.waiting)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(_regional, _alignments())
 def test_nobody_is_skipped_beyond_a_limit(
     handler: RegionalCheckpointHandler, found: Alignment
@@ -134,7 +135,7 @@ def test_time_alone_changes_a_ruling_at_a_deadline_only(
         assert rulings[0] is rulings[1]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(_handlers, _alignments(), st.data())
 def test_an_acknowledgement_never_makes_a_ruling_worse(
     handler: CheckpointHandler, found: Alignment, data: st.DataObject

@@ -34,6 +34,7 @@ from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.ownership.lease import LeaseRecord
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.checkpoint_records import committable, record
+from tests.kit.effort import examples
 from tests.kit.mutations import json_texts, mutated_bytes, mutated_everywhere, mutated_json
 
 _DATA = Path(__file__).parent.parent / "data"
@@ -90,7 +91,7 @@ def test_changed_bytes_are_damage(name: str, data: st.DataObject) -> None:
 
 
 @_EACH_READER
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=st.data())
 def test_changed_bytes_with_a_checksum_that_fits_are_a_record_or_an_error_of_ours(
     name: str, data: st.DataObject

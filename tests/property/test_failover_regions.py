@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sluice.runtime.graph.distribution import Distribution, choose_distribution, rescale_channels
 from sluice.runtime.graph.failover_regions import failover_regions
 from sluice.runtime.graph.graph_model import Edge, JobGraph, Subtask, Vertex
+from tests.kit.effort import examples
 
 Channel = tuple[Subtask, Subtask]
 JOINING = [Distribution.REBALANCE, Distribution.KEY_BY, Distribution.SHUFFLE]
@@ -189,7 +190,7 @@ def two_vertices(p: int, q: int, distribution: Distribution) -> JobGraph:
     )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 20), st.integers(1, 20), st.sampled_from(JOINING))
 def test_a_joining_edge_makes_one_region(p: int, q: int, distribution: Distribution) -> None:
     assert len(parts_of(two_vertices(p, q, distribution))) == 1

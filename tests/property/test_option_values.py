@@ -20,6 +20,7 @@ from sluice.connectors.kafka.client.confluent import make_consumer
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.source.source_options import SOURCE_OPTIONS, SourceOptions
 from sluice.runtime.errors import ConfigError, StreamError
+from tests.kit.effort import examples
 from tests.kit.mutations import json_texts
 
 _SINK_OPTIONS = (
@@ -59,7 +60,7 @@ def some_of(*names: str) -> st.SearchStrategy[dict[str, str]]:
 
 @pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(given_options=some_of(*SOURCE_OPTIONS, *_KAFKA_OPTIONS))
 @example(given_options={"maxTriggerDelay": f"{_HUGE}us"})
 @example(given_options={"kafkaConsumer.pollTimeoutMs": _HUGE})
@@ -79,14 +80,14 @@ def test_options_of_a_source(
         assert 0 <= made.max_trigger_delay_s < float("inf")
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(options=some_of(*SOURCE_OPTIONS, *_KAFKA_OPTIONS))
 def test_options_of_a_jobs_source(options: Mapping[str, str]) -> None:
     with contextlib.suppress(StreamError):
         KafkaSource(bootstrap_servers="127.0.0.1:1", topics=["in"], options=options)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(options=some_of(*_SINK_OPTIONS, *_KAFKA_OPTIONS))
 @example(options={"transactionTimeout": _HUGE})
 @example(options={"transactionTimeout": "9" * 5000})
@@ -118,14 +119,14 @@ def test_arguments_of_a_jobs_sink(timeout_s: float, options: Mapping[str, str]) 
         assert 1 <= timeout_s * 1000 < 2**31
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(options=some_of(*_FILE_OPTIONS))
 def test_options_of_files(options: Mapping[str, str]) -> None:
     with contextlib.suppress(StreamError):
         FileDropIn.from_options({"path": "/data/out", **options}, session_zone="UTC")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     name=st.sampled_from(
         [

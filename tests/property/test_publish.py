@@ -15,6 +15,7 @@ from sluice.runtime.contracts import AcceptedAs, AcceptedWork, PublishOutcome
 from sluice.runtime.errors import ConfigError, StorageError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from tests.kit.coordinator.checkpoint_records import committable, record
+from tests.kit.effort import examples
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
 from tests.kit.threads.thread_turns import CallQueue
 
@@ -83,7 +84,7 @@ def _store(world: _World, faults: list[Fault], turn: Callable[[], None]) -> Chec
     return CheckpointStore(fs, clock=lambda: next(clock), pause=lambda _: turn())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(_orders, st.lists(_faults, min_size=2, max_size=3), st.lists(st.integers(0, 40), max_size=3))
 @example([], [[Fault.NONE, Fault.LATE, *[Fault.REFUSED] * 9], [Fault.CRASH_BEFORE]], [])
 @example([], [[Fault.NONE, Fault.LATE] * 6, [Fault.CRASH_BEFORE]], [])
@@ -135,7 +136,7 @@ def _require_true(publisher: _Publisher, standing: CheckpointRecord | None) -> N
         assert standing != publisher.abort
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(_orders, st.lists(_faults, min_size=2, max_size=2))
 def test_one_session_repairs_and_the_other_is_reported(
     order: list[int], faults: list[list[Fault]]
@@ -173,7 +174,7 @@ def test_one_session_repairs_and_the_other_is_reported(
             assert is_ours == (answer is PublishOutcome.OURS)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(_orders, st.lists(_faults, min_size=2, max_size=2))
 def test_two_phase_repair_lost_work_is_written_again_or_accepted_never_both(
     order: list[int], faults: list[list[Fault]]

@@ -27,6 +27,7 @@ from sluice.connectors.hdfs.staging.pending_files import (
     decode_pending_files,
     encode_pending_files,
 )
+from tests.kit.effort import examples
 
 SIZE = 1_000
 ROLL = Roll(size=SIZE, age=60.0, idle=10.0)
@@ -214,7 +215,7 @@ def test_files_that_are_merged_to_be_held_are_held_however_many_the_writer_makes
     sizes=st.lists(st.integers(1, 1_500), min_size=1, max_size=600),
     share=st.sampled_from([1000, 700]),
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_files_are_few_whatever_the_epochs(sizes: list[int], share: int) -> None:
     """Not more than bytes / size, rounded up, and one: also of thousands of small epochs."""
     region = Region(share=share)
@@ -226,7 +227,7 @@ def test_files_are_few_whatever_the_epochs(sizes: list[int], share: int) -> None
 
 
 @given(count=st.integers(1, 3_000))
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=examples(10))
 def test_what_a_record_names_grows_with_the_logarithm_of_the_epochs(count: int) -> None:
     roll = Roll(size="1t", age=10**6)
     held: tuple[PendingFile, ...] = ()

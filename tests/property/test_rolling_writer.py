@@ -37,6 +37,7 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
+from tests.kit.effort import examples
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
 TARGET = "fake:///data/orders"
@@ -251,4 +252,6 @@ class RollingSink(RuleBasedStateMachine):
 
 
 TestRollingSink = RollingSink.TestCase
-TestRollingSink.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRollingSink.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)

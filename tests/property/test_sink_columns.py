@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sluice.connectors.kafka.records.rows import RecordColumns
 from sluice.runtime.errors import ConfigError, StreamError
+from tests.kit.effort import examples
 
 _WHOLE = [pa.int8(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()]
 _NAMES = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
@@ -109,7 +110,7 @@ _FAR_FUTURE = pa.record_batch(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(batch=_batches(), topic=st.sampled_from([None, "out"]))
 @example(batch=_NULL_PARTITION, topic="out")
 @example(batch=_WITH_HEADERS, topic="out")

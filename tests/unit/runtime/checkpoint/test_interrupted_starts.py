@@ -27,6 +27,7 @@ from tests.kit.coordinator.core_driver import committable
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.starting_job import JOB_UID, PLAN, Job, aborted
 from tests.kit.coordinator.starting_job import record as starting_record
+from tests.kit.effort import stride
 from tests.kit.fakes import FakeBroker, FakeSink, FakeSource, ManualClock
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 
@@ -246,7 +247,7 @@ class _Pauses:
             self.meanwhile()
 
 
-@pytest.mark.parametrize("first", range(1, _MOST_LOOKS, 3))
+@pytest.mark.parametrize("first", range(1, _MOST_LOOKS, stride(3)))
 def test_fence_first_a_start_that_returns_has_stopped_every_older_run(first: int) -> None:
     """Paused twice, wherever: the older run decides, and retires what the start has listed."""
     for second in range(first + 1, first + 25):

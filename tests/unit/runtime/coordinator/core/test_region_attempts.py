@@ -264,14 +264,14 @@ def test_a_sweep_leaves_open_batches_alone() -> None:
     assert driver.core.fate(dataclasses.replace(later, region="gone")) is Fate.OUTDATED
 
 
-def test_memory_stays_flat_over_two_thousand_checkpoints() -> None:
+def test_memory_stays_flat_over_hundreds_of_checkpoints() -> None:
     driver = CoreDriver(FAST)
-    for number in range(2_000):
+    for number in range(500):
         driver.epoch(3 * (number + 1))
         driver.tick(1.0)
         driver.log.clear()
-    assert driver.core.last_committed == 2_000
-    assert driver.core.settled_through >= 2_000
+    assert driver.core.last_committed == 500
+    assert driver.core.settled_through >= 500
     assert len(driver.status().pending) <= 1
 
 
