@@ -318,16 +318,6 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
         values_in(tmp_path)
 
 
-@pytest.mark.parametrize("name", [None, b"h"])
-def test_a_header_whose_name_is_no_text_is_refused(tmp_path: Path, name: bytes | None) -> None:
-    """It would be compared as the text "None", or "b'h'"."""
-    kind = pa.struct([("key", pa.binary()), ("value", pa.binary())])
-    headers = pa.array([[{"key": name, "value": b"1"}]], pa.list_(kind))
-    pq.write_table(pa.table({"value": ["v"], "headers": headers}), tmp_path / "part.parquet")
-    with pytest.raises(ConfigError, match=r"headers.*part\.parquet"):
-        values_in(tmp_path)
-
-
 def test_times_as_spark_writes_them_have_any_year(tmp_path: Path) -> None:
     """INT96 in nanoseconds of 64 bits goes round after 584 years: 9999 would be 1816."""
     times = [f"{year}-12-31 01:02:03.456789" for year in (1500, 2024, 9999)]

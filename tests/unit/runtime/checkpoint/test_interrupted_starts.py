@@ -136,21 +136,6 @@ def test_a_half_made_file_that_cannot_be_deleted_changes_no_answer() -> None:
     assert [path for path in disk.files if path.endswith(".tmp")]
 
 
-def test_whoever_was_slower_by_a_moment_leaves_nothing_after() -> None:
-    disk, clock = Disk(), itertools.count()
-
-    def fault(step: str) -> Fault:
-        if step == "write":
-            assert store(disk).publish(THEIRS, timeout_s=3) is PublishOutcome.OURS
-        return Fault.NONE
-
-    late = CheckpointStore(
-        FakeFileSystem(disk, fault=fault), clock=lambda: next(clock), pause=lambda _: None
-    )
-    assert late.publish(OURS, timeout_s=3) is PublishOutcome.TAKEN
-    assert not [path for path in disk.files if path.endswith(".tmp")]
-
-
 def test_two_phase_repair_each_repair_of_a_session_is_on_record_by_itself() -> None:
     """A start writes the regions of a decision again one by one; a repetition adds none."""
     of = store(Disk())

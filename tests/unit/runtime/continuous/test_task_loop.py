@@ -88,26 +88,6 @@ class Bench:
         )
 
 
-def test_a_barrier_ends_the_epoch_where_it_is_and_the_next_one_begins_there() -> None:
-    bench = Bench({0: 100, 1: 100})
-    bench.step(3)  # ten records each
-    bench.give(4, split(0, 0, 1), split(1, 0, 90))
-    bench.step()
-    read = bench.follower.positions()
-    (ended,) = bench.checkpoint_client.ended
-    result = ended.pre_commit()
-    assert {s.key: (s.start_offset, s.end_offset) for s in result.ranges} == {
-        key: (0, end) for key, end in read.items()
-    }
-    assert result.checkpoint_id == 4
-    assert result.batch.batch_id == 0
-    assert bench.scopes[1].batch.batch_id == 1
-    assert bench.scopes[1].checkpoint_id == 5
-    first, second = bench.writers
-    assert first.events == ["write", "write", "write", "write", "end", "pre-commit"]
-    assert sorted(first.records + second.records) == sorted(set(first.records + second.records))
-
-
 @pytest.mark.parametrize(
     ("read", "cut_at", "expected"),
     [
@@ -255,33 +235,6 @@ def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:
     bench.give(7, split(0, start + 10, 100_000), split(1, 0, 5))
     with pytest.raises(UnreachableError, match="input-1"):
         bench.step()
-
-
-def test_a_split_that_was_given_away_takes_the_epoch_with_it() -> None:
-    """Its records are another region's by now: all of the epoch is read again without them."""
-    bench = Bench({0: 30, 1: 30})
-    bench.step(4)
-    bench.give(4, split(0, 0, 30))
-    bench.step(2)
-    assert bench.writers[0].events[-1] == "abort"
-    bench.step(3)
-    (ended,) = bench.checkpoint_client.ended
-    result = ended.pre_commit()
-    assert [(s.partition, s.start_offset) for s in result.ranges] == [(0, 0)]
-    assert {partition for partition, _ in bench.writers[1].records} == {0}
-    assert result.batch.batch_id == 1, "the aborted one's batch id is never used again"
-
-
-def test_a_log_that_was_truncated_is_read_again_from_where_the_barrier_says() -> None:
-    """The coordinator has judged it; what the task had read there does not exist any more."""
-    bench = Bench({0: 30})
-    bench.step(2)
-    bench.give(4, split(0, 0, 20))
-    bench.step()
-    bench.give(5, split(0, 12, 30))
-    bench.step(2)
-    assert bench.writers[1].events[-1] == "abort"
-    assert bench.writers[2].records[0] == (0, 12)
 
 
 def test_a_split_that_begins_further_on_takes_the_epoch_with_it() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.runtime.contracts import PublishOutcome, RegionAttempt, RegisteredAttempt
+from sluice.runtime.contracts import PublishOutcome, RegisteredAttempt
 from sluice.runtime.coordinator.committing.commit_steps import drive
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
@@ -21,13 +21,11 @@ from sluice.runtime.coordinator.policy.handlers import (
     RegionalCheckpointHandler,
 )
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
-from sluice.runtime.errors import RegionUnansweredError
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import RegionRecord, Verdict
 from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.process.host_clock import SleepByBootTime, SleepByWallSteps, age_clock, slept_s
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantTime
-from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.run_io_executor import hands_of
@@ -283,37 +281,3 @@ def test_transaction_timeout_what_grew_old_in_a_pause_of_the_driver_is_not_decid
     wait_for(lambda: not run.coordinator.is_live("main", run.attempt_id), poll_s=0.005)
     assert "too old to decide" in str(run.coordinator.why_ended("main"))
     assert run.coordinator.last_committed == 0
-
-
-# --- the regions' hosts ---------------------------------------------------------------------------
-
-
-class _Silent:
-    """A region's host that answers nothing."""
-
-    def start(self, attempt: RegionAttempt, *, timeout_s: float) -> None:
-        del attempt, timeout_s
-        raise RegionUnansweredError("no answer", {}, "Look at it.")
-
-
-def test_a_regions_host_was_not_away_while_the_driver_was_paused(run: Run) -> None:
-    """It was asked once before, and once after."""
-    handles = {"main": _Silent()}
-    attempts = RegionAttempts(
-        run.coordinator,
-        handles,  # type: ignore[arg-type]  # no more than this is called
-        outage_limit_s=900.0,
-        clock=run.clock,
-    )
-    restored = RegionRecord(region="main", attempt_id=0)
-    attempts.begin(RegionAttempt(attempt_id=run.attempt_id, restored=restored, after=0))
-    run.clock.advance(_LONG_S)
-    attempts.watch()
-
-    def asked_in_each_second() -> None:
-        for _ in range(900):
-            run.clock.advance(1.0)
-            attempts.watch()
-
-    with pytest.raises(RegionUnansweredError):
-        asked_in_each_second()

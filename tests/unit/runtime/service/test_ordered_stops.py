@@ -13,7 +13,6 @@ import uvicorn
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NameResolutionError, ProtocolError, SSLError
 
-from sluice.runtime.contracts import AttemptState, RegionAttempt
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -32,9 +31,7 @@ from sluice.runtime.errors import (
     UnsupportedFormatError,
     WaitedTooLongError,
 )
-from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.service import http_thread
-from sluice.runtime.service.hosted_region import HostedRegion
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.service.unanswered_calls import no_connection
@@ -188,19 +185,6 @@ class _Attempt(ThreadQuery):
 
     def failure(self) -> BaseException | None:
         return None
-
-
-def test_an_attempt_that_cannot_be_reported_its_stop_is_stopped(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    attempt = _Attempt()
-    region = HostedRegion("main", lambda _: attempt)
-    restored = RegionRecord(region="main", attempt_id=1)
-    region.start(RegionAttempt(attempt_id=1, restored=restored, after=0), timeout_s=1.0)
-    assert region.stop(1, timeout_s=PATIENCE_S)
-    assert attempt.stops == 1
-    assert region.status(timeout_s=1.0).state is AttemptState.STOPPED
-    assert "its JVM is gone" in caplog.text
 
 
 _TOKEN = "s3cret-token"

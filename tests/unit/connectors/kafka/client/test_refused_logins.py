@@ -245,23 +245,6 @@ def test_refusals_that_last_for_a_quarter_of_a_minute_are_meant() -> None:
     assert refusals.lasting() is not None
 
 
-def test_coordinators_that_answer_are_heard_beside_one_that_refuses(wire_over: Made) -> None:
-    class Refusing(PlayedClient):
-        async def send(self, request: Any, node_id: int | None = None) -> Any:
-            self.refused = REFUSED if node_id == 2 else self.refused
-            found = await super().send(request, node_id)
-            for at, row in enumerate(getattr(found, "coordinators", ())):
-                row.node_id = 1 + at
-            return found
-
-        async def pause(self) -> bool:
-            return True
-
-    ids = [OURS.transactional_id, "p/j/r.1/o/1"]
-    wire = wire_over(Refusing(), Refusing())
-    assert list(wire.describe(ids, timeout_s=1)) == ids[:1]
-
-
 @pytest.mark.parametrize("reason", [REFUSED, NO_TOKEN], ids=["password", "token"])
 def test_a_question_after_an_election_is_asked_again_where_its_log_in_is_refused(
     monkeypatch: pytest.MonkeyPatch, reason: Exception

@@ -214,22 +214,6 @@ def fail(driver: CoreDriver, name: str, attempt_id: int) -> None:
 
 
 @pytest.mark.parametrize("handler", _HANDLERS, ids=lambda handler: type(handler).__name__)
-def test_a_region_that_fails_in_each_of_its_attempts_ends_the_job(
-    handler: CheckpointHandler,
-) -> None:
-    settings = CheckpointSettings(handler=handler, tolerable_failures=3)
-    driver = CoreDriver(settings, regions=regions(2))
-    epoch(driver, 3, {"r0": 0, "r1": 0})
-    attempt_id = 0
-    for _ in range(3):
-        fail(driver, "r0", attempt_id)
-        assert not driver.core.is_over
-        attempt_id = driver.restart("r0")
-    fail(driver, "r0", attempt_id)
-    assert driver.core.is_over
-
-
-@pytest.mark.parametrize("handler", _HANDLERS, ids=lambda handler: type(handler).__name__)
 def test_who_grew_old_while_another_region_was_away_begins_again_at_once(
     handler: CheckpointHandler,
 ) -> None:

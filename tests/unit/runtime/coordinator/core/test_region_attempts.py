@@ -21,7 +21,6 @@ from sluice.runtime.coordinator.core.events import (
     RestartRequested,
     SplitsDiscovered,
     StepFailed,
-    StopRequested,
 )
 from sluice.runtime.coordinator.policy.assignment import hand_over
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
@@ -35,23 +34,6 @@ from sluice.runtime.model.splits import BatchKey, SplitKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, committable, split
 
 # --- failures and new attempts --------------------------------------------------------------------
-
-
-def test_a_failed_region_takes_its_open_checkpoint_down_and_comes_back() -> None:
-    """Its next attempt is the id of the ABORTED record: larger, durable, never used again."""
-    driver = CoreDriver(FAST)
-    driver.epoch(3)
-    driver.tick(1.0)
-    driver.poll(7)
-    driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("task failed")))
-    assert driver.seen(Publish)[1].verdict is Verdict.ABORTED
-    driver.tell(RestartRequested(region="main"))
-    (restarted,) = driver.seen(RegionRestarted)
-    assert restarted.attempt_id == 2
-    assert [s.end_offset for s in restarted.restored.splits] == [3]
-    driver.tick(1.0)
-    barrier = driver.poll(7, attempt_id=2)
-    assert [(s.start_offset, s.end_offset) for s in barrier.splits] == [(3, 7)]
 
 
 def test_a_new_attempt_waits_until_the_old_one_is_settled() -> None:
@@ -143,18 +125,6 @@ def test_a_step_that_can_not_succeed_ends_the_job() -> None:
 # --- stopping and ending --------------------------------------------------------------------------
 
 
-def test_a_stop_aborts_what_is_open_and_settles_what_is_decided() -> None:
-    """Undecided work is aborted on record; a decision is skipped through."""
-    driver = CoreDriver(FAST, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3))
-    driver.poll(3, region="side")
-    driver.tell(StopRequested())
-    assert driver.seen(Publish)[0].verdict is Verdict.ABORTED
-    assert driver.seen(AbortWork)[0].committables
-    assert driver.core.is_idle
-
-
 def test_a_bounded_job_ends_with_a_final_checkpoint() -> None:
     """The last epoch's checkpoint is the final one."""
     driver = CoreDriver(FAST)
@@ -164,20 +134,6 @@ def test_a_bounded_job_ends_with_a_final_checkpoint() -> None:
     assert (published.kind, published.requested_by) == (CheckpointKind.FINAL, "end")
     assert driver.seen(EndJob) == [EndJob(error=None, finished=True)]
     assert isinstance(driver.tell_poll()[0], NothingDue)
-
-
-def test_a_job_continues_while_one_region_has_more_to_read() -> None:
-    """A checkpoint is final only when it ends every region."""
-    driver = CoreDriver(FAST, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3, finished=True))
-    driver.ack(driver.poll(2, region="side"), region="side")
-    assert driver.seen(Publish)[0].kind is CheckpointKind.CHECKPOINT
-    assert not driver.seen(EndJob)
-    driver.tick(1.0)
-    driver.ack(driver.poll(5, region="side", finished=True), region="side")
-    driver.poll(3, finished=True)
-    assert driver.seen(Publish)[1].kind is CheckpointKind.FINAL
 
 
 # --- splits and sweeps ----------------------------------------------------------------------------

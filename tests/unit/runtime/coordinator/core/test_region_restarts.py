@@ -10,7 +10,6 @@ from sluice.runtime.coordinator.core.events import (
     RegionFailed,
     RegionRestarted,
     RestartRequested,
-    SweepOrphans,
 )
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.errors import (
@@ -20,7 +19,7 @@ from sluice.runtime.errors import (
     StorageUnreachableError,
 )
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
-from sluice.runtime.model.checkpoint_record import RegionStatus, Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 
 FIXED = replace(FAST, restart_strategy=FixedDelayRestart(attempts=2, delay_s=5.0))
@@ -84,30 +83,6 @@ def test_callback_after_commit_a_delay_that_is_over_does_not_replace_what_has_to
     for step in list(driver.held):
         driver.answer(step)
     assert len(restarted(driver)) == 1
-
-
-def test_others_continue_while_a_region_waits_for_its_delay() -> None:
-    """Regional checkpoints carry it; its orphans are swept before the first of them."""
-    driver = CoreDriver(REGIONAL, regions=TWO)
-    driver.tick()
-    driver.poll(3)
-    fail(driver)
-    driver.tell(RestartRequested(region="main"))
-    for number in range(3):
-        driver.tick(1.0)
-        driver.ack(driver.poll(3 * (number + 1), region="side"), region="side")
-    decided = [p for p in driver.seen(Publish) if p.verdict is Verdict.DECIDED]
-    assert len(decided) >= 2
-    assert driver.seen(SweepOrphans)
-    status = {record.region: record.status for record in decided[-1].regions}
-    assert status == {"main": RegionStatus.SKIPPED, "side": RegionStatus.COMPLETED}
-    assert not restarted(driver)
-    driver.tick(2.0)
-    (main,) = restarted(driver)
-    driver.tick(1.0)
-    driver.ack(driver.poll(9, attempt_id=main), attempt_id=main)
-    driver.ack(driver.poll(12, region="side"), region="side")
-    assert driver.core.is_live("main", main)
 
 
 def test_a_region_that_fails_after_its_acknowledgement_is_counted() -> None:

@@ -36,7 +36,7 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
-from sluice.runtime.model.checkpoint_record import RegionRecord, RegionStatus, Verdict
+from sluice.runtime.model.checkpoint_record import RegionRecord, Verdict
 from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 
@@ -206,19 +206,6 @@ def test_callback_after_commit_a_suspended_regions_old_attempt_is_over(
     assert not driver.core.is_live("main", fence)
 
 
-def test_what_it_had_acknowledged_is_decided_with_the_others() -> None:
-    """It is pre-committed; only what comes after it is missing."""
-    driver = CoreDriver(REGIONAL, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3))
-    side = driver.poll(3, region="side")
-    break_for_good(driver)
-    driver.ack(side, region="side")
-    assert [found.end_offset for found in record_of(driver, "main").splits] == [3]
-    side_epoch(driver, 6)
-    assert record_of(driver, "main").snapshot_id == decided(driver)[0].checkpoint_id
-
-
 def test_what_it_held_for_the_next_checkpoint_is_aborted() -> None:
     """A batch that no barrier asked for, acknowledged, and never decided."""
     driver = CoreDriver(SUSPEND, regions=TWO)
@@ -241,23 +228,6 @@ def test_its_splits_stay_and_new_ones_go_to_others() -> None:
 
 
 # --- by command -----------------------------------------------------------------------------------
-
-
-@BOTH
-def test_a_suspended_region_comes_back_where_it_stood(settings: CheckpointSettings) -> None:
-    driver = suspended(replace(settings, tolerable_failures=0))
-    side_epoch(driver, 6)
-    driver.tell(RestartCommanded())
-    assert not driver.core.is_suspended("main")
-    assert not driver.seen(RegionRestarted), "whoever runs it asks"
-    attempt_id = driver.restart()
-    assert driver.seen(RegionRestarted)[-1].restored.splits[0].end_offset == 0
-    driver.tick(1.0)
-    driver.ack(driver.poll(9, attempt_id=attempt_id), attempt_id=attempt_id)
-    driver.ack(driver.poll(9, region="side"), region="side")
-    assert record_of(driver, "main").status is RegionStatus.COMPLETED
-    assert record_of(driver, "main").splits[0].end_offset == 9
-    assert driver.core.is_live("side", 0)
 
 
 @BOTH

@@ -342,16 +342,6 @@ def test_the_longer_nothing_comes_the_less_often_the_source_is_asked() -> None:
     assert 30 <= later <= 50, "a quarter of the interval apart"
 
 
-def test_a_record_waits_a_quarter_of_an_interval_at_most() -> None:
-    driver = CoreDriver(FAST)
-    looks_in(driver, 60.0)
-    waited_s = 0.0
-    while driver.poll(10) is None:
-        driver.tick(LEAST_S)
-        waited_s += LEAST_S
-    assert waited_s <= FAST.idle_refresh_s + LEAST_S
-
-
 def test_one_batch_per_checkpoint_a_quiet_region_answers_at_once_when_another_one_has_records() -> (
     None
 ):

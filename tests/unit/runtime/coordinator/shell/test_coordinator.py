@@ -146,23 +146,6 @@ def test_a_second_coordinator_stops_the_first_before_it_decides(job: Job) -> Non
     second.stop()
 
 
-def test_a_lease_of_another_session_stops_the_next_decision(job: Job) -> None:
-    """Rule `lease-guards-outputs`: looked at before a decision when it was not renewed lately, as
-    after a pause."""
-    coordinator, _ = job.started(
-        CheckpointSettings(interval_s=0.01, renew_interval_s=0.05, idle_poll_s=0.01)
-    )
-    job.source.ends[0] = 3
-    region = job.region(coordinator)
-    wait_for(lambda: coordinator.last_committed == 1, poll_s=0.01)
-    job.broker.owners["fake"] = ("other job", "fake:///other", "other session")
-    with pytest.raises(FencedError):
-        coordinator.wait(PATIENCE_S)
-    job.source.ends[0] = 9
-    region.join()
-    assert job.visible()[0] == [0, 1, 2]
-
-
 class _SlowStart(FakeSink):
     """Its first sweep waits, as for a broker, until the lease was renewed thrice."""
 

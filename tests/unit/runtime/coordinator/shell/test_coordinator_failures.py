@@ -11,8 +11,6 @@ from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import (
     ConfigError,
-    DataLostError,
-    DeliveryError,
     SourceChangedError,
     UnreachableError,
     UnreadSplitsLostError,
@@ -51,26 +49,6 @@ def test_abort_before_skip_nothing_of_a_failed_attempt_is_open_when_the_next_one
     coordinator.cancel()
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        SourceChangedError("the topic was recreated", {"topic": "t"}, "Look."),
-        DataLostError("retention was faster", {"topic": "t"}, "Look."),
-    ],
-)
-def test_a_source_that_lost_records_stops_the_job(
-    job: Job, error: SourceChangedError | DataLostError
-) -> None:
-    """The error of the cut is the job's error, for everybody who waits."""
-    coordinator, _ = job.started()
-    job.source.error = error
-    region = job.region(coordinator)
-    with pytest.raises(type(error)):
-        coordinator.wait(PATIENCE_S)
-    region.join()
-    assert isinstance(region.error, type(error))
-
-
 def test_a_source_whose_topic_is_gone_stops_the_job_at_discovery_too(job: Job) -> None:
     coordinator, _ = job.started()
     job.source.discovery_error = SourceChangedError("no such topic", {"topic": "t"}, "Look.")
@@ -107,24 +85,6 @@ def test_what_a_region_reads_and_is_gone_suspends_it_alone(job: Job) -> None:
     assert not coordinator.is_over
     coordinator.cancel()
     right.stop()
-
-
-def test_a_refused_record_stops_the_job_and_nothing_of_its_epoch_is_visible(job: Job) -> None:
-    """Rule `pre-commit-confirmed`: with the error of the task, which names topic, partition and
-    offset."""
-
-    def refuse(barrier: Barrier) -> None:
-        raise DeliveryError("too large", {"topic": "t", "partition": 0, "offset": 2}, "Make room.")
-
-    coordinator, _ = job.started()
-    job.source.ends[0] = 4
-    region = job.region(coordinator, before_ack=refuse)
-    with pytest.raises(DeliveryError, match="offset=2"):
-        coordinator.wait(PATIENCE_S)
-    region.join()
-    coordinator.stop()
-    assert job.visible()[0] == []
-    assert not job.broker.ongoing()
 
 
 def test_a_store_that_refuses_ends_the_job_with_its_error(job: Job) -> None:
