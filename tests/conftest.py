@@ -53,11 +53,8 @@ _TOGETHER = {
     "hdfs": {
         "tests/contract/test_checkpoint_store.py",
         "tests/contract/test_file_committer.py",
-        "tests/contract/test_file_system.py",
-        "tests/contract/test_known_slots.py",
-        "tests/contract/test_run_records.py",
-        "tests/contract/test_lost_committables.py",
         "tests/contract/test_store_retention.py",
+        "tests/contract/test_lost_committables.py",
         "tests/integration/test_file_sink.py",
         "tests/integration/test_hdfs_checkpoints.py",
         "tests/integration/test_hdfs_outages.py",
