@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from sluice.connectors.kafka.records.serde.deserializing import Deserializer
     from sluice.connectors.kafka.records.serde.json_records import JsonDeserializer
     from sluice.connectors.kafka.records.serde.record_json import JsonSerializer
-    from sluice.runtime.coordinator.core.checkpoint_states import State
     from sluice.runtime.coordinator.core.events import Progress
     from sluice.runtime.coordinator.policy.balance import LoadBalancer
     from sluice.runtime.coordinator.policy.handlers import (
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
         HandlerDecision,
         RegionalCheckpointHandler,
     )
+    from sluice.runtime.coordinator.policy.state_tables import State
     from sluice.runtime.errors import (
         AuthenticationError,
         CheckpointFailedError,
@@ -93,7 +93,7 @@ _MODULES = {
     "sluice.connectors.kafka.records.serde.deserializing": ("Deserializer",),
     "sluice.connectors.kafka.records.serde.json_records": ("JsonDeserializer",),
     "sluice.connectors.kafka.records.serde.record_json": ("JsonSerializer",),
-    "sluice.runtime.coordinator.core.checkpoint_states": ("State",),
+    "sluice.runtime.coordinator.policy.state_tables": ("State",),
     "sluice.runtime.coordinator.core.events": ("Progress",),
     "sluice.runtime.coordinator.policy.balance": ("LoadBalancer",),
     "sluice.runtime.coordinator.policy.handlers": (

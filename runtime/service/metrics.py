@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.functions.at_most_once import offsets_in
 

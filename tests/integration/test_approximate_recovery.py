@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.checkpoint.checkpoint_store import open_store
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.functions.at_most_once import AT_MOST_ONCE, DROPS_KIND, Drops, decode_drops
 from sluice.runtime.job.job import Job
 from sluice.runtime.job.job_cli import app as job_commands

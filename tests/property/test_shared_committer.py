@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.runtime.contracts import CommitOutcome
-from sluice.runtime.coordinator.committing.decided_commits import (
+from sluice.runtime.coordinator.committing.commit_steps import (
     DecidedWork,
     SharedCommitters,
-    follow_all,
-    notify,
 )
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.model.checkpoint_record import (
     RegionRecord,
@@ -28,6 +27,7 @@ from sluice.runtime.model.checkpoint_record import (
     StateEntry,
     committables_of,
 )
+from tests.kit.effort import examples
 from tests.kit.fakes import FakeBroker, FakeSink, TransactionState, entry_of, identity_of
 
 REGIONS = ("r0", "r1", "r2")
@@ -85,7 +85,7 @@ class _World:
     def start(self) -> None:
         """A new process: it knows the directory, and nothing else."""
         sink = FakeSink(self.broker, may_reach=self._may_reach, is_answered=self._is_answered)
-        self.committers = SharedCommitters({"sink": sink}, PLAN)
+        self.committers = SharedCommitters({"sink": SerialSink(sink)}, PLAN)
         self.notified = 0
 
     def _may_reach(self) -> bool:
@@ -157,7 +157,7 @@ class _World:
         record = due[0]
         decided = DecidedWork(checkpoint_id=record.checkpoint_id, regions=record.regions)
         crashed = self.is_recovering or self.random.random() < 0.5
-        reports = notify(self.committers, "sink", decided, timeout_s=1.0, after_crash=crashed)
+        reports = self.committers.notify("sink", decided, timeout_s=1.0, after_crash=crashed)
         self.notified = max(self.notified, record.checkpoint_id)
         named = committables_of(record.regions)
         assert set(named) <= set(reports) or again
@@ -169,7 +169,7 @@ class _World:
             and set(named) <= done
             and all(
                 report.outcome is CommitOutcome.COMMITTED
-                for report in follow_all(self.committers, decided, timeout_s=1.0)
+                for report in self.committers.follow_all(decided, timeout_s=1.0)
             )
         )
         if record.is_marked and self.is_recovering:
@@ -238,7 +238,7 @@ _WEIGHTS = {
 _STEPS = 30
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), roughness=st.sampled_from((0.0, 0.3, 0.5)))
 def test_continuous_order_held_work_is_never_lost_doubled_or_shown_before_its_decision(
     seed: int, roughness: float

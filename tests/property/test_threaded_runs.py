@@ -29,6 +29,7 @@ from sluice.runtime.coordinator.start.startup import StartSequence
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError
 from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord
 from sluice.runtime.ownership.lease_watch import LeaseWatch
+from tests.kit.effort import examples
 from tests.kit.threads.threaded_attempts import Link
 from tests.kit.threads.threaded_plans import EVENTS, FAULTS, Plan, pass_by
 from tests.kit.threads.threaded_tasks import PlayedLink
@@ -54,7 +55,7 @@ _plans = st.builds(
 )
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(_plans)
 def test_fence_first_and_continuous_order_whichever_driver_lives_readers_see_each_record_once_and_in_order(
     plan: Plan,
@@ -113,13 +114,13 @@ def _sweeps_before_it_seals(patch: pytest.MonkeyPatch) -> None:
         history = self._read(None)
         view = SweepView(
             job_uid=history.newest.job_uid,
-            attempt_ids={r.name: history.next_slot for r in self._plan.regions},
+            attempt_ids={r.name: history.next_slot for r in self.plan.regions},
             protected=tuple(e for p in history.slots for e in p.record.committables),
             orphans=(),
         )
-        for sink in self._sinks.values():
+        for sink in self.sinks.values():
             sink.sweep(view, timeout_s=10.0)
-        self._pause(1.0)
+        self.pause(1.0)
         return fencing_record(self, restore_from)
 
     patch.setattr(StartSequence, "_fence", swept)

@@ -99,6 +99,11 @@ class RegionPlan:
         return self.chained and self.deterministic
 
     @property
+    def state_sink_ids(self) -> tuple[str, ...]:
+        """Operator ids of the sinks that may keep state in its records."""
+        return self.sink_ids if self.stateful_sink_ids is None else self.stateful_sink_ids
+
+    @property
     def batch_ids_continue(self) -> bool:
         """Whether a batch id of an older attempt names the same batch in a newer one."""
         return self.stateful or self.keeps_logs

@@ -4,8 +4,8 @@ import sys
 import time
 from typing import TextIO
 
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.functions.at_most_once import offsets_in
 
 __all__ = ["ConsoleProgress"]

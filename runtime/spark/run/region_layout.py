@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from sluice.runtime.continuous.continuous_sink import LostTimeout, require_short_epochs
+from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
 from sluice.runtime.contracts import RereadingSource, Sink, TunedSink, TunedSource
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.job_graph import Region, regions_of
@@ -173,9 +173,11 @@ def refusals(
             stack.callback(close_logged, coordinator.close, f"sink {sink.name}")
             facts = coordinator.check(timeout_s=_CHECK_TIMEOUT_S)
         try:
-            require_short_epochs(
-                facts, LostTimeout(lost_timeout_s), between_barriers_s=between_barriers_s
-            )
+            TasksFirst(
+                NativeCommits(),
+                LostTimeout(lost_timeout_s),
+                between_barriers_s=between_barriers_s,
+            ).require_short(facts)
         except ConfigError as error:
             refused[operator_id] = f"the sink {sink.name}: {error}"
     return refused

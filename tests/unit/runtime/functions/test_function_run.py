@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from sluice.connectors.kafka.records.rows import RecordColumns
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.errors import (
     ConfigError,
     FencedError,
@@ -88,21 +88,6 @@ def test_an_example_is_text_that_can_be_sent_and_recorded_whatever_the_function_
     assert task.through(source_rows(b'{"name":"\\ud800!"}', b'{"name":"ok"}')) == [b'{"name":"ok"}']
     assert task.run.examples["id-f"].encode() == b"orders-3@0 ValueError: not a name: ?!"
     assert task.dead() == [b'{"name":"\\ud800!"}']
-
-
-def test_one_poison_record_costs_a_logarithm_of_calls() -> None:
-    """It is found by halving: two calls for each step."""
-    calls = 0
-
-    def counted(batch: pa.RecordBatch) -> pa.RecordBatch:
-        nonlocal calls
-        calls += 1
-        return numbers(batch)
-
-    rows = 1024
-    task = Task(chained(counted, Skip()))
-    assert len(task.through(source_rows(*([b"1"] * (rows - 1) + [b"x"])))) == rows - 1
-    assert calls == 1 + 2 * math.log2(rows)
 
 
 def test_without_a_policy_the_first_error_is_the_functions_own() -> None:

@@ -26,17 +26,10 @@ from sluice.runtime.coordinator.committing.commit_ledger import (
     pre_committed,
     wave,
 )
-from sluice.runtime.coordinator.committing.commit_steps import drive
-from sluice.runtime.coordinator.committing.decided_commits import (
-    DecidedWork,
-    SharedCommitters,
-    failed_detail,
-    notify,
-)
+from sluice.runtime.coordinator.committing.commit_steps import DecidedWork, SharedCommitters, drive
 from sluice.runtime.coordinator.committing.repairs import Repairs
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import (
-    Commit,
-    CommitReported,
     MarkCommitted,
     Marked,
     Repair,
@@ -158,32 +151,6 @@ def test_a_start_commits_the_completed_regions_of_a_decision_and_no_skipped_one(
     assert job.points.index("after-mark") < job.points.index("before-sweep")
 
 
-def test_a_start_tells_sinks_how_far_the_regions_are_before_each_mark() -> None:
-    """Oldest first, again until it is done, and of every decision that was not marked."""
-    job = _job()
-    streaming = _Following(job)
-    streaming.answers = [CommitOutcome.PENDING]
-    first, second = job.pre_commit("1"), job.pre_commit("2")
-    job.broker.end(identity_of(second), commit=True)  # so that nothing is open after the first
-    _decide(job, 1, _main(first), _carried())
-    _decide(job, 2, _main(second), _carried())
-    job.start(plan=_TWO)
-    assert [checkpoint_id for checkpoint_id, _ in streaming.told] == [1, 1, 2]
-    assert job.store.committed == {0, 1, 2}
-    assert streaming.told[0][1] == (
-        RegionProgress(
-            region="main",
-            status=RegionStatus.COMPLETED,
-            least_watermark_ms=9,
-            operator_states=(_STATE,),
-            committables=(first,),
-        ),
-        RegionProgress(
-            region="side", status=RegionStatus.SKIPPED, has_splits=False, least_watermark_ms=3
-        ),
-    )
-
-
 def test_a_start_gives_up_in_time_on_a_sink_that_does_not_follow() -> None:
     """With the sink's words; nothing is marked, so the next start continues there."""
     job = _job()
@@ -195,29 +162,6 @@ def test_a_start_gives_up_in_time_on_a_sink_that_does_not_follow() -> None:
 
 
 # --- at work --------------------------------------------------------------------------------------
-
-
-def test_a_commit_leaves_the_skipped_regions_work_alone() -> None:
-    """Step 5 for the completed ones, tried again until they are committed."""
-    job = _job()
-    done, held = job.pre_commit("done"), job.pre_commit("held")
-    regions = (_main(done), _carried(held))
-    io_executor = _io_executor(job)
-    reaches = iter([False, True])
-    job.sink.may_reach = lambda: next(reaches)
-    outcomes = []
-    for after_crash in (False, True):
-        event = drive(
-            io_executor.perform(
-                Commit(
-                    checkpoint_id=1, committables=(done,), after_crash=after_crash, regions=regions
-                )
-            )
-        )
-        assert isinstance(event, CommitReported)
-        outcomes += [report.outcome for report in event.reports]
-    assert outcomes == [CommitOutcome.PENDING, CommitOutcome.COMMITTED]
-    assert _state(job, held) is TransactionState.ONGOING
 
 
 def test_a_mark_waits_until_the_sinks_have_followed() -> None:
@@ -238,14 +182,14 @@ def test_a_decision_that_forgets_held_work_of_a_completed_region_stops_the_job()
     """It would be published though no record says so, or lost."""
     job = _job()
     held, new = job.pre_commit("held"), job.pre_commit("new")
-    committers = SharedCommitters({"sink": job.sink}, _TWO)
+    committers = SharedCommitters({"sink": SerialSink(job.sink)}, _TWO)
     committers.of("sink").pre_committed(1, {"main": [held]})
     wrong = DecidedWork(checkpoint_id=2, regions=(_main(new),), entries=(new,))
     with pytest.raises(IllegalTransitionError, match="does not name a region's pending work"):
-        notify(committers, "sink", wrong, timeout_s=1.0, after_crash=False)
+        committers.notify("sink", wrong, timeout_s=1.0, after_crash=False)
     assert len(job.broker.ongoing()) == 2
     right = DecidedWork(checkpoint_id=2, regions=(_main(held, new),), entries=(held, new))
-    reports = notify(committers, "sink", right, timeout_s=1.0, after_crash=False)
+    reports = committers.notify("sink", right, timeout_s=1.0, after_crash=False)
     assert list(reports) == [held, new]
 
 
@@ -302,8 +246,8 @@ class _Repairer:
 def _written_under(attempt_id: int) -> int:
     repairer = _Repairer()
     repairs = Repairs(
-        repairer,
-        FakeStore(),
+        repairer=repairer,
+        store=FakeStore(),
         sinks={},
         sources={},
         session="s",
@@ -340,8 +284,8 @@ def test_what_a_log_has_lost_meanwhile_is_not_waited_for_at_each_start_again(
     ranges = tuple(split(partition, 2, 9) for partition in range(2))
     source = FakeSource("source", {0: 9, 1: 3}, error=error)
     repairs = Repairs(
-        repairer,
-        FakeStore(),
+        repairer=repairer,
+        store=FakeStore(),
         sinks={},
         sources={"source": source},
         session="s",
@@ -384,16 +328,6 @@ def test_what_is_due_of_a_checkpoint_is_nothing_of_a_later_one() -> None:
     ledger = decided(decided(ledger, 1, ()), 2, ())
     assert checkpoints_due(ledger, 1) == (1,)
     assert checkpoints_due(ledger, 2) == (1, 2)
-
-
-def test_a_sink_is_reported_no_region_that_does_not_write_to_it() -> None:
-    skipped = RegionRecord(
-        region="side", attempt_id=0, status=RegionStatus.SKIPPED, snapshot_id=1, batch_id=1
-    )
-    work = DecidedWork(checkpoint_id=2, regions=(skipped,), entries=())
-    assert failed_detail(work, {"main"}) is None
-    told_of = failed_detail(work, {"main", "side"})
-    assert [task.task_name for task in told_of.failed_tasks] == ["side"]
 
 
 def test_a_decision_decides_nothing_of_a_region_that_failed() -> None:

@@ -14,7 +14,7 @@ from sluice.runtime.coordinator.core.events import (
     RestartRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
-from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError, IllegalTransitionError, StreamError, WrongJobError
 from sluice.runtime.model import offsets

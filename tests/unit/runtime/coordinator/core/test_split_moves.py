@@ -11,6 +11,7 @@ from sluice.runtime.coordinator.core.events import (
     GiveBarrier,
     NothingDue,
     Publish,
+    RegionalStep,
     RegionBarrierOffsets,
     RegionFailed,
     RegionRestarted,
@@ -20,9 +21,8 @@ from sluice.runtime.coordinator.core.reassignment import may_move
 from sluice.runtime.coordinator.policy.assignment import Move, assignment_of
 from sluice.runtime.coordinator.policy.balance import Balancer, Choice, LoadBalancer, RegionLoad
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import ConfigError, IllegalTransitionError
 from sluice.runtime.functions.at_most_once import Drops, encode_drops

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import sluice
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.spark.session.hosts import Executor, HostExclusion
 from sluice.runtime.spark.session.spark_session import (

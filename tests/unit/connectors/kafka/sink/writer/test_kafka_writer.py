@@ -11,7 +11,7 @@ from sluice.connectors.kafka.sink.producers.transaction_status import read_statu
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
 from sluice.runtime.contracts import RegisteredAttempt, TaskScope
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,

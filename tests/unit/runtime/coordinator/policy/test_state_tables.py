@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from sluice.runtime.coordinator.core.checkpoint_states import TRANSITIONS, Event, State, advance
-from sluice.runtime.coordinator.core.pending_checkpoint import ABORTABLE, DECIDED_OPEN
-from sluice.runtime.coordinator.policy.commit_failpoints import FAILPOINTS
+from sluice.runtime.coordinator.policy.state_tables import (
+    ABORTABLE,
+    DECIDED_OPEN,
+    TRANSITIONS,
+    Event,
+    State,
+    advance,
+)
 from sluice.runtime.errors import IllegalTransitionError
+from tests.kit.coordinator.coordinator_failpoints import FAILPOINTS
 from tools import state_diagram
 from tools.state_diagram import page
 
@@ -32,7 +38,7 @@ def test_nothing_leads_back_from_a_decision() -> None:
     reached = set(DECIDED_OPEN)
     for _ in State:
         reached |= {target for (source, _), target in TRANSITIONS.items() if source in reached}
-    assert not reached & (ABORTABLE | {State.ABORTING, State.ABORTED, State.DECIDING})
+    assert not reached & ({*ABORTABLE} | {State.ABORTING, State.ABORTED, State.DECIDING})
     assert {event for (source, event) in TRANSITIONS if source is State.DECIDING} == {
         Event.METADATA_DURABLE,
         Event.SLOT_TAKEN,
@@ -55,7 +61,7 @@ def test_what_is_withdrawn_ends_by_a_durable_record_alone() -> None:
 def test_only_states_without_a_record_may_be_given_up() -> None:
     """ABORTING is reached only while no record can be durable."""
     assert {source for (source, _), target in TRANSITIONS.items() if target is State.ABORTING} == (
-        ABORTABLE
+        set(ABORTABLE)
     )
 
 

@@ -1,18 +1,8 @@
 """The named steps of a checkpoint at which a test may kill or pause the coordinator's process."""
 
-import enum
+from sluice.runtime.coordinator.core.events import RegionalStep
 
-__all__ = ["FAILPOINTS", "REGIONAL_FAILPOINTS", "RegionalStep"]
-
-
-class RegionalStep(enum.Enum):
-    """The effects of a decision on a region besides completing it."""
-
-    SKIP = "carry"  # it failed: it keeps its last snapshot.
-    HOLD = "hold"  # it timed out: the same, and its work stays open for a later decision.
-    RELEASE = "release"  # work that stayed open is in this decision.
-    MOVE = "move"  # a split changes its region.
-
+__all__ = ["FAILPOINTS", "REGIONAL_FAILPOINTS"]
 
 _STEPS = (
     "trigger",

@@ -1,28 +1,42 @@
-"""Which regions a failure is attributed to. Reads the coordinator's state.
+"""Failures: which regions one is attributed to, and what the failure policy does to them. Pure.
 
 A failure is attributed to the regions that delay an epoch. A region that waits for those, for its
 next attempt or for a commit has done nothing. A region that has nothing to read delays no other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
-from sluice.runtime.coordinator.core.events import RegionFailed
+from sluice.runtime.coordinator.core.events import RegionFailed, RegionSuspended
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
-from sluice.runtime.coordinator.policy.failure_policy import Failure
-from sluice.runtime.coordinator.region.region_phases import RegionPhase
+from sluice.runtime.coordinator.policy.failure_policy import (
+    Failure,
+    FailureDecision,
+    FailureOutcome,
+    FailureView,
+    RegionView,
+    decide_failure,
+)
+from sluice.runtime.coordinator.policy.state_tables import RegionPhase, State
 from sluice.runtime.coordinator.region.region_state import RegionState
-from sluice.runtime.errors import RestartCommandedError, StorageUnreachableError
+from sluice.runtime.errors import (
+    RegionsSuspendedError,
+    RestartCommandedError,
+    StorageUnreachableError,
+)
 from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = [
+    "apply_failure",
     "delaying_regions",
     "has_waited",
+    "is_the_end",
     "of_batch",
+    "of_checkpoint",
     "of_ended_regions",
     "of_expiry",
-    "of_withdrawal",
+    "suspended_at_the_end",
 ]
 
 _NOT_ATTRIBUTED = (StorageUnreachableError, RestartCommandedError)
@@ -90,17 +104,13 @@ def of_expiry(
     if waited or state.excuse_replays(delaying):
         return None
     slow = delaying or _too_old(state, checkpoint, now_s)
-    return _of_checkpoint(checkpoint, error, slow)
+    return of_checkpoint(checkpoint, error, slow)
 
 
-def of_withdrawal(checkpoint: PendingCheckpoint, error: BaseException) -> Failure:
-    """For a checkpoint that grew old while it was not known whether it was decided."""
-    return _of_checkpoint(checkpoint, error, ())
-
-
-def _of_checkpoint(
+def of_checkpoint(
     checkpoint: PendingCheckpoint, error: BaseException, slow: Sequence[str]
 ) -> Failure:
+    """For a checkpoint that expired or grew old; ``slow``: the regions that delayed it."""
     # All acknowledged, and it was still too late: all regions with a batch share the failure. A
     # region with nothing to read was not too late.
     attributed = slow or [batch.region for batch in checkpoint.batches()]
@@ -183,3 +193,98 @@ def _too_old(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: floa
     acks = checkpoint.acknowledged()
     old = [ack.batch.region for ack in acks if state.is_too_old(ack.decide_by_s, now_s)]
     return old if len(old) < len(acks) else []
+
+
+# --- the cost of a failure ------------------------------------------------------------------------
+
+
+def apply_failure(state: CoordinatorState, failure: Failure | None, now_s: float) -> None:
+    """Do what a failure costs by the policy; None: it costs nothing."""
+    if failure is None:
+        return
+    regions = {name: state.regions[name] for name in failure.regions}
+    view = FailureView(
+        regions={
+            name: RegionView(attempts=found.history.count, restarts=found.restarts)
+            for name, found in regions.items()
+        },
+        in_service=state.in_service().keys(),
+        failures=state.failures,
+        is_over=state.is_over,
+    )
+    decisions = decide_failure(failure, view, state.settings, now_s=now_s, draw=state.draw)
+    for decision in decisions:
+        _apply(state, failure, decision, now_s)
+
+
+def _apply(
+    state: CoordinatorState, failure: Failure, decision: FailureDecision, now_s: float
+) -> None:
+    if decision.outcome is FailureOutcome.COUNT:
+        state.count_failure()
+        return
+    if decision.restarts is not None:
+        for name in decision.regions:
+            region = state.regions[name]
+            region.restarts = decision.restarts
+            if not region.is_open:
+                region.begins_s = decision.restarts.due_s
+        return
+    if state.settings.restart_strategy is None and not failure.is_permanent:
+        state.reset_failures()  # the regions that are left have none
+    if decision.outcome is FailureOutcome.END:
+        state.end(decision.error, now_s)
+    for name in decision.regions:
+        _suspend(state, name, decision.error, now_s)
+
+
+def _suspend(state: CoordinatorState, name: str, error: BaseException, now_s: float) -> None:
+    """End its attempt, if one is current. Its acknowledged work is still decided."""
+    region = state.regions[name]
+    if region.is_suspended:
+        return
+    state.close_region(name, error, now_s)
+    state.fail_waiting(name, error)
+    region.suspend(error, now_s)
+    state.unsettled.setdefault(name)
+    state.out.append(RegionSuspended(region=name, cause=error, positions=region.record.splits))
+
+
+# --- the end of a bounded job ---------------------------------------------------------------------
+
+
+def is_the_end(state: CoordinatorState, checkpoint: PendingCheckpoint) -> bool:
+    """Whether only suspended regions have records left to read after a final checkpoint. A region
+    that was restarted meanwhile has only begun."""
+    return state.in_service().keys() <= checkpoint.finished
+
+
+def suspended_at_the_end(state: CoordinatorState) -> RegionsSuspendedError | None:
+    """Why a job that has read all other splits is not done; None: it is, since all splits of the
+    suspended regions are decided, too."""
+    suspended = {
+        name: found.suspended
+        for name, found in state.regions.items()
+        if found.suspended is not None and not found.is_written
+    }
+    if not suspended:
+        return None
+    causes = {name: f"{type(s.cause).__name__}: {s.cause}" for name, s in suspended.items()}
+    error = RegionsSuspendedError(
+        "the job has read everything but the splits of suspended regions",
+        {
+            "regions": ",".join(suspended),
+            "not_written_from": _named(
+                split for name in suspended for split in state.regions[name].record.splits
+            ),
+            "causes": "; ".join(f"{name}: {cause}" for name, cause in causes.items()),
+        },
+        "Remove the causes and start the job again: it reads the missing splits. The output of the "
+        "other regions is committed.",
+    )
+    error.__cause__ = next(iter(suspended.values())).cause
+    return error
+
+
+def _named(splits: Iterable[SplitRange]) -> str:
+    return " ".join(f"{split.name}:{split.end_offset}" for split in splits)
