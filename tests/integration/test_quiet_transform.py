@@ -214,3 +214,16 @@ def test_a_state_gives_what_its_last_records_have_closed(copy: Copy, batches: Ba
     wait_for(batches.is_quiet, what="many quiet intervals")
     end(running, copy)
     assert copy.settled() == [6, 20]
+
+
+@pytest.mark.extended
+def test_rows_later_than_the_watermark_are_counted_and_one_warning(
+    copy: Copy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after one record from the future; Spark drops them without a word."""
+    for values in ([b"1000"], [b"5", b"6"]):
+        assert "later than the watermark" not in caplog.text
+        produce(copy.kafka.bootstrap, copy.source, values)
+        by_windows(copy, bounded=True)
+    (said,) = [line for line in caplog.messages if "later than the watermark" in line]
+    assert "rows=1 watermark=1970-01-01T00:16:40+00:00 ahead_of_clock_s=0" in said
