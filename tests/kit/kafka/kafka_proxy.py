@@ -1,8 +1,8 @@
 """A TCP proxy before one broker that knows where Kafka's requests begin and end.
 
-It reads the header of each request, never changes a byte, and does to chosen ones what a network,
-a stalled connection or a client's retry may do: holds them back, loses their answer, or brings
-them to the broker once more. The broker must advertise the proxy's address (`tests.kit.kafka.proxied_kafka`).
+It reads the header of each request, and does to chosen ones what a network, a stalled connection or
+a client's retry may do: holds them back, loses their answer, or brings them to the broker once
+more. It changes no byte, unless it hides requests as an older broker does. The broker must advertise the proxy's address (`tests.kit.kafka.proxied_kafka`).
 """
 
 import contextlib
@@ -18,8 +18,11 @@ from dataclasses import dataclass, field
 from sluice.runtime.embedded.ports import HOST
 from tests.kit.waiting import wait_for
 
+API_VERSIONS = 18
 ADD_PARTITIONS_TO_TXN = 24
 END_TXN = 26
+DESCRIBE_TRANSACTIONS = 65
+LIST_TRANSACTIONS = 66
 
 _HEADER = struct.Struct(">ihhih")  # size, api key, api version, correlation id, client id's length
 _CONNECT_S = 30.0
@@ -145,6 +148,7 @@ class _Connection:
     def __init__(self, client: socket.socket, broker: socket.socket) -> None:
         self.client, self.broker = client, broker
         self.expected: dict[int, tuple[Request, Caught]] = {}
+        self.versions: dict[int, Request] = {}
 
     def close(self) -> None:
         for end in (self.client, self.broker):
@@ -171,6 +175,7 @@ class KafkaProxy:
         self._connections: list[_Connection] = []
         self._threads: list[threading.Thread] = []
         self._closed = False
+        self._hidden: frozenset[int] = frozenset()
         self.seen: Counter[int] = Counter()
         """Requests by api key."""
 
@@ -230,6 +235,10 @@ class KafkaProxy:
     def lose_answer(self, api_key: int, *, client_id: str = "") -> Caught:
         """Let the next such request pass, and cut its connection when the answer comes."""
         return self._arm(Caught(self, api_key, client_id=client_id, held=False, answered=False))
+
+    def hide(self, *api_keys: int) -> None:
+        """Leave these out of what the broker says that it can, as an older one does."""
+        self._hidden = frozenset(api_keys)
 
     @contextlib.contextmanager
     def echo(self, *api_keys: int, after_s: float) -> Iterator[Echoes]:
@@ -299,6 +308,8 @@ class KafkaProxy:
         with contextlib.suppress(OSError):
             while (frame := _frame(connection.client)) is not None:
                 request = parse_request(frame)
+                if request.api_key == API_VERSIONS:
+                    connection.versions[request.correlation_id] = request
                 caught = self._take(request)
                 if caught is not None:
                     connection.expected[request.correlation_id] = (request, caught)
@@ -319,6 +330,9 @@ class KafkaProxy:
                     caught.answer(error_codes(request, frame))
                     if not caught.answered:
                         break
+                asked = connection.versions.pop(correlation_id, None)
+                if asked is not None and self._hidden:
+                    frame = _without(frame, asked.api_version, self._hidden)
                 connection.client.sendall(frame)
         connection.close()
 
@@ -374,3 +388,18 @@ def _exactly(end: socket.socket, count: int) -> bytes | None:
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
+
+
+def _without(frame: bytes, version: int, hidden: frozenset[int]) -> bytes:
+    """An answer to ApiVersions without these requests: rows of key, least and largest version."""
+    is_compact = version >= 3
+    (error,) = struct.unpack_from(">h", frame, 8)
+    at, step = (11, 7) if is_compact else (14, 6)
+    count = frame[10] - 1 if is_compact else struct.unpack_from(">i", frame, 10)[0]
+    if error or (is_compact and frame[10] > 127):
+        return frame
+    rows = [frame[at + n * step : at + (n + 1) * step] for n in range(count)]
+    kept = [row for row in rows if struct.unpack_from(">h", row)[0] not in hidden]
+    size = bytes([len(kept) + 1]) if is_compact else struct.pack(">i", len(kept))
+    body = frame[4:10] + size + b"".join(kept) + frame[at + count * step :]
+    return struct.pack(">i", len(body)) + body
