@@ -1,5 +1,6 @@
 """``format("sluice-kafka")`` as a sink, in Spark: what it writes, and what it refuses by name."""
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -96,11 +97,12 @@ def test_trigger_is_barrier_available_now_writes_everything_once_and_ends(
 
 def _end_workers() -> None:
     """As Spark does with workers that were idle for a minute, in whatever state they are."""
-    workers = [  # children of a daemon; others run the source
-        each
-        for each in psutil.Process().children(recursive=True)
-        if "pyspark.worker" in each.cmdline() and "pyspark.worker" in each.parent().cmdline()
-    ]
+    workers = []  # children of a daemon; other processes run the source
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # also a zombie
+            daemon = each.parent()
+            if daemon and "pyspark.worker" in each.cmdline() and each.cmdline() == daemon.cmdline():
+                workers.append(each)
     assert workers
     for worker in workers:
         worker.kill()
@@ -118,7 +120,7 @@ def test_ids_never_reused_workers_that_spark_ended_leave_no_more_ids(
     wire = TransactionWire(KafkaConnection(bootstrap_servers=kafka.bootstrap))
     counts = []
     try:
-        for n in range(4):
+        for n in range(6):
             produce(kafka.bootstrap, source, [Record(value=b"%d" % n, partition=p) for p in (0, 1)])
             query.processAllAvailable()
             listing = wire.list_transactions(f"prefix-{output}/", timeout_s=60)
@@ -127,9 +129,8 @@ def test_ids_never_reused_workers_that_spark_ended_leave_no_more_ids(
     finally:
         wire.close()
         query.stop()
-    assert counts[-1] <= 6, f"3 for each of 2 tasks: {counts}"
-    assert counts[-1] == counts[1], counts
-    assert numbers(kafka, output) == sorted([*range(4)] * 2)
+    assert counts[-1] <= 9, f"12 at least, if each worker began with new ones: {counts}"
+    assert numbers(kafka, output) == sorted([*range(6)] * 2)
 
 
 def test_two_sources_of_one_topic_each_at_its_own_pace(
