@@ -37,8 +37,8 @@ class FilesFormat(DataSource):
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refuse a frame that is no stream."""
-        refuse_frame(FORMAT, instead="Spark's own formats")
+        """Refuse a frame: `save` is taken over where the format is installed."""
+        refuse_frame(FORMAT)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The sink; see `DropInStreamWriter`."""

@@ -154,14 +154,14 @@ class HdfsSink:
         from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
         from sluice.connectors.hdfs.writing.spark_saver import session_file_system
 
-        if self._partition_commit is not None and self._marks is None:
+        if self._partition_commit is not None:
             from sluice.connectors.hdfs.partition_commit.partition_marks import PartitionMarks
 
-            self._marks = PartitionMarks(
-                self._partition_commit.in_session(self._session_zone),
-                target=self._target,
-                open_file_system=session_file_system,
-            )
+            commit = self._partition_commit.in_session(self._session_zone)
+            if self._marks is None or self._marks.commit != commit:
+                self._marks = PartitionMarks(
+                    commit, target=self._target, open_file_system=session_file_system
+                )
         return FileSinkCoordinator(self._target, session_file_system, marks=self._marks)
 
     def event_time(self) -> EventTime | None:

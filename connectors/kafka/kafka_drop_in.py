@@ -35,8 +35,8 @@ class KafkaFormat(KafkaSourceFormat):
         return DropInStreamWriter(FORMAT, self.options, self.service)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refuse a frame that is not a stream."""
-        refuse_frame(FORMAT, instead="Spark's own format")
+        """Refuse a frame: `save` is taken over where the format is installed."""
+        refuse_frame(FORMAT)
 
 
 def check_source(options: Mapping[str, str], *, stream: bool) -> None:

@@ -32,11 +32,11 @@ from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
 from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.connectors.kafka.source.splits import key_of, split_evenly
 from sluice.runtime.errors import ConfigError, FencedError
+from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.payloads import text
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.model.task_memory import TaskMemory
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
-from sluice.runtime.service.service_json import from_json, to_json
 
 __all__ = [
     "FrameRuns",
@@ -53,7 +53,7 @@ _KEY = "kafka-frames"
 _SOURCE_ID = "sluice-kafka"
 _TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 15.0  # an unreachable cluster is reported within 30 s
-_CALL_TIMEOUT_S = 120.0
+_CALL_TIMEOUT_S = 60.0
 _MOST_FRAMES = 10_000
 _MOST_RUNS = 1_000
 

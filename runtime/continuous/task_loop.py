@@ -14,6 +14,7 @@ from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
+from sluice.runtime.process.failed_tasks import note_ranges
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = ["EpochScope", "OpenWriters", "TaskLoop"]
@@ -202,8 +203,20 @@ class TaskLoop:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         epoch = self._epoch
-        for made in epoch.functions.applied(iter((batch,)), epoch.writers.write_dead_letter):
-            epoch.writers.write(made)
+        try:
+            for made in epoch.functions.applied(iter((batch,)), epoch.writers.write_dead_letter):
+                epoch.writers.write(made)
+        except Exception as err:
+            note_ranges(err, self._ranges_read())  # the batch may not have its offsets
+            raise
+
+    def _ranges_read(self) -> str:
+        """The epoch's ranges up to here, as text."""
+        at = self._stream.positions()
+        return ",".join(
+            f"{topic}-{partition}[{start},{at[source_id, topic, partition]})"
+            for (source_id, topic, partition), start in self._epoch.starts.items()
+        )
 
     # --- barriers -----------------------------------------------------------------------------
 

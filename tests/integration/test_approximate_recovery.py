@@ -160,7 +160,7 @@ def test_a_killed_tasks_ranges_are_dropped_and_nothing_else(bed: Bed) -> None:
     assert on_record[-1].in_all == dropped
     bed.fill()
     assert bed.run().dropped == []
-    assert bed.on_record()[-1] == Drops(in_all=dropped)
+    assert bed.on_record()[-1] == Drops(in_all=dropped, ranges=())
     bed.require_all_but(told.dropped)
     shown = CliRunner().invoke(job_commands, ["graph", str(bed.directory / "checkpoint")])
     assert AT_MOST_ONCE in shown.output

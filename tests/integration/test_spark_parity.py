@@ -350,3 +350,33 @@ def memory(frame: DataFrame, name: str, location: Path, mode: str) -> StreamingQ
     """Start a query into a table."""
     writer = frame.writeStream.format("memory").queryName(name).outputMode(mode)
     return writer.option("checkpointLocation", str(location / name)).start()
+
+
+@pytest.mark.parametrize(("mode", "rows"), [("append", 5), ("update", -1)])
+def test_progress_counts_the_rows_of_the_sink(
+    session: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: TopicFactory,
+    tmp_path: Path,
+    mode: str,
+    rows: int,
+) -> None:
+    """As the table of differences says: not in output mode update."""
+    name, output = topic(), topic()
+    send(kafka, name, *range(5))
+    query = (
+        session.readStream.format("sluice-kafka")
+        .options(**options(kafka, name, startingOffsets="earliest"))
+        .load()
+        .select("value")
+        .writeStream.format("sluice-kafka")
+        .outputMode(mode)
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("topic", output)
+        .option("transactionalIdPrefix", output)
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(QUERY_S)
+    assert [p.sink.numOutputRows for p in query.recentProgress][-1] == rows

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from sluice.connectors.hdfs.formats.python_values import text_of, timestamp_text, valid_text
@@ -25,6 +26,7 @@ DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """The value of a directory for null and for an empty string."""
 
 _ESCAPED = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
+_SOURCE = ("topic", "partition", "offset")  # columns that name a row's source record
 _LONGEST_NAME_BYTES = 255  # of local file systems, and by default of a NameNode
 
 
@@ -112,18 +114,21 @@ class PartitionPaths:
         paths: list[str] = [""]
         codes = np.zeros(batch.num_rows, dtype=np.int64)
         for name in self.columns:
-            directories, mine = self._column(batch.schema.field(name), batch.column(name))
+            directories, mine = self._column(batch, name)
             used, codes = np.unique(codes * len(directories) + mine, return_inverse=True)
             pairs = [divmod(int(code), len(directories)) for code in used]
             paths = [f"{paths[outer]}/{directories[inner]}" for outer, inner in pairs]
         return [path[1:] for path in paths], codes
 
-    def _column(self, field: pa.Field, column: pa.Array) -> tuple[list[str], np.ndarray]:
+    def _column(self, batch: pa.RecordBatch, name: str) -> tuple[list[str], np.ndarray]:
         """Directories of one column, and for each row the number of its own."""
+        field, column = batch.schema.field(name), batch.column(name)
         spelling = _spelling(field, self.session_zone)
         plain = column.dictionary_decode() if kinds.is_dictionary(column.type) else column
         encoded = _comparable(plain).dictionary_encode(null_encoding="encode")
-        names = _names(field, encoded.dictionary, spelling)
+        values = encoded.dictionary.to_pylist()  # one may be null
+        names = [_directory(name, None if v is None else spelling(v)) for v in values]
+        _require_names(names, encoded.indices, batch, column=name)
         directories = list(dict.fromkeys(names))  # null and "" share one
         numbers = {name: number for number, name in enumerate(directories)}
         table = np.array([numbers[name] for name in names], dtype=np.int64)
@@ -137,20 +142,25 @@ def escaped(name: str) -> str:
 
 
 def _directory(column: str, value: str | None) -> str:
-    directory = f"{escaped(column)}={escaped(value) if value else DEFAULT_PARTITION}"
-    if "\0" in directory or len(directory.encode()) > _LONGEST_NAME_BYTES:
-        raise ConfigError(
-            "a value of a partition column cannot name a directory",
-            {"column": column, "bytes": len(directory.encode()), "limit": _LONGEST_NAME_BYTES},
-            "Partition by a shorter column, or shorten it in the function before the sink.",
-        )
-    return directory
+    return f"{escaped(column)}={escaped(value) if value else DEFAULT_PARTITION}"
 
 
-def _names(field: pa.Field, values: pa.Array, spelling: Callable[..., str]) -> list[str]:
-    """Directories of distinct values; one may be null."""
-    spelt = [None if value is None else spelling(value) for value in values.to_pylist()]
-    return [_directory(field.name, value) for value in spelt]
+def _require_names(
+    names: Sequence[str], indices: pa.Array, batch: pa.RecordBatch, *, column: str
+) -> None:
+    """Refuse names that no directory can have, with the source record if the rows name it."""
+    for number, name in enumerate(names):
+        length = len(name.encode())
+        if "\0" in name or length > _LONGEST_NAME_BYTES:
+            row = pc.index(indices, pa.scalar(number, indices.type)).as_py()
+            known = [each for each in _SOURCE if each in batch.schema.names]
+            source = {f"source_{each}": batch[each][row] for each in known}
+            raise ConfigError(
+                "a value of a partition column cannot name a directory",
+                {"column": column, "bytes": length, "limit": _LONGEST_NAME_BYTES, **source},
+                "Partition by a shorter column; or shorten it, or filter such rows, before the "
+                "sink. It may have no NUL character.",
+            )
 
 
 def _groups(

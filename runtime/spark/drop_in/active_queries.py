@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -34,6 +35,10 @@ class ActiveQuery:
     run_id: str
     query: StreamingQuery
 
+    @property
+    def _execution(self) -> Any:  # noqa: ANN401 - py4j's view
+        return self.query._jsq.streamingQuery()  # noqa: SLF001 - not public
+
     def is_active(self) -> bool:
         """Whether this run is still active."""
         return bool(self.query.isActive)
@@ -45,12 +50,12 @@ class ActiveQuery:
     @property
     def session(self) -> object:
         """Spark's session for its batches, in the JVM."""
-        return self.query._jsq.streamingQuery().sparkSessionForStream()  # noqa: SLF001 - no public way
+        return self._execution.sparkSessionForStream()
 
     @property
     def location(self) -> str:
         """URI of its checkpoint location."""
-        return str(self.query._jsq.streamingQuery().resolvedCheckpointRoot())  # noqa: SLF001 - no public way
+        return str(self._execution.resolvedCheckpointRoot())
 
     def stop(self, *, timeout_s: float) -> None:
         """Stop the query, with a bound: Spark itself would wait for as long as its batch runs."""
@@ -67,8 +72,7 @@ class ActiveQuery:
 
     def require_micro_batches(self) -> None:
         """Refuse execution modes that do not commit batch by batch (`refused-settings`)."""
-        execution = self.query._jsq.streamingQuery()  # noqa: SLF001 - the mode is not public
-        names = (execution, execution.trigger())
+        names = (self._execution, self._execution.trigger())
         _require_micro_batches(*(each.getClass().getSimpleName() for each in names))
 
     def require_settings(self) -> None:

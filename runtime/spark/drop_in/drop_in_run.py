@@ -40,7 +40,7 @@ _COMMIT_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreCommitted:
-    """What the tasks of a batch have pre-committed.
+    """The result of the tasks of a batch.
 
     Attributes:
         decide_by_s: see `sluice.runtime.contracts.SinkWriter`.
@@ -112,6 +112,7 @@ class DropInRun:
                     leader_session_id=started.session,
                     address=service.address,
                     attempt_id=started.attempt_id,
+                    job_uid=started.job_uid,
                 ),
                 is_newest=partial(has_last_record, store, session=started.session),
             )
@@ -135,7 +136,7 @@ class DropInRun:
             self.coordinator.cancel()
 
     def for_tasks(self, run_id: str) -> QueryRun:
-        """What the tasks of a query's run need; ``run_id`` is Spark's."""
+        """The run as its tasks need it; ``run_id`` is Spark's."""
         return QueryRun(
             run_id=run_id,
             job_uid=self.job_uid,

@@ -29,20 +29,16 @@ from sluice.runtime.spark.tasks.region_tasks import BATCH_ID
 __all__ = ["DropInStreamWriter", "refuse_frame"]
 
 
-def refuse_frame(format_name: str, *, instead: str) -> NoReturn:
-    """Refuse a frame that is no stream, as in ``foreachBatch``: it has no checkpoint that could
-    decide its output.
+def refuse_frame(format_name: str) -> NoReturn:
+    """Refuse a frame that Spark writes itself: its decision needs the user's process.
 
-    Args:
-        instead: the way to write such a frame.
     Raises:
         ConfigError: always.
     """
     raise ConfigError(
-        "this format writes streams only",
+        "this format writes frames by save() only",
         {"format": format_name},
-        "Write the stream itself, with df.writeStream.format(…) instead of foreachBatch, where a "
-        f"retried batch would be written twice; write a frame with {instead}.",
+        "Call df.write.format(…).save() in the Python process that called sluice.install(spark).",
     )
 
 

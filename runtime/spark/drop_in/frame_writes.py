@@ -1,8 +1,8 @@
 """``df.write`` into a drop-in sink: one decision for the whole frame. Driver, the user's thread.
 
 The tasks write and pre-commit; then the user's process decides and commits, as for a batch of a
-query. A write with ``batchId`` is known by its checkpoint location, its sink and that id: in a
-``foreachBatch`` callback it is exact, because Spark repeats the newest batch only. The next write
+query. A write with ``batchId`` is known by its checkpoint location, its sink and that id. In a
+``foreachBatch`` callback it is exact: Spark repeats the newest batch only. The next write
 of the same sink at the same location finishes a decided one, and aborts any other, before it
 writes. So a kill leaves these to the next write:
 
@@ -239,5 +239,5 @@ def _check(record: RegionRecord, query: ActiveQuery | None) -> None:
         raise WrongJobError(
             "another query has written at this checkpoint location",
             {"written_by": record.query_id, "query_id": query.query_id},
-            "Give each query its own checkpointLocation, also one that was started anew.",
+            "Give the write a new checkpointLocation: each query needs its own.",
         )

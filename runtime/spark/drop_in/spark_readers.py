@@ -37,5 +37,6 @@ def _wrap(reader: Any, check: Callable[..., object], format_name: str, *, stream
 def _options(frame: DataFrame, *, stream: bool) -> Mapping[str, str]:
     """The options that Spark has put into the plan of a loaded frame."""
     plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - not in Python
-    found = plan.extraOptions() if stream else plan.options()
+    relation = plan.collectLeaves().head()
+    found = relation.extraOptions() if stream else relation.options()
     return dict(found.asCaseSensitiveMap())

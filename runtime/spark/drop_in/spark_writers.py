@@ -49,7 +49,7 @@ class FormatCheck(Protocol):
 
 
 class Installed(Protocol):
-    """What `sluice.install` has started for an application."""
+    """The result of `sluice.install` for an application."""
 
     @property
     def queries(self) -> DropInQueries: ...
@@ -59,12 +59,12 @@ class Installed(Protocol):
 
 
 InstalledIn = Callable[[SparkSession], Installed | None]
-"""Of a session's application; None: Sluice is not installed in it."""
+"""Finds it by a session; None: Sluice is not installed in its application."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What the user has set on a writer.
+    """The settings of a writer.
 
     Attributes:
         options: by the names that the user wrote.
@@ -128,8 +128,9 @@ def take_over_writers(checks: Mapping[str, FormatCheck], installed_in: Installed
     """
     started = getattr(DataStreamWriter.start, "__wrapped__", DataStreamWriter.start)
     saved = getattr(DataFrameWriter.save, "__wrapped__", DataFrameWriter.save)
-    DataStreamWriter.start = _start_of(started, checks, installed_in)  # type: ignore[method-assign]  # on purpose
-    DataFrameWriter.save = _save_of(saved, checks, installed_in)  # type: ignore[method-assign]  # on purpose
+    writers: Any = DataStreamWriter, DataFrameWriter
+    writers[0].start = _start_of(started, checks, installed_in)
+    writers[1].save = _save_of(saved, checks, installed_in)
 
 
 def _start_of(

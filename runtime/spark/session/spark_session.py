@@ -200,7 +200,7 @@ def require_task_retries(spark: SparkSession, *, recovery: str) -> None:
     )
 
 
-def task_slots(spark: SparkSession, *, wanted: int, timeout_s: float = _EXECUTORS_S) -> int:
+def task_slots(spark: SparkSession, *, wanted: int) -> int:
     """Tasks that the session can run at once: its cores, by ``spark.task.cpus``.
 
     The executors of a cluster start one by one, so this waits until there are ``wanted`` slots or
@@ -208,7 +208,7 @@ def task_slots(spark: SparkSession, *, wanted: int, timeout_s: float = _EXECUTOR
     """
     context = spark.sparkContext._jsc.sc()  # noqa: SLF001 - not in Python
     profile = context.resourceProfileManager().defaultResourceProfile()
-    deadline_s = time.monotonic() + (0.0 if context.isLocal() else timeout_s)
+    deadline_s = time.monotonic() + (0.0 if context.isLocal() else _EXECUTORS_S)
     while True:
         slots = int(context.maxNumConcurrentTasks(profile))
         if slots >= wanted or time.monotonic() >= deadline_s:

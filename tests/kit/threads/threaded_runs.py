@@ -19,6 +19,7 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.connectors.kafka.sink.handles import TransactionalId
+from sluice.connectors.kafka.sink.producers.id_owners import NewOwner
 from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
 from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait
 from sluice.runtime.checkpoint.run_record import RunRecord
@@ -302,6 +303,7 @@ class Run:
                 leader_session_id=started.session,
                 address=self.driver.name,
                 attempt_id=started.attempt_id,
+                job_uid=started.job_uid,
             )
         )
         handles: Mapping[str, RegionHandle] = {
@@ -439,5 +441,5 @@ class Run:
             background=lambda body: cast(None, self.switched.spawn_here(body, "pool")),
             clock=self.switched.clock,
             ages=self.switched.clock,
-            draw_owner=lambda: owner,
+            owner=NewOwner(owner),
         )

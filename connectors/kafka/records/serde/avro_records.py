@@ -21,7 +21,7 @@ _ID_BYTES = {0: 5, 1: 17}
 
 
 class Framing(enum.Enum):
-    """Where a record has the id of its schema, which is not looked up."""
+    """The place of the schema id in a record. Sluice does not look the id up."""
 
     NONE = "none"
     CONFLUENT = "confluent"  # in its header `__value_schema_id` (`__key_…`), else before the value
@@ -38,7 +38,7 @@ class AvroDeserializer:
 
     Attributes:
         schema: of the writer, as JSON text or its value.
-        framing: where each record has the id of its schema.
+        framing: the place of the schema id in each record.
     Raises:
         ConfigError: the schema is invalid, or has types without a column.
     """

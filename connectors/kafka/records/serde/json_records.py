@@ -34,11 +34,10 @@ class JsonDeserializer:
     """Reads one JSON value from each record. Picklable.
 
     A missing field is null, or an error if the schema's field is not nullable and its struct is not
-    null. A string field takes any value: what is no text is read as its JSON, as by Spark's
-    ``from_json``. Text is not read as a number, nor a fraction as an integer; a number beyond its
-    type is an error, and so is a field of the schema that an object has twice. An empty record, or
-    one with more than one value, is an error. A record without a value (a tombstone) is null, and
-    so is the value ``null``.
+    null. A string field takes text, and any other value as its JSON, character for character. Text
+    is not read as a number, nor a fraction as an integer. A number beyond its type is an error, and
+    so is a field of the schema that an object has twice. An empty record, or one with more than one
+    value, is an error. A record without a value (a tombstone) is null, and so is ``null``.
 
     A timestamp is text of ISO 8601. If its type has a time zone, the offset counts, and text
     without an offset is UTC. If its type has none, text with an offset (or ``Z``) is an error, as
@@ -235,7 +234,7 @@ class _Walk:
     def _items(
         self, at: int, closing: str, item: Callable[[int], tuple[str, int]]
     ) -> tuple[str, int]:
-        """What stands between brackets, separated by commas."""
+        """A list or an object, item by item."""
         found: list[str] = []
         start = self.skip(at + 1)
         while found or self.text[start : start + 1] != closing:

@@ -29,6 +29,7 @@ from sluice.runtime.functions.function_run import (
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.on_error import ALWAYS_LET_THROUGH, DeadLetters, Policy, Skip, policy_of
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.process.failed_tasks import task_failed
 from tests.kit.source.source_rows import FIRST_MS, source_rows, values_of
 
 DEAD = DeadLetters(topic="dead")
@@ -89,26 +90,16 @@ def test_an_example_is_text_that_can_be_sent_and_recorded_whatever_the_function_
     assert task.dead() == [b'{"name":"\\ud800!"}']
 
 
-def test_one_poison_record_costs_a_logarithm_of_calls() -> None:
-    """It is found by halving: two calls for each step."""
-    calls = 0
-
-    def counted(batch: pa.RecordBatch) -> pa.RecordBatch:
-        nonlocal calls
-        calls += 1
-        return numbers(batch)
-
-    rows = 1024
-    task = Task(chained(counted, Skip()))
-    assert len(task.through(source_rows(*([b"1"] * (rows - 1) + [b"x"])))) == rows - 1
-    assert calls == 1 + 2 * math.log2(rows)
-
-
 def test_without_a_policy_the_first_error_is_the_functions_own() -> None:
-    task = Task(chained(numbers, None))
-    with pytest.raises(pa.ArrowInvalid):
-        task.through(source_rows(b"1", b"x"))
+    """Nothing is called again. Its note has the range of the batch, and of no other."""
+    task = Task(chained(lambda batch: batch, None, name="first"), chained(numbers, None))
+    with pytest.raises(pa.ArrowInvalid) as caught:
+        task.through(source_rows(b"1"), source_rows(b"2", b"x", first_offset=10))
     assert task.run.counts == {}
+    failed = task_failed("a task failed", caught.value, region="r", attempt_id=1, ranges="wider")
+    assert failed.args[1]["source_ranges"] == "orders-3[10,12)"
+    assert "ArrowInvalid: " in failed.args[1]["error"]
+    assert "source_ranges" not in failed.args[1]["error"]
 
 
 def test_a_function_without_a_policy_fails_the_task_also_after_one_with() -> None:

@@ -454,6 +454,21 @@ def test_a_directory_may_be_of_any_year(kind: pa.DataType, days: int) -> None:
         assert path == f"d={dict(zip(_YEARS, spelt, strict=True))[days]}".replace(":", "%3A")
 
 
+@pytest.mark.parametrize("value", ["x" * 254, "\0", "a\0b"])
+def test_a_value_that_names_no_directory_is_refused_with_its_record(value: str) -> None:
+    """If the rows still have its position; else by column and length alone."""
+    batch = pa.record_batch(
+        {"c": ["a", value, "b"], "topic": ["in"] * 3, "partition": [3] * 3, "offset": [7, 8, 9]}
+    )
+    where = r"column=c .*source_topic=in source_partition=3 source_offset=8\]"
+    with pytest.raises(ConfigError, match=where):
+        PartitionPaths(columns=("c",)).split(batch)
+    with pytest.raises(ConfigError, match=r"column=c bytes=\d+ limit=255\]"):
+        PartitionPaths(columns=("c",)).split(
+            batch.select(["c", "topic"]).rename_columns(["c", "t"])
+        )
+
+
 def test_an_early_year_has_four_digits_beside_a_fraction() -> None:
     """As Spark spells it."""
     half = pa.array([-62_000_000_000_000_000 + 500_000], pa.int64()).cast(pa.timestamp("us"))

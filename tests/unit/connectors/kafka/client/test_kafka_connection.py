@@ -29,7 +29,7 @@ from sluice.runtime.errors import (
     StreamError,
     UnreachableError,
 )
-from tests.kit.kafka.kafka_options import CANARY, SERVERS, connection_with
+from tests.kit.kafka.kafka_options import SERVERS, connection_with
 from tests.kit.source.fake_source_cluster import FakeClock
 
 # --- names ----------------------------------------------------------------------------------------

@@ -360,6 +360,12 @@ def test_least_above_largest_is_refused() -> None:
     assert "minOffsetsPerTrigger" in text
 
 
+def test_an_isolation_level_that_does_not_exist_is_refused() -> None:
+    text = error_of({**BASE, "kafka.isolation.level": "intentionally_invalid"})
+    assert "kafka.isolation.level" in text
+    assert "intentionally_invalid" in text
+
+
 def test_read_uncommitted_is_refused_with_exactly_once() -> None:
     """Rule `refused-settings`: a source that may see aborted records cannot be part of
     exactly-once."""

@@ -197,7 +197,7 @@ def test_regions_that_count_records_for_on_error_and_drops_still_exchange_splits
     """Totals are facts about the region, not about its splits; they stay where they are."""
     totals = (
         encode_totals(RecordCounts(read=5, skipped=1), operator_id="parse"),
-        encode_drops(Drops(in_all=2), operator_id="source"),
+        encode_drops(Drops(in_all=2, ranges=()), operator_id="source"),
     )
     wishes = _Wishes(source_region="nobody")
     driver = _driver(wishes)

@@ -1,7 +1,6 @@
 """The query of a region, from its start."""
 
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ import pytest
 from sluice.runtime.contracts import WriterFactory
 from sluice.runtime.errors import (
     DamagedCheckpointError,
+    DeliveryError,
     FencedError,
     StorageUnreachableError,
     StreamError,
@@ -21,6 +21,7 @@ from sluice.runtime.functions.at_most_once import DropBudget, DropLimit
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.model import offsets
+from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecord, StateSnapshot
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.splits import Barrier, BatchKey
@@ -32,6 +33,7 @@ from sluice.runtime.spark.microbatch.region_start import (
     replayed,
     require_rewindable,
 )
+from sluice.runtime.spark.microbatch.spark_state import StateDescriber
 from sluice.runtime.spark.tasks.region_tasks import TaskResult
 from sluice.runtime.storage.file_system import Entry
 from tests.kit.coordinator.checkpoint_records import record
@@ -97,8 +99,42 @@ def test_what_a_function_raised_is_an_error_of_its_region_as_in_the_other_engine
     found = world.query.failure()
     assert world.coordinator.told[-1] == ("failed", found)
     assert type(found) is StreamError
-    assert "[region=main attempt_id=3 error=ValueError: not this time traceback=" in str(found)
+    where = "[region=main attempt_id=3 error=ValueError: not this time source_ranges=in-0[3,5) "
+    assert where in str(found)
     assert found.__cause__ is error
+
+
+def test_a_refused_record_of_a_transform_has_the_ranges_of_its_epoch() -> None:
+    """Its task sees rows of Spark's plan, without their ranges."""
+    world = RegionWorld()
+    error = DeliveryError("Kafka: refused", {"code": "INVALID_TIMESTAMP"}, "Clamp it.")
+    with pytest.raises(RuntimeError, match="DeliveryError"):
+        world.batch(1, barrier(), error=error)
+    assert error.args[1]["source_ranges"] == "in-0[3,5)"
+
+
+def test_late_rows_are_counted_for_each_epoch_and_are_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says how far the watermark is ahead: one record from the future makes all others late."""
+    told = iter([(3, 90_000), (0, 0), (2, 90_000)])
+    module = "sluice.runtime.spark.microbatch.region_query"
+    monkeypatch.setattr(f"{module}.late_rows", lambda _: next(told))
+    monkeypatch.setattr(f"{module}.wants_another", lambda *_: False)
+    monkeypatch.setattr(StateDescriber, "after", lambda *_: None)
+    world = RegionWorld(stateful=True)
+    for batch_id in (1, 2, 3):
+        world.batch(batch_id, barrier(6 + batch_id))
+    assert [counts.get("windows") for counts in world.coordinator.counts] == [
+        RecordCounts(late=3),
+        None,
+        RecordCounts(late=2),
+    ]
+    assert [m for m in caplog.messages if "later than the watermark" in m] == [
+        "Spark dropped rows that are later than the watermark; raise its delay, or filter "
+        "timestamps from the future before withWatermark: region=main operator=windows rows=3 "
+        "watermark=1970-01-01T00:01:30+00:00 ahead_of_clock_s=90"
+    ]
 
 
 def test_what_ends_a_query_between_two_batches_is_an_error_of_its_region() -> None:
@@ -141,29 +177,6 @@ def test_batch_identity_and_stateful_replay_a_replay_of_a_decided_batch_writes_n
     assert (replayed.runs, replayed.noops) == (0, noops)
     assert world.coordinator.told == []
     assert world.query.registration().replayed is None, "it is over"
-
-
-def test_a_replay_says_how_far_it_has_come_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else an attempt that takes long to its first question would be taken for a silent one."""
-
-    class ToldOnce:
-        """As `sluice.runtime.spark.microbatch.stateful_batches.ReplayProgress`, with one look, at the begin."""
-
-        def __init__(self, done: Callable[[], int], tell: Callable[[int], None]) -> None:
-            self._done, self._tell = done, tell
-
-        def __enter__(self) -> None:
-            self._tell(self._done() + 3)
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr("sluice.runtime.spark.microbatch.region_query.ReplayProgress", ToldOnce)
-    world = RegionWorld(stateful=True)
-    world.coordinator.decided.add(KEY)
-    world.batch(1, barrier())
-    (told,) = world.coordinator.registered
-    assert (told.region, told.attempt_id, told.replayed) == ("main", 3, 3)
 
 
 @pytest.mark.parametrize(

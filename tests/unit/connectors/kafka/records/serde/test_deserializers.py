@@ -288,7 +288,7 @@ TEXTS = pa.schema(
     ],
 )
 def test_a_string_field_takes_the_json_of_any_value(text: str, unknown: str) -> None:
-    """Character for character, at any depth, as from_json of Spark does; null stays null."""
+    """Character for character, at any depth; null stays null."""
     expected = json.loads(text) if text[0] in '"n' else text
     deserializer = JsonDeserializer(schema=TEXTS, unknown_fields=unknown)
     record = f' {{"t": {text} , "l":[{text},"x",{text}],\n"s":{{"n":1,"t":{text}}}}} '
@@ -319,6 +319,39 @@ def test_a_field_twice_is_an_error_by_its_name_if_the_schema_has_it() -> None:
         {"id": 1, "note": None},
         {"id": 2, "note": "2"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (pa.int64(), "-9223372036854775808", -(2**63)),
+        (pa.uint64(), "18446744073709551615", 2**64 - 1),
+        (pa.int8(), "-0", 0),
+        (pa.float64(), "-0.0", "-0.0"),
+        (pa.float64(), "5e-324", 5e-324),
+        (pa.float64(), "NaN", "nan"),
+        (pa.decimal128(38, 0), "9" * 38, Decimal("9" * 38)),
+        (pa.decimal128(38, 38), "-1e-38", Decimal("-1e-38")),
+        (pa.decimal128(5, 2), '"1.2"', Decimal("1.20")),
+        (pa.string(), '"\\u0000\\ud83d\\ude00\U0001f600"', "\0\U0001f600\U0001f600"),
+        (pa.string(), f'"{"x" * 3_000_000}"', "x" * 3_000_000),
+        (WALL, '"9999-12-31T23:59:59.999999"', "9999-12-31 23:59:59.999999"),
+        (WALL, '"0001-01-01"', "0001-01-01 00:00:00"),
+        (pa.timestamp("us", tz="UTC"), '"1600-02-29T00:00:00+01:00"', "1600-02-28 23:00:00+00:00"),
+        (pa.struct([]), '{"x":1}', {}),
+        (
+            pa.list_(pa.struct([("", pa.bool_())])),
+            '[null,{},{"":true}]',
+            [None, {"": None}, {"": True}],
+        ),
+        (pa.struct([("a", pa.int8()), ("A", pa.int8())]), '{"A":1,"a":2}', {"a": 2, "A": 1}),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_odd_but_legal_json_is_exact(kind: pa.DataType, text: str, expected: object) -> None:
+    """The ends of each range, and values that hold nothing."""
+    (found,) = values(JsonDeserializer(schema=kind), text.encode())
+    assert found == expected or str(found) == expected
 
 
 CHANGE = pa.struct([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])

@@ -48,7 +48,7 @@ def make_certificate(directory: Path, java: Java, *, password: str) -> Certifica
 
 
 def _keytool(java: Java, *arguments: str) -> None:
-    tool = java.tool("keytool")
+    tool = java.executable.with_name("keytool")
     answer = subprocess.run(
         [tool, *arguments], capture_output=True, text=True, timeout=60, check=False
     )

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sluice.runtime.checker.records.record import Record, whole_number
+from sluice.runtime.checker.records.record import Record
 
-__all__ = ["KeyCountVerdict", "check_key_counts"]
+__all__ = ["KeyCountVerdict", "check_key_counts", "whole_number"]
 
 _MAX_EXAMPLES = 10
+_MAX_DIGITS = 20  # a number of 64 bits has no more; Python refuses to read thousands of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +117,11 @@ def _judge(
         faults.add("regressed", f"{where}: key {record.key!r} back from {before} to {count}")
     # The newest emission counts, even a wrong one: readers of the topic use it.
     last[record.key] = count
+
+
+def whole_number(content: bytes | None) -> int | None:
+    """The number in the text of a key or a value; None: there is none, or it needs more than 64
+    bits."""
+    if content is None or not content.isdigit() or len(content) > _MAX_DIGITS:
+        return None
+    return int(content)

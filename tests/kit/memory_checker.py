@@ -1,22 +1,18 @@
-"""The verdict on a run: expected output that is lost, duplicated, unexpected or out of order.
-
-Records are compared by content (`Identity`), so the verdict is most exact for records that carry a
-unique number (`payload`). Content that is expected more than once is counted as a multiset: as
-often as expected, no more and no less.
-"""
+"""The checks of `sluice.runtime.checker` in memory: for tests, and as a second opinion on it."""
 
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from sluice.runtime.checker import History, Identity, Location, PrefixVerdict, Record
 from sluice.runtime.checker.examination import Examination
-from sluice.runtime.checker.records.history import History, Location
-from sluice.runtime.checker.records.record import Identity, Record
+from sluice.runtime.checker.prefix import first_difference
+from sluice.runtime.checker.records.history import Columns
 from sluice.runtime.checker.records.transactions import Transactions
+from sluice.runtime.checker.spilled import require_same_identity
 from sluice.runtime.checker.verdict import FindingSink, HistoryVerdict
-from sluice.runtime.errors import ConfigError
 
-__all__ = ["Mapping", "check", "expect", "require_same_identity", "wanted_of"]
+__all__ = ["Mapping", "by_lane", "check", "check_prefix", "expect", "history_of", "wanted_of"]
 
 Mapping = Callable[[Record], Iterable[Record]]
 """From an input record to the output records that it must become, in order.
@@ -73,11 +69,36 @@ def check(
     return examination.verdict(expected=len(expected), found=len(found))
 
 
-def require_same_identity(expected: Identity, found: Identity) -> None:
-    """Raise `ConfigError` if two histories compare records by different rules."""
-    if expected != found:
-        raise ConfigError(
-            "the histories were made with different identities",
-            {"expected": expected, "found": found},
-            "Give both histories the same Identity.",
-        )
+def check_prefix(seen: History, final: History) -> PrefixVerdict:
+    """Compare the records that a read_committed reader saw during kills with the final content.
+
+    In memory; for more records there is `SpilledPrefix`.
+
+    Args:
+        seen: from the first record of every partition on, each in offset order.
+        final: the whole content, each partition in offset order.
+    """
+    require_same_identity(seen.identity, final.identity)
+    contents = dict(by_lane(final))
+    broken = []
+    for (topic, partition), columns in by_lane(seen):
+        final_columns = contents.get((topic, partition), columns.at(np.arange(0)))
+        at = first_difference(columns, final_columns)
+        if at is not None:
+            broken.append(Location(topic, partition, int(columns.offsets[at])))
+    return PrefixVerdict(seen=len(seen), final=len(final), broken=tuple(broken))
+
+
+def history_of(records: Iterable[Record], identity: Identity | None = None) -> History:
+    """The history of ``records``, consumed once."""
+    history = History(identity)
+    for record in records:
+        history.append(record)
+    return history
+
+
+def by_lane(history: History) -> Iterator[tuple[tuple[str, int], Columns]]:
+    """Each topic-partition with its own records, in reading order."""
+    columns = history.columns()
+    for number, name in enumerate(history.lanes.names):
+        yield name, columns.at(columns.lanes == number)

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sluice.runtime.checker.records.record import Record, whole_number
+from sluice.runtime.checker.records.record import Record
+from tests.kit.key_counts import whole_number
 
 __all__ = ["WindowVerdict", "check_windows"]
 
