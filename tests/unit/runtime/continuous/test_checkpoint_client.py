@@ -105,20 +105,6 @@ def _result(checkpoint_id: int) -> EpochResult:
     return EpochResult(batch=batch, checkpoint_id=checkpoint_id, ranges=())
 
 
-def test_the_next_barrier_is_asked_for_once_the_last_epoch_is_acknowledged() -> None:
-    link = PlayedLink(answers=[_barrier(4), _barrier(5)])
-    checkpoint_client = _checkpoint_client(link, ManualClock())
-    checkpoint_client.start()
-    assert _taken(checkpoint_client).checkpoint_id == 4
-    assert link.asked == 1
-    checkpoint_client.submit_epoch(PlayedEpoch(4))
-    assert _taken(checkpoint_client).checkpoint_id == 5
-    assert checkpoint_client.committed_batch == 3
-    checkpoint_client.submit_epoch(PlayedEpoch(5))
-    wait_for(lambda: checkpoint_client.is_over)
-    assert [ack.checkpoint_id for ack in link.acks] == [4, 5]
-
-
 def test_a_silent_coordinator_is_asked_again_and_the_acknowledgement_is_kept() -> None:
     """A lost answer is no reason to write an epoch again."""
     silence = UnreachableError("silent", {}, "")
@@ -172,27 +158,6 @@ def test_tries_that_always_take_too_long_end_the_task_too() -> None:
     checkpoint_client.start()
     wait_for(lambda: _has_failed(checkpoint_client))
     assert link.asked == 2
-
-
-def test_what_a_task_does_between_two_questions_is_no_silence() -> None:
-    """A flush that takes long, right after a question that was not answered at once."""
-    clock = ManualClock()
-    silence = UnreachableError("silent", {}, "")
-    link = PlayedLink(
-        answers=[silence, _barrier(4)], refusals=[silence], on_silence=lambda: clock.advance(11.0)
-    )
-
-    class SlowEpoch(PlayedEpoch):
-        def pre_commit(self) -> EpochResult:
-            clock.advance(10_000.0)
-            return super().pre_commit()
-
-    checkpoint_client = _checkpoint_client(link, clock)
-    checkpoint_client.start()
-    _taken(checkpoint_client)
-    checkpoint_client.submit_epoch(SlowEpoch(4))
-    wait_for(lambda: checkpoint_client.is_over)
-    assert [ack.checkpoint_id for ack in link.acks] == [4]
 
 
 def test_a_superseded_coordinator_ends_the_task_at_once() -> None:
@@ -280,17 +245,6 @@ def test_ids_never_reused_an_epoch_is_let_go_before_its_ids_may_be_used_again() 
     wait_for(lambda: checkpoint_client.is_over)
     assert known == [2]
     assert checkpoint_client.committed_batch == 4
-
-
-def test_a_task_that_ends_lets_go_of_what_is_not_decided() -> None:
-    link = PlayedLink(answers=[_barrier(4), FencedError("over", {}, "")])
-    checkpoint_client = _checkpoint_client(link, ManualClock())
-    epoch = PlayedEpoch(4)
-    checkpoint_client.start()
-    _taken(checkpoint_client)
-    checkpoint_client.submit_epoch(epoch)
-    wait_for(lambda: _has_failed(checkpoint_client))
-    wait_for(lambda: epoch.events == ["pre-commit", "release"])
 
 
 def test_an_epoch_that_nobody_took_is_aborted_with_the_task() -> None:
